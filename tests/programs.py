@@ -30,9 +30,9 @@ def program(name: str, version: str = "bundled") -> Path:
                 f"the newest {name} is missing; `python3 tools/provide.py newest` downloads it (Debian)"
             )
         return path
-    found = find_program(name)
-    assert found is not None, f"the program {name} is missing; `make test` downloads it"
-    return found
+    path_on_system = find_program(name)
+    assert path_on_system is not None, f"the program {name} is missing; `make test` downloads it"
+    return path_on_system
 
 
 def run(name: str, *arguments: str | Path, version: str = "bundled") -> subprocess.CompletedProcess[str]:

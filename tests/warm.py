@@ -175,8 +175,8 @@ def queenright(
         files[0].write(typed.encode())
         for file in files:
             file.seek(0)
-        given, out, err = (file.fileno() for file in files)
-        code = Command(*arguments, cwd=cwd, env=env, script=script, streams=(given, out, err)).wait()
+        stdin_number, out, err = (file.fileno() for file in files)
+        code = Command(*arguments, cwd=cwd, env=env, script=script, streams=(stdin_number, out, err)).wait()
         for file in files:
             file.seek(0)
         return subprocess.CompletedProcess(
@@ -255,11 +255,11 @@ def _serve_requests(requests: socket.socket) -> None:
                 os.close(number)
 
 
-def _read_exactly(asking: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size and (piece := asking.recv(size - len(found))):
-        found += piece
-    return found
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    content = b""
+    while len(content) < size and (piece := connection.recv(size - len(content))):
+        content += piece
+    return content
 
 
 def _apply_request(request: dict[str, Any], streams: Mapping[int, int]) -> None:

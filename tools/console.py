@@ -30,9 +30,9 @@ def source_digest(folder: Path = SOURCE) -> str:
     """Return a hash of the console's sources, except the API's types."""
     digest = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
-        place = path.relative_to(folder)
-        if path.is_file() and path.suffix != ".md" and not _GENERATED_FILES.intersection(place.parts):
-            digest.update(f"{place.as_posix()}\0".encode() + path.read_bytes() + b"\0")
+        relative_path = path.relative_to(folder)
+        if path.is_file() and path.suffix != ".md" and not _GENERATED_FILES.intersection(relative_path.parts):
+            digest.update(f"{relative_path.as_posix()}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

@@ -53,10 +53,14 @@ def find_broken_links(root: str, pages: list[str]) -> dict[str, Any]:
             if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:|//", target):
                 continue
             file, _, anchor = unquote(target).partition("#")
-            wanted = (path.parent / file).resolve() if file else path
-            if not wanted.exists():
+            target_path = (path.parent / file).resolve() if file else path
+            if not target_path.exists():
                 links.append({"page": page, "line": line, "target": target, "fault": "no such file"})
-            elif anchor and wanted.suffix == ".md" and anchor.lower() not in list_anchors(text_of(wanted)):
+            elif (
+                anchor
+                and target_path.suffix == ".md"
+                and anchor.lower() not in list_anchors(text_of(target_path))
+            ):
                 links.append({"page": page, "line": line, "target": target, "fault": "no such heading"})
     return {"broken_links": links}
 

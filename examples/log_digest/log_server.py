@@ -56,8 +56,8 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
 @server.tool()
 def lines_around(log: str, line: int, before: int = 3, after: int = 3) -> str:
     """Read the lines around a line of a log, to see what led to an error."""
-    wanted = range(line - min(before, 20), line + min(after, 20) + 1)
-    return "\n".join(f"{number}: {text}" for number, text in lines(find(log)) if number in wanted)
+    numbers = range(line - min(before, 20), line + min(after, 20) + 1)
+    return "\n".join(f"{number}: {text}" for number, text in lines(find(log)) if number in numbers)
 
 
 def find(log: str) -> Path:

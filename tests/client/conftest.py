@@ -32,11 +32,11 @@ def make_settings(storage: Path, *, port: int = 0) -> Settings:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
     """A service that knows `looper` and has a triaged ticket about it."""
-    async with serving(make_settings(tmp_path_factory.mktemp("client"))) as found:
-        service = found.service
+    async with serving(make_settings(tmp_path_factory.mktemp("client"))) as running_service:
+        service = running_service.service
         await service.ingest(list(looping(service.clock())))
         await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
-        yield found
+        yield running_service
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -77,7 +77,7 @@ def without_changing_values(response: Any) -> Any:
 
 async def read_asynchronously(answer: Any) -> Any:
     if isinstance(answer, AsyncIterator):
-        return [one async for one in answer]
+        return [item async for item in answer]
     return await answer
 
 
@@ -123,7 +123,7 @@ async def test_operator_actions_are_carried_out_and_reported(qr: AsyncQueenright
 
 
 async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) -> None:
-    [ticket] = [one async for one in qr.tickets.list()]
+    [ticket] = [item async for item in qr.tickets.list()]
 
     await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})
     beat = await qr.agents.heartbeat("beater")
@@ -139,12 +139,12 @@ async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) 
 
 async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: RunningService) -> None:
     running.service.breakers.get("tool_execution", "team/looper", "a b?c")
-    [known] = [one async for one in qr.breakers.list() if one.agent_id == "team/looper"]
+    [known_breaker] = [item async for item in qr.breakers.list() if item.agent_id == "team/looper"]
 
-    breaker = await qr.breakers.reset(known.name, by="ada")
+    breaker = await qr.breakers.reset(known_breaker.name, by="ada")
 
     assert breaker.state == "closed"
-    assert await qr.breakers.get(known.name) == breaker
+    assert await qr.breakers.get(known_breaker.name) == breaker
 
 
 async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) -> None:
@@ -162,8 +162,8 @@ async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) ->
         assert not requested_urls
         await anext(page)
         first = len(requested_urls)
-        all_tickets = [one.name async for one in qr.breakers.list()]
-        newest = [one.name async for one in qr.breakers.list(limit=1_200)]
+        all_tickets = [item.name async for item in qr.breakers.list()]
+        newest = [item.name async for item in qr.breakers.list(limit=1_200)]
 
     assert first == 1
     assert len(all_tickets) == len(set(all_tickets)) >= 2_100
@@ -188,7 +188,7 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
     carried = Broken(verify=certificates(running.url))
     async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
         nudge = await qr.agents.nudge("looper", "Only once, please.", by="ada")
-        nudges = [one async for one in qr.interventions.list(agent_id="looper", kind="nudge")]
+        nudges = [item async for item in qr.interventions.list(agent_id="looper", kind="nudge")]
 
     assert keys[:2] == ["the-only-key", "the-only-key"]
     assert [nudge.intervention_id for nudge in nudges if nudge.message == "Only once, please."] == [

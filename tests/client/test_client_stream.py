@@ -39,7 +39,7 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
     up, down = asyncio.Event(), asyncio.Event()
     notices: list[Notice] = []
     plain_notices: list[Notice] = []
-    awaited: list[int] = []
+    async_events: list[int] = []
     plain: list[int] = []
 
     async def wait(seconds: float) -> None:
@@ -50,8 +50,8 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
     async def follow(url: str) -> None:
         async with AsyncQueenright(url, sleep=wait) as qr:
             async for event in qr.events.stream(types="nudge_sent", on_notice=notices.append):
-                awaited.append(event.data["number"])
-                if len(awaited) == 60:
+                async_events.append(event.data["number"])
+                if len(async_events) == 60:
                     return
 
     def follow_in_a_thread(url: str) -> None:
@@ -70,17 +70,17 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
         task = asyncio.create_task(follow(first.url))
         await until(lambda: notices and plain_notices, "both follow")
         await first.service.store.append(events(0, 20))
-        await until(lambda: len(awaited) == len(plain) == 20, "the events before the break")
+        await until(lambda: len(async_events) == len(plain) == 20, "the events before the break")
     await down.wait()
     async with serving(settings) as second:
         await second.service.store.append(events(20, 40))
         up.set()
-        await until(lambda: len(awaited) == len(plain) == 40, "the events during the break")
+        await until(lambda: len(async_events) == len(plain) == 40, "the events during the break")
         await second.service.store.append(events(40, 60))
         await asyncio.wait_for(task, 60)
         await asyncio.to_thread(thread.join, 60)
 
-    assert awaited == plain == list(range(60))
+    assert async_events == plain == list(range(60))
     assert (
         [notice.kind for notice in notices][:1] == ["connected"] == [notice.kind for notice in notices][-1:]
     )
@@ -93,14 +93,16 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
         logged = events(0, 5)
         await running.service.store.append(logged)
         stream = qr.events.stream(types=["nudge_sent"], last_event_id=logged[1].id)
-        assert [(await anext(stream)).id for _ in range(2)] == [one.id for one in logged[2:4]]
+        assert [(await anext(stream)).id for _ in range(2)] == [
+            logged_event.id for logged_event in logged[2:4]
+        ]
         assert stream.last_event_id == logged[3].id
         await stream.aclose()
         assert [event async for event in stream] == []
 
-        other = qr.events.stream(types=["nudge_sent"], last_event_id=stream.last_event_id)
-        assert (await anext(other)).id == logged[4].id
-        await other.aclose()
+        other_stream = qr.events.stream(types=["nudge_sent"], last_event_id=stream.last_event_id)
+        assert (await anext(other_stream)).id == logged[4].id
+        await other_stream.aclose()
 
         notices: list[Notice] = []
         lost = qr.events.stream(types="all", last_event_id="of-another-service", on_notice=notices.append)
@@ -142,8 +144,8 @@ async def test_unavailable_service_raises_unless_the_stream_waits() -> None:
         with pytest.raises(EnoughError):
             await anext(qr.events.stream(wait=True))
 
-    most = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
-    assert all(one / 2 <= wait <= one for one, wait in zip(most, waits, strict=True))
+    max_waits = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert all(maximum / 2 <= wait <= maximum for maximum, wait in zip(max_waits, waits, strict=True))
 
 
 async def test_invalid_event_ends_the_stream_with_an_error() -> None:

@@ -43,10 +43,10 @@ async def test_ticket_commands_show_the_timeline_and_refuse_to_dismiss_an_active
 
 
 async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService) -> None:
-    nothing = await queenright(running, "agents", "list")
+    before_load = await queenright(running, "agents", "list")
     result = await queenright(running, "agents", "discover")
     loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")
-    before = max((one.id for one in running.service.recent), default="")
+    before = max((event.id for event in running.service.recent), default="")
     started = await queenright(running, "agents", "trigger", "docs_checker", "--input", SAMPLE, "--json")
     types = "execution_started,execution_completed"
     followed = await queenright(
@@ -56,9 +56,9 @@ async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService
     sessions = await queenright(running, "agents", "sessions", "docs_checker")
     listed = await queenright(running, "agents", "list")
     unloaded = await queenright(running, "agents", "unload", "docs_checker")
-    gone = await queenright(running, "agents", "trigger", "docs_checker")
+    after_unload = await queenright(running, "agents", "trigger", "docs_checker")
 
-    assert nothing.stdout.count("\n") == 1
+    assert before_load.stdout.count("\n") == 1
     assert {line.split()[0] for line in result.stdout.splitlines()} == {"docs_checker", "log_digest"}
     assert "docs_checker" in loaded.stdout, loaded.stderr
     assert json.loads(started.stdout)["status"] == "started"
@@ -69,7 +69,7 @@ async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService
     assert sessions.stdout.split()[2] == "completed"
     assert listed.stdout.startswith("docs_checker ")
     assert unloaded.stdout == "docs_checker is unloaded.\n"
-    assert (gone.returncode, len(gone.stderr.splitlines())) == (1, 1)
+    assert (after_unload.returncode, len(after_unload.stderr.splitlines())) == (1, 1)
 
 
 @pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])

@@ -49,4 +49,8 @@ async def test_client_document_names_every_group_and_name() -> None:
     with Queenright("http://here:1") as qr:
         for name in vars(qr):
             assert name.startswith("_") or f"`qr.{name}`" in DOCUMENT, name
-    assert all(one in DOCUMENT for one in public if one not in ("AsyncEventStream", "EventStream", "Event"))
+    assert all(
+        exported_name in DOCUMENT
+        for exported_name in public
+        if exported_name not in ("AsyncEventStream", "EventStream", "Event")
+    )

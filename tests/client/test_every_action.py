@@ -47,13 +47,15 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
             "alerting": settings.alerting.model_copy(update=alerting),
             "agents": settings.agents.model_copy(update={"roots": (folder / "guides",)}),
         }
-        async with serving(settings.model_copy(update=changed)) as found:
+        async with serving(settings.model_copy(update=changed)) as running_service:
             for name in ("looper", "walker"):
-                await found.service.ingest(list(looping(found.service.clock(), agent=name)))
-            tickets = found.service.tickets
+                await running_service.service.ingest(
+                    list(looping(running_service.service.clock(), agent=name))
+                )
+            tickets = running_service.service.tickets
             await until(lambda: sum(bool(t.analysis) for t in tickets.open_tickets()) == 2, "both triaged")
-            await found.service.judging.stop()
-            yield found
+            await running_service.service.judging.stop()
+            yield running_service
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -69,8 +71,8 @@ async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
 
 
 def wait_for_ticket(running: RunningService, agent: str) -> str:
-    [found] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
-    return found.ticket_id
+    [ticket] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
+    return ticket.ticket_id
 
 
 async def test_token_actions_are_recorded_under_its_name(
@@ -98,11 +100,11 @@ async def test_token_actions_are_recorded_under_its_name(
 
 async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: RunningService) -> None:
     ticket = wait_for_ticket(running, "looper")
-    made = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
-    [one] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
-    await qr.silences.remove(one.silence_id)
+    created = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
+    [listed] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
+    await qr.silences.remove(listed.silence_id)
 
-    assert one.silence_id == made.silence_id
+    assert listed.silence_id == created.silence_id
     assert ticket not in [name async for silence in qr.silences.list() for name in silence.tickets]
     assert not (await qr.silences.snapshot()).unknown
 
@@ -113,20 +115,22 @@ async def test_queen_request_is_approved_or_denied(
 ) -> None:
     # Fetch instructions like a worker.
     life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
-    where = f"/api/agents/{agent}/instructions"
-    await qr._transport.get_json(where, **life)
+    instructions_path = f"/api/agents/{agent}/instructions"
+    await qr._transport.get_json(instructions_path, **life)
     ticket = running.service.tickets.get(wait_for_ticket(running, agent))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
-    [pending_requests] = [one async for one in qr.approvals.list(only_open=True)]
+    [pending_requests] = [item async for item in qr.approvals.list(only_open=True)]
 
     if not allowed:
         denied = await qr.approvals.deny(pending_requests.approval_id, reason="wait")
         assert (denied.status, denied.decided_by) == ("denied", "ada")
         return
     approving = asyncio.create_task(qr.approvals.approve(pending_requests.approval_id, reason="seen it"))
-    [instructions] = (await qr._transport.get_json(where, **life, wait=30))["instructions"]
-    await qr._transport.send(f"{where}/{instructions['instruction_id']}/answer", life | {"outcome": "done"})
+    [instructions] = (await qr._transport.get_json(instructions_path, **life, wait=30))["instructions"]
+    await qr._transport.send(
+        f"{instructions_path}/{instructions['instruction_id']}/answer", life | {"outcome": "done"}
+    )
     approval = await approving
     assert (approval.status, approval.outcome) == ("approved", "done")
     assert approval.decided_by == "ada (admin, 127.0.0.1)"
@@ -148,7 +152,7 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     stopped = await qr.agents.stop(name, session_id=session)
     resumed = await qr.agents.resume(name, session)
     await waits(resumed.execution_id)
-    given = await qr.agents.inject(name, "talk", "Ada", session_id=session)
+    injected = await qr.agents.inject(name, "talk", "Ada", session_id=session)
     await runtime.wait(resumed.execution_id)
     [*_, first] = [checkpoint.checkpoint_id async for checkpoint in qr.agents.checkpoints(name, session)]
     restored = await qr.agents.restore(name, session, first)
@@ -156,12 +160,12 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     await qr.agents.remove_graph(name, graph.graph_id)
 
     assert len(stopped.executions) == 1
-    assert (given.node_id, given.session_id) == ("talk", session)
+    assert (injected.node_id, injected.session_id) == ("talk", session)
     assert (resumed.status, restored.status) == ("resumed", "restored")
     assert [graph.graph_id async for graph in qr.agents.graphs(name) if not graph.of_service] == [
         slot.graph_id
     ]
     actions = {"load", "add_graph", "trigger", "stop", "resume", "inject", "restore", "remove_graph"}
-    operations = [one async for one in qr.audit.list(types=["agent_operated"], agent_id=name)]
-    assert {one.data["what"] for one in operations} == actions
-    assert {one.data["by"] for one in operations} == {"ada"}
+    operations = [event async for event in qr.audit.list(types=["agent_operated"], agent_id=name)]
+    assert {event.data["what"] for event in operations} == actions
+    assert {event.data["by"] for event in operations} == {"ada"}

@@ -23,12 +23,12 @@ async def wait_for_end(qr: AsyncQueenright, execution: str, after: str) -> tuple
 
 
 async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -> None:
-    there = {one.name: one async for one in qr.agents.discover()}
-    slot = await qr.agents.load(there["docs_checker"].path, by="ada")
+    discovered = {item.name: item async for item in qr.agents.discover()}
+    slot = await qr.agents.load(discovered["docs_checker"].path, by="ada")
     name, graph = slot.agent_id, slot.graph_id
-    [before] = [one.id async for one in qr.audit.list(limit=1)]
+    [before] = [item.id async for item in qr.audit.list(limit=1)]
     run = await qr.agents.trigger(name, SAMPLE)
-    how, session = await wait_for_end(qr, run.execution_id, before)
+    end_type, session = await wait_for_end(qr, run.execution_id, before)
 
     detail = await qr.agents.session(name, session)
     checkpoints = [checkpoint async for checkpoint in qr.agents.checkpoints(name, session)]
@@ -37,8 +37,8 @@ async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -
     nodes = [node.node_id async for node in qr.agents.nodes(name, graph)]
     messages = [message async for message in qr.agents.messages(name, session)]
 
-    assert [one.agent_id for one in await qr.agents.loaded()] == ["docs_checker"]
-    assert (how, detail.status) == ("execution_completed", "completed")
+    assert [item.agent_id for item in await qr.agents.loaded()] == ["docs_checker"]
+    assert (end_type, detail.status) == ("execution_completed", "completed")
     assert (await qr.agents.execution(name, run.execution_id)).status == "completed"
     assert other != session
     assert {session.session_id async for session in qr.agents.sessions(name)} == {session, other}

@@ -12,13 +12,13 @@ from queenright.client import AsyncQueenright, Queenright
 
 
 def test_both_clients_have_the_same_groups_and_calls() -> None:
-    one, other = AsyncQueenright("http://here:1"), Queenright("http://here:1")
-    groups = _groups(one)
+    asynchronous, synchronous = AsyncQueenright("http://here:1"), Queenright("http://here:1")
+    groups = _groups(asynchronous)
 
     assert "agents" in groups
-    assert groups == _groups(other)
+    assert groups == _groups(synchronous)
     for name in groups:
-        assert _calls(getattr(one, name)) == _calls(getattr(other, name)), name
+        assert _calls(getattr(asynchronous, name)) == _calls(getattr(synchronous, name)), name
 
 
 def _groups(client: object) -> list[str]:

@@ -45,9 +45,9 @@ def untrusted_server(tmp_path: Path) -> Iterator[str]:
     context.load_cert_chain(pem)
 
     def greet() -> None:
-        taken, _ = listening.accept()
-        with taken, pytest.raises(ssl.SSLError):
-            context.wrap_socket(taken, server_side=True)
+        connection, _ = listening.accept()
+        with connection, pytest.raises(ssl.SSLError):
+            context.wrap_socket(connection, server_side=True)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         answering = threading.Thread(target=greet)

@@ -53,10 +53,10 @@ def make_worker(
         worker.close()
 
 
-def take_instructions(worker: Worker, taken: list[Any]) -> list[Any]:
+def take_instructions(worker: Worker, instructions: list[Any]) -> list[Any]:
     """Add the waiting instructions to ``taken``, and return it."""
-    taken += worker.instructions()
-    return taken
+    instructions += worker.instructions()
+    return instructions
 
 
 def test_nudge_reaches_the_agents_function_and_is_answered(
@@ -193,10 +193,10 @@ def test_instructions_can_be_polled_manually(mailbox: Mailbox, make_worker: Work
     assert worker.instructions() == []
 
     mailbox.add_instruction("nudge", "n1", "Go on.")
-    taken: list[Any] = []
-    assert eventually(lambda: bool(take_instructions(worker, taken)))
+    instructions: list[Any] = []
+    assert eventually(lambda: bool(take_instructions(worker, instructions)))
 
-    assert [type(instruction) for instruction in taken] == [Nudge]
+    assert [type(instruction) for instruction in instructions] == [Nudge]
     assert [answer["outcome"] for answer in mailbox.wait_for_answers()] == ["done"]
     assert worker.instructions() == []
 
@@ -206,16 +206,16 @@ def test_polled_termination_is_confirmed_by_the_end_of_the_run(
 ) -> None:
     worker = make_worker(control=True)
     mailbox.add_instruction("terminate", "t1", "over")
-    taken: list[Any] = []
-    assert eventually(lambda: bool(take_instructions(worker, taken)))
+    instructions: list[Any] = []
+    assert eventually(lambda: bool(take_instructions(worker, instructions)))
     mailbox.wait_for_polls(len(mailbox.polls) + 1)
     answers_before_end = list(mailbox.answers)
 
     worker.checkpoint("c7")
     worker.close()
 
-    assert isinstance(taken[0], Termination)
-    assert taken[0].reason == "over"
+    assert isinstance(instructions[0], Termination)
+    assert instructions[0].reason == "over"
     assert answers_before_end == []
     [answer] = mailbox.wait_for_answers()
     assert (answer["outcome"], answer["checkpoint_id"]) == ("done", "c7")

@@ -242,10 +242,10 @@ def test_only_the_ends_of_a_long_text_are_scrubbed() -> None:
 )
 @pytest.mark.parametrize("failed", [True, False])
 def test_failure_with_a_code_is_equal_for_other_arguments(text: str, failed: bool) -> None:
-    one, other = ({"url": f"https://example.org/{page}"} for page in "ab")
+    first, second = ({"url": f"https://example.org/{page}"} for page in "ab")
 
-    assert result_fingerprint(text, one, has_failed=failed) == result_fingerprint(
-        text, other, has_failed=failed
+    assert result_fingerprint(text, first, has_failed=failed) == result_fingerprint(
+        text, second, has_failed=failed
     )
 
 
@@ -277,10 +277,10 @@ def test_failures_with_different_codes_are_different(text: str, other: str, fail
     ],
 )
 def test_attempts_and_times_do_not_distinguish_failures(text: str, other: str) -> None:
-    one, another = ({"url": f"https://example.org/{page}"} for page in "ab")
+    first, second = ({"url": f"https://example.org/{page}"} for page in "ab")
 
-    assert result_fingerprint(text, one, has_failed=True) == result_fingerprint(
-        other, another, has_failed=True
+    assert result_fingerprint(text, first, has_failed=True) == result_fingerprint(
+        other, second, has_failed=True
     )
 
 
@@ -301,10 +301,10 @@ def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.Mon
     monkeypatch.setattr(MODULE, "_scrub", count)
     texts = ["12:12:12 " * 3_000 for _ in range(100)]
 
-    one, other = fingerprint(texts), fingerprint([*texts[:-1], "x"])
+    first, second = fingerprint(texts), fingerprint([*texts[:-1], "x"])
 
     assert sum(searched) <= 2 * MODULE._MAX_TEXT
-    assert one != other
+    assert first != second
 
 
 def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ def test_forked_process_generates_its_own_ids() -> None:
     os.close(writing)
     os.waitpid(child, 0)
     with os.fdopen(reading) as pipe:
-        theirs = pipe.read().split()
+        child_ids = pipe.read().split()
 
-    assert len(theirs) == 50
-    assert {one[-12:] for one in theirs}.isdisjoint(new_id()[-12:] for _ in range(300))
+    assert len(child_ids) == 50
+    assert {own_id[-12:] for own_id in child_ids}.isdisjoint(new_id()[-12:] for _ in range(300))

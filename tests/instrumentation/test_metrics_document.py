@@ -53,9 +53,9 @@ def test_every_label_is_explained() -> None:
     ],
 )
 def test_documented_label_values_are_the_emitted_ones(row: str, values: list[str | StrEnum]) -> None:
-    [found] = [cells for cells in ROWS if cells[0] == row]
+    [documented_cells] = [cells for cells in ROWS if cells[0] == row]
 
-    assert list(quoted(found[1])) == values
+    assert list(quoted(documented_cells[1])) == values
 
 
 def test_every_span_and_attribute_and_start_record_is_documented() -> None:

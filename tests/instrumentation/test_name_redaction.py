@@ -373,13 +373,13 @@ def test_secret_in_name_is_masked(text: str, secret: str) -> None:
 
 def test_masked_names_stay_distinct_and_stable() -> None:
     """B129: identity and grouping work with masked names."""
-    one, other = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
+    first, second = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
 
-    masked = clean_name(one)
+    masked = clean_name(first)
 
     assert masked.startswith("bot redacted-")
-    assert masked != clean_name(other)
-    assert clean_name(one) == masked
+    assert masked != clean_name(second)
+    assert clean_name(first) == masked
     assert clean_name(masked) == masked
 
 

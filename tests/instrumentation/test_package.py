@@ -19,10 +19,10 @@ def test_public_names_equal_all_and_dir(package: object) -> None:
     assert names == sorted(names)
     assert set(names) <= set(dir(package))
     for name in names:
-        found = getattr(package, name)
-        assert not inspect.ismodule(found), name
+        attribute = getattr(package, name)
+        assert not inspect.ismodule(attribute), name
         # `Verdict` is an enumeration; `WaitingReason` is a union of literals and may have no name.
-        assert getattr(found, "__name__", name) == name
+        assert getattr(attribute, "__name__", name) == name
 
 
 def test_unknown_attribute_raises_attribute_error() -> None:

@@ -93,10 +93,10 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
     work(worker)
     telemetry.flush()
 
-    place = {**IDENTITY, names.NODE_ID: "forager", names.STEP_INDEX: 0}
-    assert memory.span("step forager").attributes == {**place, names.STEP_VERDICT: "ACCEPT"}
+    step_attributes = {**IDENTITY, names.NODE_ID: "forager", names.STEP_INDEX: 0}
+    assert memory.span("step forager").attributes == {**step_attributes, names.STEP_VERDICT: "ACCEPT"}
     assert memory.span("chat gpt").attributes == {
-        **place,
+        **step_attributes,
         names.GEN_AI_OPERATION_NAME: "chat",
         names.GEN_AI_REQUEST_MODEL: "gpt",
         names.GEN_AI_PROVIDER_NAME: "openai",
@@ -105,7 +105,7 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
         names.GEN_AI_RESPONSE_FINISH_REASONS: ("stop",),
     }
     assert memory.span("execute_tool search").attributes == {
-        **place,
+        **step_attributes,
         names.GEN_AI_OPERATION_NAME: "execute_tool",
         names.GEN_AI_TOOL_NAME: "search",
         names.GEN_AI_TOOL_CALL_ID: "call_9",
@@ -380,13 +380,13 @@ def test_streamed_answer_is_activity(
         for _ in range(100):
             clock.now += 0.1
             llm.delta()
-        seen = registry.get_sample_value(
+        last_activity = registry.get_sample_value(
             "queenright_worker_last_activity_timestamp_seconds", {"agent": "bee"}
         )
 
     telemetry.flush()
     assert sum(record.name == names.EVENT_LLM_DELTA for record in memory.records) in (1, 2)
-    assert seen == pytest.approx(clock.now, abs=5.1)
+    assert last_activity == pytest.approx(clock.now, abs=5.1)
 
 
 def test_content_stays_in_the_process(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:

@@ -199,8 +199,8 @@ def test_worker_series_remain_while_another_run_lives(
 ) -> None:
     for _ in range(3):
         measured.step("RETRY")
-    with Worker("bee", telemetry=telemetry, registry=registry) as other:
-        with other.step("forager") as step:
+    with Worker("bee", telemetry=telemetry, registry=registry) as second_worker:
+        with second_worker.step("forager") as step:
             step.verdict("ACCEPT")
         result = measured.value(names.WORKER_STEPS_SINCE_ACCEPT)
 
@@ -210,7 +210,11 @@ def test_worker_series_remain_while_another_run_lives(
 
 def count_folded_values(registry: CollectorRegistry) -> dict[str, float]:
     """Return how many label values were folded, by metric."""
-    [family] = [found for found in registry.collect() if found.name == "queenright_series_limited"]
+    [family] = [
+        limited_family
+        for limited_family in registry.collect()
+        if limited_family.name == "queenright_series_limited"
+    ]
     return {
         sample.labels["metric"]: sample.value for sample in family.samples if sample.name.endswith("_total")
     }
@@ -218,15 +222,15 @@ def count_folded_values(registry: CollectorRegistry) -> dict[str, float]:
 
 def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:
     bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
-    nothing = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
-    assert count_folded_values(measured.registry) == nothing
+    zero_counts = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
+    assert count_folded_values(measured.registry) == zero_counts
 
     for number in range(MAX_LABEL_VALUES + 7):
         measured.step("ACCEPT", f"node-{number}")
     measured.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # Folded again: the value was counted before.
 
     assert measured.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
-    assert count_folded_values(measured.registry) == {**nothing, names.WORKER_STEPS.name: 7}
+    assert count_folded_values(measured.registry) == {**zero_counts, names.WORKER_STEPS.name: 7}
     assert (
         measured.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
     )

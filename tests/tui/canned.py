@@ -199,10 +199,10 @@ def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: obj
     )
 
 
-def work(agent: str, every: float, times: int) -> list[Row]:
+def work(agent: str, interval: float, times: int) -> list[Row]:
     """Return steps of a worker, the last of them two seconds ago."""
     return [
-        event("step_completed", 2 + every * number, agent, verdict="ACCEPT", index=times - number)
+        event("step_completed", 2 + interval * number, agent, verdict="ACCEPT", index=times - number)
         for number in reversed(range(times))
     ]
 
@@ -220,10 +220,10 @@ STREAM: Final = [
 ]
 
 
-def step(kind: str, ago: float, name: str, took: float = 0.0, **fields: object) -> Row:
+def step(kind: str, ago: float, name: str, duration: float = 0.0, **fields: object) -> Row:
     """Return a step that ended ``ago`` seconds ago."""
     at, id_ = NOW - ago, f"{kind}-{ago}"
-    usual = {"at": at, "started_at": at - took, "ended_at": at, "type": f"{kind}_completed"}
+    usual = {"at": at, "started_at": at - duration, "ended_at": at, "type": f"{kind}_completed"}
     return row(Step, step_id=id_, kind=kind, name=name, **usual | fields)
 
 
@@ -497,11 +497,11 @@ class Canned:
     def _stream(self, request: httpx.Request) -> httpx.Response:
         types = request.url.params.get("types", "")
         names = {"all": "worker", "client_output_delta": "talk", "queen_answer_delta": "queen"}
-        which = names.get(types.partition(",")[0], "fleet")
+        stream_name = names.get(types.partition(",")[0], "fleet")
         return httpx.Response(
             200,
             headers={"content-type": "text/event-stream"},
-            content=self._send_events(self._streams[which]),
+            content=self._send_events(self._streams[stream_name]),
         )
 
     async def _send_events(self, events: list[Row]) -> AsyncIterator[bytes]:

@@ -25,18 +25,20 @@ def golden_path(name: str, width: int) -> Path:
 
 async def render_files(*names: str) -> dict[Path, str]:
     """Return the current content of all files, or of those of some screens."""
-    found: dict[Path, str] = {}
-    for one in await capture_screens([one for one in PICTURES if not names or one.name in names]):
-        found[golden_path(one.name, one.width)] = one.text
-        if one.svg:
-            found[DOCUMENTS / f"tui-{one.name}.svg"] = one.svg
-    return found
+    contents: dict[Path, str] = {}
+    for capture in await capture_screens(
+        [picture for picture in PICTURES if not names or picture.name in names]
+    ):
+        contents[golden_path(capture.name, capture.width)] = capture.text
+        if capture.svg:
+            contents[DOCUMENTS / f"tui-{capture.name}.svg"] = capture.svg
+    return contents
 
 
 def main() -> int:
     """Write the files, or list those that differ."""
     changed = 0
-    names = [one for one in sys.argv[1:] if not one.startswith("-")]
+    names = [argument for argument in sys.argv[1:] if not argument.startswith("-")]
     for path, text in asyncio.run(render_files(*names)).items():
         if path.is_file() and path.read_text() == text:
             continue

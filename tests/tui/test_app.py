@@ -212,9 +212,9 @@ async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
 async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
-        many = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
+        workers = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
         app.app_state.fleet.set_workers(
-            AgentRow.model_validate(one) for one in [*many, worker("zebra", "stuck")]
+            AgentRow.model_validate(row_data) for row_data in [*workers, worker("zebra", "stuck")]
         )
         app.app_state.fleet.stale.clear()
         await app.redraw()
@@ -412,7 +412,9 @@ async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
         await pilot.press("y")
         await until(throttle(lambda: "2 more: done" in screen_text(app)), "the result")
 
-    assert [path for _, path, _ in canned.actions] == [f"/api/tickets/{one}/acknowledge" for one in ids[:2]]
+    assert [path for _, path, _ in canned.actions] == [
+        f"/api/tickets/{ticket_id}/acknowledge" for ticket_id in ids[:2]
+    ]
 
 
 async def test_viewer_is_offered_no_actions() -> None:
@@ -436,12 +438,12 @@ async def test_viewer_is_offered_no_actions() -> None:
 async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:
     """A key that was meant for one item must not answer another."""
     canned = Canned([])
-    first, *others = canned.attention
+    first, *other_items = canned.attention
     canned.attention = [first]
     async with terminal(canned) as (app, _):
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == 1, "the item")
-        canned.attention = [*others[:1], first]
+        canned.attention = [*other_items[:1], first]
         app.app_state.fleet.stale.add("attention")
         await until(lambda: table.row_count == 2, "the item before it")
 

@@ -56,16 +56,16 @@ from tests.tui.canned import (
 
 
 def moment(kind: str, agent: str = "bee", **fields: Any) -> Event:
-    known = {"type": kind, "time": NOW, "agent_id": agent, "data": {}}
-    return Event.model_validate(dict.fromkeys(Event.model_fields, "") | known | fields)
+    defaults = {"type": kind, "time": NOW, "agent_id": agent, "data": {}}
+    return Event.model_validate(dict.fromkeys(Event.model_fields, "") | defaults | fields)
 
 
 def fleet() -> FleetState:
-    known = FleetState()
-    known.set_workers(AgentRow.model_validate(one) for one in WORKERS)
-    known.set_tickets(Ticket.model_validate(one) for one in TICKETS)
-    known.set_breakers(Breaker.model_validate(one) for one in BREAKERS)
-    return known
+    state = FleetState()
+    state.set_workers(AgentRow.model_validate(row_data) for row_data in WORKERS)
+    state.set_tickets(Ticket.model_validate(row_data) for row_data in TICKETS)
+    state.set_breakers(Breaker.model_validate(row_data) for row_data in BREAKERS)
+    return state
 
 
 # -- the fleet --------------------------------------------------------------------------------------
@@ -73,19 +73,19 @@ def fleet() -> FleetState:
 
 def test_ended_session_is_failing_until_its_ticket_closes() -> None:
     """B103: afterwards its outcome is shown, which is not "terminated" for a completed session."""
-    known = fleet()
-    over = known.workers[-1]
-    ticket = known.tickets[0].model_copy(update={"agent_id": over.agent_id, "session_id": over.session_id})
-    failing = known.counts["failing"]
+    state = fleet()
+    ended = state.workers[-1]
+    ticket = state.tickets[0].model_copy(update={"agent_id": ended.agent_id, "session_id": ended.session_id})
+    failing = state.counts["failing"]
 
-    known.set_tickets([ticket])
+    state.set_tickets([ticket])
 
-    assert (known.attention(over), health_or_outcome(over)) == ("failing", "completed")
-    assert known.counts["failing"] == failing + 1
-    assert over in known.workers[: failing + 1]
-    known.set_tickets([ticket.model_copy(update={"status": "resolved"})])
-    assert known.attention(over) == "completed"
-    assert known.workers[-1] == over
+    assert (state.attention(ended), health_or_outcome(ended)) == ("failing", "completed")
+    assert state.counts["failing"] == failing + 1
+    assert ended in state.workers[: failing + 1]
+    state.set_tickets([ticket.model_copy(update={"status": "resolved"})])
+    assert state.attention(ended) == "completed"
+    assert state.workers[-1] == ended
 
 
 def test_activity_of_a_limited_worker_has_the_time_of_its_next_try() -> None:
@@ -111,44 +111,44 @@ def test_open_breaker_is_before_closed_ones() -> None:
 
 
 def test_duplicate_event_counts_once() -> None:
-    known, events = (
+    state, events = (
         fleet(),
         Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
     )
 
-    assert known.handle_event(events)
-    assert not known.handle_event(events)
-    assert len(known.feed) == 1
+    assert state.handle_event(events)
+    assert not state.handle_event(events)
+    assert len(state.feed) == 1
 
 
 def test_state_change_moves_a_worker_before_the_next_request() -> None:
-    known = fleet()
-    known.stale.clear()
+    state = fleet()
+    state.stale.clear()
 
-    known.handle_event(
+    state.handle_event(
         Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"}))
     )
 
-    worker = known.worker("deep_research_agent")
+    worker = state.worker("deep_research_agent")
     assert worker is not None
     assert worker.state == "healthy"
-    assert known.stale == {"attention", "workers"}
-    assert known.counts["stuck"] == 0
-    assert "terminated" not in known.counts
+    assert state.stale == {"attention", "workers"}
+    assert state.counts["stuck"] == 0
+    assert "terminated" not in state.counts
 
 
 def test_activity_is_counted_in_spans_up_to_now() -> None:
-    known = fleet()
+    state = fleet()
     for ago_ in (12, 11, 1):
-        known.handle_event(
+        state.handle_event(
             Event.model_validate(event("step_completed", ago_, "price_watch", verdict="ACCEPT"))
         )
 
     assert (
-        known.activity("price_watch", NOW, 4) == [0, 2, 0, 1]
-        or sum(known.activity("price_watch", NOW, 4)) == 3
+        state.activity("price_watch", NOW, 4) == [0, 2, 0, 1]
+        or sum(state.activity("price_watch", NOW, 4)) == 3
     )
-    assert known.activity("nobody", NOW, 3) == [0, 0, 0]
+    assert state.activity("nobody", NOW, 3) == [0, 0, 0]
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
@@ -194,20 +194,23 @@ def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
 
 
 def page(*items: dict[str, Any], **fields: object) -> Steps:
-    known = {"session_id": "bee-1", "incarnation_id": "", "first": None, "last": None, "more": False}
-    return Steps.model_validate(known | {"items": items, "open": [], "clocks": [], "counts": []} | fields)
+    defaults = {"session_id": "bee-1", "incarnation_id": "", "first": None, "last": None, "more": False}
+    return Steps.model_validate(defaults | {"items": items, "open": [], "clocks": [], "counts": []} | fields)
 
 
 def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:
-    known = SessionTimeline()
+    timeline = SessionTimeline()
 
-    known.add(page(*STEPS, last="step-9", open=OPEN_STEPS))
-    known.add(page(OPEN_STEPS[0], open=OPEN_STEPS))
-    known.add(page(step("tool", 1, "search", 33.0)))
+    timeline.add(page(*STEPS, last="step-9", open=OPEN_STEPS))
+    timeline.add(page(OPEN_STEPS[0], open=OPEN_STEPS))
+    timeline.add(page(step("tool", 1, "search", 33.0)))
 
-    assert [line.text for line in known.lines][-2:] == ["search TimeoutError in 1.2 s", "search in 33 s"]
-    assert (known.last, known.open) == ("step-9", [])
-    assert [line.kind for line in known.lines if line.text.startswith("doom loop")] == ["high"]
+    assert [line.text for line in timeline.lines][-2:] == [
+        "search TimeoutError in 1.2 s",
+        "search in 33 s",
+    ]
+    assert (timeline.last, timeline.open) == ("step-9", [])
+    assert [line.kind for line in timeline.lines if line.text.startswith("doom loop")] == ["high"]
 
 
 @pytest.mark.parametrize(
@@ -334,20 +337,20 @@ def test_chat_history_includes_the_pending_question() -> None:
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
     asks = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
-    known = build_transcript(
+    transcript = build_transcript(
         map(MessageRow.model_validate, [asks, *CHAT_EVENTS]),
         list(map(NodeRow.model_validate, waiting)),
         "ada",
     )
 
-    assert [(entry.by, entry.text) for entry in known.entries] == [
+    assert [(entry.by, entry.text) for entry in transcript.entries] == [
         ("", 'run started with {"topic": "links that lead nowhere"}'),
         ("ask", "All pages, or those that changed this week?"),
         ("ada", "All of them."),
         ("ask", "One moment.\nGo on?"),
         ("", "ask waits for your answer"),
     ]
-    assert known.until == NOW - 30
+    assert transcript.until == NOW - 30
 
 
 def chat_entry(text: str, by: str = "ask") -> ChatEntry:
@@ -413,12 +416,12 @@ async def test_owner_of_a_run_is_requested_once() -> None:
         return execution_id == "own"
 
     owners = RunOwnership(has_run)
-    found = [
+    results = [
         await owners.is_run_of(moment("execution_failed", execution_id=run), "bee")
         for run in ("own", "other", "", "own")
     ]
 
-    assert found == [True, False, False, True]
+    assert results == [True, False, False, True]
     assert requests == [("bee", "own"), ("bee", "other")]
 
 

@@ -36,13 +36,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
     """A service with a ticket about `looper` and two agents to load."""
-    async with house(tmp_path_factory.mktemp("tui")) as found:
-        guide(found.roots / "guide")
-        guide(found.roots / "porter", "porter")
-        await found.service.ingest(list(looping(found.service.clock())))
-        tickets = found.service.tickets
+    async with house(tmp_path_factory.mktemp("tui")) as running_house:
+        guide(running_house.roots / "guide")
+        guide(running_house.roots / "porter", "porter")
+        await running_house.service.ingest(list(looping(running_house.service.clock())))
+        tickets = running_house.service.tickets
         await until(lambda: any(ticket.analysis for ticket in tickets.open_tickets()), "a triaged ticket")
-        yield found
+        yield running_house
 
 
 @asynccontextmanager
@@ -68,8 +68,10 @@ async def wait_for_text(app: QueenrightApp, text: str) -> None:
 
 
 def find_ticket(home: House) -> EscalationTicket:
-    [found] = [ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"]
-    return found
+    [matching_ticket] = [
+        ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"
+    ]
+    return matching_ticket
 
 
 async def report_step(home: House, text: str) -> None:
@@ -127,7 +129,7 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: H
         # A long answer scrolls the question out of view.
         await until(lambda: [entry.by for entry in screen._entries][-2:] == ["ada", "queen"], "her answer")
 
-        assert "ada" in [one.by for one in await chat.history(Subject(ticket))]
+        assert "ada" in [chat_entry.by for chat_entry in await chat.history(Subject(ticket))]
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
@@ -144,7 +146,7 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
         for intervention in await home.service.health.interventions(10, "looper")
         if intervention.by == "nudger"
     ]
-    assert [one.message for one in interventions] == ["look elsewhere"]
+    assert [item.message for item in interventions] == ["look elsewhere"]
 
 
 async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
@@ -157,7 +159,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
             await pilot.press(*"it loops", "enter")
             await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
             interventions = await home.service.health.interventions(10, "looper")
-            assert not [one for one in interventions if one.by == "stopper"]
+            assert not [item for item in interventions if item.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
         await wait_for_text(app, "terminate looper:")

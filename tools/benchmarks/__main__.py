@@ -20,8 +20,8 @@ from tools.benchmarks.row import Row
 
 
 def main(names: list[str]) -> int:
-    here = Path(__file__).parent
-    all_names = sorted(p.stem for p in here.glob("*.py") if p.stem not in ("__main__", "row", "__init__"))
+    folder = Path(__file__).parent
+    all_names = sorted(p.stem for p in folder.glob("*.py") if p.stem not in ("__main__", "row", "__init__"))
     if unknown := [name for name in names if name not in all_names]:
         print(f"unknown benchmark {', '.join(unknown)}; choose from {', '.join(all_names)}", file=sys.stderr)
         return 2

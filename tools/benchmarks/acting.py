@@ -117,10 +117,10 @@ async def _measure_concurrency(service: Service, workers: int) -> Row:
     """Send heartbeats and health queries, a hundred at once."""
 
     async def send_both(worker: int) -> float:
-        began = time.perf_counter()
+        start_time = time.perf_counter()
         await service.health.record_heartbeat(_make_heartbeat(worker))
         await service.health.get_agent_health(f"agent-{worker}")
-        return (time.perf_counter() - began) * 1e3
+        return (time.perf_counter() - start_time) * 1e3
 
     times = [
         seconds
@@ -141,9 +141,9 @@ async def _measure_nudges(service: Service, workers: int) -> list[Row]:
         entry_points=(EntryPointSpec(id="start", node_id="think"),),
     )
     service.runtime.add_graph(graph, model=ScriptedProvider([hang]), agent_id="bee")
-    with service.bus.expect(EventType.LLM_CALL_STARTED, filter_agent="bee") as thinking:
+    with service.bus.expect(EventType.LLM_CALL_STARTED, filter_agent="bee") as call_started:
         await service.runtime.trigger("start", {"message": "go"}, graph_id="hive")
-        await thinking.within(30)
+        await call_started.within(30)
     injection_times = await _measure_times(lambda _: service.health.send_nudge("bee", "Get on."), range(100))
     target = Target(agent_id="agent-1", session_id="session-1", incarnation_id="one")
     await service.instructions.pull(target, 0)

@@ -41,11 +41,11 @@ async def _throughput(events: int) -> float:
     for _ in range(events // _BATCH):
         await bus.publish(*batch)
         await bus.drain()
-    took = time.perf_counter() - start
+    elapsed = time.perf_counter() - start
     step_count = sum(v["steps"] for v in fleet.vitals.values())
     assert step_count == events // _BATCH * _BATCH
     await bus.close()
-    return step_count / took
+    return step_count / elapsed
 
 
 async def _publish_times(seconds: float) -> list[float]:

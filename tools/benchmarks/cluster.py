@@ -269,7 +269,7 @@ async def measure_cpu(cluster: Cluster, work: Awaitable[None]) -> list[float]:
     """Return the CPU seconds of the service, PostgreSQL and NATS during ``work``."""
     before = _read_cluster_cpu(cluster)
     await work
-    return [after - then for then, after in zip(before, _read_cluster_cpu(cluster), strict=True)]
+    return [after - cpu_before for cpu_before, after in zip(before, _read_cluster_cpu(cluster), strict=True)]
 
 
 def _read_cluster_cpu(cluster: Cluster) -> tuple[float, float, float]:

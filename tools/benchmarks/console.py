@@ -61,13 +61,13 @@ async def _run() -> list[Row]:
             page = await browser.new_page(viewport={"width": 1280, "height": 900})
             paint_time = await _measure_first_paint(page, f"{running.url}{SERVER_RENDERED}")
             console = await _measure_first_paint(page, f"{running.url}/console/")
-            most = 1.5 * paint_time + 500
+            budget = 1.5 * paint_time + 500
             rows = [
                 Row(
                     "console, first contentful paint",
                     f"{console:.0f} ms; a page that the service renders {paint_time:.0f} ms",
-                    f"<= 1.5 x + 500 ms = {most:.0f} ms",
-                    console <= most,
+                    f"<= 1.5 x + 500 ms = {budget:.0f} ms",
+                    console <= budget,
                 ),
                 await _count_idle_requests(page),
             ]
@@ -79,11 +79,11 @@ async def _run() -> list[Row]:
 
 async def _measure_first_paint(page: Page, url: str) -> float:
     """Return the median first paint of several loads in milliseconds; the first load fills the cache."""
-    found = []
+    paint_times = []
     for _ in range(LOADS):
         await page.goto(url)
-        found.append(float(await page.evaluate(FIRST_PAINT)))
-    return statistics.median(found[1:])
+        paint_times.append(float(await page.evaluate(FIRST_PAINT)))
+    return statistics.median(paint_times[1:])
 
 
 async def _count_idle_requests(page: Page) -> Row:
@@ -192,7 +192,7 @@ async def _send_changes(running: RunningService, agents: list[str], seconds: int
     service = running.service
     end = time.monotonic() + seconds
     turn = 0
-    while (left := end - time.monotonic()) > 0:
+    while (remaining := end - time.monotonic()) > 0:
         hash_ = f"{turn:016}"
         batch = [
             _event(
@@ -203,10 +203,10 @@ async def _send_changes(running: RunningService, agents: list[str], seconds: int
             )
             for n in range(CHANGES_PER_SECOND // 10)
         ]
-        began = time.monotonic()
+        start = time.monotonic()
         await service.ingest(batch)
         turn += 1
-        await asyncio.sleep(max(0.0, min(left, 0.1 - (time.monotonic() - began))))
+        await asyncio.sleep(max(0.0, min(remaining, 0.1 - (time.monotonic() - start))))
 
 
 def _event(kind: EventType, at: float, agent: str, data: Mapping[str, str] | None = None) -> AgentEvent:

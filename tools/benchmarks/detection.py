@@ -30,8 +30,11 @@ def run() -> list[Row]:
         runs = list(read_runs(sorted(Path(folder).glob("*.jsonl.gz"))))
         rows.append(_row("recorded runs of QUEENRIGHT_TRACES", runs))
         rows += [
-            _row(f"of these {dataset}", [one for one in runs if one.get("dataset") == dataset])
-            for dataset in sorted({str(one.get("dataset")) for one in runs})
+            _row(
+                f"of these {dataset}",
+                [recorded_run for recorded_run in runs if recorded_run.get("dataset") == dataset],
+            )
+            for dataset in sorted({str(recorded_run.get("dataset")) for recorded_run in runs})
         ]
     return rows
 

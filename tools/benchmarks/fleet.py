@@ -50,17 +50,17 @@ def _wait_until_idle(service: Service) -> None:
 
 
 def _list(service: Service, when: str, *, budget: float) -> Row:
-    began, before, service_before = time.perf_counter(), children_time(), process_time(service.pid)
+    start, before, service_before = time.perf_counter(), children_time(), process_time(service.pid)
     command = [str(PROGRAM), "list", "--url", service.url]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    took, cpu = time.perf_counter() - began, children_time() - before
+    elapsed, cpu = time.perf_counter() - start, children_time() - before
     service_cpu = process_time(service.pid) - service_before
     assert output.count("\nstuck ") == SESSIONS
     return Row(
         f"queenright list with {SESSIONS:,} stalled sessions, {when}",
-        f"{took:.1f} s; processor {cpu:.1f} s, and {service_cpu:.1f} s of the service",
+        f"{elapsed:.1f} s; processor {cpu:.1f} s, and {service_cpu:.1f} s of the service",
         f"<= {budget:.0f} s",
-        took <= budget,
+        elapsed <= budget,
     )
 
 
@@ -78,8 +78,8 @@ def _page(service: Service, http: httpx.Client) -> Row:
 
 
 def _stop(service: Service) -> Row:
-    began = time.perf_counter()
+    start = time.perf_counter()
     os.kill(service.pid, signal.SIGINT)
     os.waitid(os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
-    took = time.perf_counter() - began
-    return Row("Ctrl-C of queenright up with the same", f"{took:.1f} s", "<= 3 s", took <= 3)
+    elapsed = time.perf_counter() - start
+    return Row("Ctrl-C of queenright up with the same", f"{elapsed:.1f} s", "<= 3 s", elapsed <= 3)

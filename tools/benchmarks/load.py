@@ -148,12 +148,12 @@ class _Load:
                 time.sleep(max(0.0, start + tick / 10 - time.monotonic()))
         times: dict[str, list[float]] = pipe.recv()
         clients.join()
-        cpu_seconds, took = process_time(pid) - before, time.monotonic() - start - WARM_UP
+        cpu_seconds, elapsed = process_time(pid) - before, time.monotonic() - start - WARM_UP
         log = self._read_final_log()
         server_pipe.send(log[-1])
         streams: list[StreamEnd] = server_pipe.recv()
         followers.join()
-        return [*_request_rows(times), _stream_row(streams, log), _service_row(cpu_seconds, took)]
+        return [*_request_rows(times), _stream_row(streams, log), _service_row(cpu_seconds, elapsed)]
 
     def _read_final_log(self) -> list[str]:
         """Wait until the log no longer grows, and return its ids."""
@@ -195,9 +195,9 @@ def _stream_row(streams: list[StreamEnd], log: list[str]) -> Row:
     return Row(f"{STREAMS} event streams", text, "all", complete_count == STREAMS == len(streams))
 
 
-def _service_row(cpu_seconds: float, took: float) -> Row:
+def _service_row(cpu_seconds: float, elapsed: float) -> Row:
     # On a machine with other load, this is the meaningful number.
-    return Row("CPU of the service", f"{cpu_seconds:.1f} s in {took:.1f} s", "-", True)
+    return Row("CPU of the service", f"{cpu_seconds:.1f} s in {elapsed:.1f} s", "-", True)
 
 
 # -- stream clients, in a separate process --------------------------------------------------------
@@ -246,8 +246,8 @@ class _Stream:
                 self.after = match[1].decode()
                 self.started.set()
             end = buffer.rfind(b"\n\n") + 2
-            whole, buffer = buffer[:end], buffer[end:]
-            if ids := _ID.findall(whole):
+            complete, buffer = buffer[:end], buffer[end:]
+            if ids := _ID.findall(complete):
                 self.events += len(ids)
                 self.last = ids[-1].decode()
                 self.digest.update(b"".join(ids))

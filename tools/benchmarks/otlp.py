@@ -242,9 +242,9 @@ async def _over_http(path: str, bodies: list[bytes], ingest: Ingest) -> float:
         clients.start()
         while not app.counts.requests:  # noqa: ASYNC110  # the clients are another process
             await asyncio.sleep(0.001)
-        began = time.process_time()
+        start = time.process_time()
         await asyncio.to_thread(clients.join)
-        rate = _SPANS / (time.process_time() - began)
+        rate = _SPANS / (time.process_time() - start)
         server.should_exit = True
         await serving
     span_count = app.counts.accepted + app.counts.ignored

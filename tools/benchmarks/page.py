@@ -90,11 +90,11 @@ def _work_and_hang(agent: str, endpoint: str, after: float, stop: threading.Even
 
 
 def _find_pages(messages: object) -> dict[str, float]:
-    found: dict[str, float] = {}
+    pages: dict[str, float] = {}
     for message in messages:  # type: ignore[attr-defined]  # the recorder's deque
         if message.channel == "slack" and message.status == "firing":
-            found.setdefault(message.title.split()[0], message.time)
-    return found
+            pages.setdefault(message.title.split()[0], message.time)
+    return pages
 
 
 async def _measure_metrics_page() -> list[Row]:
@@ -109,9 +109,9 @@ async def _measure_metrics_page() -> list[Row]:
         await service.ingest(data)
         times, size = [], 0
         for n in range(10):
-            began = time.perf_counter()
+            start = time.perf_counter()
             size = len(await service.metrics.render(now=now + 10 * n))
-            times.append(time.perf_counter() - began)
+            times.append(time.perf_counter() - start)
         await service.stop()
     slowest = max(times)
     text = f"{slowest * 1e3:.0f} ms, {size / 1e6:.2f} MB"
@@ -123,7 +123,7 @@ def _measure_first_page() -> Row:
     """Measure `queenright up` on a warm machine, from the command to the demo's first page."""
     ports = ["--port=0", "--otlp-port=0", "--prometheus-port=0", "--alertmanager-port=0", "--receiver-port=0"]
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
+        start = time.perf_counter()
         process = subprocess.Popen(
             [Path(sys.executable).with_name("queenright"), "up", f"--storage={folder}/storage", *ports],
             stdout=subprocess.PIPE,
@@ -134,8 +134,8 @@ def _measure_first_page() -> Row:
         for line in process.stdout:
             if "slack firing" in line:
                 break
-        took = time.perf_counter() - began
+        elapsed = time.perf_counter() - start
         process.terminate()
         process.stdout.read()
         process.wait()
-    return Row("queenright up -> first page", f"{took:.1f} s", "<= 10 s", took <= 10)
+    return Row("queenright up -> first page", f"{elapsed:.1f} s", "<= 10 s", elapsed <= 10)

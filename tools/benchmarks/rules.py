@@ -33,7 +33,7 @@ from queenright.server.settings import load_settings
 from tests.programs import NEWEST, program
 from tools.benchmarks.row import Row
 from tools.benchmarks.samples.fleet import JOB, Fleet
-from tools.benchmarks.samples.remote_write import encode_samples, series, write
+from tools.benchmarks.samples.remote_write import encode_samples, encode_series, write
 
 AGENTS: Final = int(os.environ.get("BENCH_AGENTS", "10000"))
 INTERVAL: Final = 15.0
@@ -86,8 +86,8 @@ def _measure(version: str, fleet: Fleet, port: int) -> list[Row]:
     for group, (median, worst) in sorted(groups.items()):
         measured = f"median {median * 1e3:.0f} ms, worst {worst * 1e3:.0f} ms"
         rows.append(Row(f"{title}: {group}", measured, "<= 5 s", worst <= 5))
-    for took, rule in slowest[:3]:
-        rows.append(Row(f"{title}: slow", f"{rule} {took * 1e3:.0f} ms", "<= 1 s", took <= SLOW_RULE))
+    for duration, rule in slowest[:3]:
+        rows.append(Row(f"{title}: slow", f"{rule} {duration * 1e3:.0f} ms", "<= 1 s", duration <= SLOW_RULE))
     share = together / INTERVAL
     rows.append(Row(f"{title}: share of the interval", f"{share:.0%}", "<= 50 %", share <= 0.5))
     return rows
@@ -217,12 +217,12 @@ def _write_history(client: httpx.Client, fleet: Fleet) -> int:
     now, sample_count = time.time(), 0
     reach = read_windows()
     steps = _read_own_intervals()
-    for one in fleet.series:
-        if not (seconds := reach.get(one.name, 0)):
+    for series in fleet.series:
+        if not (seconds := reach.get(series.name, 0)):
             continue
-        past = [(at, one.at(at)) for at in _sample_times(now, seconds)]
+        past = [(at, series.at(at)) for at in _sample_times(now, seconds)]
         samples = encode_samples(past)
-        labels = {"__name__": one.name, **dict(one.labels)}
+        labels = {"__name__": series.name, **dict(series.labels)}
         _write_all(client, fleet, labels, samples)
         sample_count += len(past) * fleet.agents
     for name, seconds in reach.items():
@@ -257,7 +257,7 @@ def _read_own_intervals() -> dict[str, float]:
 def _write_all(client: httpx.Client, fleet: Fleet, labels: dict[str, str], samples: bytes) -> None:
     batch: list[bytes] = []
     for agent, instance in fleet.list_agents():
-        batch.append(series({**labels, "agent": agent, "job": JOB, "instance": instance}, samples))
+        batch.append(encode_series({**labels, "agent": agent, "job": JOB, "instance": instance}, samples))
         if len(batch) * len(samples) > 4e6:
             write(client, batch)
             batch = []
@@ -287,8 +287,8 @@ def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], li
     times: dict[str, list[float]] = defaultdict(list)
     last_seen: dict[str, str] = {}
     rules: dict[str, float] = defaultdict(float)
-    began = time.monotonic()
-    while time.monotonic() - began < INTERVAL * (SETTLE + EVALUATIONS + 2):
+    start = time.monotonic()
+    while time.monotonic() - start < INTERVAL * (SETTLE + EVALUATIONS + 2):
         for group in client.get("/api/v1/rules").json()["data"]["groups"]:
             evaluation_time = group["lastEvaluation"]
             if evaluation_time == last_seen.get(group["name"]) or evaluation_time.startswith("0001"):
@@ -303,8 +303,8 @@ def _watch_evaluations(client: httpx.Client) -> tuple[dict[str, list[float]], li
                         raise RuntimeError(f"{rule['name']}: {rule['lastError']}")
         time.sleep(1)
     # A group with its own interval is evaluated once or twice in this time.
-    steady_times = {group: took[SETTLE:] or took[-1:] for group, took in times.items()}
-    return steady_times, sorted(((took, rule) for rule, took in rules.items()), reverse=True)
+    steady_times = {group: duration[SETTLE:] or duration[-1:] for group, duration in times.items()}
+    return steady_times, sorted(((duration, rule) for rule, duration in rules.items()), reverse=True)
 
 
 def _read_own_metrics(client: httpx.Client) -> dict[str, float]:

@@ -73,7 +73,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         cluster, _send(client, cluster, process, first=at, spans=more, workers=WORKERS, row_count=at)
     )
     full_size, all_tables = measure_memory(process), _read_table_sizes(cluster)
-    waiting = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
+    cpu_with_workers = await measure_cpu(cluster, asyncio.sleep(_IDLE_SECONDS))
     spans = new + more
     rows = {table: all_tables[table][0] - tables[table][0] for table in tables}
     sizes = {table: all_tables[table][1] - tables[table][1] for table in tables}
@@ -123,7 +123,7 @@ async def _measure(client: httpx.AsyncClient, cluster: Cluster, process: Process
         ),
         Row(
             f"{WORKERS:,} workers that report nothing: CPU of the service",
-            f"{100 * (waiting[0] - idle[0]) / _IDLE_SECONDS:.1f} % of a core",
+            f"{100 * (cpu_with_workers[0] - idle[0]) / _IDLE_SECONDS:.1f} % of a core",
             "",
             True,
         ),
@@ -161,11 +161,11 @@ async def _restart(
         with connected(cluster.database) as conn:
             conn.execute(delete(SNAPSHOT_PARTS))
             conn.commit()
-    began = time.monotonic()
+    start = time.monotonic()
     await asyncio.to_thread(process.start)
     while (await client.get(f"{process.url}/readyz")).status_code != 200:  # noqa: ASYNC110  # another process
         await asyncio.sleep(0.02)
-    return time.monotonic() - began
+    return time.monotonic() - start
 
 
 def _measure_snapshot(cluster: Cluster) -> list[Row]:
@@ -174,16 +174,16 @@ def _measure_snapshot(cluster: Cluster) -> list[Row]:
     tune_garbage_collector()
     with connected(cluster.database) as conn:
         size = conn.execute(select(func.sum(func.length(SNAPSHOT_PARTS.c.data)))).scalar_one()
-        began = time.perf_counter()
+        start = time.perf_counter()
         read_snapshot(conn, monitor)
-        read = time.perf_counter() - began
-    began, longest = time.perf_counter(), 0.0
+        read = time.perf_counter() - start
+    start, longest = time.perf_counter(), 0.0
     snapshot = MonitorSnapshot(monitor)
-    part_began = began
+    part_began = start
     while snapshot.next_part() is not None:
         longest = max(longest, time.perf_counter() - part_began)
         part_began = time.perf_counter()
-    seconds = time.perf_counter() - began
+    seconds = time.perf_counter() - start
     workers = len(list(monitor.workers()))
     return [
         Row(

@@ -35,21 +35,21 @@ def run() -> list[Row]:
     """
     with serve() as service:
         words = [(*command, "--url", service.url) for command in _SERVICE_COMMANDS]
-        asking = [_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
+        service_commands = [_cpu_row(f"queenright {' '.join(word[:-2])}", word) for word in words]
     return [
         _row("queenright --help", ("--help",), {}),
         _row("queenright tickets --help", ("tickets", "--help"), {}),
         _row("shell completion of a name", (), {"_QUEENRIGHT_LINE": "queenright ti"}),
-        *asking,
+        *service_commands,
     ]
 
 
 def _row(name: str, words: tuple[str, ...], env: dict[str, str]) -> Row:
     durations = []
     for _ in range(_TIMES):
-        began = time.perf_counter()
+        start = time.perf_counter()
         subprocess.run([PROGRAM, *words], env=os.environ | env, stdout=subprocess.DEVNULL, check=True)
-        durations.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - start)
     seconds = median(durations)
     return Row(name, f"{seconds:.2f} s", f"{_BUDGET} s", seconds <= _BUDGET)
 

@@ -74,7 +74,7 @@ def time_series(
     is_stacked: bool = False,
     colours: Iterable[tuple[str, str]] = (),
     patterns: Iterable[tuple[str, str]] = (),
-    most: float | None = None,
+    maximum: float | None = None,
 ) -> timeseries.Panel:
     """
     Return a time series panel.
@@ -106,8 +106,8 @@ def time_series(
         panel.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
         )
-    if most is not None:
-        panel.max(most)
+    if maximum is not None:
+        panel.max(maximum)
     for name, colour in colours:
         panel.override_by_name(name, [models.DynamicConfigValue("color", _fixed_color(colour))])
     for pattern, colour in patterns:
@@ -175,10 +175,10 @@ def gauges(
     *queries: Query,
     size: tuple[int, int] = (8, 5),
     lines: Lines,
-    most: float,
+    maximum: float,
 ) -> bargauge.Panel:
     """Return a bar gauge of current values between 0 and ``most``, coloured by thresholds."""
-    panel = set_common_options(bargauge.Panel(), title, description, unit, size).min(0).max(most)
+    panel = set_common_options(bargauge.Panel(), title, description, unit, size).min(0).max(maximum)
     panel.orientation(common_models.VizOrientation.HORIZONTAL)
     panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).values(False).fields(""))

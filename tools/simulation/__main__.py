@@ -35,11 +35,11 @@ async def simulate(
     """Run the simulation with its database in ``folder``, and return the report."""
     store = Store.open(f"sqlite:///{folder / 'simulated.db'}")
     try:
-        began = time.process_time()
+        start = time.process_time()
         fleet = Fleet(store, workers=workers, seed=seed, gaps=Gaps.of(traces), odds=odds, settings=settings)
         tally = await fleet.run(days)
         return build_report(fleet, tally, days) | {
-            "cpu_seconds": round(time.process_time() - began, 1),
+            "cpu_seconds": round(time.process_time() - start, 1),
             "seed": seed,
         }
     finally:

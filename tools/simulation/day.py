@@ -59,7 +59,9 @@ async def simulate_day(
         "faults": len(tally.faults),
         "checks": {outcome: fleet.count_checks(outcome) for outcome in ("healthy", "ticket", "unknown")},
         "tickets": sum(tally.tickets.values()),
-        "false_alarms": [f"{who}: {what} ({why})" for _, who, what, why in tally.false_alarms],
+        "false_alarms": [
+            f"{agent_id}: {alarm} ({reason})" for _, agent_id, alarm, reason in tally.false_alarms
+        ],
         "calls": {
             **{role: model.calls[role] for role in ("judge", "triage", "escalation")},
             "all": model.calls.total(),

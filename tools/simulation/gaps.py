@@ -58,8 +58,11 @@ class Gaps:
             # Recorded in whole seconds; a random fraction is added.
             return self._gaps[int(random.random() * len(self._gaps))] + random.random() - 0.5
         share = random.random()
-        (low, least), (high, most) = _QUANTILES[(at := bisect_right(self._shares, share)) - 1], _QUANTILES[at]
-        return least + (most - least) * (share - low) / (high - low)
+        (low, minimum), (high, maximum) = (
+            _QUANTILES[(at := bisect_right(self._shares, share)) - 1],
+            _QUANTILES[at],
+        )
+        return minimum + (maximum - minimum) * (share - low) / (high - low)
 
 
 def _read_gaps(file: Path) -> list[float]:
@@ -70,6 +73,6 @@ def _read_gaps(file: Path) -> list[float]:
             for step in json.loads(line)["steps"]:
                 if step["t"] is not None:
                     turns.setdefault(step["turn"], step["t"])
-            began = list(turns.values())
-            gaps += [float(max(1.0, after - before)) for before, after in pairwise(began)]
+            start_times = list(turns.values())
+            gaps += [float(max(1.0, after - before)) for before, after in pairwise(start_times)]
     return gaps

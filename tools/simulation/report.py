@@ -34,7 +34,9 @@ def build_report(fleet: Fleet, tally: Tally, days: float) -> dict[str, Any]:
     action_delays = [
         fault.first_action_at - fault.began_at for fault in tally.faults if fault.first_action_at is not None
     ]
-    alarm_days = {(who, int((when - fleet.began_at) // DAY)) for when, who, _, _ in tally.false_alarms}
+    alarm_days = {
+        (agent_id, int((time - fleet.began_at) // DAY)) for time, agent_id, _, _ in tally.false_alarms
+    }
     return {
         "workers": len(fleet.workers),
         "days": days,
@@ -47,7 +49,9 @@ def build_report(fleet: Fleet, tally: Tally, days: float) -> dict[str, Any]:
         "detection_all": _summarize(all_latencies),
         "missed": misses,
         "set_aside": excluded_count,
-        "false_alarms": [f"{who}: {what} ({why})" for _, who, what, why in tally.false_alarms],
+        "false_alarms": [
+            f"{agent_id}: {alarm} ({reason})" for _, agent_id, alarm, reason in tally.false_alarms
+        ],
         "false_alarm_rate": len(alarm_days) / (len(fleet.workers) * days),
         "to_first_intervention": {
             "count": len(action_delays),

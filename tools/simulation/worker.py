@@ -309,22 +309,22 @@ class Worker:
             self.finish()
             self._new_session()
         fault = self.fleet.begin_fault(self, kind)
-        where = kind
+        hang_kind = kind
         if kind is FaultKind.KILLED:
-            where = self.random.choice(
+            hang_kind = self.random.choice(
                 (FaultKind.HANG_IN_LLM, FaultKind.HANG_BETWEEN_STEPS, FaultKind.HANG_IN_TOOL)
             )
         if kind is FaultKind.SKEWED_HANG:
             self.skew = self.random.choice((-1, 1)) * self.random.uniform(120, 7_200)
-        if where in (FaultKind.HANG_BETWEEN_STEPS, FaultKind.SKEWED_HANG, FaultKind.ZOMBIE):
+        if hang_kind in (FaultKind.HANG_BETWEEN_STEPS, FaultKind.SKEWED_HANG, FaultKind.ZOMBIE):
             if kind is not FaultKind.ZOMBIE:
                 yield from self._turn()
             yield from self._hang(fault, 240.0)
-        elif where is FaultKind.HANG_IN_LLM:
+        elif hang_kind is FaultKind.HANG_IN_LLM:
             self.emit(EventType.LLM_CALL_STARTED)
             self._open = "llm"
             yield from self._hang(fault, 240.0)
-        elif where is FaultKind.HANG_IN_TOOL:
+        elif hang_kind is FaultKind.HANG_IN_TOOL:
             yield from self._hang_in_tool(fault, None, 600.0)
         elif kind is FaultKind.HANG_IN_DECLARED_TOOL:
             timeout = self.random.choice((60.0, 300.0, 900.0, 1_500.0))
@@ -399,9 +399,9 @@ class Worker:
         self.fleet.end_fault(self)
 
     def _lose_provider(self, fault: Fault) -> Actions:
-        until = self.fleet.now + self.random.uniform(600, 2_400)
+        end = self.fleet.now + self.random.uniform(600, 2_400)
         times = 0
-        while self.fleet.now < until or times < 4:
+        while self.fleet.now < end or times < 4:
             self.emit(EventType.LLM_CALL_STARTED)
             yield self.random.uniform(5, 60)
             times += 1
@@ -412,11 +412,11 @@ class Worker:
 
     def _hit_breaker(self, fault: Fault) -> Actions:
         name = f"tool_execution:{self.agent_id}:search"
-        fleet, until = self.fleet, self.fleet.now + self.random.uniform(60, 1_500)
+        fleet, end = self.fleet, self.fleet.now + self.random.uniform(60, 1_500)
         self._set_threshold(fault)
         fleet.set_breaker(self, name, "open")
-        fleet.call_at(until, lambda: fleet.set_breaker(self, name, "closed"))
-        while fleet.now < until:
+        fleet.call_at(end, lambda: fleet.set_breaker(self, name, "closed"))
+        while fleet.now < end:
             yield from self._turn()
 
     # -- effects of actions on the worker -----------------------------------------------------------

@@ -31,14 +31,14 @@ async def main(folder: Path) -> None:
     async with listener, stage(folder) as on:
         since = time.time()
         await play(on)
-        where = {
+        addresses = {
             "prometheus": f"{on.prometheus_url}/api/v1",
             "alertmanager": on.alertmanager_url,
             "service_url": on.running.url,
             "since": since,
             "until": time.time(),
         }
-        sys.stdout.write(json.dumps(where) + "\n")
+        sys.stdout.write(json.dumps(addresses) + "\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.read)
         await provider.close()

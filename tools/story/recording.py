@@ -81,15 +81,15 @@ def running_story(folder: Path) -> Iterator[Story]:
         if not line:
             process.wait(30)
             raise AssertionError(f"the story did not finish:\n{log.read_text('utf-8')[-6000:]}")
-        where = json.loads(line)
-        with httpx.Client(base_url=where["prometheus"], trust_env=False, timeout=30) as client:
+        addresses = json.loads(line)
+        with httpx.Client(base_url=addresses["prometheus"], trust_env=False, timeout=30) as client:
             yield Story(
                 prometheus=client,
-                prometheus_url=where["prometheus"].removesuffix("/api/v1"),
-                service_url=where["service_url"],
-                alertmanager_url=where["alertmanager"],
-                since=where["since"],
-                until=where["until"],
+                prometheus_url=addresses["prometheus"].removesuffix("/api/v1"),
+                service_url=addresses["service_url"],
+                alertmanager_url=addresses["alertmanager"],
+                since=addresses["since"],
+                until=addresses["until"],
             )
     finally:
         process.stdin.close()

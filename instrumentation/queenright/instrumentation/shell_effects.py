@@ -231,9 +231,9 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     return Effect.RUNS if is_runner or any(_BUILDS.fullmatch(word) for word in words[:2]) else None
 
 
-def _is_check(name: str, words: Sequence[str], most: int) -> bool:
+def _is_check(name: str, words: Sequence[str], max_words: int) -> bool:
     """Return whether the command, its script or module, or its target is a check; a path after it is not."""
-    plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:most]
+    plain = [name, *(word for word in words[1:] if word[0] != "-" or _CHECKERS.fullmatch(word))][:max_words]
     return any(
         _CHECKERS.fullmatch(word.rsplit("/", 1)[-1])
         for at, word in enumerate(plain)

@@ -78,10 +78,10 @@ def parse_model(model: type[M], content: Mapping[str, Any]) -> M:
         ) from None
 
 
-def not_queenright_error(response: httpx.Response, why: str) -> UnreachableError:
+def not_queenright_error(response: httpx.Response, reason: str) -> UnreachableError:
     """Return the error for a server that is not a Queenright service."""
     return UnreachableError(
-        f"{_origin(response.request.url)} is not Queenright: {why}. "
+        f"{_origin(response.request.url)} is not Queenright: {reason}. "
         "Start one with `queenright up`, or pass another URL with --url or QUEENRIGHT_URL."
     )
 

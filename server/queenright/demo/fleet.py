@@ -58,9 +58,9 @@ class NudgeInbox:
 
     def wait(self, seconds: float) -> bool:
         """Wait for a time; return True at once if a nudge arrives or the fleet stops."""
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while self._nudges.empty() and not self._stop.is_set():
-            time_left = until - time.monotonic()
+            time_left = deadline - time.monotonic()
             if time_left <= 0:
                 return False
             self._stop.wait(min(time_left, _POLL_SECONDS))

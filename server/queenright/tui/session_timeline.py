@@ -54,18 +54,18 @@ def step_line(step: Step) -> EventLine:
 
 
 def _describe(step: Step) -> tuple[str, str]:
-    took = "" if step.ended_at is None else f" in {_duration(step.ended_at - step.started_at)}"
+    duration = "" if step.ended_at is None else f" in {_duration(step.ended_at - step.started_at)}"
     detail = f" {step.detail}" if step.detail else ""
     match step.kind:
         case "turn" if step.type.startswith("step_"):
             return _VERDICTS.get(step.detail, "degraded"), f"{step.name}{detail}"
         case "turn":
             tokens = short_number(step.tokens_in + step.tokens_out)
-            return "info", f"{step.name or 'model'}{detail}, {tokens} tokens{took}"
+            return "info", f"{step.name or 'model'}{detail}, {tokens} tokens{duration}"
         case "tool":
-            return "info", f"{step.name}{detail}{took}"
+            return "info", f"{step.name}{detail}{duration}"
         case "wait":
-            return "info", f"waited for {step.name.replace('_', ' ')}{took.replace(' in ', ' ')}"
+            return "info", f"waited for {step.name.replace('_', ' ')}{duration.replace(' in ', ' ')}"
         case "finding":
             return step.severity, f"{step.name.replace('_', ' ')}{detail}"
         case "state":

@@ -23,7 +23,7 @@ def encode_samples(samples: Iterable[tuple[float, float]]) -> bytes:
     )
 
 
-def series(labels: Mapping[str, str], samples: bytes) -> bytes:
+def encode_series(labels: Mapping[str, str], samples: bytes) -> bytes:
     """Return an encoded series with samples from ``encode_samples``."""
     # Prometheus wants the labels sorted by name.
     pairs = (

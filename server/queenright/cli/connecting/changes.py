@@ -91,7 +91,7 @@ def add(
             is_list = isinstance(change, Item) and end == len(parents)
             editor.ensure_container(parents[:end], list if is_list else dict)
         if isinstance(change, Item):
-            if not any(is_same(change.value, other) for other in editor.at(change.path)):
+            if not any(is_same(change.value, existing) for existing in editor.at(change.path)):
                 editor.append(change.path, change.value)
             continue
         old = editor.at(parents).get(change.path[-1])

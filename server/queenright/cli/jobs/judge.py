@@ -121,9 +121,9 @@ def _run(
     try:
         try:
             settings = load()
-            if options.state is not None and (why := prepare_folder(options.state)):
+            if options.state is not None and (reason := prepare_folder(options.state)):
                 raise ValueError(
-                    f"the folder {options.state} cannot be used: {why}; pass another with --state"
+                    f"the folder {options.state} cannot be used: {reason}; pass another with --state"
                 )
         except (ValueError, QueenrightError) as error:
             return _print_error(error, WRONG_USAGE)
@@ -195,10 +195,10 @@ async def _pause(
 ) -> None:
     """Wait for the next check. Tickets decided in the meantime are delivered and printed at once."""
     clock = asyncio.get_running_loop().time
-    until = clock() + interval
+    deadline = clock() + interval
     while not stop.is_set():
         try:
-            await asyncio.wait_for(wake.wait(), max(until - clock(), 0.0))
+            await asyncio.wait_for(wake.wait(), max(deadline - clock(), 0.0))
         except TimeoutError:
             return
         wake.clear()
@@ -343,8 +343,8 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
         summary += f", {format_count(result.skipped_samples, 'sample')} skipped"
     typer.echo(summary, err=as_json)
     problems = [errors] if (errors := job.describe_failed_deliveries()) else []
-    if job.outbox is not None and (waiting := [t for t in result.tickets if is_undecided(t)]):
-        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in waiting)
+    if job.outbox is not None and (untriaged_ids := [t for t in result.tickets if is_undecided(t)]):
+        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in untriaged_ids)
         problems.append(f"not notified, because triage has not decided: {ids}")
     if problems:
         return _print_error("; ".join(problems), CHECK_FAILED)

@@ -67,7 +67,7 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
 
 
 def _export_rules(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Placement
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, target: Placement
 ) -> int:
     """Write the rules: rule files, or one object for the Prometheus operator."""
     groups = selection.groups(settings)
@@ -76,7 +76,7 @@ def _export_rules(
     if format_ == "prometheus":
         text = render(groups, (_HEADER,))
     else:
-        text = yaml_text(prometheus_rule(groups, place), comments=[_HEADER])
+        text = yaml_text(prometheus_rule(groups, target), comments=[_HEADER])
     if str(output) == _STDOUT:
         typer.echo(text, nl=False)
         return 0
@@ -84,7 +84,7 @@ def _export_rules(
 
 
 def _export_full(
-    selection: RuleSelection, settings: Settings, format_: str, output: Path, place: Placement, deadman: str
+    selection: RuleSelection, settings: Settings, format_: str, output: Path, target: Placement, deadman: str
 ) -> int:
     """Write rules, dashboards and Alertmanager configuration: a folder for Kustomize, or one archive."""
     extras = Extras(
@@ -96,7 +96,7 @@ def _export_full(
         files = kubernetes_files(
             selection.groups(settings),
             extras,
-            place,
+            target,
             selectors=selection.selectors(),
             service_url=service,
             deadman_url=deadman,

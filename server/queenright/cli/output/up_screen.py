@@ -86,10 +86,12 @@ class UpScreen:
                     style = _END_STYLE if page.status == "resolved" else _STYLES["page"]
                     self._print(page.time, f"{page.channel} {page.status}: {page.title}", style)
                 page_count = recorder.count
-            waiting = attention(service)
-            if waiting.total != needs:
-                needs = waiting.total
-                self._print(service.clock(), describe_attention(waiting.items, needs, running.url), "bold")
+            attention_list = attention(service)
+            if attention_list.total != needs:
+                needs = attention_list.total
+                self._print(
+                    service.clock(), describe_attention(attention_list.items, needs, running.url), "bold"
+                )
             await asyncio.sleep(_POLL_SECONDS)
 
     def _print(self, at: float, text: str, style: str) -> None:

@@ -58,7 +58,7 @@ class RowTable(DataTable[Text]):
     @property
     def room(self) -> int:
         """Width of the column that takes the remaining width."""
-        columns = [self._columns[place] for place in self._visible]
+        columns = [self._columns[index] for index in self._visible]
         fixed_width = sum(column.width + 1 for column in columns if column.width)
         return max(self.size.width - fixed_width - _MARGIN, 8)
 
@@ -66,7 +66,7 @@ class RowTable(DataTable[Text]):
     def _visible(self) -> list[int]:
         """Indexes of the columns that fit."""
         wide = self.size.width >= _WIDE_COLUMNS
-        return [place for place, column in enumerate(self._columns) if wide or not column.wide]
+        return [index for index, column in enumerate(self._columns) if wide or not column.wide]
 
     def select(self, key: str) -> None:
         """Select a row, if it exists."""
@@ -80,10 +80,10 @@ class RowTable(DataTable[Text]):
             self._draw(lines, width)
             return
         for key, cells in lines.items():
-            for place in self._visible:
-                new, old = cells[place], self._rows_by_key[key][place]
+            for index in self._visible:
+                new, old = cells[index], self._rows_by_key[key][index]
                 if new != old or new.style != old.style:
-                    self.update_cell(key, str(place), new)
+                    self.update_cell(key, str(index), new)
         self._rows_by_key = lines
 
     def on_resize(self, event: events.Resize) -> None:
