@@ -27,7 +27,11 @@ server = MCPServer("logs", instructions="Reads the log files of one folder.")
 def list_logs() -> list[dict[str, Any]]:
     """List the log files with their numbers of lines and errors."""
     return [
-        {"log": path.name, "lines": sum(1 for _ in lines(path)), "errors": sum(1 for _ in errors(path))}
+        {
+            "log": path.name,
+            "lines": sum(1 for _ in read_lines(path)),
+            "errors": sum(1 for _ in find_errors(path)),
+        }
         for path in sorted(FOLDER.glob("*.log"))
     ]
 
@@ -42,7 +46,7 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
         limit: Maximum number of groups.
     """
     groups: dict[str, dict[str, Any]] = {}
-    for number, message in errors(find(log)):
+    for number, message in find_errors(find_log(log)):
         pattern = message
         for varying, stand_in in _VARYING:
             pattern = varying.sub(stand_in, pattern)
@@ -57,10 +61,10 @@ def error_groups(log: str, limit: int = 20) -> list[dict[str, Any]]:
 def lines_around(log: str, line: int, before: int = 3, after: int = 3) -> str:
     """Read the lines around a line of a log, to see what led to an error."""
     numbers = range(line - min(before, 20), line + min(after, 20) + 1)
-    return "\n".join(f"{number}: {text}" for number, text in lines(find(log)) if number in numbers)
+    return "\n".join(f"{number}: {text}" for number, text in read_lines(find_log(log)) if number in numbers)
 
 
-def find(log: str) -> Path:
+def find_log(log: str) -> Path:
     """Return the path of a log; other files of the machine are out of reach."""
     for path in FOLDER.glob("*.log"):
         if path.name == log:
@@ -68,16 +72,16 @@ def find(log: str) -> Path:
     raise ToolError(f"there is no log {log!r}; list_logs lists the logs")
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the lines of a file with their numbers, from 1; it may be larger than memory."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):
             yield number, line.rstrip("\n")
 
 
-def errors(path: Path) -> Iterator[tuple[int, str]]:
+def find_errors(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the errors of a file: line number and message."""
-    for number, line in lines(path):
+    for number, line in read_lines(path):
         match = _ERROR.search(line)
         if match:
             yield number, match[2]

@@ -58,20 +58,18 @@ _CHANGING = (
 )
 
 
-def without_changing_values(response: Any) -> Any:
+def drop_changing_values(response: Any) -> Any:
     """Return a response as JSON values, without those that change over time."""
     if isinstance(response, BaseModel):
-        return without_changing_values(response.model_dump(mode="json"))
+        return drop_changing_values(response.model_dump(mode="json"))
     if isinstance(response, dict):
         return {
-            name: without_changing_values(value)
+            name: drop_changing_values(value)
             for name, value in response.items()
             if name != "at" and not name.endswith(_CHANGING)
         }
     return (
-        [without_changing_values(item) for item in response]
-        if isinstance(response, list | tuple)
-        else response
+        [drop_changing_values(item) for item in response] if isinstance(response, list | tuple) else response
     )
 
 
@@ -91,11 +89,11 @@ async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright
     for _ in range(10):
         asynchronous = await read_asynchronously(READS[name](qr))
         synchronous = await asyncio.to_thread(lambda: read_synchronously(READS[name](plain)))
-        if without_changing_values(asynchronous) == without_changing_values(synchronous):
+        if drop_changing_values(asynchronous) == drop_changing_values(synchronous):
             break
 
     assert type(asynchronous) is type(synchronous)
-    assert without_changing_values(asynchronous) == without_changing_values(synchronous)
+    assert drop_changing_values(asynchronous) == drop_changing_values(synchronous)
 
 
 async def test_operator_actions_are_carried_out_and_reported(qr: AsyncQueenright) -> None:

@@ -17,7 +17,7 @@ from httpx import ASGITransport
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.api.attention import AttentionItem
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
@@ -151,7 +151,7 @@ def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
 
 def test_ticket_is_no_item_if_its_incident_has_a_worker_in_another_partition() -> None:
     tickets = [
-        example_of(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
+        make_example(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
         for ticket_id in ("ticket-5", "ticket-7")
     ]
     other = {"cause": "tool:search", "group": "tool:search"}
@@ -205,7 +205,7 @@ def test_incident_of_several_partitions_needs_attention(first: Json, second: Jso
 
 def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
     """During an upgrade."""
-    incident = example_of(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
+    incident = make_example(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
     parts = [
         {"items": [incident], "total": 1},
         {"items": [], "total": 0, "incidents": [incident_part(5, "a")]},

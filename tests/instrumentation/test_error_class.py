@@ -9,7 +9,7 @@ from queenright.instrumentation.error_class import (
     NOT_ACCEPTED,
     SHELL_REFUSED,
     classify_error,
-    error_class,
+    classify_error_text,
     find_unreported_failure,
     is_refused_by_shell,
 )
@@ -46,7 +46,7 @@ from queenright.instrumentation.error_class import (
 )
 def test_commands_that_a_shell_cannot_run_are_one_class(text: str) -> None:
     assert is_refused_by_shell(text)
-    assert error_class(text) == SHELL_REFUSED
+    assert classify_error_text(text) == SHELL_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_failure_visible_only_in_the_result_is_found(
     ["apply_patch failed: Failed to find context in a.py: {}", "Invalid patch: {}", "No such hive: {}"],
 )
 def test_variable_last_word_does_not_change_the_class(text: str) -> None:
-    assert len({error_class(text.format(word)) for word in ("alpha", "beta.gamma")}) == 1
-    assert error_class("Error: timeout") != error_class("Error: forbidden")
+    assert len({classify_error_text(text.format(word)) for word in ("alpha", "beta.gamma")}) == 1
+    assert classify_error_text("Error: timeout") != classify_error_text("Error: forbidden")
 
 
 def test_http_status_with_its_phrase_is_part_of_the_class() -> None:
@@ -158,13 +158,13 @@ def test_http_status_with_its_phrase_is_part_of_the_class() -> None:
 def test_names_paths_and_numbers_do_not_change_the_class() -> None:
     texts = [f"cannot open 'file_{n}.txt': no space left on /mnt/disk{n} (sector {n}00)" for n in range(3)]
 
-    assert len({error_class(text) for text in texts}) == 1
+    assert len({classify_error_text(text) for text in texts}) == 1
 
 
 def test_argument_text_does_not_change_the_class() -> None:
     texts = [(f"no user called {name} was found", {"name": name}) for name in ("alice", "bob")]
 
-    assert len({error_class(text, arguments) for text, arguments in texts}) == 1
+    assert len({classify_error_text(text, arguments) for text, arguments in texts}) == 1
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_argument_text_does_not_change_the_class() -> None:
     ],
 )
 def test_status_code_distinguishes_errors(text: str) -> None:
-    assert len({error_class(text.format(code)) for code in (401, 404, 429, 500, 529)}) == 5
+    assert len({classify_error_text(text.format(code)) for code in (401, 404, 429, 500, 529)}) == 5
 
 
 @pytest.mark.parametrize(
@@ -199,4 +199,4 @@ def test_status_code_distinguishes_errors(text: str) -> None:
     ],
 )
 def test_ids_and_durations_do_not_change_the_class(texts: list[str]) -> None:
-    assert len({error_class(text) for text in texts}) == 1
+    assert len({classify_error_text(text) for text in texts}) == 1

@@ -327,14 +327,14 @@ def test_secrets_are_masked(watch: Watch) -> None:
 
 def test_unreadable_span_does_not_hide_others(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """B81: an internal error about one span loses only that span."""
-    read = conventions.kind_of
+    read = conventions.classify_span
 
-    def kind_of(operation: str, marker: str, name: str) -> Any:
+    def classify_span(operation: str, marker: str, name: str) -> Any:
         if name == "bad":
             raise RuntimeError("unreadable")
         return read(operation, marker, name)
 
-    monkeypatch.setattr(open_spans, "kind_of", kind_of)
+    monkeypatch.setattr(open_spans, "classify_span", classify_span)
     spans = [watch.start("bad", CHAT), watch.start("chat gpt-4o", CHAT)]
 
     watch.after(GRACE)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queenright.cli.app import app
-from queenright.cli.completion import SCRIPTS, install, proposals
+from queenright.cli.completion import SCRIPTS, install_script, list_proposals
 from queenright.instrumentation.errors import QueenrightError
 from tests.warm import PROGRAM, queenright
 
@@ -82,25 +82,25 @@ def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_completion_proposes_names(line: str, words: list[str]) -> None:
-    assert [word for word, _ in proposals(app, line)] == words
+    assert [word for word, _ in list_proposals(app, line)] == words
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
 def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
-    assert list(proposals(app, f"queenright nudge --url '{address}' ")) == []
+    assert list(list_proposals(app, f"queenright nudge --url '{address}' ")) == []
 
 
 def test_without_the_right_to_ask_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
 
-    assert list(proposals(app, "queenright nudge ")) == []
+    assert list(list_proposals(app, "queenright nudge ")) == []
 
 
 def test_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
     (tmp_path / "token").write_text("secret\n")
 
-    found = proposals(app, f"queenright nudge --token-file {tmp_path / 'token'} w")
+    found = list_proposals(app, f"queenright nudge --token-file {tmp_path / 'token'} w")
 
     assert list(found) == [("writer", "stuck")]
 
@@ -149,4 +149,4 @@ def test_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> None:
 
 def test_unknown_shell_is_refused_with_the_supported_ones(tmp_path: Path) -> None:
     with pytest.raises(QueenrightError, match=r"no completion for 'csh'; available for: bash, zsh, fish"):
-        install("csh", tmp_path)
+        install_script("csh", tmp_path)

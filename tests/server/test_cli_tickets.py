@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from queenright.api.event_text import OPERATIONS
-from queenright.api.examples import NOW, example_of
+from queenright.api.examples import NOW, make_example
 from queenright.api.tickets import Ticket, TicketSilence
 from queenright.cli.commands.tickets import StatusFilter, ticket_lines, ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
@@ -27,12 +27,12 @@ __all__ = ["settings"]
 
 
 def ticket(**changes: Any) -> Ticket:
-    return Ticket.model_validate(example_of(Ticket) | {"silenced": None, "incident_id": ""} | changes)
+    return Ticket.model_validate(make_example(Ticket) | {"silenced": None, "incident_id": ""} | changes)
 
 
 def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
     """B38: the list shows that a ticket is silenced."""
-    silenced = ticket(silenced=example_of(TicketSilence))
+    silenced = ticket(silenced=make_example(TicketSilence))
 
     lines = ticket_lines(silenced, NOW)
 

@@ -13,7 +13,7 @@ import pytest_asyncio
 from rich.console import Console
 
 from queenright.api.agents import AgentRow
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.cli.terminal.fleet_watch import ChangeLog, follow, render_table
 from queenright.client import AsyncQueenright
 from queenright.server.serving import RunningService, serving
@@ -96,7 +96,7 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
 
 
 def agent(name: str, state: str, **more: object) -> AgentRow:
-    example = example_of(AgentRow)
+    example = make_example(AgentRow)
     return AgentRow.model_validate(example | {"agent_id": name, "state": state, "health": state} | more)
 
 

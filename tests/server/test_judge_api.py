@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from queenright.api import JudgeCheck
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
@@ -41,7 +41,7 @@ async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_ur
 
 async def test_checks_are_read_in_pages(running: RunningService, http: httpx.AsyncClient) -> None:
     for number in range(5):
-        data = example_of(JudgeCheck) | {"woken_by": [str(number)]}
+        data = make_example(JudgeCheck) | {"woken_by": [str(number)]}
         await running.service.bus.publish(
             AgentEvent(type=EventType.JUDGE_CHECKED, time=float(number), data=data)
         )
@@ -57,11 +57,11 @@ async def test_checks_are_read_in_pages(running: RunningService, http: httpx.Asy
     assert (refused.status_code, "list of checks" in refused.text) == (400, True)
 
 
-@pytest.mark.parametrize("missing", [name for name in example_of(JudgeCheck) if name != "checked_at"])
+@pytest.mark.parametrize("missing", [name for name in make_example(JudgeCheck) if name != "checked_at"])
 async def test_check_with_missing_fields_is_listed(
     running: RunningService, http: httpx.AsyncClient, missing: str
 ) -> None:
-    whole = example_of(JudgeCheck)
+    whole = make_example(JudgeCheck)
     for data in ({name: whole[name] for name in whole if name != missing}, whole | {missing: {"odd": 1}}):
         await running.service.bus.publish(AgentEvent(type=EventType.JUDGE_CHECKED, time=1.0, data=data))
     answer = await http.get("/api/judge/checks")

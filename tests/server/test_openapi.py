@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from queenright import api
 from queenright.api import base_model, terms
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.cli.completion_names import CLOSED_STATUSES
 from queenright.health.action_kind import ActionKind
 from queenright.health.breakers.state_machine import BreakerState
@@ -217,24 +217,24 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
     ],
 )
 async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
-    assert words_of(term) == tuple(one.value for one in kind)
-    assert words_of(terms.Waiting) == ("", *(one.value for one in WaitingReason))
-    assert words_of(terms.Decision) == get_args(Decision)
-    assert words_of(terms.InstructionKind) == get_args(Kind)
-    assert words_of(terms.AnswerOutcome) == get_args(AnswerOutcome)
+    assert list_values(term) == tuple(one.value for one in kind)
+    assert list_values(terms.Waiting) == ("", *(one.value for one in WaitingReason))
+    assert list_values(terms.Decision) == get_args(Decision)
+    assert list_values(terms.InstructionKind) == get_args(Kind)
+    assert list_values(terms.AnswerOutcome) == get_args(AnswerOutcome)
     assert terms.OPEN_TICKET_STATUSES == OPEN_STATUSES == {*TicketStatus}.difference(CLOSED_STATUSES)
 
 
-def words_of(term: Any) -> tuple[str, ...]:
+def list_values(term: Any) -> tuple[str, ...]:
     """Return the words of an annotated type, as the document has them."""
     enum: list[str] = TypeAdapter(term).json_schema()["enum"]
     return tuple(enum)
 
 
 async def test_unknown_enum_value_is_read_unchanged() -> None:
-    row = example_of(api.AgentRow)
+    row = make_example(api.AgentRow)
     assert api.AgentRow.model_validate(row | {"state": "asleep"}).state == "asleep"
-    health = example_of(api.AgentHealth)
+    health = make_example(api.AgentHealth)
     newer = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
     findings = api.AgentHealth.model_validate(health | {"findings": newer}).findings
     assert [finding.kind for finding in findings] == ["daydreaming"] * len(newer) != []
@@ -288,7 +288,7 @@ async def test_client_models_accept_new_fields() -> None:
     for name in vars(api)["__all__"]:
         model = getattr(api, name)
         if model is not base_model.ApiModel:
-            example = example_of(model)
+            example = make_example(model)
             assert model.model_validate(example | {"brand_new": 1}).model_dump(mode="json") == example | {
                 key: value
                 for key, value in model.model_validate(example).model_dump(mode="json").items()

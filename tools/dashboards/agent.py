@@ -27,15 +27,15 @@ QUESTION = (
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Health", _health(at)),
-        Row("Steps", _steps(at)),
-        Row("Activity", _clocks(at)),
-        Row("Tools", _tools()),
-        Row("Model and errors", _model()),
+        Row("Health", _health_panels(at)),
+        Row("Steps", _step_panels(at)),
+        Row("Activity", _clock_panels(at)),
+        Row("Tools", _tool_panels()),
+        Row("Model and errors", _model_panels()),
     ]
 
 
-def _health(at: Thresholds) -> list[AnyPanel]:
+def _health_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.state_history(
             "Health state",
@@ -81,7 +81,7 @@ def _health(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _steps(at: Thresholds) -> list[AnyPanel]:
+def _step_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Bad steps since the last accept",
@@ -104,7 +104,7 @@ def _steps(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _clocks(at: Thresholds) -> list[AnyPanel]:
+def _clock_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Time since last activity",
@@ -151,7 +151,7 @@ def _clocks(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _tools() -> list[AnyPanel]:
+def _tool_panels() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Tool calls by tool",
@@ -187,7 +187,7 @@ def _tools() -> list[AnyPanel]:
     ]
 
 
-def _model() -> list[AnyPanel]:
+def _model_panels() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Step duration (p95)",

@@ -30,10 +30,10 @@ _COLOURS = tuple((state, colour) for state, (_, colour) in BREAKER_STATES.items(
 
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
-    return [Row("Overview", _now(at)), Row("History", _past(at))]
+    return [Row("Overview", _current_panels(at)), Row("History", _history_panels(at))]
 
 
-def _now(at: Thresholds) -> list[AnyPanel]:
+def _current_panels(at: Thresholds) -> list[AnyPanel]:
     opens = highest_by("breaker", names.CIRCUIT_BREAKER_HALF_OPEN)
     return [
         panels.numbers(
@@ -96,7 +96,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _past(at: Thresholds) -> list[AnyPanel]:
+def _history_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.state_history(
             "Breaker states",

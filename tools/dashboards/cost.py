@@ -29,13 +29,13 @@ _DOLLARS = "currencyUSD"
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Judging cost", _now(at)),
-        Row("Judging details", _judging(at)),
-        Row("Agent usage", _work()),
+        Row("Judging cost", _current_panels(at)),
+        Row("Judging details", _judging_panels(at)),
+        Row("Agent usage", _work_panels()),
     ]
 
 
-def _now(at: Thresholds) -> list[AnyPanel]:
+def _current_panels(at: Thresholds) -> list[AnyPanel]:
     spending = increase_by("", names.LLM_COST, window=SHOWN)
     return [
         panels.numbers(
@@ -71,7 +71,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
             ),
             size=(8, 5),
             lines=limits.BUDGET,
-            most=1,
+            maximum=1,
         ),
         panels.numbers(
             "Cached tokens",
@@ -88,7 +88,7 @@ def _cache_share() -> str:
     return f"{cache_tokens} / ({increase_by('', names.LLM_TOKENS, window=SHOWN)} > 0)"
 
 
-def _judging(at: Thresholds) -> list[AnyPanel]:
+def _judging_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.time_series(
             "Cost per hour",
@@ -130,7 +130,7 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
                 f" / ({rate_by('role, model', names.LLM_TOKENS)} > 0)",
                 "{{role}} {{model}}",
             ),
-            most=1,
+            maximum=1,
         ),
         panels.counts(
             "Checks and decisions",
@@ -141,7 +141,7 @@ def _judging(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _work() -> list[AnyPanel]:
+def _work_panels() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Cost of the agents",
@@ -174,7 +174,7 @@ def _work() -> list[AnyPanel]:
             "Share of output tokens in the agents' tokens. Falling: prompts grow.",
             "percentunit",
             Query(share_of("model", names.WORKER_TOKENS, 'direction="output"'), "{{model}}"),
-            most=1,
+            maximum=1,
             size=(6, 8),
         ),
         series(

@@ -42,14 +42,14 @@ _ASKS = f'reason="{WaitingReason.USER_INPUT}"'
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Overview", _now(at)),
-        Row("Shared causes", _together(at)),
-        Row("Detection", _detection(at)),
-        Row("Work", _work(at)),
+        Row("Overview", _current_panels(at)),
+        Row("Shared causes", _shared_cause_panels(at)),
+        Row("Detection", _detection_panels(at)),
+        Row("Work", _work_panels(at)),
     ]
 
 
-def _now(at: Thresholds) -> list[panels.AnyPanel]:
+def _current_panels(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.numbers(
             "Agents by state",
@@ -90,7 +90,7 @@ def _now(at: Thresholds) -> list[panels.AnyPanel]:
             size=(3, 4),
             lines=at.judge,
         ),
-        _agents(at),
+        _agent_panels(at),
     ]
 
 
@@ -101,7 +101,7 @@ def _waiting() -> str:
     return f"sum by () ({elsewhere} or max by (job, agent) ({in_partitions}))"
 
 
-def _agents(at: Thresholds) -> panels.AnyPanel:
+def _agent_panels(at: Thresholds) -> panels.AnyPanel:
     return rows_by(
         "agent",
         "Agents",
@@ -123,7 +123,7 @@ def _agents(at: Thresholds) -> panels.AnyPanel:
     )
 
 
-def _together(at: Thresholds) -> list[panels.AnyPanel]:
+def _shared_cause_panels(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Agents by state over time",
@@ -152,7 +152,7 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
             Query(highest_by("", recorded.IN_TROUBLE), "unhealthy"),
             size=(6, 8),
             lines=limits.IN_TROUBLE,
-            most=1,
+            maximum=1,
         ),
         firing_alerts(
             "Firing alerts",
@@ -168,12 +168,12 @@ def _together(at: Thresholds) -> list[panels.AnyPanel]:
                 share_of("provider, model", names.PROVIDER_CALLS, 'outcome="error"'), "{{provider}} {{model}}"
             ),
             size=(24, 7),
-            most=1,
+            maximum=1,
         ),
     ]
 
 
-def _detection(at: Thresholds) -> list[panels.AnyPanel]:
+def _detection_panels(at: Thresholds) -> list[panels.AnyPanel]:
     worst = f"topk(10, {highest_by('agent', names.WORKER_STEPS_SINCE_ACCEPT)})"
     return [
         panels.time_series(
@@ -210,7 +210,7 @@ def _detection(at: Thresholds) -> list[panels.AnyPanel]:
     ]
 
 
-def _work(at: Thresholds) -> list[panels.AnyPanel]:
+def _work_panels(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Steps by verdict",
@@ -248,7 +248,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
                 share_of("tool", names.WORKER_TOOL_CALLS, f'outcome!="{names.ToolOutcome.OK}"'), "{{tool}}"
             ),
             lines=limits.TOOL_ERRORS,
-            most=1,
+            maximum=1,
         ),
         panels.time_series(
             "Tool errors by agent",
@@ -257,7 +257,7 @@ def _work(at: Thresholds) -> list[panels.AnyPanel]:
             "percentunit",
             Query(f"topk(10, max by (agent) ({select(recorded.TOOL_ERRORS)}))", "{{agent}}"),
             lines=limits.TOOL_ERRORS,
-            most=1,
+            maximum=1,
         ),
         panels.counts(
             "Errors by class",

@@ -30,14 +30,14 @@ _SUCCESS = 'outcome="completed"'
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Overview", _now(at)),
+        Row("Overview", _current_panels(at)),
         Row("Interventions and response time", _outcome_panels(at)),
-        Row("Recovery", _recovery()),
-        Row("Recent activity", _feed()),
+        Row("Recovery", _recovery_panels()),
+        Row("Recent activity", _event_panels()),
     ]
 
 
-def _now(at: Thresholds) -> list[AnyPanel]:
+def _current_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.numbers(
             "Active recoveries",
@@ -114,7 +114,7 @@ def _outcome_panels(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _recovery() -> list[AnyPanel]:
+def _recovery_panels() -> list[AnyPanel]:
     return [
         panels.counts(
             "Recoveries by outcome",
@@ -142,7 +142,7 @@ def _recovery() -> list[AnyPanel]:
     ]
 
 
-def _feed() -> list[AnyPanel]:
+def _event_panels() -> list[AnyPanel]:
     transitions = counts_by("from, to", names.STATE_TRANSITIONS)
     return [
         panels.counts(

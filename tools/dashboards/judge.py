@@ -27,10 +27,10 @@ QUESTION = "What do judge and queen decide, how fast, and how often do the rules
 def rows(at: Thresholds) -> list[Row]:
     """Return the panels, with lines at these thresholds."""
     return [
-        Row("Overview", _now(at)),
-        Row("Judge", _checks(at)),
-        Row("Queen (triage)", _triage(at)),
-        Row("Models", _models()),
+        Row("Overview", _current_panels(at)),
+        Row("Judge", _check_panels(at)),
+        Row("Queen (triage)", _triage_panels(at)),
+        Row("Models", _model_panels()),
     ]
 
 
@@ -46,7 +46,7 @@ def last_check(at: Thresholds) -> AnyPanel:
     )
 
 
-def _now(at: Thresholds) -> list[AnyPanel]:
+def _current_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         last_check(at),
         panels.numbers(
@@ -79,7 +79,7 @@ def _now(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _checks(at: Thresholds) -> list[AnyPanel]:
+def _check_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Checks by outcome",
@@ -93,7 +93,7 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
             "percentunit",
             Query(share_of("", names.JUDGE_CHECKS, 'outcome="unknown"'), "unknown"),
             lines=limits.UNKNOWN,
-            most=1,
+            maximum=1,
         ),
         panels.counts(
             "Findings in shadow",
@@ -122,7 +122,7 @@ def _checks(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _triage(at: Thresholds) -> list[AnyPanel]:
+def _triage_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Triage by decision",
@@ -138,7 +138,7 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
             "percentunit",
             Query(share_of("", names.TRIAGE, 'decision="dismiss"'), "dismissed"),
             size=(6, 8),
-            most=1,
+            maximum=1,
         ),
         panels.time_series(
             "Time to decision",
@@ -161,7 +161,7 @@ def _triage(at: Thresholds) -> list[AnyPanel]:
     ]
 
 
-def _models() -> list[AnyPanel]:
+def _model_panels() -> list[AnyPanel]:
     return [
         panels.time_series(
             "Model latency (p95)",

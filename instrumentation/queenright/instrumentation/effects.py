@@ -135,8 +135,8 @@ def extract_question(tool: str, arguments: object) -> str:
         return ""
     arguments = _parse_arguments(arguments)
     if isinstance(arguments, Mapping) and isinstance(questions := arguments.get("questions"), list):
-        arguments = {"text": " ".join(_text_in(effect, _QUESTIONS) for effect in questions)}
-    return _text_in(arguments, _QUESTIONS).strip() or tool
+        arguments = {"text": " ".join(_read_text(effect, _QUESTIONS) for effect in questions)}
+    return _read_text(arguments, _QUESTIONS).strip() or tool
 
 
 def is_messaging_tool(name: str) -> bool:
@@ -164,17 +164,17 @@ def infer_effect(tool: str, arguments: object = None) -> Effect | None:
     """
     traits = _inspect_tool(tool)
     if traits.command_in:
-        command = _text_in(arguments, traits.command_in)
+        command = _read_text(arguments, traits.command_in)
         return infer_command_effect(command[:COMMAND_HEAD]) if command else None
     if traits.is_editor:
-        command = _text_in(arguments, ("command",))
+        command = _read_text(arguments, ("command",))
         if command == "view":
             return Effect.READS
         return Effect.CHANGES if command.startswith("undo") else Effect.EDITS
     if traits.is_stdin:
         # Empty input only polls for more output.
-        return None if _text_in(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
-    if traits.effect is Effect.WAITS and 0 <= _declared_wait(arguments) < MIN_WAIT_SECONDS:
+        return None if _read_text(arguments, ("chars", "input", "text", "data")).strip() else Effect.WAITS
+    if traits.effect is Effect.WAITS and 0 <= _read_wait_seconds(arguments) < MIN_WAIT_SECONDS:
         return Effect.READS
     if traits.effect is None and not (traits.is_note or traits.is_question_tool):
         return _infer_action_effect(arguments)
@@ -185,7 +185,7 @@ def _infer_action_effect(arguments: object) -> Effect | None:
     """Return the effect of the argument ``action``, which ``computer`` has; None if there is none."""
     if isinstance(arguments, str) and arguments[:1] != "{":
         return None
-    action = _text_in(arguments, ("action",))
+    action = _read_text(arguments, ("action",))
     return _inspect_tool(action).effect if _ACTION.fullmatch(action) else None
 
 
@@ -193,8 +193,8 @@ def wait_seconds(tool: str, arguments: object) -> float:
     """Return the minimum seconds that a call waits, by its arguments; 0 if unknown."""
     traits = _inspect_tool(tool)
     if traits.command_in:
-        return sleep_seconds(_text_in(arguments, traits.command_in)[:COMMAND_HEAD])
-    return max(0.0, _declared_wait(arguments)) if traits.effect is Effect.WAITS else 0.0
+        return sleep_seconds(_read_text(arguments, traits.command_in)[:COMMAND_HEAD])
+    return max(0.0, _read_wait_seconds(arguments)) if traits.effect is Effect.WAITS else 0.0
 
 
 def effect_facts(tool: str, arguments: object) -> dict[str, str]:
@@ -203,7 +203,7 @@ def effect_facts(tool: str, arguments: object) -> dict[str, str]:
     return {} if effect is None or effect is infer_tool_effect(tool) else {"effect": effect.value}
 
 
-def _text_in(arguments: object, keys: tuple[str, ...]) -> str:
+def _read_text(arguments: object, keys: tuple[str, ...]) -> str:
     """Return the first of the arguments ``keys`` as text; plain text is returned unchanged."""
     arguments = _parse_arguments(arguments)
     if isinstance(arguments, str):
@@ -227,7 +227,7 @@ def _parse_arguments(arguments: object) -> object:
         return None
 
 
-def _declared_wait(arguments: object) -> float:
+def _read_wait_seconds(arguments: object) -> float:
     """Return the seconds that a wait's arguments state; -1 if they state none."""
     if isinstance(arguments, str):
         try:

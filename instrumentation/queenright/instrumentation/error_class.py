@@ -140,7 +140,7 @@ def find_unreported_failure(result: object, effect: str | None, arguments: objec
         except (ValueError, RecursionError):
             return ""  # truncated, or not JSON
     if isinstance(result, Mapping):
-        return _failure_of_object(result, arguments)
+        return _find_object_failure(result, arguments)
     if not isinstance(result, str) or len(result) > _MAX_REFUSAL_LENGTH:
         return ""
     if is_refused_by_shell(result):
@@ -149,10 +149,10 @@ def find_unreported_failure(result: object, effect: str | None, arguments: objec
     if ("ccepted" in end or "ejected" in end) and _NOT_ACCEPTED.fullmatch(result) is not None:
         return NOT_ACCEPTED
     refuses = _REFUSES_EDIT if effect in _EDITING_EFFECTS else _REFUSES_CALL
-    return error_class(result, arguments) if refuses.match(result) is not None else ""
+    return classify_error_text(result, arguments) if refuses.match(result) is not None else ""
 
 
-def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
+def _find_object_failure(result: Mapping[str, object], arguments: object) -> str:
     """Return the class of the failure that an object reports, by its flags or its error."""
     error = result.get("error")
     if isinstance(error, Mapping):
@@ -166,10 +166,10 @@ def _failure_of_object(result: Mapping[str, object], arguments: object) -> str:
     if not is_failed and (not error or True in flags):
         return ""
     text = next((text for text in (error, result.get("message")) if isinstance(text, str) and text), "error")
-    return error_class(text, arguments)
+    return classify_error_text(text, arguments)
 
 
-def error_class(text: str, arguments: object = None) -> str:
+def classify_error_text(text: str, arguments: object = None) -> str:
     """
     Return the class of an error's text: the name of its exception, otherwise its first sentence, generalized.
 
@@ -189,7 +189,7 @@ def error_class(text: str, arguments: object = None) -> str:
         return str(exception_names[-1])[:_CLASS_LIMIT]
     lines = [line.strip() for line in reversed(text.splitlines()) if line and not line.isspace()]
     line = next((line for line in lines if _ERROR_WORD.search(line)), lines[0] if lines else "")
-    for argument in _strings_in(arguments):
+    for argument in _list_strings(arguments):
         line = line.replace(argument, "~")
     line = _SENTENCE_END.split(line, maxsplit=1)[0]
     before, _, last = line.rpartition(": ")
@@ -214,7 +214,7 @@ def classify_error(error_type: str, text: str) -> str:
         return error_type
     if error_type in _SHELL_EXITS or not text:
         return SHELL_REFUSED if error_type in _SHELL_EXITS else ""
-    from_text = error_class(text)
+    from_text = classify_error_text(text)
     return "" if _GENERIC.fullmatch(from_text) else from_text
 
 
@@ -226,7 +226,7 @@ def _is_generic(error_type: str) -> bool:
 _SHELL_EXITS: Final = frozenset({"exit_code_126", "exit_code_127", "126", "127"})
 
 
-def _strings_in(arguments: object) -> list[str]:
+def _list_strings(arguments: object) -> list[str]:
     """Return the strings among a call's arguments, longest first; very short ones are omitted."""
     if isinstance(arguments, str) and arguments[:1] == "{":
         try:

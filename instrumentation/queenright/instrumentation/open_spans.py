@@ -25,9 +25,9 @@ from queenright.instrumentation.conventions import (
     ATTRIBUTES,
     SCOPES,
     Kind,
+    classify_span,
     extract_subject,
     fill_template,
-    kind_of,
 )
 from queenright.instrumentation.delivery import Delivery
 from queenright.instrumentation.drop_counter import DROPPED
@@ -280,7 +280,7 @@ def describe(span: ReadableSpan, parent_id: int | None) -> Attributes | None:
     fields = {field: _first_text(span_attributes, spellings) for field, spellings in _IDENTIFYING.items()}
     scope = span.instrumentation_scope.name if span.instrumentation_scope else ""
     name = fill_template(span.name, lambda field: _first_text(span_attributes, (field,)))
-    kind, subject = kind_of(fields["operation"], fields["marker"], name), extract_subject(name)
+    kind, subject = classify_span(fields["operation"], fields["marker"], name), extract_subject(name)
     if kind is None and (fields["operation"] or fields["marker"] or not scope.startswith(SCOPES)):
         return None
     values: dict[str, str] = {

@@ -429,7 +429,7 @@ def _find_secret(match: re.Match[str]) -> tuple[int, int]:
     if is_phrase and (match["is"] is not None or match["set"] is not None):
         if _is_prose(match):
             return 0, 0
-        *_, (last, word) = _clause(match)
+        *_, (last, word) = _iterate_clause(match)
         return start, last + len(word)
     if match["password"] and match["password"].lower() == "passwd" and not _has_verb(match):
         return _find_after_passwd(match)
@@ -456,7 +456,7 @@ def _find_after_colon(match: re.Match[str]) -> tuple[int, int] | None:
     return (behind.start("bare"), behind.start("bare") + len(text)) if is_stated else (0, 0)
 
 
-def _clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
+def _iterate_clause(match: re.Match[str]) -> Iterator[tuple[int, str]]:
     """Yield the start and text of each word up to the end of the clause."""
     start, word = match.start("bare"), match["bare"]
     for _ in range(_MAX_WORDS):
@@ -474,7 +474,7 @@ def _has_verb(match: re.Match[str]) -> bool:
 def _is_prose(match: re.Match[str]) -> bool:
     """Return whether a clause is about a password without stating it."""
     ordinary_words = _PREDICATES if match["password"] else _ORDINARY_WORDS
-    words = (word.lower() for _, word in _clause(match))
+    words = (word.lower() for _, word in _iterate_clause(match))
     for word, following in itertools.pairwise(itertools.chain(words, ("",))):
         if word in _PASSIVE_VERBS and following in _OPEN_WORDS:
             return True
@@ -489,7 +489,7 @@ def _is_prose(match: re.Match[str]) -> bool:
 
 def _find_after_passwd(match: re.Match[str]) -> tuple[int, int]:
     """Return the span of the password after "passwd", including a user name before it."""
-    (start, first), *others = itertools.islice(_clause(match), 3)
+    (start, first), *others = itertools.islice(_iterate_clause(match), 3)
     end = start + len(first)
     is_known = first.lower() in _PREDICATES or first[0] in _NO_SECRET_BEGINS
     if others:

@@ -340,7 +340,7 @@ class Run:
             self.series.count_stall(self.phase.value)
 
 
-def step_line(run: Run, **fields: Any) -> dict[str, Any]:
+def make_step_line(run: Run, **fields: Any) -> dict[str, Any]:
     """Return a line of the step log: the identity of the run, then ``fields``."""
     return {
         "agent_id": run.agent,

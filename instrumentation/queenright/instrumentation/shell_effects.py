@@ -125,7 +125,7 @@ def infer_command_effect(command: str) -> Effect | None:
     """
     if _SPECIAL.search(command) is None:
         words = command.split()
-        return _effect_of_words(words) if words else None
+        return _infer_words_effect(words) if words else None
     if "sh " in command and (inner := _OTHER_SHELL.fullmatch(command)) is not None:
         return infer_command_effect(inner[1] or inner[2] or "")
     if "<<" in command:
@@ -135,7 +135,7 @@ def infer_command_effect(command: str) -> Effect | None:
     bare = _QUOTATION.sub("''", command) if "'" in command or '"' in command else command
     effects: set[Effect | None] = set()
     for part in _PARTS.split(bare):
-        effect = _effect_of_part(part)
+        effect = _infer_part_effect(part)
         if effect is Effect.CHANGES:
             return effect
         if effect is not Effect.READS:
@@ -157,13 +157,13 @@ def infer_command_effect(command: str) -> Effect | None:
     return Effect.POLLS if Effect.POLLS in effects else Effect.SEARCHES
 
 
-def _effect_of_part(part: str) -> Effect | None:
+def _infer_part_effect(part: str) -> Effect | None:
     """Return the effect of a part of a command; an empty part reads."""
     words = part.split()
     if ">" in part and _REDIRECT.search(part) is not None:
         words = _strip_wrappers(words)
         return Effect.EDITS if words and words[0] in _WRITES else Effect.CHANGES
-    return _effect_of_words(words)
+    return _infer_words_effect(words)
 
 
 def _strip_wrappers(words: list[str]) -> list[str]:
@@ -185,14 +185,14 @@ def _strip_wrappers(words: list[str]) -> list[str]:
     return words[at:] if at else words
 
 
-def _effect_of_words(words: list[str]) -> Effect | None:
+def _infer_words_effect(words: list[str]) -> Effect | None:
     words = _strip_wrappers(words)
     if not words:
         return Effect.READS
     name = words[0].rsplit("/", 1)[-1]
     name = name.lower() if "-" in name else name  # PowerShell's `Get-Content`
     if name in _CLIENTS:
-        return _effect_of_client(name, words)
+        return _infer_client_effect(name, words)
     if name in ("tail", "journalctl") and any(_FOLLOWS.fullmatch(word) for word in words[1:]):
         return Effect.WAITS
     if name in _POLLS or (name == "tail" and any(_LOG.search(word) for word in words)):
@@ -202,7 +202,7 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name in _SEARCHES:
         if name == "find" and (acts := _FIND_ACTS.intersection(words)):
             act = next(iter(acts))
-            return Effect.CHANGES if "-delete" in acts else _effect_of_words(words[words.index(act) + 1 :])
+            return Effect.CHANGES if "-delete" in acts else _infer_words_effect(words[words.index(act) + 1 :])
         return Effect.READS if any(_COUNTS.fullmatch(word) for word in words[1:]) else Effect.SEARCHES
     if name in _READS:
         return Effect.READS
@@ -216,13 +216,13 @@ def _effect_of_words(words: list[str]) -> Effect | None:
     if name == "sed":
         return Effect.EDITS if any(word.startswith(("-i", "--in-place")) for word in words) else Effect.READS
     if name == "curl":
-        return _effect_of_request(words)
+        return _infer_request_effect(words)
     if name in _EDITS:
         return Effect.EDITS
     if name in _CHANGES:
         return Effect.CHANGES
     if name == "git":
-        return _effect_of_git(words)
+        return _infer_git_effect(words)
     if name in _INSTALLERS and len(words) > 1 and words[1] in _INSTALLS:
         return Effect.CHANGES
     is_runner = _RUNNERS.fullmatch(name) is not None or words[0].startswith(("./", "../", "/", "~/"))
@@ -241,7 +241,7 @@ def _is_check(name: str, words: Sequence[str], max_words: int) -> bool:
     )
 
 
-def _effect_of_git(words: Sequence[str]) -> Effect | None:
+def _infer_git_effect(words: Sequence[str]) -> Effect | None:
     at = 1
     while at < len(words) and words[at][0] == "-":
         at += 2 if words[at] in _GIT_VALUED else 1
@@ -252,12 +252,12 @@ def _effect_of_git(words: Sequence[str]) -> Effect | None:
     return Effect.READS if words[at] in _GIT_READS else Effect.CHANGES
 
 
-def _effect_of_client(name: str, words: list[str]) -> Effect:
+def _infer_client_effect(name: str, words: list[str]) -> Effect:
     """Return the effect of the first verb; options with values may precede it."""
     plain = [word for word in words[1:] if word[0] not in "-'\""]
     if name in ("gh", "glab"):
         if "api" in plain[:2]:
-            return _effect_of_request(words)
+            return _infer_request_effect(words)
         plain = plain[1:]  # "run", "release": a kind of thing
     if "rollout" in plain and "status" in plain and "--watch=false" not in words:
         return Effect.WAITS
@@ -276,12 +276,12 @@ def _effect_of_client(name: str, words: list[str]) -> Effect:
             return Effect.WAITS
         if word in _RUN_INSIDE and name in _CONTAINER_CLIENTS:
             # ``exec`` or ``run``, the container, and its command unless options with values come before it.
-            inner = _effect_of_words(plain[plain.index(word) + 2 :])
+            inner = _infer_words_effect(plain[plain.index(word) + 2 :])
             return inner if inner in (Effect.CHECKS, Effect.POLLS) else Effect.RUNS
     return Effect.RUNS
 
 
-def _effect_of_request(words: Sequence[str]) -> Effect:
+def _infer_request_effect(words: Sequence[str]) -> Effect:
     """Return the effect of a request: it reads unless it sends data, is not a GET, or writes a file."""
     sends = _CURL_SENDS if words[0].endswith("curl") else _GH_SENDS
     return Effect.POLLS if sends.search(" ".join(words)) is None else Effect.CHANGES

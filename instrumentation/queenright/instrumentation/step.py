@@ -16,7 +16,7 @@ from queenright.instrumentation.error_guard import report_error, suppress_errors
 from queenright.instrumentation.fingerprint import arguments_fingerprint, result_fingerprint
 from queenright.instrumentation.names import Operation, Phase, ToolOutcome
 from queenright.instrumentation.redaction import mask_name, redact
-from queenright.instrumentation.run import Run, is_failure, step_line, to_nanoseconds
+from queenright.instrumentation.run import Run, is_failure, make_step_line, to_nanoseconds
 from queenright.instrumentation.steplog import format_iso
 from queenright.instrumentation.verdict import Verdict
 
@@ -216,7 +216,7 @@ class Step(_SpanBlock):
         run.record_verdict(label, now)
         if run.log is not None:
             run.log.append(
-                step_line(
+                make_step_line(
                     run,
                     node_id=self.node,
                     step_index=self.index,

@@ -116,7 +116,7 @@ _EXAMPLE_VALUES: Final[dict[str, Any]] = {
 _DEFAULTS: Final[dict[Any, Any]] = {str: "", int: 0, float: NOW - 120, bool: False, dict: {}, list: []}
 
 
-def example_of(model: type[BaseModel]) -> dict[str, Any]:
+def make_example(model: type[BaseModel]) -> dict[str, Any]:
     """Return an example of a model, as JSON values."""
     return {
         name: field.examples[0] if field.examples else _value(name, field.annotation, field.metadata)
@@ -135,7 +135,7 @@ def _value(name: str, kind: Any, metadata: Any = ()) -> Any:
         is_shown = name in _EXAMPLE_VALUES or isinstance(value, dict) or NoneType not in arguments
         return value if is_shown else None
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return example_of(kind)
+        return make_example(kind)
     if origin is list and arguments[0] is not str and get_origin(arguments[0]) is not dict:
         return [_value(name, arguments[0])]
     for mark in metadata:

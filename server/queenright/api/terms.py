@@ -124,7 +124,7 @@ ChatRole = Annotated[str, KnownValues("operator", "queen")]
 CheckOutcome = Annotated[str, KnownValues("healthy", "ticket", "unknown")]
 
 
-def words_of(term: Any) -> tuple[str, ...]:
+def list_values(term: Any) -> tuple[str, ...]:
     """Return the values of a term."""
     [words] = (value.words for value in get_args(term) if isinstance(value, KnownValues))
     return words

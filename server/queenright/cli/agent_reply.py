@@ -101,8 +101,8 @@ def wait_for_reply(
             # The start of a run may be the first event of the log and not be streamed. An injected message
             # is always followed by its own start event.
             if event.type in _END_TYPES and (since or isinstance(run, Started)):
-                texts = list(_assistant_texts(service, agent_id, run.graph_id, event.session_id, since))
-                texts += _closing_texts(service, agent_id, event, texts)
+                texts = list(_read_assistant_texts(service, agent_id, run.graph_id, event.session_id, since))
+                texts += _read_closing_texts(service, agent_id, event, texts)
                 return AgentReply("\n".join(texts), event.type)
     return AgentReply("", "")
 
@@ -113,7 +113,7 @@ def _belongs_to(event: Event, run: Started | Injected) -> bool:
     return (event.session_id, event.graph_id) == (run.session_id, run.graph_id)
 
 
-def _assistant_texts(
+def _read_assistant_texts(
     service: Queenright, agent_id: str, graph_id: str, session_id: str, since: float
 ) -> Iterator[str]:
     for row in service.agents.messages(agent_id, session_id, graph_id=graph_id, limit=_MESSAGES):
@@ -121,7 +121,7 @@ def _assistant_texts(
             yield row.text
 
 
-def _closing_texts(service: Queenright, agent_id: str, event: Event, texts: list[str]) -> list[str]:
+def _read_closing_texts(service: Queenright, agent_id: str, event: Event, texts: list[str]) -> list[str]:
     """Return the texts that follow the agent's messages: a question, the outputs of the run, or its error."""
     if event.type == "client_input_requested":
         question = str(event.data.get("question") or "")

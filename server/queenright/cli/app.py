@@ -35,9 +35,9 @@ def _handle_completion(context: typer.Context, parameter: typer.CallbackParam, v
     from queenright.cli import completion
 
     if parameter.name == "show_completion":
-        typer.echo(completion.script(None), nl=False)
+        typer.echo(completion.get_script(None), nl=False)
     else:
-        typer.echo(completion.install(None, Path.home()))
+        typer.echo(completion.install_script(None, Path.home()))
     raise typer.Exit
 
 

@@ -73,11 +73,11 @@ SCRIPTS: Final = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 def print_proposals(app: typer.Typer, line: str) -> None:
     """Print the proposals for a line: the word, a tab, its description."""
-    for word, description in proposals(app, line):
+    for word, description in list_proposals(app, line):
         typer.echo(f"{word}\t{' '.join(description.split())}" if description else word)
 
 
-def proposals(app: typer.Typer, line: str) -> Iterator[tuple[str, str]]:
+def list_proposals(app: typer.Typer, line: str) -> Iterator[tuple[str, str]]:
     """Yield the words that can complete a line, with descriptions; none if a file name or nothing follows."""
     from typer._completion_classes import BashComplete
 
@@ -97,24 +97,24 @@ def _split_line(line: str) -> list[str]:
         return line.split()
 
 
-def script(shell: str | None) -> str:
+def get_script(shell: str | None) -> str:
     """
     Return the script for a shell. Default: the shell of ``$SHELL``.
 
     Raises:
         UsageError: There is no script for this shell.
     """
-    return SCRIPTS[_shell(shell)].strip() + "\n"
+    return SCRIPTS[_shell_name(shell)].strip() + "\n"
 
 
-def install(shell: str | None, home: Path) -> str:
+def install_script(shell: str | None, home: Path) -> str:
     """
     Install the script for a shell; return a message about it. Installing twice changes nothing.
 
     Raises:
         QueenrightError: There is no script for this shell, or a file cannot be written.
     """
-    name = _shell(shell)
+    name = _shell_name(shell)
     paths = {
         "bash": (home / ".local/share/bash-completion/completions/queenright", home / ".bashrc"),
         "zsh": (home / ".zfunc/_queenright", home / ".zshrc"),
@@ -123,7 +123,7 @@ def install(shell: str | None, home: Path) -> str:
     file, startup = paths[name]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(script(name), encoding="utf-8")
+        file.write_text(get_script(name), encoding="utf-8")
         if startup is not None:
             line = {
                 "bash": f'[ -r "{file}" ] && . "{file}"  # queenright',
@@ -139,7 +139,7 @@ def install(shell: str | None, home: Path) -> str:
     return f"Installed completion for {name} in {file}; it is active in new terminals."
 
 
-def _shell(shell: str | None) -> str:
+def _shell_name(shell: str | None) -> str:
     name = shell or re.sub(r"^-", "", Path(os.environ.get("SHELL", "")).name)
     if name not in SCRIPTS:
         raise UsageError(

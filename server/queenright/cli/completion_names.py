@@ -30,7 +30,7 @@ _PLAIN_NAME: Final = re.compile(r"[\w.:/@%+,-]+", re.ASCII)
 def complete_agents(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return workers that have not ended, with their states."""
     rows = _request(context, "agents")
-    return _matching(
+    return _match_rows(
         ((row.get("agent_id"), row.get("state")) for row in rows if not row.get("ended")), incomplete
     )
 
@@ -42,16 +42,16 @@ def complete_tickets(context: typer.Context, incomplete: str) -> list[tuple[str,
         for row in _request(context, "tickets")
         if row.get("status") not in CLOSED_STATUSES
     )
-    return _matching(rows, incomplete)
+    return _match_rows(rows, incomplete)
 
 
 def complete_breakers(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """Return circuit breakers, with their states."""
     rows = _request(context, "breakers")
-    return _matching(((row.get("name"), row.get("state")) for row in rows), incomplete)
+    return _match_rows(((row.get("name"), row.get("state")) for row in rows), incomplete)
 
 
-def _matching(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
+def _match_rows(rows: Iterator[tuple[Any, Any]], incomplete: str) -> list[tuple[str, str]]:
     proposals: dict[str, str] = {}
     for name, description in rows:
         if isinstance(name, str) and name.startswith(incomplete) and _PLAIN_NAME.fullmatch(name):
@@ -68,7 +68,7 @@ def _request(context: typer.Context, name: str) -> list[dict[str, Any]]:
         connection = connect(url.hostname or "", url.port, timeout=_TIMEOUT_SECONDS)
         try:
             path = f"{url.path.rstrip('/')}/api/{name}?limit={_LIMIT}"
-            connection.request("GET", path, headers=_headers(context))
+            connection.request("GET", path, headers=_read_headers(context))
             response = connection.getresponse()
             return list(json.loads(response.read())[name]) if response.status == 200 else []
         finally:
@@ -77,7 +77,7 @@ def _request(context: typer.Context, name: str) -> list[dict[str, Any]]:
         return []
 
 
-def _headers(context: typer.Context) -> dict[str, str]:
+def _read_headers(context: typer.Context) -> dict[str, str]:
     file = context.params.get("token_file")
     token = None if file else os.environ.get("QUEENRIGHT_TOKEN")
     if not token and (file := file or os.environ.get("QUEENRIGHT_TOKEN_FILE")):

@@ -42,7 +42,7 @@ def connect(url: str, token_file: Path | None) -> Queenright:
         raise UsageError(str(error)) from error
 
 
-def failed_sessions(status: Status) -> set[tuple[str, str]]:
+def list_failed_sessions(status: Status) -> set[tuple[str, str]]:
     """Return name and session of the ended workers that still need attention."""
     return {(agent.agent_id, agent.session_id) for agent in status.agents if agent.ended}
 

@@ -14,7 +14,7 @@ from queenright.client.errors import RequestRejectedError, UnreachableError
 M = TypeVar("M", bound=BaseModel)
 
 
-def json_object(response: httpx.Response, *, accepted_status: int | None = None) -> dict[str, Any]:
+def parse_json_object(response: httpx.Response, *, accepted_status: int | None = None) -> dict[str, Any]:
     """
     Return the JSON object of a response; an empty one if it has no body.
 

@@ -11,7 +11,7 @@ from queenright.api.agents import AgentRow
 from queenright.api.attention import AttentionItem, AttentionList
 from queenright.api.breakers import Breaker
 from queenright.api.events import Event
-from queenright.api.terms import WORST_FIRST, Severity, words_of
+from queenright.api.terms import WORST_FIRST, Severity, list_values
 from queenright.api.tickets import Ticket
 from queenright.tui.event_lines import TICKET_TYPES, WORK_TYPES, EventLine, feed_line
 from queenright.tui.models import is_open, worker_key
@@ -23,7 +23,7 @@ BUCKET_SECONDS: Final = 5.0
 _MAX_BUCKETS: Final = 60
 _FEED_SIZE: Final = 500
 _MAX_KNOWN: Final = 5_000
-_SEVERITIES: Final = words_of(Severity)
+_SEVERITIES: Final = list_values(Severity)
 _BREAKER_STATES: Final = ("open", "half_open", "closed")
 
 _TICKET_EVENTS: Final = frozenset(TICKET_TYPES)

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from queenright.api.agents import AgentRow
-from queenright.api.terms import Activity, ListedState, words_of
+from queenright.api.terms import Activity, ListedState, list_values
 
-_HEALTH: Final = words_of(ListedState)
-_ACTIVITIES: Final = words_of(Activity)
+_HEALTH: Final = list_values(ListedState)
+_ACTIVITIES: Final = list_values(Activity)
 
 
 @dataclass(frozen=True, slots=True)

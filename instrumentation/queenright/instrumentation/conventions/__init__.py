@@ -68,7 +68,7 @@ _VERBS: Final = frozenset(
 _MAX_LENGTH: Final = 40
 
 
-def kind_of(operation: str, marker: str, name: str) -> Kind | None:
+def classify_span(operation: str, marker: str, name: str) -> Kind | None:
     """
     Return the kind of a span, or None if it is not an agent's work.
 
@@ -78,20 +78,20 @@ def kind_of(operation: str, marker: str, name: str) -> Kind | None:
         name: The span's name, used only if neither of the others gives a kind.
     """
     if operation:
-        return OPERATIONS.get(operation) or _kind_in_words(operation)
+        return OPERATIONS.get(operation) or _guess_kind(operation)
     if marker:
         marker = marker.strip('"').lower()
-        kind = MARKERS.get(marker) or _kind_in_words(marker)
+        kind = MARKERS.get(marker) or _guess_kind(marker)
         if kind is not None or marker in NO_WORK:
             return kind
     for prefix, kind in SPAN_NAMES:
         if name.startswith(prefix):
             return kind
-    return _BARE_SPAN_NAMES.get(name) or _kind_in_words(name.partition(" ")[0], is_name=True)
+    return _BARE_SPAN_NAMES.get(name) or _guess_kind(name.partition(" ")[0], is_name=True)
 
 
 @lru_cache(maxsize=4_096)
-def _kind_in_words(text: str, *, is_name: bool = False) -> Kind | None:
+def _guess_kind(text: str, *, is_name: bool = False) -> Kind | None:
     """
     Guess the kind from words outside any known convention: ``llm_call``, ``tool.execution``, ``CHAT_MODEL``.
 
@@ -115,7 +115,7 @@ def extract_subject(name: str) -> str:
             subject = name[len(prefix) :].strip(" '\"")
             return "" if _FIELD.fullmatch(subject) else subject
     head, _, subject = name.partition(" ")
-    return subject.strip(" '\"") if _kind_in_words(head, is_name=True) else ""
+    return subject.strip(" '\"") if _guess_kind(head, is_name=True) else ""
 
 
 def fill_template(name: str, attribute: Callable[[str], str]) -> str:

@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from queenright.instrumentation.effects import infer_effect, wait_seconds
-from queenright.instrumentation.error_class import error_class, find_unreported_failure
+from queenright.instrumentation.error_class import classify_error_text, find_unreported_failure
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
@@ -123,7 +123,7 @@ class RunSteps:
         if is_failure:
             text = _text(step.get("result_excerpt"))
             data["error_type"] = (
-                hidden_failure or _word(step.get("err_sig")) or error_class(text, step.get("args"))
+                hidden_failure or _word(step.get("err_sig")) or classify_error_text(text, step.get("args"))
             )
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
@@ -172,7 +172,7 @@ def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
     no_answer = _PROVIDER_FAILED.search(text[:_SEARCH_LENGTH]) or _NO_ANSWER.match(answer)
     if _is_true(is_error) or (is_error is None and no_answer):
         text = answer
-        data["error_type"] = error_class(text) if text else _word(step.get("err_sig")) or "error"
+        data["error_type"] = classify_error_text(text) if text else _word(step.get("err_sig")) or "error"
         data["error"] = text[-_EXCERPT:]
     return AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=at, data=data, id="")
 

@@ -12,7 +12,7 @@ import typer
 from queenright.cli.options import Json, TokenFile, Url
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.text import fit, single_line, truncate_start
-from queenright.cli.service import connect, describe_agent, example, failed_sessions, warn_about_limits
+from queenright.cli.service import connect, describe_agent, example, list_failed_sessions, warn_about_limits
 from queenright.client.address import LOCAL_URL
 from queenright.instrumentation.counts import format_count
 
@@ -56,7 +56,7 @@ def list_(
 def _list_once(url: str, token_file: Path | None, *, as_json: bool, wide: bool, all_: bool) -> None:
     with connect(url, token_file) as service:
         status = service.service.status()
-        urgent_sessions = failed_sessions(status)
+        urgent_sessions = list_failed_sessions(status)
         rows = list(service.agents.list())
         agents = [a for a in rows if all_ or not a.ended or (a.agent_id, a.session_id) in urgent_sessions]
     if as_json:

@@ -52,7 +52,9 @@ def nudge(
     )
     queue_text = f"Queued until the worker fetches it; `queenright interventions --agent {agent}` shows when."
     texts = {"done": "Delivered.", "queued": queue_text}
-    print_result(nudge_result, texts.get(nudge_result.outcome) or _outcome(nudge_result), as_json=as_json)
+    print_result(
+        nudge_result, texts.get(nudge_result.outcome) or _describe_outcome(nudge_result), as_json=as_json
+    )
     raise typer.Exit(0 if nudge_result.delivered else 1)
 
 
@@ -74,7 +76,7 @@ def terminate(
     checkpoint = (
         f" Its state is in checkpoint {termination.checkpoint_id}." if termination.checkpoint_id else ""
     )
-    text = f"Terminated.{checkpoint}" if termination.terminated else _outcome(termination)
+    text = f"Terminated.{checkpoint}" if termination.terminated else _describe_outcome(termination)
     if termination.outcome == "unconfirmed" and not as_json:
         health = service.agents.health(agent, session_id=termination.session_id)
         text += (
@@ -183,7 +185,7 @@ def stop_acting(
     print_result(state, text, as_json=as_json)
 
 
-def _outcome(result: NudgeResult | TerminationResult) -> str:
+def _describe_outcome(result: NudgeResult | TerminationResult) -> str:
     if result.outcome == "dry_run":
         return "Dry run: logged, nothing was done."
     return f"{outcome_name(result.outcome).capitalize()}: {result.detail}"

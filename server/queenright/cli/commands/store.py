@@ -41,7 +41,7 @@ def store_copy(
     with progress_bar("Copying rows", count_rows(source)) as step:
         result = copy_database(source, target, on_row=step)
     if as_json:
-        typer.echo(json.dumps(_row(result)))
+        typer.echo(json.dumps(_to_row(result)))
         return
     for table, rows in result.rows.items():
         if rows:
@@ -52,7 +52,7 @@ def store_copy(
     typer.echo(f"The hash chain of the event log is intact and ends in {result.log.head}.")
 
 
-def _row(result: StoreCopy) -> dict[str, Any]:
+def _to_row(result: StoreCopy) -> dict[str, Any]:
     return {
         "from": result.source,
         "to": result.target,

@@ -30,20 +30,20 @@ def telemetry(service: Queenright, as_json: Json = False) -> None:
     usable.
     """
     report = service.service.telemetry()
-    print_result(report, "\n".join(_lines(report)), as_json=as_json)
+    print_result(report, "\n".join(_format_report(report)), as_json=as_json)
     is_usable = report.sources and all(source.used for source in report.sources)
     raise typer.Exit(0 if is_usable else 1)
 
 
-def _lines(report: Telemetry) -> Iterator[str]:
+def _format_report(report: Telemetry) -> Iterator[str]:
     if not report.sources:
         yield "Nothing has arrived. Send telemetry to the service's otlp.port; see docs/otlp.md."
     for source in report.sources:
-        yield from _source_lines(source)
+        yield from _format_source(source)
     for refusal in report.refused:
         yield single_line(
             f"refused: {format_count(refusal.count, 'request')} to {refusal.path}, {refusal.status}, "
-            f"{_ago(refusal.last_seen)}: {refusal.reason}"
+            f"{_format_age(refusal.last_seen)}: {refusal.reason}"
         )
     for row in report.unused:
         verdict = "rejected" if row.rejected else "not used"
@@ -52,12 +52,12 @@ def _lines(report: Telemetry) -> Iterator[str]:
         )
 
 
-def _source_lines(source: TelemetrySource) -> Iterator[str]:
+def _format_source(source: TelemetrySource) -> Iterator[str]:
     shows = ", ".join(source.shows).replace("_", " ") or "no agent activity"
     yield single_line(
         f"{source.service} ({source.dialect}): {source.used:,} of "
         f"{format_count(source.records, 'record')} used, "
-        f"{_ago(source.last_seen)}; shows {shows}"
+        f"{_format_age(source.last_seen)}; shows {shows}"
     )
     if source.agents:
         yield single_line(f"  agents: {', '.join(source.agents)}")
@@ -69,5 +69,5 @@ def _source_lines(source: TelemetrySource) -> Iterator[str]:
         yield single_line(f"  missing: {missing.missing}; {missing.remedy}")
 
 
-def _ago(moment: float) -> str:
+def _format_age(moment: float) -> str:
     return f"{format_duration(time.time() - moment)} ago"

@@ -53,12 +53,12 @@ def list_tickets(
     wide: Annotated[bool, typer.Option("--wide", help="Do not truncate names.")] = False,
 ) -> None:
     """List tickets of the newest 1,000, worst first."""
-    from queenright.api.terms import Severity, words_of
+    from queenright.api.terms import Severity, list_values
 
     rows = list(service.tickets.list(status=status, limit=_NEWEST))
     if status is None and not all_:
         rows = [t for t in rows if t.status not in CLOSED_STATUSES]
-    severities = words_of(Severity)
+    severities = list_values(Severity)
     rows.sort(key=lambda t: severities.index(t.severity), reverse=True)
     width = max([24, *(len(t.agent_id) for t in rows)] if wide else [24])
     now = time.time()

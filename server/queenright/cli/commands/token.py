@@ -75,7 +75,7 @@ def create(
     file = _resolve_file(tokens_file, config, storage)
     edit_tokens(file, lambda tokens: tokens.with_token(token_entry, now))
     if as_json:
-        typer.echo(json.dumps({"token": text, **_row(token_entry, now)}, indent=2))
+        typer.echo(json.dumps({"token": text, **_to_row(token_entry, now)}, indent=2))
         return
     typer.echo(text)
     typer.echo(f"{name}: {role.value}, {_expiry(token_entry.expires_at)}. Its hash is in {file}.", err=True)
@@ -92,7 +92,7 @@ def list_(
     file = _resolve_file(tokens_file, config, storage)
     tokens = read_tokens(file)
     if as_json:
-        typer.echo(json.dumps([_row(token, now) for token in tokens.all], indent=2))
+        typer.echo(json.dumps([_to_row(token, now) for token in tokens.all], indent=2))
     else:
         for token in tokens.all:
             line = f"{token.name:<24} {token.role.value:<9} {token.state(now):<8} {_expiry(token.expires_at)}"
@@ -123,7 +123,7 @@ def _resolve_file(tokens_file: Path | None, config: Path | None, storage: Path |
     return file_of(load_settings(config, **settings_overrides(storage)))
 
 
-def _row(token: Token, now: float) -> dict[str, Any]:
+def _to_row(token: Token, now: float) -> dict[str, Any]:
     return {**token.model_dump(mode="json", exclude={"sha256"}), "state": token.state(now)}
 
 

@@ -133,10 +133,10 @@ def undo(text: str, changes: Sequence[SettingsChange], suffix: str) -> str:
 
 def is_same(first: Any, second: Any) -> bool:
     """Return whether two values are equal. Unlike in Python, ``1`` is not ``true``."""
-    return _canonical(first) == _canonical(second)
+    return _canonicalize(first) == _canonicalize(second)
 
 
-def _canonical(value: Any) -> str:
+def _canonicalize(value: Any) -> str:
     return json.dumps(value, sort_keys=True, default=repr)
 
 

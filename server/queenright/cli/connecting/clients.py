@@ -93,7 +93,7 @@ _GEMINI_HOOKS: Final = (
 """Without AfterModel, which is called for each piece of an answer; the log has the end of a model call."""
 
 
-def _claude_code(target: TelemetryTarget) -> RequiredSettings:
+def _make_claude_code_settings(target: TelemetryTarget) -> RequiredSettings:
     environment = {
         "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
         "OTEL_LOGS_EXPORTER": "otlp",
@@ -127,7 +127,7 @@ def _claude_code(target: TelemetryTarget) -> RequiredSettings:
     }
 
 
-def _codex(target: TelemetryTarget) -> RequiredSettings:
+def _make_codex_settings(target: TelemetryTarget) -> RequiredSettings:
     exporter: dict[str, Any] = {"endpoint": f"{target.url}/v1/logs", "protocol": "json"}
     if target.token:
         exporter["headers"] = {"Authorization": f"Bearer {target.token}"}
@@ -142,7 +142,7 @@ def _codex(target: TelemetryTarget) -> RequiredSettings:
     }
 
 
-def _gemini(target: TelemetryTarget) -> RequiredSettings:
+def _make_gemini_settings(target: TelemetryTarget) -> RequiredSettings:
     telemetry = {"enabled": True, "target": "local", "otlpEndpoint": target.url, "otlpProtocol": "http"}
     # The timeout is in milliseconds.
     hook = {
@@ -169,7 +169,7 @@ CLIENTS: Final = {
             program="claude",
             folder=".claude",
             has_project_scope=True,
-            settings=_claude_code,
+            settings=_make_claude_code_settings,
         ),
         CodingAgent(
             name="codex",
@@ -179,7 +179,7 @@ CLIENTS: Final = {
             folder=".codex",
             # It ignores telemetry settings of a project.
             has_project_scope=False,
-            settings=_codex,
+            settings=_make_codex_settings,
             notes=("Codex runs new hooks only after you trust them: type /hooks in Codex.",),
         ),
         CodingAgent(
@@ -189,7 +189,7 @@ CLIENTS: Final = {
             program="gemini",
             folder=".gemini",
             has_project_scope=True,
-            settings=_gemini,
+            settings=_make_gemini_settings,
             has_permission_hook=False,
             token_notes=(
                 "Gemini CLI has no setting for the telemetry token; add this to ~/.gemini/.env:",

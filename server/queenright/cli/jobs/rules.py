@@ -149,7 +149,7 @@ def diff(selection: RuleSelection, files: Sequence[Path], prometheus: str | None
         own_rules = parse_rule_groups(selection.groups(settings))
         differences = compare(own_rules, existing)
     if as_json:
-        typer.echo(json.dumps([_row(difference) for difference in differences], indent=2))
+        typer.echo(json.dumps([_to_row(difference) for difference in differences], indent=2))
     else:
         copies = [
             difference
@@ -232,7 +232,7 @@ def _summarize(differences: Sequence[Difference], own_rules: int) -> str:
     return f"{summary}; `queenright rules export` writes the rules generated from the settings."
 
 
-def _row(difference: Difference) -> dict[str, Any]:
+def _to_row(difference: Difference) -> dict[str, Any]:
     rule = difference.rule
     return {
         "kind": difference.kind,

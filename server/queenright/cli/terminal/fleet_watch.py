@@ -30,7 +30,7 @@ from queenright.api.terms import WORST_FIRST
 from queenright.cli.output.printing import json_values
 from queenright.cli.output.streams import guard_streams
 from queenright.cli.output.text import single_line
-from queenright.cli.service import describe_agent, failed_sessions
+from queenright.cli.service import describe_agent, list_failed_sessions
 from queenright.client import AsyncQueenright
 from queenright.client.errors import UnreachableError
 from queenright.client.notices import Notice
@@ -119,7 +119,7 @@ async def follow(service: AsyncQueenright, view: FleetView, stop: asyncio.Event)
             change_event.clear()
             # The stream reconnects automatically and then sends a notice.
             with contextlib.suppress(UnreachableError):
-                urgent_sessions = failed_sessions(await service.service.status())
+                urgent_sessions = list_failed_sessions(await service.service.status())
                 view.show_agents(
                     [
                         agent

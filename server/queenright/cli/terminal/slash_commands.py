@@ -61,22 +61,22 @@ class SlashCommands:
                 for command, help_ in SLASH_COMMANDS.items():
                     self._print(f"{command:<10} {help_}")
             case "/graphs":
-                await self._graphs()
+                await self._list_graphs()
             case "/graph":
                 self._runtime.active_graph_id = _require(argument, "/graph ID; /graphs lists them")
             case "/load":
                 path = await asyncio.to_thread(_folder, _require(argument, "/load PATH; the agent's folder"))
-                self._print(await self._tool("load_agent", agent_path=path))
+                self._print(await self._call_tool("load_agent", agent_path=path))
             case "/unload":
                 graph = _require(argument, "/unload ID; /graphs lists them")
-                self._print(await self._tool("unload_agent", graph_id=graph))
+                self._print(await self._call_tool("unload_agent", graph_id=graph))
             case "/sessions":
-                await self._sessions()
+                await self._list_sessions()
             case "/data":
-                await self._data(argument.strip())
+                await self._show_data(argument.strip())
 
-    async def _graphs(self) -> None:
-        for agent in json.loads(await self._tool("list_agents")):
+    async def _list_graphs(self) -> None:
+        for agent in json.loads(await self._call_tool("list_agents")):
             marker = "*" if agent["graph_id"] == self._runtime.active_graph_id else " "
             waiting = agent.get("waits_for_user")
             activity = f"{len(agent['runs'])} running" if agent["runs"] else "idle"
@@ -84,7 +84,7 @@ class SlashCommands:
                 activity = f"waiting for input: {waiting}"
             self._print(f"{marker} {agent['graph_id']:<24} {activity}")
 
-    async def _sessions(self) -> None:
+    async def _list_sessions(self) -> None:
         store = self._runtime.session_store()
         states = await self._runtime.disk.run(lambda: store.list_sessions(limit=_SESSIONS_SHOWN))
         for state in states:
@@ -93,9 +93,9 @@ class SlashCommands:
         if not states:
             self._print("No sessions.")
 
-    async def _data(self, name: str) -> None:
+    async def _show_data(self, name: str) -> None:
         """List the files that agents wrote, or show the newest with a name."""
-        files = await self._runtime.disk.run(lambda: _artifacts(self._runtime))
+        files = await self._runtime.disk.run(lambda: _list_artifacts(self._runtime))
         if not name:
             for path, graph_id, file_name in files:
                 when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(path.stat().st_mtime))
@@ -110,7 +110,7 @@ class SlashCommands:
         for line in text.splitlines():
             self._print(line)
 
-    async def _tool(self, name: str, **arguments: str) -> str:
+    async def _call_tool(self, name: str, **arguments: str) -> str:
         context = {"runtime": self._runtime, "graph_id": ""}
         result = await self._tools[name].call(json.dumps(arguments), context)
         if result.failed:
@@ -118,7 +118,7 @@ class SlashCommands:
         return result.content
 
 
-def _artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
+def _list_artifacts(runtime: AgentRuntime) -> list[tuple[Path, str, str]]:
     """Return the files of the newest sessions, newest first: path, graph, name. Blocks."""
     artifacts: list[tuple[float, Path, str, str]] = []
     for graph_id in runtime.list_graphs():

@@ -11,8 +11,8 @@ from pydantic import BaseModel
 from queenright.client.address import without_credentials
 from queenright.client.errors import UnreachableError
 from queenright.client.responses import (
-    json_object,
     not_queenright_error,
+    parse_json_object,
     parse_model,
     query_params,
     refusal_error,
@@ -82,7 +82,7 @@ class AsyncTransport:
             RequestRejectedError: The service answers with an error.
             UnreachableError: Nothing answers, or it is not Queenright.
         """
-        return json_object(
+        return parse_json_object(
             await self._request("GET", path, params=query_params(**params)), accepted_status=accepted_status
         )
 
@@ -102,7 +102,7 @@ class AsyncTransport:
             method: POST, PUT or DELETE.
             params: Query parameters.
         """
-        return json_object(
+        return parse_json_object(
             await self._request(
                 method,
                 path,

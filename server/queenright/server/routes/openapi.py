@@ -17,7 +17,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from queenright.api.base_model import ApiModel
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.api.problem import Problem
 from queenright.server.routes.params import Body
 
@@ -170,7 +170,7 @@ def _complete(schema: dict[str, Any]) -> None:
         for model in _iter_subclasses(base):
             for name in (model.__name__, f"{model.__name__}{suffix}"):
                 if name in components:
-                    components[name]["examples"] = [example_of(model)]
+                    components[name]["examples"] = [make_example(model)]
     used_names: set[str] = set()
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():

@@ -9,7 +9,7 @@ from fastapi import Path, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator
 from starlette.convertors import Convertor, register_url_convertor
 
-from queenright.api.terms import words_of
+from queenright.api.terms import list_values
 from queenright.instrumentation.identity import clean_name
 from queenright.server.routes.pagination import NO_TEXT
 
@@ -109,7 +109,7 @@ def split_words(text: str) -> list[str]:
 
 def allow_words(term: Any) -> AfterValidator:
     """Return a validator that allows a comma-separated list of words of an API term."""
-    words = words_of(term)
+    words = list_values(term)
 
     def check(text: str) -> str:
         if not set(split_words(text)) <= set(words):
@@ -121,7 +121,7 @@ def allow_words(term: Any) -> AfterValidator:
 
 def allow_word(term: Any) -> AfterValidator:
     """Return a validator that allows only the words of an API term."""
-    words = words_of(term)
+    words = list_values(term)
 
     def check(value: str | None) -> str | None:
         if value is not None and value not in words:

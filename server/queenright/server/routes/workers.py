@@ -28,8 +28,8 @@ from queenright.server.views.worker_rows import agent_health_row, agent_row
 router = APIRouter(prefix="/api", tags=["health"])
 
 _MAX_HISTORY_SECONDS = 366 * 86_400.0
-_LISTED_STATES = ", ".join(terms.words_of(terms.ListedState))
-_ACTIVITIES = ", ".join(terms.words_of(terms.Activity))
+_LISTED_STATES = ", ".join(terms.list_values(terms.ListedState))
+_ACTIVITIES = ", ".join(terms.list_values(terms.Activity))
 
 
 @router.get("/agents")

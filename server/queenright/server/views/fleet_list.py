@@ -19,8 +19,8 @@ from queenright.server.views.worker_rows import activity_of, reason_of
 
 WORST_FIRST: Final = (*map(HealthState, terms.WORST_FIRST), HealthState.TERMINATED)
 _ENDED: Final = "ended"
-_HEALTH: Final = terms.words_of(terms.ListedState)
-_ACTIVITY: Final = terms.words_of(terms.Activity)
+_HEALTH: Final = terms.list_values(terms.ListedState)
+_ACTIVITY: Final = terms.list_values(terms.Activity)
 _HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
 _ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
 _NAMES_COUNTED: Final = 50

@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException
 from pydantic import Field, field_validator
 
 from queenright.api import loaded_agents as api
-from queenright.api.examples import example_of
+from queenright.api.examples import make_example
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agent_runtime import GraphError
 from queenright.runtime.execution import Execution
@@ -235,8 +235,8 @@ async def stop_agent(
         content={
             "application/json": {
                 "examples": {
-                    "a node waited": {"value": example_of(api.Injected)},
-                    "a run was started": {"value": example_of(api.Started)},
+                    "a node waited": {"value": make_example(api.Injected)},
+                    "a run was started": {"value": make_example(api.Started)},
                 }
             }
         },

@@ -60,6 +60,6 @@ def fields_of(attributes: Iterable[KeyValue]) -> Fields:
 
 
 def kind_of(operation: str, marker: str, name: str) -> ObservationKind | None:
-    """Return the kind of a span, or None if it is not an agent's work; see `conventions.kind_of`."""
-    kind = conventions.kind_of(operation, marker, name)
+    """Return the kind of a span, or None if it is not an agent's work; see `conventions.classify_span`."""
+    kind = conventions.classify_span(operation, marker, name)
     return None if kind is None else _KINDS[kind]
