@@ -12,7 +12,7 @@ from queenright.health.findings import FindingKind
 from queenright.health.vitals.rate_limits import rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
-from queenright.server.views.worker_rows import activity_of
+from queenright.server.views.worker_rows import describe_activity
 from tests.health.test_detectors import worker
 from tests.health.worker_script import WorkerScript
 
@@ -92,7 +92,7 @@ def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
 
     assert (vitals.waiting, vitals.llm_errors) == (WaitingReason.BACKOFF, 0)
     assert vitals.limited_until == script.now + 1_800
-    assert activity_of(vitals) == ("waiting", "waiting to try again")
+    assert describe_activity(vitals) == ("waiting", "waiting to try again")
     script.silence(1_800 + 239)
     assert (script.kinds(), script.state) == (set(), HealthState.HEALTHY)
     script.silence(1)

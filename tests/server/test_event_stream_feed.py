@@ -200,7 +200,7 @@ async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
 async def test_expired_events_reset_the_stream(store: Store) -> None:
     feed = await fed(store, max_recent=2)
     await store.append([event(n) for n in range(10)])
-    place = await feed.find_place((await store.history(limit=10))[0].id)
+    place = await feed.find_position((await store.history(limit=10))[0].id)
     assert place is not None
 
     def forget(conn: Any) -> None:
@@ -267,7 +267,7 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few:
                         had[number] = []
                         place = type(feed.head)(0, "")
                     else:
-                        place = await feed.find_place(last)  # type: ignore[assignment]
+                        place = await feed.find_position(last)  # type: ignore[assignment]
                     readers[number] = feed.open(wanted, after=place)
         for which in range(3):
             await read(which)

@@ -22,7 +22,7 @@ from queenright.server.otlp import OtlpReceiver
 from queenright.server.serving import RunningService, serving
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.webhooks import hooks as hooks_module
-from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, with_hooks
+from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, route_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.frameworks.matrix import settings_for
 from tests.server.access.test_service_with_tokens import guarded, token_for
@@ -397,7 +397,7 @@ async def test_slow_or_failing_service_does_not_block_the_agent(running: Running
         registry=registry,
     )
     sock = listen("127.0.0.1", 0, what="hooks", option="")
-    app = with_hooks(OtlpReceiver(slow.ingest, assembler=assembler, registry=registry), hooks)
+    app = route_hooks(OtlpReceiver(slow.ingest, assembler=assembler, registry=registry), hooks)
 
     def counted(outcome: str) -> float | None:
         labels = {"client": "claude-code", "outcome": outcome}

@@ -29,7 +29,7 @@ from queenright.runtime.graphs.graph import EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec, TransientModelError
 from queenright.runtime.tooling.tools import Tool
 from queenright.server.agents.node_guards import make_health_guard
-from queenright.server.views.worker_rows import activity_of
+from queenright.server.views.worker_rows import describe_activity
 from tests.runtime.conftest import FakeTime
 
 MINUTE = 60.0
@@ -331,7 +331,7 @@ async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
     await watched_runtime.pass_time(50)
 
     worker, vitals = watched_runtime.health, watched_runtime.health.vitals
-    wait = (activity_of(vitals), vitals.waiting, vitals.waiting_since)
+    wait = (describe_activity(vitals), vitals.waiting, vitals.waiting_since)
     assert FindingKind.STALL not in watched_runtime.found
     assert FindingKind.DOOM_LOOP in watched_runtime.found
     assert wait == (("held", "held by its guard: doom_loop"), WaitingReason.HELD, held_at)

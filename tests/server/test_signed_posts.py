@@ -7,7 +7,7 @@ import hmac
 
 from pydantic import SecretStr
 
-from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP, signature_headers
+from queenright.server.webhooks.post import SIGNATURE, TIMESTAMP, sign_body
 
 SECRET = SecretStr("honey")
 BODY = b'{"escalation_id": "one"}'
@@ -22,7 +22,7 @@ def accepts(headers: dict[str, str], body: bytes, now: float) -> bool:
 
 
 def test_changed_or_replayed_post_is_detected() -> None:
-    headers = signature_headers(BODY, SECRET, 1_000.9)
+    headers = sign_body(BODY, SECRET, 1_000.9)
 
     assert accepts(headers, BODY, 1_010)
     assert not accepts(headers, BODY.replace(b"one", b"two"), 1_010)

@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from queenright.api import Telemetry
 from queenright.client import AsyncQueenright
 from queenright.server.serving import RunningService
-from queenright.server.telemetry.advice import advice_for
+from queenright.server.telemetry.advice import list_advice
 from queenright.server.telemetry.intake import (
     MAX_REFUSALS,
     MAX_SOURCES,
@@ -33,7 +33,7 @@ from queenright.server.telemetry.intake import (
     OTHER_PATH,
     Intake,
 )
-from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, dialect_of
+from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, find_dialect
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
@@ -365,13 +365,13 @@ async def test_command_fails_while_a_sender_is_not_understood(running: RunningSe
     ],
 )
 def test_dialect_is_read_off_the_scope(scope: str, dialect: str) -> None:
-    assert dialect_of(scope) == dialect
+    assert find_dialect(scope) == dialect
 
 
 @given(scope=st.text())
 def test_any_scope_has_a_dialect_of_the_list(scope: str) -> None:
     """Labels stay bounded."""
-    assert dialect_of(scope) in DIALECTS
+    assert find_dialect(scope) in DIALECTS
 
 
 def test_sources_and_refusals_are_bounded_and_the_newest_stay() -> None:
@@ -418,7 +418,7 @@ def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
         source = Source("web", dialect, records=2, parts={SourceData.TOOL_CALLS})
         if fault is not None:
             source.rejected[fault] = 1
-        found = advice_for(source)
+        found = list_advice(source)
 
         assert found, fault
         assert all(one.missing and one.remedy for one in found), fault
@@ -430,4 +430,4 @@ def test_source_of_duplicate_work_gets_no_advice(dialect: str) -> None:
     source = Source("web", dialect, records=2)
     source.unused.update({UnusedReason.SAME_WORK: 1, UnusedReason.REPEATED: 1})
 
-    assert advice_for(source) == []
+    assert list_advice(source) == []

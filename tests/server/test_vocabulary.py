@@ -13,7 +13,7 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
-from queenright.server.views.worker_rows import activity_of
+from queenright.server.views.worker_rows import describe_activity
 from tests.health.worker_script import WorkerScript
 from tests.server.conftest import looping
 from tests.server.test_cli_acting import queenright
@@ -122,7 +122,7 @@ async def test_session_limited_by_its_provider_has_the_time_of_the_next_try(
 def test_activity_is_an_enum_and_never_an_outcome() -> None:
     """B103: a session that has ended does nothing any more; a paused one is paused."""
     script = WorkerScript().start()
-    seen = [activity_of(script.health.vitals)[1]]
+    seen = [describe_activity(script.health.vitals)[1]]
     for type_, data in (
         (EventType.LLM_CALL_STARTED, {}),
         (EventType.TOOL_CALL_STARTED, {"tool": "search"}),
@@ -132,7 +132,7 @@ def test_activity_is_an_enum_and_never_an_outcome() -> None:
         (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
     ):
         script.event(type_, data)
-        seen.append(activity_of(script.health.vitals)[1])
+        seen.append(describe_activity(script.health.vitals)[1])
 
     assert seen == [
         "idle",

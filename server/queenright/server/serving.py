@@ -29,8 +29,8 @@ from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Prices, load_prices
-from queenright.server.telemetry.recall import RECALLED, RECALLED_EVENTS, restore_runs
-from queenright.server.webhooks.hooks import CallKeeper, HookReceiver, count_denied, with_hooks
+from queenright.server.telemetry.recall import MAX_RECALLED_EVENTS, RECALLED_TYPES, restore_runs
+from queenright.server.webhooks.hooks import CallKeeper, HookReceiver, count_denied, route_hooks
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ async def serving(
         )
         intake = await make_intake_apps(service, prices=prices, forwarder=forwarder)
         guarded_app = OtlpGuard(
-            with_hooks(intake.receiver, intake.hooks),
+            route_hooks(intake.receiver, intake.hooks),
             access=ports.access,
             bind_address=ports.otlp.getsockname()[0],
             on_denied=partial(count_denied, service.intake, intake.hooks.calls, service.clock),
@@ -179,7 +179,7 @@ async def make_intake_apps(
     """
     assembler = Assembler(prices={**await asyncio.to_thread(load_prices), **(prices or {})})
     events = await service.store.read(
-        lambda connection: read_history(connection, types=RECALLED, limit=RECALLED_EVENTS)
+        lambda connection: read_history(connection, types=RECALLED_TYPES, limit=MAX_RECALLED_EVENTS)
     )
     restore_runs(assembler, service.monitor, events)
     receiver = OtlpReceiver(

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.server.telemetry.advice import advice_for
+from queenright.server.telemetry.advice import list_advice
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.intake import Intake
 from tests.server.otlp.framework_spans import NOW, chat, decode, invoke, one, tool
@@ -72,6 +72,6 @@ def test_impossible_times_are_counted_and_their_sender_is_told_once() -> None:
     assert again == []
     [source] = intake.sources
     assert (source.wrong_times, source.used_records) == (3, 3)
-    [advice] = [one for one in advice_for(source) if "times" in one.missing]
+    [advice] = [one for one in list_advice(source) if "times" in one.missing]
     assert advice.missing.startswith("impossible times in 3 records; the last: span 0000000000000004")
     assert "clock" in advice.remedy

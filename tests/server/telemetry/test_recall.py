@@ -13,7 +13,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
-from queenright.server.telemetry.recall import RECALLED, restore_runs
+from queenright.server.telemetry.recall import RECALLED_TYPES, restore_runs
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import split, take
 
@@ -30,7 +30,9 @@ class Session:
 
     def restart(self) -> None:
         self.assembler = Assembler()
-        restore_runs(self.assembler, self.monitor, [event for event in self.events if event.type in RECALLED])
+        restore_runs(
+            self.assembler, self.monitor, [event for event in self.events if event.type in RECALLED_TYPES]
+        )
 
     def tell(self, records: Sequence[Record]) -> None:
         for record in records:

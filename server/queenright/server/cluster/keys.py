@@ -28,7 +28,7 @@ from queenright.server.otlp.errors import too_many_error
 from queenright.server.otlp.protobuf_split import MAX_GROUPS, encode_field_header, iter_fields
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, CLIENT_OF_SPANS
-from queenright.server.telemetry.logs import PARTIAL_EVENT, resource_of_partial_span
+from queenright.server.telemetry.logs import PARTIAL_EVENT, read_partial_span_resource
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.values import id_in, text_of
 from queenright.server.webhooks.hooks import parse_call
@@ -245,7 +245,7 @@ def _find_agent(record: Any) -> str:
 
 def _find_partial_span(record: Any) -> str:
     """Return the key of the span that a log record refers to, or ""."""
-    resource = resource_of_partial_span(record) if isinstance(record, LogRecord) else None
+    resource = read_partial_span_resource(record) if isinstance(record, LogRecord) else None
     return "" if resource is None else _parse_sender(resource).key
 
 

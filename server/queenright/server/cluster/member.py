@@ -64,7 +64,7 @@ from queenright.server.reload import watch_reloadable
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.telemetry.intake import Intake
-from queenright.server.webhooks.hooks import count_denied, with_hooks
+from queenright.server.webhooks.hooks import count_denied, route_hooks
 
 _log = logging.getLogger(__name__)
 
@@ -522,7 +522,7 @@ async def cluster_member(settings: Settings) -> AsyncIterator[ClusterMember]:
             publish=member.front.publish,
         )
         guarded_app = OtlpGuard(
-            with_hooks(receiver, member.front.hooks),
+            route_hooks(receiver, member.front.hooks),
             access=ports.access,
             bind_address=ports.otlp.getsockname()[0],
             on_denied=partial(count_denied, intake, counter(names.HOOK_CALLS, member.registry), time.time),

@@ -22,7 +22,7 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.spans import read_span
 from queenright.server.telemetry.unusable import UnusableRecordError, UnusedReason
-from queenright.server.telemetry.values import FUTURE_LIMIT, MAX_DURATION
+from queenright.server.telemetry.values import MAX_DURATION, MAX_FUTURE_SECONDS
 
 T = TypeVar("T")
 
@@ -84,7 +84,7 @@ def count_metrics_in_steps(
             source = batch.sources.for_process(process, part.scope.name)
             source.records += len(part.metrics)
             source.unused[UnusedReason.METRICS] += len(part.metrics)
-            source.note_library(clean_name(part.scope.name))
+            source.record_library(clean_name(part.scope.name))
             yield
 
 
@@ -107,7 +107,7 @@ def _decode_in_steps(
             size.add_items(len(records))
             source = batch.sources.for_process(process, scope.name)
             source.records += len(records)
-            source.note_library(clean_name(scope.name))
+            source.record_library(clean_name(scope.name))
             yield
             for record in records:
                 try:
@@ -125,7 +125,7 @@ def _decode_in_steps(
                             source.records -= 1
                             origin.records += 1
                         if problem := correct_times(observation, arrived_at):
-                            origin.note_wrong_time(problem)
+                            origin.record_wrong_time(problem)
                         observations.append(observation)
                 yield
         yield
@@ -156,7 +156,7 @@ class _RequestSize:
             raise too_many_error("spans or records", MAX_ITEMS)
 
 
-_MAX_FUTURE_NS: Final = round(FUTURE_LIMIT * 1e9)
+_MAX_FUTURE_NS: Final = round(MAX_FUTURE_SECONDS * 1e9)
 _MAX_AGE_NS: Final = round(MAX_DURATION * 1e9)
 """Maximum age of a record. Exporters do not hold records for a year."""
 

@@ -26,7 +26,7 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.params import AgentId
 from queenright.server.service import Service
-from queenright.server.stream.feed import Feed, Reader, id_line, reset_block
+from queenright.server.stream.feed import Feed, Reader, format_id_line, format_reset
 from queenright.server.stream.lines import StreamFilter
 
 DEFAULT_TYPES: Final = frozenset(
@@ -230,12 +230,12 @@ class EventStream(Response):
         """Return the first block: the retry time, and the id to resume after if no event follows."""
         first = f"retry: {_RETRY_MILLISECONDS}\n".encode()
         if self._unknown is None:
-            return first + id_line(after.event_id) + b"\n"
+            return first + format_id_line(after.event_id) + b"\n"
         reason = (
             f"event {redact(self._unknown, 100)!r} is not in the log, so the events after it are unknown; "
             "read the lists again, this stream starts now"
         )
-        return first + b"\n" + id_line(after.event_id) + reset_block(reason)
+        return first + b"\n" + format_id_line(after.event_id) + format_reset(reason)
 
 
 async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
@@ -339,7 +339,7 @@ async def _open_stream(
         )
     place = _BEGINNING if last == _BEGINNING.event_id else None
     if last and place is None:
-        place = await service.feed.find_place(last)
+        place = await service.feed.find_position(last)
     unknown = last if last and place is None else None
     return EventStream(
         service.feed, wanted, after=place, unknown=unknown, count_stream=lambda: shares.count_stream(caller)

@@ -25,7 +25,7 @@ from queenright.server.routes.pagination import Limit
 from queenright.server.routes.params import AgentId, Body, SessionQuery
 from queenright.server.service import Service
 from queenright.server.views.session_evaluation import evaluate_session
-from queenright.server.views.session_steps import read_starts, read_steps, with_open_work
+from queenright.server.views.session_steps import add_open_work_to_page, read_starts, read_steps
 
 router = APIRouter(prefix="/api", tags=["health"])
 
@@ -103,7 +103,7 @@ async def list_session_steps(
         if not steps.items and after is None and before is None:
             raise AgentNotFoundError(agent_id, session_id)
         return steps
-    return with_open_work(steps, worker, service.monitor.settings, starts)
+    return add_open_work_to_page(steps, worker, service.monitor.settings, starts)
 
 
 async def find_session(service: Service, agent_id: str, session_id: str | None) -> str:

@@ -22,7 +22,7 @@ from queenright.server.routes.params import (
     allow_words,
     split_words,
 )
-from queenright.server.views.fleet_list import FleetQuery, Place, find_sessions
+from queenright.server.views.fleet_list import FleetQuery, Position, find_sessions
 from queenright.server.views.worker_rows import agent_health_row, agent_row
 
 router = APIRouter(prefix="/api", tags=["health"])
@@ -109,7 +109,7 @@ async def list_agents(
     )
 
 
-def _decode_cursor(cursor: str | None, sort: str) -> Place | None:
+def _decode_cursor(cursor: str | None, sort: str) -> Position | None:
     """Return the position in a cursor of this order."""
     place = decode_cursor(cursor, "agents", str, float, float, str, str)
     if place is None:

@@ -3,7 +3,7 @@ The feed: streams the event log to its readers in log order.
 
 The newest events are in memory, each formatted once for all readers. A reader has a position in the log and
 reads the events after it, from memory or, if it is too far behind, from the database. No logged event is
-skipped: a slow reader falls behind.
+skipped, even if a slow reader falls behind.
 
 Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
 dropped and the reader gets their number.
@@ -40,18 +40,18 @@ SUBSCRIBER: Final = "event-stream"
 
 _CHECK_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 20_000
-"""Rows that one database read scans."""
+"""Maximum rows that one database read scans."""
 _WAKE_BATCH: Final = 16
-"""Readers to wake in one turn of the event loop: about 1 ms."""
+"""Readers to wake in one iteration of the event loop: about 1 ms."""
 _PAUSE_FACTOR: Final = 4
-"""The event loop spends a fifth of its time on streams, at most."""
+"""Pause per second of work: the event loop spends at most a fifth of its time on streams."""
 _MAX_LOGGED_IDS: Final = 10_000
 _KEEP_ALIVE_SECONDS: Final = 15.0
-"""Silence before an `alive` event."""
+"""Seconds of silence before an `alive` event."""
 _SEND_TIMEOUT_SECONDS: Final = 30.0
-"""A client that takes longer to receive data is disconnected."""
+"""Seconds after which a client that does not receive data is disconnected."""
 _READ_BYTES: Final = 65_536
-"""Bytes per read; also about what a slow client keeps in memory."""
+"""Bytes per read. A slow client keeps about this much in memory."""
 
 LOST: Final = (
     "events after this one have expired (health_monitoring.retention); "
@@ -66,7 +66,7 @@ class Feed:
     Args:
         store: The store of the log; the feed sets its ``on_commit``.
         on_drop: Called with ``SUBSCRIBER`` and a count when text deltas are dropped.
-        max_recent: Events kept in memory while there are readers.
+        max_recent: Maximum events kept in memory while there are readers.
         batch_seconds: Seconds in which events are collected before readers wake.
         clock: A monotonic clock, in seconds.
         sleep: Sleeps on that clock.
@@ -89,15 +89,15 @@ class Feed:
         self.clock = clock
         self._sleep = sleep
         self._lines: list[LogLine] = []
-        """Consecutive by sequence number; the last one is at ``_head``, if there is any."""
+        """The recent events, consecutive by sequence number. The last one is at ``_head``."""
         self._head = Place(0, "")
         self._released_seq = 0
-        """Readers may read up to this sequence number; later events wait for the next wakeup."""
+        """The sequence number up to which readers may read. Later events wait for the next wakeup."""
         self._readers: set[Reader] = set()
         self._logged_ids: set[str] = set()
         """Ids of text deltas that are in the log, until the bus delivers them as well."""
         self._slices: dict[tuple[StreamFilter, int], LogSlice] = {}
-        """Cache since the last wakeup: readers at the same position share a slice."""
+        """Slices since the last wakeup. Readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
         self._next_wakeup_at = float("-inf")
         self.is_closed = False
@@ -133,7 +133,7 @@ class Feed:
             StoreError: The database failed.
         """
         self._store.on_commit(self.add_committed)
-        place = await self.find_place()
+        place = await self.find_position()
         if place is not None and place.seq > self._head.seq:
             self._head = place
 
@@ -169,7 +169,7 @@ class Feed:
                 reader.request_keep_alive()
 
     def close(self) -> None:
-        """End all streams, also those of stalled clients; later readers end at once."""
+        """End all streams, including those of stalled clients. Later readers end immediately."""
         self.is_closed = True
         if self._wakeup is not None:
             self._wakeup.cancel()
@@ -179,9 +179,9 @@ class Feed:
             else:
                 reader.disconnect()
 
-    async def find_place(self, event_id: str | None = None) -> Place | None:
+    async def find_position(self, event_id: str | None = None) -> Place | None:
         """
-        Return the position of an event in the log, or None; without an id, the end of the log.
+        Return the position of an event in the log, or None. Without an id, return the end of the log.
 
         Raises:
             StoreError: The database failed.
@@ -190,12 +190,12 @@ class Feed:
 
     def open(self, event_filter: StreamFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
-        Open a reader. The caller has to ``close`` it.
+        Open a reader. The caller must ``close`` it.
 
         Args:
             event_filter: The events to read.
             after: The position to start after; the end of the log by default.
-            capacity: Text deltas that may wait.
+            capacity: Maximum text deltas that may wait.
         """
         if not self._readers:
             self._released_seq = self._head.seq
@@ -259,7 +259,7 @@ class Feed:
     # -- wakeups --------------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
-        """Schedule a wakeup of the readers, ``batch_seconds`` after the last one; of many readers, later."""
+        """Schedule a wakeup of the readers ``batch_seconds`` after the last one; later for many readers."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
             self._wakeup = loop.call_at(max(loop.time(), self._next_wakeup_at), self._wake_all)
@@ -285,7 +285,7 @@ class Feed:
 
     async def read_next(self, event_filter: StreamFilter, after: int, limit: int) -> LogSlice:
         """
-        Return the next slice for a reader at ``after``, which is before `released_seq`. It may be empty.
+        Return the next slice for a reader at ``after``, which precedes `released_seq`. It may be empty.
 
         Raises:
             StoreError: The slice is not in memory, and the database failed.
@@ -334,7 +334,7 @@ class Reader:
     # -- for the feed ---------------------------------------------------------------------------
 
     def offer(self, after: int, text: bytes) -> int:
-        """Queue a text delta; return the number of dropped ones."""
+        """Queue a text delta, and return the number of dropped deltas."""
         dropped_count = 0
         if len(self._transient) >= self._capacity:
             self._transient.popleft()
@@ -354,14 +354,15 @@ class Reader:
         self.wake()
 
     def end(self) -> None:
-        """Make ``read`` return None from now on."""
+        """Make ``read`` return None."""
         self._is_ended = True
         self.wake()
 
     def disconnect(self) -> None:
         """Disconnect a stalled client, without the end of its stream."""
         self._is_ended = True
-        on_disconnect, self.on_disconnect = self.on_disconnect, None  # once: it takes several turns
+        on_disconnect, self.on_disconnect = self.on_disconnect, None
+        # Abort only once, because it takes several iterations.
         if on_disconnect is not None:
             on_disconnect()
 
@@ -383,7 +384,7 @@ class Reader:
 
     async def read(self) -> bytes | None:
         """
-        Wait for the next data and return it; None at the end of the stream.
+        Wait for the next data, and return it; None at the end of the stream.
 
         Raises:
             StoreError: The database failed.
@@ -393,7 +394,7 @@ class Reader:
             if self.place < self._feed.released_seq:
                 batch = await self._feed.read_next(self.event_filter, self.place, _READ_BYTES)
                 self.place = batch.through
-                piece = (reset_block(LOST) if batch.has_gap else b"") + self._merge(batch)
+                piece = (format_reset(LOST) if batch.has_gap else b"") + self._merge(batch)
             elif self._transient and self._transient[0][0] <= self.place:
                 piece = self._merge(LogSlice(self.place))
             elif self._is_keep_alive_due:
@@ -431,17 +432,17 @@ class Reader:
 
     def _keep_alive(self) -> bytes:
         head = self._feed.head
-        # All earlier events were scanned, so a client that resumes need not scan them again.
+        # All earlier events were scanned, so a resuming client need not scan them again.
         resume_id = head.event_id if head.seq == self.place else ""
         # A named event with data, because browsers do not expose comments to scripts.
-        return b"event: alive\ndata: {}\n" + id_line(resume_id) + b"\n"
+        return b"event: alive\ndata: {}\n" + format_id_line(resume_id) + b"\n"
 
 
-def id_line(event_id: str) -> bytes:
+def format_id_line(event_id: str) -> bytes:
     """Return the line with the id to resume after."""
     return f"id: {event_id}\n".encode() if event_id and event_id.isprintable() else b""
 
 
-def reset_block(reason: str) -> bytes:
-    """Return the event that says that earlier events may be missing, and why."""
+def format_reset(reason: str) -> bytes:
+    """Return an event which states that earlier events may be missing, and why."""
     return b"event: reset\ndata: %b\n\n" % orjson.dumps({"reason": reason})

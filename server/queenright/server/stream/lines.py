@@ -19,7 +19,7 @@ _SLICE_ROWS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """Selects events; None matches all."""
+    """Selects events. None matches all."""
 
     types: frozenset[EventType] | None = None
     agent: str | None = None
@@ -65,7 +65,7 @@ class LogSlice:
     """Sequence numbers and texts of the matching events."""
     size: int = 0
     has_gap: bool = False
-    """Events before the slice have expired."""
+    """Whether events before the slice have expired."""
 
     def add(self, seq: int, text: bytes) -> None:
         """Add a matching event."""
@@ -74,12 +74,12 @@ class LogSlice:
 
     @functools.cached_property
     def text(self) -> bytes:
-        """All texts, joined."""
+        """The concatenated texts."""
         return b"".join(text for _, text in self.parts)
 
 
 def select_lines(lines: Iterable[LogLine], event_filter: StreamFilter, after: int, limit: int) -> LogSlice:
-    """Select the matching events of ``lines``, which start after ``after``; about ``limit`` bytes."""
+    """Select about ``limit`` bytes of the matching events of ``lines``, which start after ``after``."""
     batch = LogSlice(after)
     for line in lines:
         batch.through = line.seq
@@ -93,7 +93,7 @@ def select_lines(lines: Iterable[LogLine], event_filter: StreamFilter, after: in
 def read_log_slice(
     conn: Connection, event_filter: StreamFilter, after: int, through: int, limit: int
 ) -> LogSlice:
-    """Read the matching events of a part of the log: about ``limit`` bytes, and a limited number."""
+    """Read the matching events of a part of the log, limited in number and to about ``limit`` bytes."""
     begins = log_begins(conn)
     batch = LogSlice(max(after, begins), has_gap=after < begins)
     after = batch.through
@@ -118,7 +118,7 @@ def read_log_slice(
 
 
 def format_event(event: AgentEvent, *, event_id: str | None) -> bytes:
-    """Format an event as a server-sent event; with an id, a client can resume after it."""
+    """Format an event as a server-sent event. With an id, a client can resume after it."""
     head = f"event: {event.type.value}\n"
     if event_id and event_id.isprintable():
         head += f"id: {event_id}\n"

@@ -1,1 +1,1 @@
-"""Convert the telemetry of agents into events: dialects read records, the assembler makes events of them."""
+"""Convert the telemetry of agents into events: dialects read records, the assembler creates events."""

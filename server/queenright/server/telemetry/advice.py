@@ -1,4 +1,4 @@
-"""Tell the sender of incomplete telemetry which settings to change. Pure."""
+"""Advice for senders of incomplete telemetry: the settings to change. Pure."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _CONTENT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Something that a source does not send, and the setting that adds it."""
+    """A problem of a source's telemetry, and the setting that fixes it."""
 
     missing: str
     remedy: str
 
 
-def advice_for(source: Source) -> list[Advice]:
-    """Return what is missing, the most serious first; empty if everything is there."""
+def list_advice(source: Source) -> list[Advice]:
+    """Return the problems of a source, the most serious first."""
     advice = [
         Advice(f"rejected: {format_count(count, 'record')} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()

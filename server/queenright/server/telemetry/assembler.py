@@ -1,8 +1,8 @@
 """
 The assembler: turns observations of any source into events.
 
-It decides which agent an observation belongs to and when a run starts and ends. A piece of work counts once,
-however many records report it.
+It decides which agent an observation belongs to, and when a run starts and ends. Work counts once, however
+many records report it.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from queenright.server.telemetry.runs import (
     Trace,
     TraceCache,
     TracedRun,
-    candidate_name,
-    restored_name,
+    rank_name,
+    rank_restored_name,
 )
 from queenright.server.telemetry.unusable import UnusedReason
 from queenright.server.telemetry.values import seconds_of
@@ -53,7 +53,7 @@ _START_EVENTS: Final = {
     ObservationKind.RESOURCE: EventType.RESOURCE_REPORTED,
     ObservationKind.BREAKER: EventType.BREAKER_REPORTED,
 }
-"""The event for work that started, or for something that has no duration."""
+"""The event for the start of work, or for something without a duration."""
 
 
 RUN_END_HOLD_SECONDS: Final = 60.0
@@ -61,13 +61,14 @@ RUN_END_HOLD_SECONDS: Final = 60.0
 UNSEEN_TOOL_HOLD_SECONDS: Final = 15.0
 """Seconds to wait for the span of a tool call that messages mention."""
 CLOCK_TOLERANCE_NS: Final = 100_000_000
-"""Nanoseconds by which work may end after the span around it: clocks differ."""
+"""Nanoseconds by which work may end after its enclosing span, because clocks differ."""
 _MAX_ANCESTORS: Final = 16
-"""Ancestors of a span that are looked up in its request."""
+"""Maximum ancestors of a span to look up in its request."""
 _MAX_SAMPLED: Final = 64
 _MAX_SAMPLED_PER_KIND: Final = 2
 """
-Observations of each process and kind that are inspected for `Part`; each costs a tenth of decoding it.
+Maximum observations per process and kind that are inspected for `SourceData`. Each costs a tenth of its
+decoding.
 """
 _STEP_KEYS: Final = ("error_type", "error", "duration")
 """Fields of a model call that its step event repeats."""
@@ -79,7 +80,7 @@ class Assembler:
     State between requests, all of it bounded. Not thread-safe.
 
     Args:
-        max_traces: Traces to remember; the least recently seen are dropped.
+        max_traces: Maximum traces to remember. The least recently seen are dropped.
         prices: Prices for model calls that do not report their cost.
     """
 
@@ -91,9 +92,9 @@ class Assembler:
         self.lost_spans = LostSpans()
         self.loose_runs = LooseRuns()
         self.pending_ends = HeldRuns()
-        """Runs that end unless more of them arrives."""
+        """Runs that end unless more of their records arrive."""
         self.pending_answers = HeldRuns()
-        """Runs whose messages mention tool calls; their spans may still arrive."""
+        """Runs whose messages mention tool calls. The spans of these calls may still arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
@@ -102,7 +103,7 @@ class Assembler:
         Raises:
             StillStoringError: Another request is storing one of the records.
         """
-        # Sorted by end, inner spans first: a root must not end a run before the records of its work are
+        # Sort by end, inner spans first, so that a root does not end a run before the records of its work are
         # added.
         observations += self.lost_spans.pop_due(now, self.duplicates, batch)
         observations.sort(key=_sort_key)
@@ -149,10 +150,10 @@ class _Assembly:
         self._compared_runs: set[tuple[int, bytes]] = set()
         """Runs and traces whose names were already compared with the rest of the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
-        """The end and failure of a run whose outermost span arrived before anything inside it."""
+        """The end and failure of runs whose outermost span arrived before its children."""
 
     def release_held(self) -> None:
-        """End the runs that received nothing more, and emit their pending observations."""
+        """End held runs that received nothing more, and emit their pending observations."""
         for run, observation in self._pending_answers.pop_due(self._now):
             self._batch.on_undo(partial(self._pending_answers.hold, run, observation, self._now))
             self._emit_answered_calls(run, observation)
@@ -162,7 +163,7 @@ class _Assembly:
                 self._end_run(run, observation)
 
     def add(self, observation: Observation) -> TracedRun | None:
-        """Process one observation; return its run, or None if the observation is not used."""
+        """Process one observation. Return its run, or None if the observation is not used."""
         batch = self._batch
         if observation.kind is None:
             batch.ignore(observation.process, observation.library, UnusedReason.NO_AGENT_WORK)
@@ -186,7 +187,7 @@ class _Assembly:
             batch.accepted += 1
             session = self._sessions.get(observation.client, observation.session)
             run = session.run
-            # Otherwise the session would treat the same records as duplicates when they are sent again.
+            # Otherwise the session would treat retried records as duplicates.
             ended_at = None if run.open else run.ended_at
             forget = partial(self._sessions.reset, observation.client, observation.session, run.agent_id)
             batch.on_undo(partial(forget, ended_at=ended_at, has_failed=run.has_failed))
@@ -207,7 +208,7 @@ class _Assembly:
             self._begin_run(run, observation)
             run.last_at = max(run.last_at, observation.end or observation.start)
         elif observation.kind is ObservationKind.AGENT and not observation.is_own:
-            # An agent of another framework inside one of ours is part of its work.
+            # An agent of another framework inside one of Queenright's runs is part of its work.
             batch.ignore(observation.process, observation.library, UnusedReason.SAME_WORK)
             return None
         batch.identities.add(observation.identity)
@@ -229,7 +230,7 @@ class _Assembly:
         return run
 
     def _is_duplicate(self, observation: Observation) -> bool:
-        """Return whether a record arrived before, or reports the start of work that has ended."""
+        """Return whether a record has arrived before, or reports the start of ended work."""
         identities, is_stored = self._batch.identities, self._duplicates.is_stored
         if observation.identity in identities or is_stored(observation.identity):
             return True
@@ -261,7 +262,7 @@ class _Assembly:
             run = TracedRun("", session, incarnation, has_own_session=bool(observation.session))
             if (former_name := self._traces.pop_restored_name(incarnation, session)) is not None:
                 run.agent_id, run.session_id = former_name
-                run.first_name, run.name = run.agent_id, restored_name(run.agent_id, observation.process)
+                run.first_name, run.name = run.agent_id, rank_restored_name(run.agent_id, observation.process)
                 run.has_own_session = run.session_id != trace.id
             if is_loose:
                 run.is_loose = True
@@ -288,19 +289,19 @@ class _Assembly:
         if key in self._compared_runs:
             return
         self._compared_runs.add(key)
-        name, session = candidate_name(observation), observation.session
+        name, session = rank_name(observation), observation.session
         for other in self._get_trace_spans(observation):
             if other.kind is None or other.is_own or not _matches_session(other, run, session):
                 continue
-            name = max(name, candidate_name(other))
+            name = max(name, rank_name(other))
             session = session or other.session
         agent, is_better = run.agent_id, name > run.name
         if not agent:
             run.first_name = name[3]
-            agent = self._traces.usual_name(run.incarnation_id, name[3])
+            agent = self._traces.find_usual_name(run.incarnation_id, name[3])
         elif is_better:
             agent = name[3]
-            self._traces.note_name(run.incarnation_id, run.first_name, agent)
+            self._traces.record_rename(run.incarnation_id, run.first_name, agent)
         named_session = not run.has_own_session and bool(session)
         if named_session:
             trace.runs.pop(run.session_id, None)
@@ -317,12 +318,12 @@ class _Assembly:
         session: str,
         origin: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Rename a run and its session; emit an event under each name if they had names before."""
+        """Rename a run and its session. If they had names before, emit an event under each name."""
         former = {"former_agent_id": run.agent_id, "former_session_id": run.session_id}
         data = {"agent_id": agent, "session_id": session, **origin}
         is_renamed = run.agent_id and (agent, session) != (run.agent_id, run.session_id)
         if is_renamed:
-            self._batch.on_undo(run.name_restorer())
+            self._batch.on_undo(run.create_name_restorer())
             self._emit(EventType.AGENT_RENAMED, run, observation, data)
         run.agent_id, run.session_id = agent, session
         if is_renamed:
@@ -343,7 +344,7 @@ class _Assembly:
         run = self._own_runs.get(key)
         if run is None:
             if observation.trace_id:
-                # Unnamed spans in this trace, such as a model client's, belong to this agent.
+                # Unnamed spans in this trace, such as those of a model client, belong to this agent.
                 trace = self._traces.get(observation.trace_id, observation.process)
                 run = trace.own_run(observation.agent, observation.session, incarnation)
             else:
@@ -353,10 +354,10 @@ class _Assembly:
 
     def _is_new_work(self, run: TracedRun, observation: Observation) -> bool:
         """
-        Return whether work of another framework was not counted before, and record its id.
+        Return whether work of another framework has not been counted yet, and record its id.
 
-        Two instrumentations of one call, such as the framework's and the model client's, make two spans:
-        nested or side by side. The first to start and the first to end count.
+        Two instrumentations of one call, such as those of the framework and of the model client, create two
+        spans, nested or adjacent. The first start and the first end count.
         """
         if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
@@ -416,16 +417,16 @@ class _Assembly:
             return
         trace = self._traces.find(observation.trace_id, observation.process)
         if trace is None:
-            self._traces.note_root(observation, observation.failure)
+            self._traces.record_root(observation, observation.failure)
             return
         for run in list(trace.open_runs()):
             if run.is_loose:
                 self._hold_end(run, observation)
-            elif run.began_at <= observation.end:  # else it created the agent, before the run
+            elif run.began_at <= observation.end:  # otherwise the span created the agent, before the run
                 self._end_run(run, observation)
 
     def _hold_end(self, run: TracedRun, observation: Observation) -> None:
-        """End a run unless more of it arrives."""
+        """End a run unless more of its records arrive."""
         pending = self._pending_ends.get(run)
         self._pending_ends.hold(
             run,
@@ -448,7 +449,7 @@ class _Assembly:
         run.own_failure, run.has_failed = own_failure, bool(failure)
         if run.agent_id not in (run.first_name, run.name[3]):
             # Its name was guessed from earlier runs, and no record has confirmed it.
-            self._traces.note_name(run.incarnation_id, run.first_name, run.first_name)
+            self._traces.record_rename(run.incarnation_id, run.first_name, run.first_name)
         kind = EventType.EXECUTION_FAILED if failure else EventType.EXECUTION_COMPLETED
         if observation.data.get("waiting_reason") == WaitingReason.PAUSED:
             kind = EventType.EXECUTION_PAUSED
@@ -469,10 +470,10 @@ class _Assembly:
             self._end_run(run, observation)
             return
         if failure := observation.failure:
-            run.note_outcome(failure, observation.end)
+            run.record_outcome(failure, observation.end)
         trace = self._traces.get(observation.trace_id, observation.process)
         if observation.agent and not observation.is_outermost and not trace.open_agents:
-            # An agent inside another agent or a workflow: the outer one may continue.
+            # The agent is inside another agent or a workflow, which may continue.
             self._hold_end(run, observation)
 
     def _end_step(self, run: TracedRun, observation: Observation) -> None:
@@ -486,8 +487,8 @@ class _Assembly:
         run.last_llm = observation.span_id.hex()
         self._emit(EventType.LLM_CALL_COMPLETED, run, observation, observation.data)
         if not run.is_own:
-            run.note_outcome(observation.failure, observation.end)
-            # Other frameworks have no steps: each model turn is one.
+            run.record_outcome(observation.failure, observation.end)
+            # Other frameworks have no steps, so each model turn is one.
             step: dict[str, Any] = {
                 key: observation.data[key] for key in _STEP_KEYS if key in observation.data
             }
@@ -496,7 +497,7 @@ class _Assembly:
             self._await_answer(run, observation)
 
     def _await_answer(self, run: TracedRun, observation: Observation) -> None:
-        """Emit the wait for the user if a model turn asks a question; the next work of the run ends it."""
+        """Emit a wait for the user if a model turn asks a question. The next work of the run ends it."""
         if observation.end < run.outcome_at or not may_name_question_tool(observation.response_messages):
             return
         calls = find_tool_calls(observation.response_messages)[0]
@@ -533,7 +534,9 @@ class _Assembly:
             self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, data, at=at)
 
     def _end_tool_call(self, run: TracedRun, observation: Observation) -> None:
-        observation.data["turn"] = run.turn_of(observation.span_id.hex(), observation.start, observation.end)
+        observation.data["turn"] = run.assign_turn(
+            observation.span_id.hex(), observation.start, observation.end
+        )
         self._emit(EventType.TOOL_CALL_COMPLETED, run, observation, observation.data)
 
     def _emit(
@@ -571,7 +574,7 @@ class _Assembly:
         """
         Add the price of a model call, if the table has one.
 
-        Calls of a client that reports costs are not priced: the cost may arrive in a later record.
+        Calls of a client that reports costs are not priced, because the cost may arrive in a later record.
         """
         if "cost_usd" in data or observation.client in COST_REPORTING_CLIENTS or not self._prices:
             return data
@@ -581,7 +584,7 @@ class _Assembly:
 
 
 def _work_key(observation: Observation) -> str:
-    """Return a key for the kind of work; each tool is a separate kind."""
+    """Return a key for the kind of work. Each tool is a separate kind."""
     return (
         f"{observation.kind} {observation.data['tool']}"
         if observation.kind is ObservationKind.TOOL

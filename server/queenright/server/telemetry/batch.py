@@ -1,4 +1,4 @@
-"""The result of reading one request or hook call: events, and records that were not used."""
+"""The result of one request or hook call: events, and counts of records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenright.server.telemetry.unusable import UnusableRecordError, UnusedReas
 from queenright.server.telemetry.values import number_events
 
 MAX_EVENTS: Final = 1_024
-"""Events that are stored at once; a longer request is stored in several batches."""
+"""Maximum events per transaction. A longer request is stored in several batches."""
 
 _MAX_REASONS: Final = 5
 
@@ -26,25 +26,24 @@ class Batch:
 
     events: list[AgentEvent] = field(default_factory=list)
     renames: list[AgentEvent] = field(default_factory=list)
-    """Renames. They precede the other events, which use the new names."""
+    """Rename events. They precede the other events, which use the new names."""
     accepted: int = 0
     ignored: int = 0
     rejected: int = 0
     rejected_total: int = 0
     """Records rejected before the last `clear`."""
     sources: Sources = field(default_factory=Sources)
-    """What each sender sent, and what was not used."""
+    """Statistics of each sender in this batch."""
     reasons: list[str] = field(default_factory=list)
     report_intervals: dict[str, float | None] = field(default_factory=dict)
-    """By incarnation id: the seconds after which the process reports its open work again; None if it does
-    not."""
+    """Seconds between reports of open work, by incarnation id; None if the process does not report it."""
     identities: set[bytes] = field(default_factory=set)
     """Identities of the accepted records."""
     _before: list[tuple[TracedRun, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
     def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
-        """Count a record that cannot be used. The response contains the first few reasons."""
+        """Count a rejected record. The response contains the first few reasons."""
         self.rejected += 1
         self.sources.for_process(process, scope).rejected[error.fault] += 1
         self.add_reason(str(error))
@@ -69,7 +68,7 @@ class Batch:
         self._on_undo.append(forget)
 
     def undo(self) -> None:
-        """Revert all state changes: the events were not stored, and the sender may send them again."""
+        """Revert all state changes, because the events were not stored and the sender may retry."""
         for run, was_open, ended_at in reversed(self._before):
             run.open, run.ended_at = was_open, ended_at
         for forget in reversed(self._on_undo):

@@ -1,4 +1,4 @@
-"""Match records of the same call: by its id, or by its content and time."""
+"""Match records of the same call, by its id or by its content and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_CALLS: Final = 64
 _BEFORE_RESTART: Final = "before"
 """The source of calls that were restored after a restart."""
 _SLACK_NS: Final = 2_000_000
-"""Nanoseconds: clients round their times to milliseconds."""
+"""Tolerance in nanoseconds, because clients round times to milliseconds."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,18 +29,18 @@ class Call:
     has_failed: bool = False
     """Whether a source reported its end as a failure."""
     subagent: str = ""
-    """The id of the sub-agent that made it, if a source reported one."""
+    """The id of the sub-agent that made the call, if a source reported one."""
     has_cost: bool = False
     """Whether a source reported its cost."""
     unpriced_tokens: int = 0
-    """The tokens of a model call that was reported without its cost."""
+    """The tokens of a model call that was reported without a cost."""
     tool: str = ""
     arguments: str | None = None
     """The hash of a tool's arguments, if a source reported them."""
     effect: str | None = None
     """The effect of the call, if its arguments show it."""
     sources: set[tuple[str, bool]] = field(default_factory=set)
-    """The sources that reported it, each with whether it reported the end."""
+    """The sources that reported the call, each with whether it reported the end."""
 
 
 class Calls:
@@ -49,7 +49,8 @@ class Calls:
 
     Records with a call id match by id. Without ids (a log record and a span of one model call), two records
     are the same call if they come from different sources and at least half of the shorter one overlaps the
-    other: a session has one model call at a time. Tool calls must also have the same tool and arguments. A
+    other, because a session has one model call at a time. Tool calls must also have the same tool and
+    arguments. A
     source that reports starts also reports ends; among equal calls, the oldest open one ends.
     """
 
@@ -58,7 +59,7 @@ class Calls:
             ObservationKind.LLM: {},
             ObservationKind.TOOL: {},
         }
-        """By kind and id, the oldest first."""
+        """The calls by kind and id, oldest first."""
         self._open: dict[ObservationKind, int] = {ObservationKind.LLM: 0, ObservationKind.TOOL: 0}
         """How many have not ended."""
         self._sources: set[str] = set()
@@ -105,13 +106,13 @@ class Calls:
         return self._open[kind] > 0
 
     def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
-        """Return the newest open call of a tool with these arguments, except the ids in ``but``."""
+        """Return the newest open call of a tool with these arguments, excluding the ids in ``but``."""
         for call in reversed(self._calls[ObservationKind.TOOL].values()):
             if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
                 return call
         return None
 
-    def newest_open(self) -> Call | None:
+    def find_newest_open(self) -> Call | None:
         """Return the newest open tool call."""
         return next(
             (call for call in reversed(self._calls[ObservationKind.TOOL].values()) if not call.end), None
@@ -130,16 +131,20 @@ class Calls:
             return self._calls[kind].get(observation.call)
         if len(self._sources) == 1 and not self._open[kind]:
             return None  # the only source has reported the ends of all calls
-        alike = reversed(self._calls[kind].values())
+        similar_calls = reversed(self._calls[kind].values())
         end_report = (observation.source, True)
         if kind is ObservationKind.TOOL:
-            same = [call for call in alike if _is_same_work(call, observation)]
+            same = [call for call in similar_calls if _is_same_work(call, observation)]
             started_calls = [call for call in same if (observation.source, False) in call.sources]
             if observation.end and started_calls:
                 return next((call for call in reversed(started_calls) if not call.end), started_calls[-1])
-            alike = iter([call for call in same if call not in started_calls])
+            similar_calls = iter([call for call in same if call not in started_calls])
         return max(
-            (call for call in alike if end_report not in call.sources and _overlaps(call, observation)),
+            (
+                call
+                for call in similar_calls
+                if end_report not in call.sources and _overlaps(call, observation)
+            ),
             key=lambda call: _overlap(call, observation),
             default=None,
         )
@@ -156,7 +161,7 @@ def _is_same_work(call: Call, observation: Observation) -> bool:
 
 
 def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
-    """Return start and end of both on one clock; an open call lasts until the other ends."""
+    """Return the start and end of both on one clock. An open call lasts until the other ends."""
     clock_shift = (
         0
         if observation.clock_shift is None or call.clock_shift is None

@@ -1,4 +1,4 @@
-"""The dialect of a coding agent: how to read its records and answer its hooks."""
+"""The dialect of a coding agent: reads its records and creates responses to its hooks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 
 ReadLog = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Takes a log record's attributes, its process and its time in nanoseconds; raises UnusableRecordError."""
+"""Reads a log record from its attributes, process and time in nanoseconds. Raises UnusableRecordError."""
 ReadHook = Callable[[Mapping[str, Any], Process, int], Observation | None]
-"""Takes the JSON of a hook call, its process and its arrival in nanoseconds; raises UnusableRecordError."""
+"""Reads a hook call from its JSON, process and arrival in nanoseconds. Raises UnusableRecordError."""
 InstructionAnswer = Callable[[str, str, str], dict[str, Any]]
-"""Takes a hook event, an instruction's kind and message; returns the answer that delivers it, or {}."""
+"""Returns the response to a hook event that delivers an instruction (kind, message), or {}."""
 PermissionAnswer = Callable[[str, str], dict[str, Any]]
-"""Takes a decision, ``allow`` or ``deny``, and a message for the model; returns the answer to the hook."""
+"""Returns the response to a hook for a decision, ``allow`` or ``deny``, and a message for the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,17 +25,17 @@ class Client:
     """A coding agent."""
 
     name: str
-    """Used in session names and in the path of its hooks."""
+    """Name in session names and in the path of the hooks."""
     log_scope: str
     read_log: ReadLog
     read_hook: ReadHook
     instruction_answer: InstructionAnswer
     span_scope: str = ""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The span attributes from which each of our fields is read."""
+    """The span attributes from which each field is read."""
     spans: Mapping[str, ObservationKind] | None = None
     """The kinds of its spans, by span name."""
     reports_cost: bool = False
-    """Whether its log reports the cost of each model call, so the price table is not used."""
+    """Whether its log reports the cost of each model call, so that the price table is not used."""
     permission_answer: PermissionAnswer | None = None
-    """Answers a permission request; None if the client accepts no answer."""
+    """Creates the response to a permission request; None if the client accepts no answer."""

@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import ObservationKind
-from queenright.server.telemetry.observation import Observation, failure_in
+from queenright.server.telemetry.observation import Observation, read_failure
 from queenright.server.telemetry.process import client_name, origin_of
 from queenright.server.telemetry.runs import TracedRun
 
@@ -23,11 +23,11 @@ MAX_MCP_CHANGES: Final = 64
 ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
 _MAX_TRANSIT: Final = 30 * 1_000_000_000
-"""Nanoseconds that exporters take to send a record."""
+"""Maximum nanoseconds that exporters take to send a record."""
 _PROMPT_SPREAD_NS: Final = 5 * 1_000_000_000
-"""Nanoseconds within which two sources report the same prompt; not all of them give its id."""
-_ENDS_WAIT: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
-"""Events that end a wait, as they show that the worker works."""
+"""Nanoseconds within which two sources report the same prompt. Not all sources have its id."""
+_WAIT_ENDS: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
+"""Events that end a wait, because they show that the worker works."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class PlannedEvent:
 
 class ClientSession:
     """
-    One session. Converts its records into changes, once each, in any order of arrival.
+    One session. Converts each of its records into changes once, in any order of arrival.
 
-    Few coding agents report when a model call starts; it is inferred from a prompt and from the end of the
-    last tool call.
+    Few coding agents report when a model call starts. The start is inferred from a prompt and from the end of
+    the last tool call.
     """
 
     def __init__(self, run: TracedRun) -> None:
@@ -68,21 +68,21 @@ class ClientSession:
         self._prompt_sources: set[str] = set()
         """The sources that reported the last prompt."""
         self._clock_lead = 0
-        """How far the client's clock is ahead of ours, in nanoseconds; a lower bound."""
+        """Nanoseconds by which the client's clock is ahead of the service's; a lower bound."""
         self._is_turn_over = False
-        """Whether the last turn has ended; later work is by sub-agents."""
+        """Whether the last turn has ended. Later work is that of sub-agents."""
         self._last = 0
-        """The time of its latest activity; older records do not change its current state."""
+        """The time of the latest activity. Older records do not change the current state."""
         self._is_model_pending = False
         self._model_asked_at = 0
         self._requests: dict[bytes, _Request] = {}
         """Open permission requests, by identity."""
         self._failure: dict[str, Any] = {"error_type": "error"} if run.has_failed else {}
-        """The failure of its last model call, if it failed."""
+        """The failure of the last model call, if it failed."""
         self._answered_at = run.ended_at if run.has_failed else 0
-        """The end of its last model call."""
+        """The end of the last model call."""
         self._continued_calls: dict[str, Call | Observation] = {}
-        """Calls that continue after their first answer; or the end of one, if it arrived first."""
+        """Calls that continue after their first answer, or the end of such a call if it arrived first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """Data of open tool calls, by call id."""
         self._mcp_changes: list[PlannedEvent] = []
@@ -90,10 +90,10 @@ class ClientSession:
 
     def update_name(self, observation: Observation) -> str:
         """
-        Return the agent's name, from all records up to this one.
+        Update the agent's name from a record, and return it.
 
-        Each source knows some parts of the name. The first value of a part wins, so an agent that changes its
-        folder keeps its name.
+        Each source knows some parts of the name. The first value of a part is kept, so an agent that changes
+        its folder keeps its name.
         """
         if not self._owner or observation.process.owner.count("@") > self._owner.count("@"):
             self._owner = observation.process.owner
@@ -106,7 +106,7 @@ class ClientSession:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return the session's user and repository, if they are known."""
+        """Return the session's known user and repository."""
         return origin_of(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
@@ -141,7 +141,7 @@ class ClientSession:
         call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended_at)
         call.has_failed |= "error_type" in data
         if kind is ObservationKind.LLM and not data.get("amends"):
-            call.unpriced_tokens = _tokens_of(data)
+            call.unpriced_tokens = _count_tokens(data)
         call.has_cost |= "cost_usd" in data
         if data.get("amends"):
             return
@@ -149,20 +149,20 @@ class ClientSession:
             self._is_model_pending and kind is ObservationKind.LLM and at < self._model_asked_at
         )
         if kind is ObservationKind.LLM and at >= self._answered_at:
-            self._failure, self._answered_at = failure_in(data), at
+            self._failure, self._answered_at = read_failure(data), at
 
     def _adjust_clock(self, observation: Observation, now: int) -> None:
         """
-        Shift the times of a record by the lead of its client's clock.
+        Subtract the lead of the client's clock from the times of a record.
 
-        Nothing arrives before it happens, so the fastest record shows the lead. A clock that is behind looks
-        like slow delivery and is not corrected.
+        No record arrives before it happens, so the fastest record shows the lead. A clock that is behind
+        looks like slow delivery and is not corrected.
         """
         at = observation.end or observation.start
         if at == now:
-            return  # a hook call without a time uses our clock
+            return  # a hook call without a time uses the service's clock
         if self._clock_lead > 2 * _MAX_TRANSIT and 0 <= now - at < _MAX_TRANSIT:
-            self._clock_lead = 0  # the clock was corrected: with the lead, this record would be late
+            self._clock_lead = 0  # the client's clock was corrected: with the lead, this record would be late
         self._clock_lead = max(self._clock_lead, at - now)
         observation.clock_shift = self._clock_lead
         if self._clock_lead:
@@ -170,7 +170,8 @@ class ClientSession:
             observation.end -= self._clock_lead if observation.end else 0
             ended_at = self.run.ended_at
             if observation.end and not self.run.open and 0 < observation.end - ended_at < _MAX_TRANSIT:
-                # The end came from a hook and has our time; this one is late by its delivery time at most.
+                # The end came from a hook with the service's time. This record is late by at most its
+                # delivery time.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
     def apply(self, observation: Observation, now: int) -> Iterator[PlannedEvent]:
@@ -185,10 +186,10 @@ class ClientSession:
             return
         if not self.run.open:
             if self.run.ended_at and observation.start <= self.run.ended_at:
-                # Late work counts, but does not reopen the session.
+                # Late work is counted, but does not reopen the session.
                 yield from self._apply_work(observation, at)
                 if bool(self._failure) != self.run.has_failed:
-                    yield self._end_change()
+                    yield self._create_end()
                 return
             self.run.open = True
             start = {"framework": observation.library, "version": observation.version, "start_records": True}
@@ -198,10 +199,10 @@ class ClientSession:
             yield from changes
         is_working = False
         for change in self._apply_work(observation, at):
-            is_working |= change.type in _ENDS_WAIT
+            is_working |= change.type in _WAIT_ENDS
             yield change
         if is_working and self._requests:
-            yield self._wait_change(at)  # another call or a sub-agent is still running
+            yield self._create_wait_change(at)  # another call or a sub-agent is still running
 
     def _apply_work(self, observation: Observation, at: int) -> Iterator[PlannedEvent]:
         is_news = self.run.open and at >= self._last
@@ -221,7 +222,7 @@ class ClientSession:
 
     def _apply_mcp_change(self, observation: Observation, at: int) -> Iterator[PlannedEvent]:
         """
-        Report a change of an MCP server. It is not work: it does not start a session or end a wait.
+        Report a change of an MCP server. It is not work, so it neither starts a session nor ends a wait.
 
         A client connects before its first prompt and disconnects when it exits.
         """
@@ -238,7 +239,7 @@ class ClientSession:
             request_id = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([request_id] if request_id in self._requests else [], at)
         elif is_news and observation.is_of_open_call:
-            call = self._calls.newest_open()
+            call = self._calls.find_newest_open()
             if call is not None and not self._requests:
                 data = observation.data | {"tool": call.tool}
                 self._requests[observation.identity] = _Request(call.id, at, data)
@@ -253,8 +254,8 @@ class ClientSession:
                 self._requests[observation.identity] = _Request("" if call is None else call.id, at, data)
             yield PlannedEvent(EventType.WORKER_WAITING, at, data)
 
-    def _wait_change(self, at: int) -> PlannedEvent:
-        """Return the current wait, or that it no longer waits."""
+    def _create_wait_change(self, at: int) -> PlannedEvent:
+        """Return a change to the current wait, or to no wait."""
         last = next(reversed(self._requests.values()), None)
         return PlannedEvent(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
 
@@ -263,16 +264,16 @@ class ClientSession:
         for identity in answered_ids:
             del self._requests[identity]
         if answered_ids:
-            yield self._wait_change(at)
+            yield self._create_wait_change(at)
 
     def _find_answered_requests(
         self, call: Call, at: int, *, is_decision: bool, is_news: bool
     ) -> list[bytes]:
         """
-        Return the requests that are answered because this call was decided or ended.
+        Return the requests that this record of a call answers, because the call was decided or ended.
 
-        Only hooks report a call before a person is asked; any other record of it is a decision, with a clock
-        that may be behind ours.
+        Only hooks report a call before a person is asked. Any other record of it is a decision, with a clock
+        that may be behind the service's.
         """
         answered_ids = []
         for identity, request in self._requests.items():
@@ -292,22 +293,22 @@ class ClientSession:
     def _apply_turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         is_over = self._turns.get(observation.call) if observation.call else None
         if observation.end:
-            self._note_turn(observation.call, True)
+            self._record_turn(observation.call, True)
             self._requests.clear()
             self._failure = observation.failure or self._failure
             if is_news:
                 self._is_model_pending, self._is_turn_over = False, True
                 yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
-            self._note_turn(observation.call, False)
+            self._record_turn(observation.call, False)
             if is_news:
                 self._is_turn_over = False
                 if self._is_new_prompt(observation):
                     yield PlannedEvent(EventType.CLIENT_INPUT_RECEIVED, at, {})
-                yield from self._ask_model(at)
+                yield from self._begin_model_call(at)
 
     def _is_new_prompt(self, observation: Observation) -> bool:
-        """Return whether a turn begins with a prompt of the user that no other source has reported."""
+        """Return whether a record starts a turn with a user prompt that no other source has reported."""
         if observation.subagent:
             return False
         is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD_NS
@@ -317,7 +318,7 @@ class ClientSession:
         self._prompted_at, self._prompt_sources = observation.start, {observation.source}
         return True
 
-    def _note_turn(self, prompt: str, is_over: bool) -> None:
+    def _record_turn(self, prompt: str, is_over: bool) -> None:
         if not prompt:
             return
         make_room(self._turns, MAX_TURNS)
@@ -326,7 +327,7 @@ class ClientSession:
     def _apply_model_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
         if not observation.end:
             if is_news:
-                yield from self._ask_model(at)
+                yield from self._begin_model_call(at)
                 self._model_asked_at = at
             return
         call, is_new = self._calls.record(observation, ObservationKind.LLM)
@@ -339,7 +340,7 @@ class ClientSession:
                 yield PlannedEvent(EventType.LLM_CALL_COMPLETED, call.end, data)
             return
         call.has_cost = cost is not None
-        call.unpriced_tokens = 0 if call.has_cost else _tokens_of(observation.data)
+        call.unpriced_tokens = 0 if call.has_cost else _count_tokens(observation.data)
         self._calls.end(call, observation.end)
         failure = observation.failure
         if observation.end >= self._answered_at:
@@ -347,19 +348,19 @@ class ClientSession:
         step = failure | {key: observation.data[key] for key in ("duration",) if key in observation.data}
         yield PlannedEvent(EventType.LLM_CALL_COMPLETED, observation.end, observation.data)
         if observation.is_step:
-            # A turn of the model is a step; its tool calls come after it.
+            # A turn of the model is a step, which precedes its tool calls.
             yield PlannedEvent(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
             self.run.last_llm = str(observation.end)
         if observation.end >= self._model_asked_at:
             self._is_model_pending = False
         elif self._is_model_pending:
-            # A late record of an earlier call; the current one is still open.
+            # This is a late record of an earlier call. The current call is still open.
             yield PlannedEvent(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
         if is_news and observation.requested_tools is not None:
             yield from self._start_tools(observation, observation.requested_tools)
 
     def _start_tools(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[PlannedEvent]:
-        """Start the tool calls of a model response; a response without tool calls ends the turn."""
+        """Start the tool calls of a model response. A response without tool calls ends the turn."""
         if not tools:
             yield PlannedEvent(
                 EventType.WORKER_WAITING, observation.end, {"reason": WaitingReason.USER_INPUT.value}
@@ -403,12 +404,12 @@ class ClientSession:
             yield from self._correct_to_failed(call, observation)
             return
         if not is_new:
-            # The call started before the request: either the client decided, or the tool ended.
+            # The call started before the request, so either the client decided or the tool ended.
             is_decision = observation.source != "hook"
             answered_ids = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
             yield from self._end_wait(answered_ids, at)
-        # The start of a call without an id was stored before a restart: its end closes any call of the same
-        # tool.
+        # The start of a call without an id was stored before a restart, so its end closes any call of the
+        # same tool.
         is_begin_unknown = is_new and is_news and not observation.call and observation.end > 0
         data = observation.data | {"call_id": "" if is_begin_unknown else call.id}
         if not observation.end:
@@ -434,17 +435,17 @@ class ClientSession:
         yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, observation.end, data)
         if is_news and not self._calls.is_open(ObservationKind.TOOL):
             if self._is_turn_over and call.subagent:
-                # It is unknown whether the sub-agent continues; its parent waits for a prompt.
+                # It is unknown whether the sub-agent continues. Its parent waits for a prompt.
                 yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
-                yield from self._ask_model(at)
+                yield from self._begin_model_call(at)
 
     def _continue(self, continuation: str, observation: Call | Observation) -> None:
         make_room(self._continued_calls, MAX_CONTINUED)
         self._continued_calls[continuation] = observation
 
     def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[PlannedEvent]:
-        """Correct a call to failed, if the source that reported its end did not know."""
+        """Mark a call as failed if the source that reported its end did not know of the failure."""
         failure = observation.failure
         if not observation.end or not failure or call.has_failed:
             return
@@ -452,7 +453,7 @@ class ClientSession:
         data = {"tool": call.tool, "call_id": call.id, "outcome": ToolOutcome.ERROR.value, "amends": True}
         yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, call.end, data | failure)
 
-    def _ask_model(self, at: int) -> Iterator[PlannedEvent]:
+    def _begin_model_call(self, at: int) -> Iterator[PlannedEvent]:
         if not self._is_model_pending:
             self._is_model_pending, self._model_asked_at = True, at
             self._requests.clear()
@@ -463,16 +464,16 @@ class ClientSession:
             return
         self.run.open, self.run.ended_at = False, at
         self._last = max(self._last, at)
-        yield self._end_change()
+        yield self._create_end()
 
-    def _end_change(self) -> PlannedEvent:
+    def _create_end(self) -> PlannedEvent:
         """Return the end of the session with its known outcome."""
         self.run.has_failed = bool(self._failure)
         kind = EventType.EXECUTION_FAILED if self._failure else EventType.EXECUTION_COMPLETED
         return PlannedEvent(kind, self.run.ended_at, self._failure)
 
 
-def _tokens_of(data: Mapping[str, Any]) -> int:
+def _count_tokens(data: Mapping[str, Any]) -> int:
     return (data.get("input_tokens") or 0) + (data.get("output_tokens") or 0)
 
 
@@ -483,7 +484,7 @@ class SessionCache:
         self._sessions: dict[tuple[str, str], ClientSession] = {}
 
     def get(self, client: str, session: str) -> ClientSession:
-        """Return a session; create it without a name if it is new."""
+        """Return a session. Create it without a name if it is new."""
         key = (client, session)
         existing = self._sessions.pop(key, None)
         return self._keep(key, existing or ClientSession(TracedRun("", session, session)))
@@ -495,7 +496,7 @@ class SessionCache:
         Args:
             client: The coding agent.
             session: The session id.
-            agent: The agent's name; "" if none was stored.
+            agent: The agent's name, or "".
             ended_at: The end of the session, in nanoseconds since the epoch; None if it is open.
             has_failed: Whether it ended with a failure.
         """

@@ -1,7 +1,7 @@
 """
-Deduplicate spans: a client that got no response retries its request, and a span must count once.
+Deduplicate spans. A client without a response retries its request, and each span must count once.
 
-Otherwise a slow disk would turn one tool call into a repeated one, which looks like a loop.
+Otherwise a slow disk would turn a tool call into repeated calls, which look like a loop.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Duplicates:
         self._storing.update(spans)
 
     def finish_storing(self, spans: Iterable[bytes], *, is_stored: bool) -> None:
-        """Record the outcome; spans that were not stored may be sent again."""
+        """Record the outcome. Spans that were not stored may be retried."""
         self._storing.difference_update(spans)
         if not is_stored:
             return

@@ -1,4 +1,4 @@
-"""What waits: runs with an action that is due later, and ends of spans that were dropped or not sampled."""
+"""Runs with an action that is due later, and ends of spans that were dropped or not sampled."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from queenright.server.telemetry.runs import TracedRun
 MAX_HELD: Final = 10_000
 
 SPAN_GRACE_SECONDS: Final = 60.0
-"""Seconds to wait for a span after the record of its end; exporters send every 5 s and retry."""
+"""Seconds to wait for a span after the record of its end. Exporters send every 5 s and retry."""
 
 
 class LostSpans:
-    """Reported ends that wait for their spans, which carry more data. Not thread-safe."""
+    """Reported ends that wait for their spans, which have more data. Not thread-safe."""
 
     def __init__(self) -> None:
         self._pending: dict[bytes, tuple[float, Observation]] = {}
@@ -62,7 +62,7 @@ class HeldRuns:
         return None if pending is None else pending[2]
 
     def hold(self, run: TracedRun, observation: Observation, until: float) -> None:
-        """Hold a run until a time; replaces an earlier hold."""
+        """Hold a run until a time. This replaces an earlier hold."""
         self.drop(run)
         make_room(self._pending, MAX_HELD)
         self._pending[id(run)] = until, run, observation

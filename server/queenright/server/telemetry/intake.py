@@ -18,7 +18,7 @@ from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 MAX_SOURCES: Final = 100
-"""Sources to remember; the most recent ones are kept."""
+"""Maximum number of sources; the most recent ones are kept."""
 MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
 GRPC_PATH: Final = "gRPC"
@@ -38,7 +38,7 @@ _FAULTS: Final[Mapping[int, RecordFault]] = {
     415: RecordFault.UNSUPPORTED,
     505: RecordFault.UNSUPPORTED,
 }
-"""The fault of a refused request, by status. Clients retry on other statuses, so nothing is lost."""
+"""The fault of a refused request, by status. Clients retry after other statuses, so nothing is lost."""
 NOTICE_INTERVAL_SECONDS: Final = 3_600.0
 """Seconds before the same notice about a sender is repeated."""
 
@@ -78,7 +78,7 @@ class Intake:
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
-        """Add the sources of a request; return notices about senders that have to change something."""
+        """Add the sources of a request. Return notices about senders that must change something."""
         notices = []
         for new in sources:
             if not new.records and not new.parts:
@@ -93,16 +93,16 @@ class Intake:
             source.add(new)
             source.first_seen = source.first_seen or now
             source.last_seen = now
-            is_told = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
-            if not source.used_records and source.unused[UnusedReason.NO_AGENT_WORK] and not is_told:
+            is_notified = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
+            if not source.used_records and source.unused[UnusedReason.NO_AGENT_WORK] and not is_notified:
                 source.last_notified = now
-                notices.append(_unused_notice(source))
+                notices.append(_format_unused_notice(source))
             is_known = (
                 source.wrong_times_notified and now - source.wrong_times_notified < NOTICE_INTERVAL_SECONDS
             )
             if new.wrong_times and not is_known:
                 source.wrong_times_notified = now
-                notices.append(_wrong_time_notice(source))
+                notices.append(_format_wrong_time_notice(source))
         return notices
 
     def add_refusal(
@@ -136,7 +136,7 @@ class Intake:
         return list(reversed(self._refusals.values()))
 
 
-def _unused_notice(source: Source) -> str:
+def _format_unused_notice(source: Source) -> str:
     return (
         f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used: "
         "none of it is an agent, a model call or a tool call; "
@@ -144,7 +144,7 @@ def _unused_notice(source: Source) -> str:
     )
 
 
-def _wrong_time_notice(source: Source) -> str:
+def _format_wrong_time_notice(source: Source) -> str:
     return (
         f"telemetry of {source.service!r} has impossible times, which are replaced by their arrival: "
         f"{source.wrong_time}; set the clock of its host"

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ObservationKind(StrEnum):
-    """The subject of an observation: a piece of work, or a momentary event."""
+    """The subject of an observation: work, or a momentary event."""
 
     AGENT = "agent"
     STEP = "step"
@@ -16,7 +16,7 @@ class ObservationKind(StrEnum):
     TURN = "turn"
     """From a prompt until the agent waits for the next one."""
     NOTE = "note"
-    """Additional data about a call whose end another record reports."""
+    """Additional data of a call whose end another record reports."""
 
     TEXT = "text"
     HEARTBEAT = "heartbeat"

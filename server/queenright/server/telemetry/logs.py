@@ -1,4 +1,4 @@
-"""Convert log records of our instrumentation and of coding agents into observations. Pure."""
+"""Convert log records of Queenright's instrumentation and of coding agents into observations. Pure."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, TracesData
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import clean_name
 from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
-from queenright.server.telemetry.dialects import ATTRIBUTES, CLIENT_OF_LOGS, Fields, fields_of
+from queenright.server.telemetry.dialects import ATTRIBUTES, CLIENT_OF_LOGS, Fields, read_fields
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process, origin_of
-from queenright.server.telemetry.span_records import observation_of, read_span_record
+from queenright.server.telemetry.span_records import read_span_record, to_observation
 from queenright.server.telemetry.spans import UNNAMED_TOOL, read_span
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
@@ -43,7 +43,7 @@ def read_log(
     record: LogRecord, process: Process, scope: InstrumentationScope, now: float
 ) -> Observation | None:
     """
-    Return the observation of a log record, or None if it has none; ``now`` is its arrival.
+    Return the observation of a log record, or None if it has none. ``now`` is its arrival time.
 
     Raises:
         UnusableRecordError: A required attribute is missing. The message is for the sender.
@@ -54,7 +54,7 @@ def read_log(
             f"a record with {len(record.attributes)} attributes, more than {MAX_ATTRIBUTES}",
         )
     if (span := read_span_record(record)) is not None:
-        return observation_of(span, process)
+        return to_observation(span, process)
     client = CLIENT_OF_LOGS.get(scope.name)
     if client is not None:
         attributes = {
@@ -67,7 +67,7 @@ def read_log(
         if observation is not None and not process.user:
             observation.user = process.id_in(attributes.get("user.email"))
         return observation
-    fields = fields_of(record.attributes)
+    fields = read_fields(record.attributes)
     if "partial_event" in fields:
         return read_partial_span(text_of(fields["partial_event"]), record.body, now)
     event_name = record.event_name or text_of(fields.get("event"))
@@ -85,7 +85,7 @@ def read_log(
     time = record.time_unix_nano or record.observed_time_unix_nano
     data = read(fields, now)
     if kind is ObservationKind.AGENT:
-        data = _known_values(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
+        data = _drop_empty(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
         data |= origin_of(process.user, process.repository)
     return Observation(
         identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
@@ -108,7 +108,7 @@ def read_log(
 
 
 def _read_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(
+    return _drop_empty(
         start_records=True,
         framework=text_of(fields.get("framework")),
         version=text_of(fields.get("version")),
@@ -121,15 +121,15 @@ def _read_start(fields: Fields, now: float) -> dict[str, Any]:
 
 
 def _read_step_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(index=count_of(fields.get("index")))
+    return _drop_empty(index=count_of(fields.get("index")))
 
 
 def _read_llm_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
+    return _drop_empty(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
 
 
 def _read_tool_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(
+    return _drop_empty(
         tool=text_of(fields.get("tool")) or UNNAMED_TOOL,
         call_id=text_of(fields.get("call_id")),
         timeout=number_of(fields.get("timeout")),
@@ -137,7 +137,7 @@ def _read_tool_start(fields: Fields, now: float) -> dict[str, Any]:
 
 
 def _read_heartbeat(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(
+    return _drop_empty(
         interval=number_of(fields.get("heartbeat_interval")),
         phase=text_of(fields.get("phase")),
         last_tool_call=moment_of(fields.get("last_tool_call"), now),
@@ -154,16 +154,16 @@ def _read_waiting(fields: Fields, now: float) -> dict[str, Any]:
 
 
 def _read_checkpoint(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(checkpoint_id=text_of(fields.get("checkpoint")))
+    return _drop_empty(checkpoint_id=text_of(fields.get("checkpoint")))
 
 
 def _read_output(fields: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
-    return _known_values(**{key: count_of(fields.get(key)) for key in counts})
+    return _drop_empty(**{key: count_of(fields.get(key)) for key in counts})
 
 
 def _read_resource(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(
+    return _drop_empty(
         resource=text_of(fields.get("resource")),
         used=number_of(fields.get("resource_used")),
         limit=number_of(fields.get("resource_limit")),
@@ -171,7 +171,7 @@ def _read_resource(fields: Fields, now: float) -> dict[str, Any]:
 
 
 def _read_breaker(fields: Fields, now: float) -> dict[str, Any]:
-    return _known_values(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
+    return _drop_empty(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
 
 
 def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
 
 
 Reader = Callable[[Fields, float], dict[str, Any]]
-"""Takes the attributes and the time of arrival."""
+"""Reads data from the attributes and the arrival time."""
 
 RECORDS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
     names.EVENT_AGENT_STARTED: (ObservationKind.AGENT, _read_start),
@@ -197,7 +197,7 @@ RECORDS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
 """The event names that are read."""
 
 
-def _known_values(**values: Any) -> dict[str, Any]:
+def _drop_empty(**values: Any) -> dict[str, Any]:
     """Drop values that are None or empty."""
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
@@ -212,7 +212,7 @@ PARTIAL_EVENT: Final = ATTRIBUTES["partial_event"][0]
 
 def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | None:
     """
-    Return the start of the span in a record's body; None if the span has ended and is exported itself.
+    Return the start of the span in a record's body; None if the span has ended and will be exported.
 
     The body is OTLP's TracesData with one span, as JSON or base64 protobuf. The span's resource is the one in
     the body; the record's may differ.
@@ -227,7 +227,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
     return read_span(span, Process.from_resource(resource), scope, now)
 
 
-def resource_of_partial_span(record: LogRecord) -> Resource | None:
+def read_partial_span_resource(record: LogRecord) -> Resource | None:
     """Return the resource of the span in a record's body; None if there is no span."""
     if any(attribute.key == PARTIAL_EVENT for attribute in record.attributes):
         with contextlib.suppress(UnusableRecordError):
@@ -242,7 +242,7 @@ def _parse_partial_span(body: AnyValue) -> tuple[Resource, InstrumentationScope,
             RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters"
         )
     try:
-        return _from_json(text) if text.startswith("{") else _from_protobuf(text)
+        return _parse_json(text) if text.startswith("{") else _parse_protobuf(text)
     except (
         *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
         *(DecodeError, JsonFormatError, JsonSizeError, json_format.Error),
@@ -252,14 +252,14 @@ def _parse_partial_span(body: AnyValue) -> tuple[Resource, InstrumentationScope,
         ) from None
 
 
-def _from_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:
+def _parse_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:
     data = TracesData.FromString(base64.b64decode(text, validate=True))
     group = data.resource_spans[0]
     part = group.scope_spans[0]
     return group.resource, part.scope, part.spans[0]
 
 
-def _from_json(text: str) -> tuple[Resource, InstrumentationScope, Span]:
+def _parse_json(text: str) -> tuple[Resource, InstrumentationScope, Span]:
     raw = text.encode()
     check_json_size(raw, _MAX_VALUES)
     group = orjson.loads(raw)["resourceSpans"][0]
@@ -267,7 +267,7 @@ def _from_json(text: str) -> tuple[Resource, InstrumentationScope, Span]:
     span = {key: value for key, value in part["spans"][0].items() if key != "links"}
     for key in _IDS:
         if span.get(key):
-            span[key] = _base64_id(span[key])
+            span[key] = _encode_id(span[key])
     return (
         _message(group.get("resource"), Resource()),
         _message(part.get("scope"), InstrumentationScope()),
@@ -279,8 +279,8 @@ def _message(value: Any, message: Any) -> Any:
     return json_format.ParseDict(value or {}, message, ignore_unknown_fields=True)
 
 
-def _base64_id(text: str) -> str:
-    """Return an id in base64, as protobuf's JSON requires; most senders write hexadecimal."""
+def _encode_id(text: str) -> str:
+    """Convert an id to base64, as protobuf's JSON requires. Most senders write hexadecimal."""
     try:
         return base64.b64encode(binascii.unhexlify(text)).decode() if len(text) in (16, 32) else text
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""Group calls that are each a trace of their own: consecutive calls of one process are one run."""
+"""Group calls that each have their own trace: consecutive calls of one process form a run."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from queenright.server.telemetry.runs import EndedCall, TracedRun
 
 MAX_PROCESSES: Final = 10_000
 MAX_RUNS: Final = 64
-"""Runs per process; the newest are kept."""
+"""Maximum runs per process; the newest are kept."""
 MAX_GAP: Final = 60 * 10**9
-"""Nanoseconds between two calls of one run."""
+"""Maximum nanoseconds between two calls of one run."""
 
 
 class LooseRuns:
     """
-    Runs of libraries that open a trace for each call. The oldest are dropped first.
+    Runs of libraries that start a trace for each call. The oldest are dropped first.
 
-    A run makes one call at a time: overlapping calls belong to different runs, unless two libraries report
+    A run makes one call at a time, so overlapping calls belong to different runs, unless two libraries report
     the same call.
     """
 
@@ -27,7 +27,7 @@ class LooseRuns:
         self._runs: dict[str, list[TracedRun]] = {}
 
     def find(self, observation: Observation, call: EndedCall) -> TracedRun | None:
-        """Return the run of a call's session, or the run with the nearest calls; None if there is none."""
+        """Return the run of a call's session, otherwise the run with the nearest call, otherwise None."""
         nearest: tuple[int, TracedRun] | None = None
         for run in reversed(self._runs.get(observation.process.incarnation_id, ())):
             if observation.session and run.has_own_session:
@@ -47,7 +47,7 @@ class LooseRuns:
 
 
 def _gap(run: TracedRun, observation: Observation, call: EndedCall) -> int | None:
-    """Return the time between a call and the nearest call of a run; None if the call overlaps one."""
+    """Return the time between a call and the nearest call of a run; None if they overlap."""
     gaps = []
     for work in run.open_work.values():
         if not work.end and work.library == observation.library:

@@ -19,9 +19,9 @@ from queenright.server.telemetry.payload import unwrap_payload
 from queenright.server.telemetry.values import id_in
 
 MAX_LENGTH: Final = 1_000_000
-"""Longest messages that are read, in characters."""
+"""Maximum length of messages that are read, in characters."""
 MAX_CALLS: Final = 64
-"""Tool calls per message list."""
+"""Maximum tool calls per message list."""
 _DEPTH: Final = 10
 _LISTS: Final = (
     "messages",

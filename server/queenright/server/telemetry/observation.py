@@ -1,4 +1,4 @@
-"""Observations: what one span, log record or hook call reports about a piece of an agent's work."""
+"""Observations: what one span, log record or hook call reports about an agent's work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.server.telemetry.process import Process
 @dataclass(slots=True, kw_only=True)
 class Observation:
     """
-    One record, as a dialect reads it; the assembler makes events of it.
+    One record, as a dialect reads it. The assembler turns it into events.
 
     Times are nanoseconds since the epoch. Names and ids are "" if the record has none.
     """
@@ -32,13 +32,13 @@ class Observation:
     is_outermost: bool = False
     """Whether it has no known parent in its process."""
     is_own: bool = False
-    """Whether it comes from our instrumentation, which reports starts and steps itself."""
+    """Whether it comes from Queenright's instrumentation, which reports starts and steps itself."""
     report_interval: float | None = None
-    """Seconds after which its sender reports open work again; None if it does not."""
+    """Seconds between reports of open work; None if the sender does not repeat them."""
     awaits_span: bool = False
-    """Whether it reports the end of a span that is still to arrive with more data."""
+    """Whether it reports the end of a span that will arrive later with more data."""
     client: str = ""
-    """The coding agent; its session is one run, even if several sources report it."""
+    """The coding agent. Its session is one run, even if several sources report it."""
     source: str = ""
     """The reporting source: "hook", "log" or "span". Each reports a call at most once."""
     call: str = ""
@@ -46,7 +46,7 @@ class Observation:
     continuation: str = ""
     """The client's id of a call that continues after its first answer, and of its end."""
     requested_tools: tuple[str, ...] | None = None
-    """The tools that a model response calls; None if the record does not say."""
+    """The tools that a model response calls; None if unknown."""
     request_messages: str = ""
     """The messages sent to the model, as JSON, if they were recorded."""
     response_messages: str = ""
@@ -55,13 +55,13 @@ class Observation:
     """Whether a model call is a turn of the agent; False for auxiliary calls such as model routing."""
     agent: str = ""
     clock_shift: int | None = None
-    """Nanoseconds subtracted from its times, as the sender's clock is ahead; None if they use ours."""
+    """Nanoseconds by which its times were reduced for the sender's clock; None for the service's clock."""
     is_of_open_call: bool = False
     """Whether it is a permission prompt for an open tool call that it does not name."""
     subagent: str = ""
-    """The id of the sub-agent that did it; it may continue after the turn of its parent."""
+    """The id of the sub-agent that did the work. It may continue after the turn of its parent."""
     user: str = ""
-    """The user that the record names, such as an email address."""
+    """The user in the record, such as an email address."""
     folder: str = ""
     """The name of the folder in which a coding agent works."""
     session: str = ""
@@ -78,9 +78,9 @@ class Observation:
     @property
     def failure(self) -> dict[str, Any]:
         """Return ``error_type`` and ``error``; empty if the work did not fail."""
-        return failure_in(self.data)
+        return read_failure(self.data)
 
 
-def failure_in(data: Mapping[str, Any]) -> dict[str, Any]:
+def read_failure(data: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of an event's data, if it has them."""
     return {key: data[key] for key in ("error_type", "error") if key in data}

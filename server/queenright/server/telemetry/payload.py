@@ -1,4 +1,4 @@
-"""Unwrap recorded arguments and results from the envelopes that libraries put around them. Pure."""
+"""Remove the envelopes that libraries add around recorded arguments and results. Pure."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _unwrap_text(text: str) -> Any:
 
 
 def _parse_literal(source: str, default: str) -> Any:
-    """Parse a Python literal, as written by ``str()``; return ``default`` if it is not one."""
+    """Parse a Python literal, as written by ``str()``. Return ``default`` for other text."""
     try:
         return ast.literal_eval(source)
     except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):

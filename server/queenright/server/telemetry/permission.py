@@ -13,12 +13,12 @@ from queenright.server.telemetry.values import plain_text
 
 EVENT: Final = "PermissionRequest"
 _MAX_READ: Final = 20_000
-"""Characters that are read. Secrets are masked before the question is cut, so no part of one remains."""
+"""Maximum characters that are read. Secrets are masked before the text is truncated, so no part remains."""
 _VISIBLE: Final = {"\n": " ⏎ ", "\t": " "}
 
 
 def describe_permission(tool: Any, arguments: Any) -> dict[str, Any]:
-    """Return the tool of a permission request and the question: its command, or its arguments."""
+    """Return the tool of a permission request, and the question: the command or the arguments."""
     name = clean_name(plain_text(tool or "unknown"))
     command = arguments.get("command") if isinstance(arguments, Mapping) else None
     if not isinstance(command, str):
@@ -28,12 +28,12 @@ def describe_permission(tool: Any, arguments: Any) -> dict[str, Any]:
 
 def format_question(text: Any) -> str:
     """
-    Return a question for a person, with secrets masked; a cut is marked.
+    Return a question for a person, with secrets masked. Truncation is marked.
 
     Characters that do not print are replaced, so that they cannot hide a part of the question.
     """
     full_text = plain_text(text)
-    # Masked before it is cut.
+    # Mask before truncating.
     masked_text = redact(full_text[:_MAX_READ], 2 * _MAX_READ)
     masked_text = "".join(
         _VISIBLE.get(character, character if character.isprintable() else "�") for character in masked_text

@@ -30,12 +30,12 @@ class Price:
     cache_read: Decimal | None = None
     cache_write: Decimal | None = None
     max_input_tokens: int | None = None
-    """Largest input at these prices; None if unlimited."""
+    """Maximum input tokens at these prices; None if unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCounts:
-    """Tokens of a call; cache tokens are included in the input tokens."""
+    """Tokens of a call. Input tokens include cache tokens."""
 
     input: int
     output: int
@@ -66,16 +66,16 @@ def price_call(model: str, tokens: TokenCounts, prices: Prices) -> Decimal | Non
 
 
 def read_prices(table: Mapping[str, Any]) -> dict[str, Price]:
-    """Return the prices in litellm's table, without models listed at 0 dollars: there, 0 means unknown."""
+    """Return the prices in litellm's table, without models at 0 dollars, because 0 means unknown there."""
     return {name: price for name, entry in table.items() if (price := _parse_price(entry)) is not None}
 
 
 @functools.cache
 def load_prices() -> Prices:
     """
-    Read the price table of the installed litellm without importing it; empty without one. Blocks.
+    Read the price table of the installed litellm without importing it. Empty without litellm. Blocks.
 
-    A process reads it once: parsing its thousands of models takes 0.1 s.
+    The table is read once per process, because parsing thousands of models takes 0.1 s.
     """
     spec = importlib.util.find_spec("litellm")
     if spec is None or spec.origin is None:

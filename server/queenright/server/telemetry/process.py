@@ -47,7 +47,7 @@ PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
         "process.creation.time",
     }
 )
-"""Identify a process that sets no ``service.instance.id``."""
+"""Attributes that identify a process without ``service.instance.id``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class Process:
     owner: str = ""
     """User and host, such as ``ada@laptop``, or one of them."""
     user: str = ""
-    """Who it works for: ``ada@laptop``, an email address, an end user's id or a namespace; or ""."""
+    """The user: ``ada@laptop``, an email address, an end user's id or a namespace; or ""."""
     repository: str = ""
     _texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Cache of cleaned names and ids of this request: most repeat, and cleaning one costs 0.5 µs."""
+    """Cache of cleaned names and ids of this request. Most repeat, and cleaning one takes 0.5 µs."""
 
     def text_of(self, value: AnyValue) -> str:
         """Return `values.text_of` of a value, cached for this request."""
@@ -117,7 +117,7 @@ class Process:
 
 
 def origin_of(user: str, repository: str) -> dict[str, str]:
-    """Return who an agent works for and in which repository, as events have it; unknown parts are absent."""
+    """Return the user and repository of an agent, as in events. Unknown parts are absent."""
     return {key: value for key, value in (("owner", user), ("repository", repository)) if value}
 
 

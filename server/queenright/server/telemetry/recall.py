@@ -11,25 +11,25 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 
-RECALLED: Final = (
+RECALLED_TYPES: Final = (
     EventType.WORKER_WAITING,
     EventType.LLM_CALL_STARTED,
     EventType.LLM_CALL_COMPLETED,
     EventType.TOOL_CALL_STARTED,
     EventType.TOOL_CALL_COMPLETED,
 )
-RECALLED_EVENTS: Final = 5_000
-"""Limit of events to read: those that a sender may report again."""
+MAX_RECALLED_EVENTS: Final = 5_000
+"""Maximum events to read. Senders may report these again."""
 
 
 def restore_runs(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:
     """
-    Restore in a new assembler which runs are open, their names, what they wait for, and their calls.
+    Restore the open runs in a new assembler: their names, waits and calls.
 
     Args:
         assembler: A new assembler.
         monitor: The rebuilt monitor, with the workers from before the restart.
-        events: The latest stored events of the types in `RECALLED`, oldest first.
+        events: The latest stored events of the types in `RECALLED_TYPES`, oldest first.
     """
     for incarnation, session, names in monitor.foreign_runs():
         assembler.traces.restore_name(incarnation, session, names)

@@ -1,16 +1,17 @@
 """
 Runs: the agent, session and incarnation to which work belongs.
 
-A run is what one process does in one trace, or in one conversation if spans name one. Spans are exported when
+A run is the work of one process in one trace, or in one conversation if spans have a conversation id. Spans
+are exported when
 they end, so the work inside an agent arrives before the agent's own span, and most frameworks name the agent
 and the conversation only on some spans. A run has the best name known so far and is renamed when a better one
 arrives. From worst to best:
 
 * the service's name, then the agent's name in the resource;
 * the agent's name in the text of its span;
-* the agent's name on a span; if there are several, the one that started first, as it encloses the others.
+* the agent's name on a span; of several, the one that started first, because it encloses the others.
 
-Spans of our own instrumentation name everything themselves.
+Spans of Queenright's instrumentation have all names themselves.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ _FROM_TEXT: Final = 2
 _FROM_WORK: Final = 3
 
 
-def candidate_name(observation: Observation) -> RankedName:
-    """Return the name that an observation gives its agent."""
+def rank_name(observation: Observation) -> RankedName:
+    """Return the agent's name in an observation, with its rank."""
     is_agent = observation.kind is ObservationKind.AGENT
     if observation.agent:
         return _FROM_WORK, -observation.start, is_agent, observation.agent
@@ -58,8 +59,8 @@ def candidate_name(observation: Observation) -> RankedName:
     return _FROM_SERVICE, 0, False, process.service
 
 
-def restored_name(agent: str, process: Process) -> RankedName:
-    """Return the name of a run from before a restart; no other name is better."""
+def rank_restored_name(agent: str, process: Process) -> RankedName:
+    """Return the name of a run from before a restart, with the highest rank."""
     return (_FROM_SERVICE if agent == process.service else _FROM_WORK), 0, True, agent
 
 
@@ -72,12 +73,12 @@ class EndedCall:
     start: int
     end: int
     id: str
-    """Its id, or ""."""
+    """The id of the call, or ""."""
     mark: Any
     """The hash of its arguments, or the response's tokens; None if not reported."""
 
     def is_same(self, other: EndedCall) -> bool:
-        """Return whether another library reports this call: the same work, mostly at the same time."""
+        """Return whether another library reports this call: the same work at mostly the same time."""
         if self.what != other.what:
             return False
         overlap = min(self.end, other.end) - max(self.start, other.start)
@@ -98,7 +99,7 @@ class OpenWork:
     library: str
     """The library that reported the start."""
     end: int = 0
-    """Its end, if a record reported it."""
+    """The end, if a record reported it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,15 +110,15 @@ class TracedRun:
     session_id: str
     incarnation_id: str
     is_own: bool = False
-    """Whether it comes from our instrumentation, which reports starts and steps itself."""
+    """Whether it comes from Queenright's instrumentation, which reports starts and steps itself."""
     name: RankedName = (-1, 0, False, "")
     """The agent's name with its rank."""
     first_name: str = ""
     """The first known name."""
     is_loose: bool = False
-    """Whether each of its calls is a trace."""
+    """Whether each of its calls has its own trace."""
     has_own_session: bool = True
-    """Whether its session is named; otherwise the trace id is the session id."""
+    """Whether it has a session id; otherwise the trace id is used."""
     open: bool = False
     ended_at: int = 0
     """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
@@ -133,7 +134,7 @@ class TracedRun:
     ended_calls: deque[EndedCall] | None = None
     """The most recent ended calls."""
     failure: dict[str, Any] = field(default_factory=dict)
-    """The failure of its last model call, or of an agent inside it since."""
+    """The failure of its last model call, or of a later agent inside it."""
     has_tools: bool = False
     """Whether it has tool spans, so tool calls in messages are not used."""
     requested_calls: dict[str, RequestedCall] | None = None
@@ -147,7 +148,7 @@ class TracedRun:
     has_failed: bool = False
     """Whether its end was reported as a failure."""
 
-    def name_restorer(self) -> Callable[[], None]:
+    def create_name_restorer(self) -> Callable[[], None]:
         """Return a function that restores the current names of the run and its session."""
         names = self.agent_id, self.session_id, self.name, self.has_own_session
 
@@ -156,18 +157,18 @@ class TracedRun:
 
         return give
 
-    def note_outcome(self, failure: dict[str, Any], at: int) -> None:
-        """Record the outcome of a model call or of an agent inside the run; an older one is ignored."""
+    def record_outcome(self, failure: dict[str, Any], at: int) -> None:
+        """Record the outcome of a model call or of an agent inside the run. Ignore an older one."""
         if at >= self.outcome_at:
             self.failure, self.outcome_at = failure, at
 
     def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
-        """Record the start of a piece of work."""
+        """Record the start of work."""
         make_room(self.open_work, MAX_PARENTS)
         self.open_work[span_id] = OpenWork(what, call_id, library)
 
     def add_requested_call(self, call: RequestedCall) -> None:
-        """Record a tool call that a model response requests; one without an id is ignored."""
+        """Record a tool call that a model response requests. Ignore a call without an id."""
         if self.requested_calls is None:
             self.requested_calls = {}
         if call.id and call.id not in self.requested_calls:
@@ -183,12 +184,12 @@ class TracedRun:
             self.results[result.id] = result, at, turn
 
     def restore_result(self, result: CallResult, at: int, turn: str) -> None:
-        """Record a popped result again: its event was not stored."""
+        """Record a popped result again, because its event was not stored."""
         if self.results is not None:
             self.results[result.id] = result, at, turn
 
     def pop_answered_calls(self) -> list[tuple[RequestedCall, CallResult, int, str]]:
-        """Return the tool calls whose call and result are known, each once."""
+        """Return each tool call whose request and result are known, once."""
         if self.requested_calls is None or self.results is None:
             return []
         answered_calls = [
@@ -205,7 +206,7 @@ class TracedRun:
         return self.results is not None and call_id in self.results and self.results[call_id] is None
 
     def find_open_elsewhere(self, what: str, library: str) -> str | None:
-        """Return the id of an open call that only another library reported; None if there is none."""
+        """Return the id of an open call that only another library reported, or None."""
         same = [work for work in self.open_work.values() if work.what == what and not work.end]
         here = {work.call_id for work in same if work.library == library}
         return next((work.call_id for work in same if work.call_id not in here), None)
@@ -222,11 +223,11 @@ class TracedRun:
         self.ended_calls.append(call)
         return False
 
-    def turn_of(self, span_id: str, start: int, end: int) -> str:
+    def assign_turn(self, span_id: str, start: int, end: int) -> str:
         """
         Return the turn of a tool call that has just ended.
 
-        Calls after the same model response are one turn; without a model, overlapping calls are.
+        Calls after the same model response are one turn. Without a model, overlapping calls are one turn.
         """
         if self.last_llm:
             return self.last_llm
@@ -236,7 +237,7 @@ class TracedRun:
         return self.turn
 
     def end_step(self) -> None:
-        """End the current step; the next work is a new turn."""
+        """End the current step. The next work is a new turn."""
         self.last_llm = self.turn = ""
         self.turn_until = 0
 
@@ -249,7 +250,7 @@ class Trace:
     runs: dict[str, TracedRun] = field(default_factory=dict)
     """By session."""
     own_runs: dict[tuple[str, str], TracedRun] = field(default_factory=dict)
-    """Runs of our instrumentation, by agent and session."""
+    """Runs of Queenright's instrumentation, by agent and session."""
     last_run: TracedRun | None = None
     runs_by_parent: dict[bytes, TracedRun] = field(default_factory=dict)
     work_by_parent: dict[bytes, str] = field(default_factory=dict)
@@ -257,7 +258,7 @@ class Trace:
     """Open agent spans."""
 
     def own_run(self, agent: str, session: str, incarnation: str) -> TracedRun:
-        """Return the run of our instrumentation with these names; create it if it is new."""
+        """Return the run of Queenright's instrumentation with these names. Create it if it is new."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
             run = TracedRun(agent, session, incarnation, is_own=True)
@@ -287,16 +288,17 @@ class Trace:
         """Assign a span to a run, as a hint for its siblings and children."""
         self.last_run = run
         if observation.parent_id:
-            self.note_child(observation.parent_id, run)
+            self.assign_children(observation.parent_id, run)
         if observation.kind is ObservationKind.AGENT:
             if observation.end:
                 self.open_agents.pop(observation.span_id, None)
             else:
-                self.note_child(observation.span_id, run)  # work that starts below it belongs to it
+                # Work that starts below the span belongs to the run.
+                self.assign_children(observation.span_id, run)
                 make_room(self.open_agents, MAX_PARENTS)
                 self.open_agents[observation.span_id] = None
 
-    def note_child(self, parent: bytes, run: TracedRun) -> None:
+    def assign_children(self, parent: bytes, run: TracedRun) -> None:
         """Assign the children of a span to a run."""
         make_room(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
@@ -305,7 +307,8 @@ class Trace:
         """
         Return whether a span only wraps a counted span of the same kind.
 
-        Two instrumentations of one call, such as the framework's and the model client's, make two spans.
+        Two instrumentations of one call, such as those of the framework and of the model client, create two
+        spans.
         """
         if parent:
             make_room(self.work_by_parent, MAX_PARENTS)
@@ -331,7 +334,7 @@ class TraceCache:
         return len(self._traces)
 
     def get(self, trace_id: bytes, process: Process) -> Trace:
-        """Return the state of a trace; create it if it is new."""
+        """Return the state of a trace. Create it if it is new."""
         key = (trace_id, process.incarnation_id)
         trace = self._traces.pop(key, None)
         if trace is None:
@@ -353,8 +356,8 @@ class TraceCache:
         """Remove and return the restored names of a run."""
         return self._names_by_trace.pop((incarnation_id, session), None)
 
-    def note_root(self, observation: Observation, failure: dict[str, Any]) -> None:
-        """Record the end of an outermost span that arrived before anything inside it."""
+    def record_root(self, observation: Observation, failure: dict[str, Any]) -> None:
+        """Record the end of an outermost span that arrived before its children."""
         make_room(self._roots, MAX_ROOTS)
         self._roots[observation.trace_id, observation.process.incarnation_id] = observation.end, failure
 
@@ -362,12 +365,12 @@ class TraceCache:
         """Remove and return the recorded end and failure of the outermost span around an observation."""
         return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 
-    def note_name(self, incarnation_id: str, old: str, new: str) -> None:
-        """Record that a run was renamed: later runs with the old name may be renamed the same way."""
+    def record_rename(self, incarnation_id: str, old: str, new: str) -> None:
+        """Record the rename of a run. Later runs with the old name may be renamed in the same way."""
         make_room(self._names, MAX_NAMES)
         previous = self._names.get((incarnation_id, old), new)
         self._names[incarnation_id, old] = new if previous == new else ""
 
-    def usual_name(self, incarnation_id: str, name: str) -> str:
+    def find_usual_name(self, incarnation_id: str, name: str) -> str:
         """Return the final name of runs that start with a name, if it has always been the same."""
         return self._names.get((incarnation_id, name)) or name

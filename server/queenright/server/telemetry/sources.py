@@ -1,4 +1,4 @@
-"""Sources: who sends telemetry, and how much of it is used. Pure."""
+"""Sources: the senders of telemetry, and how much of it is used. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.server.telemetry.runs import TracedRun
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 OTHER: Final = "other"
-"""The dialect of libraries that are not in the table below; their spans are read as well."""
+"""The dialect of libraries that are not in the table below. Their spans are also read."""
 
 _SCOPES: Final = (
     *((scope, client.name) for client in CLIENTS for scope in (client.log_scope, client.span_scope) if scope),
@@ -60,7 +60,7 @@ _WORK: Final = frozenset(
 
 
 @lru_cache(maxsize=1_024)
-def dialect_of(scope: str) -> str:
+def find_dialect(scope: str) -> str:
     """Return the dialect of an instrumentation scope."""
     for prefix, dialect in _SCOPES:
         if scope.startswith(prefix) and scope[len(prefix) : len(prefix) + 1] in ("", ".", "-", "_", "/"):
@@ -82,13 +82,13 @@ class Source:
     agents: dict[str, None] = field(default_factory=dict)
     """Some of its agents, newest last."""
     session: tuple[str, str] = ("", "")
-    """The agent and session that were reported last."""
+    """The last reported agent and session."""
     libraries: dict[str, None] = field(default_factory=dict)
     """Some of its instrumentation scopes."""
     wrong_times: int = 0
     """Records with impossible times."""
     wrong_time: str = ""
-    """What is wrong with the first of them; for a known source, with the last."""
+    """The problem of the first such record; for a known source, of the last."""
     first_seen: float = 0.0
     last_seen: float = 0.0
     last_notified: float = 0.0
@@ -101,12 +101,12 @@ class Source:
         """The number of used records."""
         return self.records - self.rejected.total() - self.unused.total()
 
-    def note_library(self, scope: str) -> None:
+    def record_library(self, scope: str) -> None:
         """Record an instrumentation scope."""
         if scope:
             _keep(self.libraries, (scope,))
 
-    def note_wrong_time(self, problem: str) -> None:
+    def record_wrong_time(self, problem: str) -> None:
         """Count a record with an impossible time."""
         self.wrong_times += 1
         self.wrong_time = self.wrong_time or problem
@@ -150,7 +150,7 @@ class Source:
 
 
 class Sources:
-    """Sources by service and dialect; the most recent ``limit`` are kept."""
+    """Sources by service and dialect. The most recent ``limit`` are kept."""
 
     __slots__ = ("_limit", "_sources")
 
@@ -163,7 +163,7 @@ class Sources:
 
     def for_process(self, process: Process, scope: str) -> Source:
         """Return the source of a library in a process."""
-        dialect = dialect_of(scope)
+        dialect = find_dialect(scope)
         return self.get(process.name_of(dialect) if dialect in CLIENT_NAMES else process.service, dialect)
 
     def get(self, service: str, dialect: str) -> Source:

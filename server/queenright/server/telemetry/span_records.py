@@ -34,7 +34,7 @@ class SpanRecord:
     span_id: bytes
     parent_id: bytes
     kind: ObservationKind | None
-    """None if the span has no attribute yet that shows its kind."""
+    """None if no attribute shows the kind of the span yet."""
     name: str
     """The span's name."""
     scope: str
@@ -55,7 +55,7 @@ class SpanRecord:
 
 
 def read_span_record(record: LogRecord) -> SpanRecord | None:
-    """Parse a span record; return None for any other record, or one without a span id."""
+    """Parse a span record. Return None for another record, or for one without a span id."""
     if record.event_name not in SPAN_EVENTS or len(record.trace_id) != 16 or len(record.span_id) != 8:
         return None
     attributes: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
@@ -84,11 +84,11 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
     )
 
 
-def observation_of(record: SpanRecord, process: Process) -> Observation | None:
+def to_observation(record: SpanRecord, process: Process) -> Observation | None:
     """
-    Return the start or end of a span's work; None if its kind is not known yet.
+    Return the start or end of a span's work; None if its kind is still unknown.
 
-    The span itself reports the end with its result; the record replaces a span that is lost.
+    The span itself reports the end with its result. The record replaces a lost span.
     """
     if record.kind is None:
         return None

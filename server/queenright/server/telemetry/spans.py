@@ -18,7 +18,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
-from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, fields_of, kind_of
+from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, kind_of, read_fields
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
@@ -44,9 +44,9 @@ NO_TRACE: Final = bytes(16)
 _SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
 _LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
 _METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
-"""The name of an agent's span that includes an inner method: the agent, then the method."""
+"""Matches the name of an agent's span with an inner method: the agent, then the method."""
 _INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
-"""The name of a span for a private method."""
+"""Matches the name of a span for a private method."""
 _MAX_METADATA_LENGTH: Final = 16_384
 _IS_REMOTE: Final = 0x200
 _ERROR: Final = Status.STATUS_CODE_ERROR
@@ -77,10 +77,10 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         raise UnusableRecordError(
             RecordFault.TOO_LARGE, f"a span with {len(attributes)} attributes, more than {MAX_ATTRIBUTES}"
         )
-    fields = fields_of(attributes)
+    fields = read_fields(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
     if "pending_parent" in fields and _SPAN_ID.fullmatch(pending_parent := text_of(fields["pending_parent"])):
-        # A pending span represents its parent, which is open.
+        # A pending span represents its open parent.
         if len(parent_id) != 8:
             raise UnusableRecordError(RecordFault.INVALID_ID, "a pending span without a valid parent span id")
         span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
@@ -94,13 +94,13 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         kind = ObservationKind.STEP
     else:
         if "{" in name:
-            name = fill_template(name, lambda key: _attribute_text(span, key))
+            name = fill_template(name, lambda key: _read_attribute_text(span, key))
         kind = _find_kind(fields, name)
         if kind is ObservationKind.TOOL and span.kind in _ENTRY_KINDS:
-            kind = None  # the caller has a span of the call as well
+            kind = None  # the caller also has a span of the call
         elif kind is ObservationKind.LLM and _is_preparation(span, fields):
             kind = None
-    # It has no parent, one in another process, or is an entry point.
+    # The span has no parent or a remote parent, or is an entry point.
     is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
         return None
@@ -147,7 +147,7 @@ def _find_langchain_agent(fields: Fields, process: Process) -> str:
 
 
 def _parse_object(value: AnyValue) -> dict[str, Any]:
-    """Parse a JSON object; return {} if it is not one."""
+    """Parse a JSON object. Return {} for other text."""
     try:
         metadata = orjson.loads(value.string_value[:_MAX_METADATA_LENGTH])
     except orjson.JSONDecodeError:
@@ -209,7 +209,7 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if not observation.end:
         return
     arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
-    data["args_hash"] = text_of(fields.get("arguments_hash")) or _arguments_hash(arguments)
+    data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash_arguments(arguments)
     if "effect" in fields:
         data["effect"] = text_of(fields["effect"])
     else:
@@ -222,15 +222,15 @@ def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
         data["result_hash"] = None
     if data["result_hash"] is None and "error_type" in data:
-        # A repeated failure is a repeated result.
+        # A repeated failure counts as a repeated result.
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
     if data["args_hash"] == NO_CONTENT and data["result_hash"] is None:
-        data["args_hash"] = None  # nothing of the call was recorded
+        data["args_hash"] = None  # no content of the call was recorded
     _add_duration(observation)
 
 
-def _arguments_hash(content: Any) -> str | None:
+def _hash_arguments(content: Any) -> str | None:
     return None if content is None else arguments_fingerprint(content)
 
 
@@ -267,7 +267,7 @@ def _find_kind(fields: Fields, name: str) -> ObservationKind | None:
 
 
 def _is_step(fields: Fields, name: str) -> bool:
-    """Return whether a span of our instrumentation without an operation is a step."""
+    """Return whether a span of Queenright's instrumentation without an operation is a step."""
     return "index" in fields or "verdict" in fields or name == SPAN_STEP or name.startswith(f"{SPAN_STEP} ")
 
 
@@ -276,7 +276,7 @@ def _find_failure(
 ) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a failed span, otherwise an empty dict."""
     error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
-    message = _error_message(fields["error"]) if "error" in fields else ""
+    message = _read_error_message(fields["error"]) if "error" in fields else ""
     exception = None
     if events:
         last = islice(reversed(events), MAX_ATTRIBUTES)
@@ -305,7 +305,7 @@ def _is_preparation(span: Span, fields: Fields) -> bool:
     )
 
 
-def _error_message(value: AnyValue) -> str:
+def _read_error_message(value: AnyValue) -> str:
     """Return the error message in an attribute; "" if it means no error."""
     if value.WhichOneof("value") == "string_value":
         text = value.string_value.strip()
@@ -313,7 +313,7 @@ def _error_message(value: AnyValue) -> str:
     return "error" if is_true(value) else ""
 
 
-def _attribute_text(span: Span, key: str) -> str:
+def _read_attribute_text(span: Span, key: str) -> str:
     """Return an attribute of a span as text, or ""."""
     return next((text_of(attribute.value) for attribute in span.attributes if attribute.key == key), "")
 

@@ -1,4 +1,4 @@
-"""What records of several senders tell in the same way: arguments, errors and results of tool calls."""
+"""Arguments, errors and results of tool calls, which several senders report in the same way."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from queenright.server.telemetry.unusable import RecordFault, UnusableRecordErro
 from queenright.server.telemetry.values import plain_text
 
 
-def hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
+def read_hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
     """
     Return the session of a hook call.
 
     Raises:
-        UnusableRecordError: The call names no session.
+        UnusableRecordError: The call has no session id.
     """
     session = process.id_in(call.get("session_id"))
     if not session:
@@ -44,8 +44,8 @@ def parse_arguments(arguments: Any) -> Any:
     return arguments
 
 
-def without_description(arguments: Any) -> Any:
-    """Return a tool's arguments without the model's description: a new wording is not a new call."""
+def drop_description(arguments: Any) -> Any:
+    """Return a tool's arguments without the model's description, because a new wording is not a new call."""
     arguments = parse_arguments(arguments)
     if isinstance(arguments, dict) and len(arguments) > 1:
         return {key: value for key, value in arguments.items() if key != "description"}
@@ -53,20 +53,20 @@ def without_description(arguments: Any) -> Any:
 
 
 def add_arguments(data: dict[str, Any], arguments: Any) -> None:
-    """Add the fingerprint of a call's arguments, and what they do, to the call's data."""
+    """Add the fingerprint and the effect of a call's arguments to the call's data."""
     data["args_hash"] = arguments_fingerprint(arguments)
     data |= effect_facts(data["tool"], arguments)
 
 
 def add_error(data: dict[str, Any], error_type: Any, message: Any) -> None:
-    """Add an error to the data of a call; without a message only its type."""
+    """Add an error to the data of a call. Without a message, add only its type."""
     data["error_type"] = clean_name(plain_text(error_type))
     if message:
         data["error"] = redact(plain_text(message))
 
 
 def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) -> None:
-    """Mark a call that reports success as failed if its result tells otherwise; ``data`` is its event's."""
+    """Mark a call that reports success as failed if its result shows a failure. Changes ``data``."""
     if data["outcome"] != ToolOutcome.OK.value:
         return
     effect = data.get("effect") or infer_tool_effect(data["tool"])
@@ -76,6 +76,6 @@ def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) ->
         data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(text)}
 
 
-def added_context(event: str, message: str) -> dict[str, Any]:
-    """Return the answer to a hook call that puts a message into the agent's context."""
+def add_context_response(event: str, message: str) -> dict[str, Any]:
+    """Return the response to a hook call that adds a message to the agent's context."""
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}

@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RecordFault(StrEnum):
-    """Why a record or a whole request is rejected. The sender has to change something."""
+    """Why a record or a whole request is rejected. The sender must change something."""
 
     INVALID_ID = "invalid_id"
     INVALID_SPAN = "invalid_span"
@@ -32,9 +32,9 @@ class UnusedReason(StrEnum):
     NO_AGENT_WORK = "no_agent_work"
     """It is not an agent's work, for example a database request or a log line."""
     METRICS = "metrics"
-    """Metrics are forwarded and not read."""
+    """Metrics are forwarded, but not read."""
     REPEATED = "repeated"
-    """It was received before, or reports the start of work that has ended."""
+    """It has been received before, or reports the start of ended work."""
     SAME_WORK = "same_work"
     """Another record reported the same call, or more of it."""
 
@@ -51,17 +51,17 @@ REMEDIES: Final[Mapping[RecordFault, str]] = {
     RecordFault.TIMEOUT: "send smaller batches",
     RecordFault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
 }
-"""The change that the sender has to make."""
+"""The change that the sender must make."""
 
 
 class UnusableRecordError(ValueError):
     """
-    Raised for a record that cannot be used. The message is for its sender.
+    Raised when a record cannot be used. The message is for its sender.
 
     Args:
         fault: The reason.
         problem: What is wrong, with the value.
-        remedy: What to change; ``REMEDIES`` of the fault by default.
+        remedy: What to change; by default the entry of the fault in ``REMEDIES``.
     """
 
     def __init__(self, fault: RecordFault, problem: str, *, remedy: str = "") -> None:

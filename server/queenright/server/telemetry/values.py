@@ -19,8 +19,8 @@ from queenright.instrumentation.redaction import mask_name
 from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.payload import unwrap_payload
 
-FUTURE_LIMIT: Final = 86_400.0
-"""Times further ahead of our clock than this, in seconds, are invalid."""
+MAX_FUTURE_SECONDS: Final = 86_400.0
+"""Seconds by which a time may be ahead of the service's clock. Later times are invalid."""
 
 MILLISECOND: Final = 1_000_000
 """Nanoseconds."""
@@ -31,22 +31,22 @@ MAX_DURATION: Final = 366 * 86_400.0
 MAX_COUNT: Final = 10**12
 
 MAX_ATTRIBUTES: Final = 1_024
-"""Attributes of one span, record, resource or exception; SDKs send at most 128 by default."""
+"""Maximum attributes of a span, record, resource or exception. By default, SDKs send at most 128."""
 
 _MAX_DEPTH = 16
 _MAX_VALUES = 5_000
-"""Nested values of one attribute that are read."""
+"""Maximum nested values of an attribute that are read."""
 _MAX_NAME = 16_384
-"""Characters of a name that are read; the rest is not part of its hash."""
+"""Maximum characters of a name that are read. The rest is not part of its hash."""
 
 
 def text_of(value: AnyValue | None) -> str:
-    """Return a value as one clean line with secrets masked; "" if there is none."""
+    """Return a value as one clean line with secrets masked, or ""."""
     if value is None:
         return ""
     text = value.string_value
     if text:
-        # Fast path, taken six times per span: nearly every text is clean.
+        # Fast path, taken six times per span, because nearly every text is clean.
         if len(text) <= NAME_LIMIT and "." < text[0] < "\x7f" and text[-1] != " " and text.isprintable():
             return mask_name(text)
         return clean_name(text[:_MAX_NAME])
@@ -77,7 +77,7 @@ def count_of(value: AnyValue | None) -> int | None:
 
 
 def number_of(value: AnyValue | None) -> float | None:
-    """Return a value as a number of at least 0, or None; numeric strings are accepted."""
+    """Return a value as a number of at least 0, or None. Numeric strings are accepted."""
     if value is None:
         return None
     match value.WhichOneof("value"):
@@ -100,7 +100,7 @@ def number_of(value: AnyValue | None) -> float | None:
 def moment_of(value: AnyValue | None, now: float) -> float | None:
     """Return a value as a time in seconds since the epoch, or None if it is missing or in the future."""
     moment = number_of(value)
-    return moment if moment and moment <= now + FUTURE_LIMIT else None
+    return moment if moment and moment <= now + MAX_FUTURE_SECONDS else None
 
 
 def is_true(value: AnyValue | None) -> bool:
@@ -153,7 +153,7 @@ _HIDDEN: Final = ("redacted", "hidden", "masked", "filtered", "omitted")
 _PLACEHOLDERS: Final = frozenset(
     ("***", *(form.format(word) for word in _HIDDEN for form in ("{}", "__{}__", "[{}]", "<{}>")))
 )
-"""Texts that libraries write instead of hidden content, in lower case."""
+"""Texts that libraries write in place of hidden content, in lower case."""
 _MAX_PLACEHOLDER_LENGTH: Final = 16
 
 
@@ -174,7 +174,7 @@ NO_CONTENT: Final = fingerprint({})
 
 
 def plain_text(value: Any) -> str:
-    """Return a JSON value as text, bounded."""
+    """Return a JSON value as text of bounded length."""
     return str(value)[:100_000]
 
 
@@ -221,7 +221,7 @@ def count_in(value: Any) -> int:
 def seconds_of(nanoseconds: int, now: float) -> float:
     """Convert nanoseconds to seconds since the epoch; ``now`` if the time is missing or in the future."""
     seconds = nanoseconds / 1e9
-    return seconds if 0 < seconds <= now + FUTURE_LIMIT else now
+    return seconds if 0 < seconds <= now + MAX_FUTURE_SECONDS else now
 
 
 def duration_of(start: int, end: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Models that the API and the pages share: workers, tickets, notifications, events and the console."""
+"""Convert workers, tickets, notifications and events to the models that the API and the pages share."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from queenright.health.vitals.provider_traffic import ProviderHealth
 from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
-from queenright.server.views.fleet_list import WORST_FIRST, listed_state, unresolved_sessions
+from queenright.server.views.fleet_list import WORST_FIRST, get_listed_state, list_unresolved_sessions
 from queenright.server.views.interventions import acting_view
 from queenright.server.views.worker_rows import agent_row
 
-_LINE_LIMIT: Final = 220
-"""Characters of a line of the feed."""
-_NAME_LIMIT: Final = 60
-"""Characters of a name in such a line."""
-_TICKETS_SHOWN: Final = 100
-WORKERS_SHOWN: Final = 200
-"""Workers in the console, the worst ones; each costs time to render."""
+_MAX_LINE_LENGTH: Final = 220
+"""Maximum characters of a line of the feed."""
+_MAX_NAME_LENGTH: Final = 60
+"""Maximum characters of a name in a line of the feed."""
+_MAX_TICKETS: Final = 100
+MAX_WORKERS_SHOWN: Final = 200
+"""Maximum workers in the console, worst first. Each takes time to render."""
 
 
 def ticket_row(
@@ -44,14 +44,14 @@ def ticket_row(
     actions: Sequence[str] = (),
 ) -> api.Ticket:
     """
-    Return a ticket with its silence and its deliveries. A closed ticket gives no advice.
+    Return a ticket with its silence and its deliveries. A closed ticket has no advice.
 
     Args:
         ticket: The ticket.
         active_silence: The silence that mutes it.
         delivered_notifications: The deliveries that Alertmanager reported.
-        trace_url: The link to its trace.
-        actions: What a person can do.
+        trace_url: The URL of its trace.
+        actions: The actions that a person can take.
     """
     values = ticket.model_dump(mode="json")
     if ticket.is_live:
@@ -84,7 +84,7 @@ def notification_row(record: NotificationRecord, outbox: api.Outbox) -> api.Noti
 
     Args:
         record: The notification.
-        outbox: The state of the outbox, which has the errors of peers that have not answered.
+        outbox: The state of the outbox, with the errors of peers that have not answered.
     """
     peers = [
         _handover(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
@@ -131,7 +131,8 @@ def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Recei
     """
     Return a row for each receiver and status, the latest first.
 
-    Several alerts of one ticket, as when its severity rose, are one row with the first and the last time.
+    Several alerts of one ticket, for example after a rise in severity, are one row with the first and last
+    time.
     """
     groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
     for delivery in deliveries:
@@ -149,21 +150,21 @@ def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Recei
 
 
 def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
-    """Return an event of the feed; with ``brief``, texts that the ticket has in full are cut."""
+    """Return a line of the feed for an event. ``brief`` truncates texts that the ticket has in full."""
     shorten = _first_sentence if brief else str
     kind, text = describe_event(event.type, event.agent_id, event.data, shorten=shorten)
     if brief:
-        # A very long name would leave no room for what happened.
+        # A very long name would leave no room for the event itself.
         agent = event.agent_id
-        if len(agent) > _NAME_LIMIT:
-            text = text.replace(agent, clip_text(agent, _NAME_LIMIT))
-        text = clip_text(text, _LINE_LIMIT)
+        if len(agent) > _MAX_NAME_LENGTH:
+            text = text.replace(agent, clip_text(agent, _MAX_NAME_LENGTH))
+        text = clip_text(text, _MAX_LINE_LENGTH)
     return api.FeedLine(
         at=event.time,
         kind=kind,
         text=text,
         id=event.id,
-        ticket=ticket_of(event),
+        ticket=read_ticket_id(event),
     )
 
 
@@ -172,8 +173,8 @@ def _first_sentence(text: object) -> str:
     return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
 
 
-def ticket_of(event: AgentEvent) -> str:
-    """Return the id of the ticket that an event is about, or an empty string."""
+def read_ticket_id(event: AgentEvent) -> str:
+    """Return the id of the ticket in an event, or ""."""
     ticket_id = event.data.get("ticket_id")
     if not ticket_id and isinstance(ticket := event.data.get("ticket"), Mapping):
         ticket_id = ticket.get("ticket_id")
@@ -184,14 +185,14 @@ def status(service: Service) -> api.Status:
     """Return the worst workers, the latest events, and interventions in progress."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
-    unresolved_keys = unresolved_sessions(service)
+    unresolved_keys = list_unresolved_sessions(service)
     for health in service.monitor.workers():
-        standing = listed_state(health, unresolved_keys)
+        standing = get_listed_state(health, unresolved_keys)
         if standing is not None:
             by_state[standing].append(health)
     shown_workers: list[WorkerHealth] = []
     for workers in by_state.values():
-        shown_workers += heapq.nsmallest(WORKERS_SHOWN - len(shown_workers), workers, key=_by_name)
+        shown_workers += heapq.nsmallest(MAX_WORKERS_SHOWN - len(shown_workers), workers, key=_by_name)
     newest = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
     return api.Status(
         at=now,
@@ -199,11 +200,11 @@ def status(service: Service) -> api.Status:
         counts={state.value: len(workers) for state, workers in by_state.items()},
         agents=[agent_row(service, health) for health in shown_workers],
         agents_left_out=sum(map(len, by_state.values())) - len(shown_workers),
-        tickets=[ticket.ticket_id for ticket in newest[:_TICKETS_SHOWN]],
+        tickets=[ticket.ticket_id for ticket in newest[:_MAX_TICKETS]],
         outbox=api.Outbox.of(service.outbox.status()),
         feed=feed(service),
         not_ready=service.ready(),
-        acting=_acting(service, now),
+        acting=_describe_interventions(service, now),
         paged=stand_in_messages(service),
     )
 
@@ -227,14 +228,16 @@ def _by_name(health: WorkerHealth) -> tuple[str, float]:
     return health.vitals.agent_id, -health.state_since
 
 
-def _acting(service: Service, now: float) -> api.Acting:
+def _describe_interventions(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
     return acting_view(
         stop=service.health.emergency_stop_state,
         storm=service.remediation.storm,
         budget=service.interventions.budget,
         dry_run=service.settings.health_monitoring.intervention.is_dry("nudge"),
-        ladders=[(ladder, step) for ladder in ledger.ladders.values() if (step := _next(service, ladder))],
+        ladders=[
+            (ladder, step) for ladder in ledger.ladders.values() if (step := _find_next_step(service, ladder))
+        ],
         pending=ledger.pending.values(),
         approvals=service.approvals.pending(),
         breakers=service.health.all_circuit_breakers(),
@@ -244,11 +247,11 @@ def _acting(service: Service, now: float) -> api.Acting:
     )
 
 
-def _next(service: Service, ladder: Ladder) -> LadderStep | None:
+def _find_next_step(service: Service, ladder: Ladder) -> LadderStep | None:
     """
     Return the next step of a ladder; None for a ladder that is not shown.
 
-    The ladder of a worker that recovered, waits or made progress only stores the time of the last action.
+    A ladder of a worker that has recovered, waits or makes progress only stores the time of the last action.
     """
     settings = service.settings.health_monitoring
     worker = service.monitor.get(ladder.agent_id, ladder.session_id)
@@ -263,7 +266,7 @@ def _next(service: Service, ladder: Ladder) -> LadderStep | None:
 
 
 def stand_in_messages(service: Service) -> list[api.StandInMessage]:
-    """Return what the stand-in for Slack and PagerDuty received, newest first; empty with real receivers."""
+    """Return messages to the stand-in for Slack and PagerDuty, newest first; empty without it."""
     if service.recorder is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What needs a person now: requests, questions, decisions, tickets and incidents."""
+"""Attention items: requests, questions, decisions, tickets and incidents that need a person now."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from queenright.server.views.attention_parts import (
     urgency,
 )
 from queenright.server.views.possible_actions import ticket_actions
-from queenright.server.views.worker_rows import reason_of
+from queenright.server.views.worker_rows import describe_reason
 
 
 def attention(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> api.AttentionList:
-    """Return what needs a person now, most urgent first; by default of all workers."""
+    """Return the items that need a person now, most urgent first; by default of all workers."""
     return merge_attention([attention_part(service, agent_id=agent_id, session_id=session_id)])
 
 
 def attention_part(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> AttentionPart:
-    """Return what this service has of what needs a person; it may be one partition of a cluster."""
+    """Return the attention items of this service, which may be one partition of a cluster."""
 
     def is_wanted(item: api.AttentionItem) -> bool:
         return agent_id in (None, item.agent_id) and session_id in (None, item.session_id)
@@ -53,9 +53,9 @@ def attention_part(
         if incident.closed_at is None
         for ticket_id in incident.ticket_ids
     }
-    decisions = list(_decisions(service))
+    decisions = list(_iter_decisions(service))
     listed_ids = {item.ticket_id for item in decisions}
-    items = [*_questions(service), *decisions]
+    items = [*_iter_questions(service), *decisions]
     tickets = list[api.AttentionItem]()
     for ticket in service.tickets.open_tickets():
         is_grave = ticket.severity.rank >= Severity.HIGH.rank
@@ -78,8 +78,8 @@ def attention_part(
     )
 
 
-def _questions(service: Service) -> Iterator[api.AttentionItem]:
-    """Yield what workers ask: requests for permission, and questions."""
+def _iter_questions(service: Service) -> Iterator[api.AttentionItem]:
+    """Yield items for permission requests and questions of workers."""
     asking: set[WorkerKey] = set()
     for request in service.permissions.open_requests():
         asking.add(request.target.key)
@@ -95,8 +95,8 @@ def _questions(service: Service) -> Iterator[api.AttentionItem]:
             yield _question(worker, _waiting_node(service, worker))
 
 
-def _decisions(service: Service) -> Iterator[api.AttentionItem]:
-    """Yield what a person has to decide; its ticket is not listed besides."""
+def _iter_decisions(service: Service) -> Iterator[api.AttentionItem]:
+    """Yield items for decisions. Their tickets are not listed separately."""
     for approval in service.approvals.pending():
         text = _current_text(service, approval.target, approval.reason)
         yield _approval(approval, service.tickets.get(approval.ticket_id), text)
@@ -107,18 +107,18 @@ def _decisions(service: Service) -> Iterator[api.AttentionItem]:
 
 
 def _current_text(service: Service, target: Target, reason: str) -> str:
-    """Return why a decision was asked for, and what is found on the worker now."""
+    """Return the reason for a decision, and the worker's current findings."""
     worker = service.monitor.get(*target.key)
     if worker is None or worker.vitals.incarnation_id != target.incarnation_id:
         return reason
-    current = reason_of(worker)
+    current = describe_reason(worker)
     return reason if current in reason else f"{reason}\nNow: {current}"
 
 
 def incidents_of_tickets(
     service: Service, tickets: Iterable[EscalationTicket], *, least_workers: int = 2
 ) -> list[Incident]:
-    """Return the incidents of these tickets as of now, newest first; see `incidents_of`."""
+    """Return the current incidents of these tickets, newest first; see `incidents_of`."""
     return incidents_of(tickets, now=service.clock(), least_workers=least_workers)
 
 
@@ -188,7 +188,7 @@ def _escalation(escalation: Escalation, ticket: EscalationTicket | None, text: s
 
 
 def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
-    # Of a worker that was restarted, actions are about the process that runs now.
+    # If the worker was restarted, actions apply to the current process.
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     current = ticket.incarnation_id if worker is None else worker.vitals.incarnation_id
     actions = ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
@@ -206,7 +206,7 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
 
 
 def _incident(incident: Incident, tickets: Sequence[EscalationTicket], now: float) -> AttentionIncident:
-    """Return an incident of these tickets, with the text of its first open ticket."""
+    """Return an item for an incident of these tickets, with the text of its first open ticket."""
     unacknowledged_tickets = (
         ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None
     )
@@ -221,6 +221,6 @@ def _incident(incident: Incident, tickets: Sequence[EscalationTicket], now: floa
         text="" if first is None else first.cause,
         text_at=None if first is None else first.first_seen,
         is_handled=is_handled,
-        # Its sessions have ended, and the cause holds: nobody has seen it.
+        # Its sessions have ended, and nobody has acknowledged the cause, which still holds.
         can_acknowledge=not is_handled and any(can_be_acknowledged(ticket, now=now) for ticket in tickets),
     )

@@ -1,4 +1,4 @@
-"""What needs a person in each partition of a cluster, merged into one list. A single process has one part."""
+"""Attention items of each partition of a cluster, merged into one list. A single process has one part."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from queenright.health.interventions.target import Target
 from queenright.server.views.incident_parts import IncidentPart, join_parts
 
 LISTED: Final = 200
-_AGENTS_LISTED: Final = 20
-"""Agents of an incident that are named."""
+_MAX_AGENTS: Final = 20
+"""Maximum agents of an incident that are named."""
 _CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
 """The causes of incidents that have a name."""
 _ENDED: Final = "All its workers have ended. Nobody has acknowledged it."
 
 
 class AttentionIncident(IncidentPart):
-    """The part of an incident that one partition has, and whether it needs a person."""
+    """The part of an incident in one partition, and whether it needs a person."""
 
     agents: dict[str, float]
     """When the first ticket of each agent was opened, oldest first."""
     text: str
     """The cause of the first open ticket that nobody has acknowledged."""
     text_at: float | None
-    """When that ticket was opened; null: there is none."""
+    """When that ticket was opened; null if there is none."""
     is_handled: bool
     """Whether a ticket is open, or was acknowledged."""
     can_acknowledge: bool
     """Whether a ticket can be acknowledged whose session has ended."""
 
     def join(self, later: Self) -> Self:
-        """Return this part together with a later one of the same incident."""
+        """Merge this part with a later part of the same incident."""
         agents = [*self.agents.items(), *later.agents.items()]
         first: dict[str, float] = {}
         for name, at in sorted(agents, key=itemgetter(1)):
@@ -62,19 +62,19 @@ class AttentionIncident(IncidentPart):
 
 
 class AttentionPart(api.AttentionList):
-    """What needs a person in one partition; `items` and `total` are without incidents and their tickets."""
+    """Attention items of one partition. `items` and `total` exclude incidents and their tickets."""
 
-    # An owner of an earlier version sends none of these fields; its incidents are among its items.
+    # An owner with an earlier version sends none of these fields; its incidents are among its items.
     tickets: Sequence[api.AttentionItem] = ()
     """Tickets that are items unless their incident has workers of other partitions."""
     incidents: Sequence[AttentionIncident] = ()
-    """Parts of incidents. Also closed ones, which may belong to an incident that is open elsewhere."""
+    """Parts of incidents, including closed ones, which may belong to an incident that is open elsewhere."""
     has_incident_items: bool = True
-    """Whether incidents are items: not if only those of one worker are listed."""
+    """Whether incidents are items. They are not if only items of one worker are listed."""
 
 
 def merge_attention(parts: Sequence[AttentionPart]) -> api.AttentionList:
-    """Return what needs a person, most urgent first, from what each partition has."""
+    """Merge the attention items of all partitions, most urgent first."""
     incidents = [
         incident
         for incident in join_parts(incident for part in parts for incident in part.incidents)
@@ -90,7 +90,7 @@ def merge_attention(parts: Sequence[AttentionPart]) -> api.AttentionList:
 
 
 def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
-    """Return the place of an item: expiring, critical, asked, the rest."""
+    """Return the sort key of an item: expiring, critical, asked, others."""
     if item.deadline is not None:
         return 0, item.deadline, item.item_id
     if item.severity == Severity.CRITICAL:
@@ -101,7 +101,7 @@ def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
 def attention_item(
     target: Target, item_id: str, kind: str, title: str, since: float, **more: Any
 ) -> api.AttentionItem:
-    """Return an item; ``more`` are the fields that differ from those of an item about one worker."""
+    """Return an item. ``more`` has the fields that differ from those of an item about one worker."""
     values: dict[str, Any] = {
         "severity": None,
         "text": "",
@@ -133,7 +133,7 @@ def _incident_item(incident: AttentionIncident) -> api.AttentionItem:
         text=_ENDED if incident.text_at is None else incident.text,
         ticket_id=incident.incident_id,
         options=["acknowledge"],
-        agents=names[:_AGENTS_LISTED],
-        agents_more=len(names[_AGENTS_LISTED:]),
+        agents=names[:_MAX_AGENTS],
+        agents_more=len(names[_MAX_AGENTS:]),
         workers=incident.workers,
     )

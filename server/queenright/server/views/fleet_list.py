@@ -1,4 +1,4 @@
-"""The fleet as a list: sessions by filter and order, and how many there are of each kind."""
+"""The list of sessions: filters, order, and counts per facet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import WorkerKey
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.server.service import Service
-from queenright.server.views.worker_rows import activity_of, reason_of
+from queenright.server.views.worker_rows import describe_activity, describe_reason
 
 WORST_FIRST: Final = (*map(HealthState, terms.WORST_FIRST), HealthState.TERMINATED)
 _ENDED: Final = "ended"
@@ -23,17 +23,17 @@ _HEALTH: Final = terms.list_values(terms.ListedState)
 _ACTIVITY: Final = terms.list_values(terms.Activity)
 _HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
 _ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
-_NAMES_COUNTED: Final = 50
-"""Owners and repositories that are counted: the most frequent ones."""
-_PART: Final = 1_000
-"""Workers that are read before other requests may run: about 2 ms."""
+_MAX_COUNTED_NAMES: Final = 50
+"""Maximum owners and repositories that are counted; the most frequent ones are."""
+_CHUNK_SIZE: Final = 1_000
+"""Workers to read before other requests may run: about 2 ms."""
 
-Place = tuple[float, float, str, str]
-"""The place of a session in the list: two numbers by the order, then agent and session."""
+Position = tuple[float, float, str, str]
+"""The position of a session in the list: two sort keys, then agent and session."""
 
 
 class Facets(NamedTuple):
-    """What sessions are grouped and counted by."""
+    """The values of a session by which sessions are grouped and counted."""
 
     health: str
     activity: str
@@ -43,10 +43,10 @@ class Facets(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetQuery:
-    """Which sessions to list, and in which order. An empty filter allows all."""
+    """The filters and the order of a list of sessions. An empty filter allows all."""
 
     search: str = ""
-    """A part of the agent's name, session, task, owner, repository, reason or question."""
+    """Text in the agent's name, session, task, owner, repository, reason or question."""
     agent_id: str | None = None
     state: HealthState | None = None
     health: Collection[str] = ()
@@ -58,11 +58,11 @@ class FleetQuery:
 
     @property
     def allows_all(self) -> bool:
-        """Whether there are no filters but facets."""
+        """Whether there are no filters except facets."""
         return not self.search and self.agent_id is None and self.state is None
 
     def allows(self, worker: WorkerHealth) -> bool:
-        """Return whether a worker passes the filters that are not facets."""
+        """Return whether a worker passes the filters other than facets."""
         vitals = worker.vitals
         if self.agent_id is not None and vitals.agent_id != self.agent_id:
             return False
@@ -71,7 +71,7 @@ class FleetQuery:
         if not self.search:
             return True
         wanted = self.search.casefold()
-        return any(wanted in text.casefold() for text in _texts_of(worker))
+        return any(wanted in text.casefold() for text in _list_texts(worker))
 
     def refused_by(self, facets: Facets) -> list[str]:
         """Return the names of the facets that a session does not pass."""
@@ -89,76 +89,76 @@ class FleetQuery:
 
 @dataclass(frozen=True, slots=True)
 class FoundSessions:
-    """Sessions that match a query: those of one page, and the number of all."""
+    """Sessions that match a query: one page, and the total."""
 
-    page: list[tuple[Place, WorkerHealth]]
+    page: list[tuple[Position, WorkerHealth]]
     total: int
     counts: api.AgentCounts
 
 
 async def find_sessions(
-    service: Service, query: FleetQuery, *, limit: int, after: Place | None = None
+    service: Service, query: FleetQuery, *, limit: int, after: Position | None = None
 ) -> FoundSessions:
-    """Return the first ``limit`` sessions of a query, or those after a place. Yields to other work."""
+    """Return the first ``limit`` sessions of a query, or those after a position. Yields to other work."""
     groups: dict[tuple[str, str, str, str], list[WorkerHealth]] = defaultdict(list)
-    unresolved_keys = unresolved_sessions(service)
+    unresolved_keys = list_unresolved_sessions(service)
     allows = None if query.allows_all else query.allows
     for number, worker in enumerate(list(service.monitor.workers()), start=1):
         if allows is None or allows(worker):
-            groups[_facets_of(worker, unresolved_keys)].append(worker)
-        if number % _PART == 0:
+            groups[_read_facets(worker, unresolved_keys)].append(worker)
+        if number % _CHUNK_SIZE == 0:
             await asyncio.sleep(0)
     counts: dict[str, Counter[str]] = {name: Counter() for name in Facets._fields}
-    matching: list[tuple[Place, WorkerHealth]] = []
+    matching: list[tuple[Position, WorkerHealth]] = []
     for values, workers in groups.items():
         facets = Facets(*values)
         refusing_filters = query.refused_by(facets)
-        # A facet counts what the other filters allow: what each of its values would show.
+        # A facet counts the sessions that pass the other filters, which each of its values would show.
         for name in (
             refusing_filters if len(refusing_filters) == 1 else () if refusing_filters else Facets._fields
         ):
             counts[name][getattr(facets, name)] += len(workers)
         if not refusing_filters:
-            matching += _place_workers(workers, facets, query.sort.removeprefix("-"))
+            matching += _position_workers(workers, facets, query.sort.removeprefix("-"))
     total = len(matching)
     is_reversed = query.sort.startswith("-")
     if after is not None:
         matching = [
             worker for worker in matching if (worker[0] < after if is_reversed else worker[0] > after)
         ]
-    # No two places are equal: the workers themselves are never compared.
+    # No two positions are equal, so the workers themselves are never compared.
     first = heapq.nlargest if is_reversed else heapq.nsmallest
     return FoundSessions(first(limit, matching), total, _counts(counts))
 
 
-def _texts_of(worker: WorkerHealth) -> Iterator[str]:
+def _list_texts(worker: WorkerHealth) -> Iterator[str]:
     v = worker.vitals
     yield from (v.agent_id, v.session_id, v.task_id, v.owner, v.repository, v.question)
-    yield reason_of(worker)
+    yield describe_reason(worker)
 
 
-def _facets_of(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> tuple[str, str, str, str]:
+def _read_facets(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> tuple[str, str, str, str]:
     vitals = worker.vitals
-    standing = listed_state(worker, unresolved_keys)
+    standing = get_listed_state(worker, unresolved_keys)
     return (
         _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
-        activity_of(vitals)[0],
+        describe_activity(vitals)[0],
         vitals.owner,
         vitals.repository,
     )
 
 
-def _place_workers(
+def _position_workers(
     workers: Iterable[WorkerHealth], facets: Facets, order: str
-) -> Iterator[tuple[Place, WorkerHealth]]:
-    """Yield workers of one group with their places."""
+) -> Iterator[tuple[Position, WorkerHealth]]:
+    """Yield workers of one group with their positions."""
     first = second = 0.0
     is_ended = facets.health == _ENDED
     for worker in workers:
         vitals = worker.vitals
         if order == "attention":
             first = _HEALTH_RANK[facets.health]
-            # Of those that ended, the last one comes first.
+            # Of ended sessions, the last one comes first.
             second = -(vitals.ended_at or 0.0) if is_ended else vitals.last_progress or vitals.started_at
         elif order == "activity":
             first = _ACTIVITY_RANK[facets.activity]
@@ -183,23 +183,24 @@ def _counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
 
 def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
     return dict(
-        heapq.nsmallest(_NAMES_COUNTED, counted.items(), key=lambda counted: (-counted[1], counted[0]))
+        heapq.nsmallest(_MAX_COUNTED_NAMES, counted.items(), key=lambda counted: (-counted[1], counted[0]))
     )
 
 
-def unresolved_sessions(service: Service) -> set[WorkerKey]:
-    """Return the sessions (with the worker's name) that have an open ticket or an active recovery."""
+def list_unresolved_sessions(service: Service) -> set[WorkerKey]:
+    """Return the keys (agent and session) of sessions with an open ticket or an active recovery."""
     recoveries = (recovery for recovery in service.recoveries.latest if recovery.ended_at is None)
     return service.tickets.open_sessions() | {
         (recovery.agent_id, recovery.session_id) for recovery in recoveries
     }
 
 
-def listed_state(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> HealthState | None:
+def get_listed_state(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> HealthState | None:
     """
-    Return the state that a worker counts as; None once its session is over.
+    Return the state under which a worker is listed; None once its session is over.
 
-    A session that ended counts as failing while an operator has to act: it is in ``unresolved_keys``.
+    An ended session is listed as failing while an operator must act, that is, while it is in
+        ``unresolved_keys``.
     """
     if worker.fleet_state is not None:
         return worker.fleet_state

@@ -1,4 +1,4 @@
-"""Parts of an incident: what each partition of a cluster has of it. A single process has one part."""
+"""Parts of incidents, one per partition of a cluster. A single process has one part."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from queenright.health.findings import Severity
 
 
 class IncidentPart(api.Incident):
-    """The part of an incident that one partition has; it may have a single worker."""
+    """The part of an incident in one partition. It may have a single worker."""
 
     group: str
-    """What the parts of one incident have in common."""
+    """The key that the parts of one incident share."""
 
     def join(self, later: Self) -> Self:
-        """Return this part together with a later one of the same incident."""
+        """Merge this part with a later part of the same incident."""
         closed_times = [part.closed_at for part in (self, later) if part.closed_at is not None]
         worst = max((self, later), key=lambda part: (part.open_tickets > 0, Severity(part.severity).rank))
         return self.model_copy(
@@ -26,7 +26,7 @@ class IncidentPart(api.Incident):
                 "closed_at": max(closed_times) if len(closed_times) == 2 else None,
                 "workers": self.workers + later.workers,
                 "open_tickets": self.open_tickets + later.open_tickets,
-                # Ids grow with time.
+                # Ids are ordered by time.
                 "ticket_ids": sorted(self.ticket_ids + later.ticket_ids),
             }
         )
@@ -37,10 +37,10 @@ Part = TypeVar("Part", bound=IncidentPart)
 
 def join_parts(parts: Iterable[Part]) -> list[Part]:
     """
-    Return the incidents that these parts are, oldest first.
+    Merge parts into incidents, oldest first.
 
-    An incident has the id of its first ticket. A part that begins after all earlier ones had closed belongs
-    to another incident. Parts with only one worker in all are not an incident.
+    An incident has the id of its first ticket. A part that begins after all earlier parts have closed belongs
+    to another incident. Parts with a single worker in total are not an incident.
     """
     incidents: list[Part] = []
     latest: dict[str, int] = {}

@@ -16,7 +16,7 @@ from queenright.health.interventions.ladder import Ladder, LadderStep, Level
 from queenright.health.interventions.storm import StormWatch
 from queenright.health.recovery.recovery import Recovery
 
-_ROW_LIMIT: Final = 20
+_MAX_ROWS: Final = 20
 
 
 def acting_view(
@@ -34,20 +34,20 @@ def acting_view(
     notices: Sequence[str] = (),
 ) -> api.Acting:
     """
-    Return the interventions that are under way or due.
+    Return the interventions that are in progress or due.
 
     Args:
         stop: The emergency stop.
         storm: Knows whether there is a storm.
         budget: Knows how many interventions are allowed.
-        dry_run: Whether interventions are recorded and not carried out.
+        dry_run: Whether interventions are only recorded, not carried out.
         ladders: Active ladders, each with its next step.
         pending: Escalations without an answer.
         approvals: Requests to terminate a worker without an answer, oldest first.
         breakers: All circuit breakers.
         recoveries: The latest recoveries, newest first.
         now: Seconds since the epoch.
-        notices: Sentences about the models that the rules replace.
+        notices: Sentences about models that rules replace.
     """
     ordered_ladders = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
     escalations = sorted(pending, key=lambda escalation: escalation.deadline)
@@ -60,19 +60,19 @@ def acting_view(
         notices=list(notices),
         dry_run=dry_run,
         ladders=[
-            _ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered_ladders[:_ROW_LIMIT]
+            _ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered_ladders[:_MAX_ROWS]
         ],
-        ladders_more=max(0, len(ordered_ladders) - _ROW_LIMIT),
-        escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_ROW_LIMIT]],
-        escalations_more=max(0, len(escalations) - _ROW_LIMIT),
-        approvals=[_approval_row(request) for request in requests[:_ROW_LIMIT]],
-        approvals_more=max(0, len(requests) - _ROW_LIMIT),
-        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped_breakers[:_ROW_LIMIT]],
+        ladders_more=max(0, len(ordered_ladders) - _MAX_ROWS),
+        escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_MAX_ROWS]],
+        escalations_more=max(0, len(escalations) - _MAX_ROWS),
+        approvals=[_approval_row(request) for request in requests[:_MAX_ROWS]],
+        approvals_more=max(0, len(requests) - _MAX_ROWS),
+        breakers=[api.StatusBreaker.of(breaker) for breaker in tripped_breakers[:_MAX_ROWS]],
         breakers_known=len(all_breakers),
-        breakers_more=max(0, len(tripped_breakers) - _ROW_LIMIT),
+        breakers_more=max(0, len(tripped_breakers) - _MAX_ROWS),
         recoveries=[
             api.StatusRecovery.of(recovery, reason=recovery.outcome or recovery.reason)
-            for recovery in list(recoveries)[:_ROW_LIMIT]
+            for recovery in list(recoveries)[:_MAX_ROWS]
         ],
     )
 

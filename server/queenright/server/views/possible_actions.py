@@ -1,4 +1,4 @@
-"""Actions that a person can take now on a worker or a ticket, by the same rules that execute them."""
+"""Actions that a person can take now on a worker or a ticket. The same rules check them on execution."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _ON_WORKERS: Final = (ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINAT
 
 
 def worker_actions(service: Service, worker: WorkerHealth) -> list[str]:
-    """Return what can be done with a worker."""
-    return [kind.value for kind in _ON_WORKERS if not objection(service, kind, worker)]
+    """Return the possible actions on a worker."""
+    return [kind.value for kind in _ON_WORKERS if not explain_objection(service, kind, worker)]
 
 
-def objection(
+def explain_objection(
     service: Service, kind: ActionKind, worker: WorkerHealth, incarnation_id: str | None = None
 ) -> str:
     """
-    Return why an action on a worker is not possible; empty if it is.
+    Return why an action on a worker is not possible, or "".
 
     Args:
-        incarnation_id: The incarnation that the action is for. Default: the current one.
+        incarnation_id: The incarnation to act on; by default the current one.
     """
     if incarnation_id is None:
         incarnation_id = worker.vitals.incarnation_id
@@ -46,7 +46,7 @@ def objection(
 
 
 def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
-    """Return what can be done with a ticket, and whether its worker can be terminated."""
+    """Return the possible actions on a ticket, and whether its worker can be terminated."""
     actions = ["acknowledge"] if ticket_lifecycle.can_be_acknowledged(ticket, now=service.clock()) else []
     if not ticket.is_live:
         return actions
@@ -57,6 +57,8 @@ def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     if ticket_lifecycle.can_be_dismissed(ticket):
         actions.append("dismiss")
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
-    if worker is not None and not objection(service, ActionKind.TERMINATE, worker, ticket.incarnation_id):
+    if worker is not None and not explain_objection(
+        service, ActionKind.TERMINATE, worker, ticket.incarnation_id
+    ):
         actions.append(ActionKind.TERMINATE)
     return actions

@@ -1,4 +1,4 @@
-"""A session replayed through the detectors: their values at each step, and the findings."""
+"""The replay of a session through the detectors: their values at each step, and the findings."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def evaluate_session(
     is_truncated: bool,
 ) -> api.Evaluation:
     """
-    Return the replay of a session. It computes for up to a second: call it in a thread.
+    Return the replay of a session. Takes up to a second, so call it in a thread.
 
     Args:
         events: The events of the session, in the order of the log.
         settings: The thresholds.
         session_id: The session.
-        until: The session was watched until then, in seconds since the epoch.
+        until: When the session was last watched, in seconds since the epoch.
         is_truncated: Whether there are earlier events.
     """
-    step_ids = _step_ids(events)
+    step_ids = _assign_steps(events)
     shown_moments: list[api.Moment] = []
     moments: list[Moment] = []
     for moment in replay(make_monotonic(events), settings, until=until):
@@ -57,8 +57,8 @@ def evaluate_session(
     )
 
 
-def _step_ids(events: Iterable[AgentEvent]) -> list[str]:
-    """Return the step of each event, or the last one before it."""
+def _assign_steps(events: Iterable[AgentEvent]) -> list[str]:
+    """Return the step of each event, or the last step before it."""
     steps = SessionSteps()
     step_ids, last = [], ""
     for number, event in enumerate(events):

@@ -1,4 +1,4 @@
-"""The timeline of a session: its events in the log as steps, and the work that is open now."""
+"""The timeline of a session: its logged events as steps, and its open work."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import TRANSIENT, AgentEvent, EventType
-from queenright.server.views.api_models import event_line, ticket_of
+from queenright.server.views.api_models import event_line, read_ticket_id
 
 _TEXT_LIMIT: Final = 400
-_CONTEXT: Final = 300
-"""Events before and after a page that are searched for the other end of a step."""
+_CONTEXT_EVENTS: Final = 300
+"""Events before and after a page to search for the other end of a step."""
 _NOT_SHOWN: Final = TRANSIENT | {
     EventType.AGENT_HEARTBEAT,
     EventType.AGENT_OPERATED,
@@ -42,7 +42,7 @@ _NOT_SHOWN: Final = TRANSIENT | {
     EventType.TOKENS_CHANGED,
 }
 STEP_EVENTS: Final = frozenset(EventType) - _NOT_SHOWN
-"""Types of events that are in a timeline."""
+"""Event types in a timeline."""
 
 _STARTS: Final = {
     EventType.LLM_CALL_STARTED: EventType.LLM_CALL_COMPLETED,
@@ -57,7 +57,7 @@ _RUN_ENDS: Final = frozenset(
 _WAIT_ENDS: Final = frozenset(
     {EventType.CLIENT_INPUT_RECEIVED, EventType.EXECUTION_RESUMED, EventType.EXECUTION_STARTED, *_RUN_ENDS}
 )
-"""Events that end a wait, also a pause."""
+"""Event types that end a wait or a pause."""
 
 _KINDS: Final[Mapping[EventType, str]] = {
     EventType.LLM_CALL_STARTED: "turn",
@@ -98,7 +98,7 @@ _KINDS: Final[Mapping[EventType, str]] = {
     EventType.EXECUTION_COMPLETED: "ended",
     EventType.EXECUTION_FAILED: "ended",
 }
-"""The kind of a step by the type of its event; the others are `other`."""
+"""The kind of a step, by the type of its event. Other types are `other`."""
 
 
 @dataclass(slots=True)
@@ -109,16 +109,16 @@ class _Draft:
     start: AgentEvent
     end: AgentEvent | None = None
     over_at: float | None = None
-    """When it was over at the latest, if its end is not reported."""
+    """The latest possible end, if the end is not reported."""
     amendments: list[AgentEvent] = field(default_factory=list)
 
 
 class SessionSteps:
     """
-    Pairs the events of a session, which are added in the order of the log.
+    Pairs the events of a session into steps. Events are added in log order.
 
-    A start whose end is not among them stays open until the run ends. A model call that is not a span stays
-    open until the next work begins: hooks report no answers of models.
+    A start without an end stays open until the run ends. A model call without a span stays open until the
+    next work begins, because hooks do not report model responses.
     """
 
     def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
@@ -130,7 +130,7 @@ class SessionSteps:
             self.add(seq, event)
 
     def add(self, seq: int, event: AgentEvent) -> str:
-        """Add an event and return the id of its step; an empty string if it has none of its own."""
+        """Add an event, and return the id of its step; "" if it has no step of its own."""
         kind, data = event.type, event.data
         if kind in (EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED) and data.get("amends"):
             return self._amend(event)
@@ -145,7 +145,7 @@ class SessionSteps:
             self._end_work(seq, event, [draft for draft in self._open if _is_unreported_call(draft, event)])
         if kind is EventType.EXECUTION_STARTED:
             self._open.clear()
-        if kind in _ENDS and (open_step := self._start_of(event)) is not None:
+        if kind in _ENDS and (open_step := self._find_draft(event)) is not None:
             self._open.remove(open_step)
             open_step.end, open_step.seq = event, seq
             return open_step.start.id
@@ -174,7 +174,7 @@ class SessionSteps:
             return False
         return kind in _STARTS or (kind in _ENDS and not self._reports_starts)
 
-    def _start_of(self, end: AgentEvent) -> _Draft | None:
+    def _find_draft(self, end: AgentEvent) -> _Draft | None:
         candidates = [step for step in self._open if _STARTS[step.start.type] is end.type]
         if end.type is EventType.TOOL_CALL_COMPLETED:
             call_id, tool = end.data.get("call_id"), end.data.get("tool")
@@ -190,7 +190,7 @@ class SessionSteps:
         for draft in candidates:
             if end.span_id and draft.start.span_id == end.span_id:
                 return draft
-        # The start records of a later step arrive before this end if both are in one batch.
+        # In one batch, the start records of a later step precede this end.
         earlier = (draft for draft in candidates if draft.start.time <= end.time)
         return next((draft for draft in earlier if draft.start.node_id == end.node_id), None)
 
@@ -204,7 +204,7 @@ class SessionSteps:
 
 
 def _is_unreported_call(draft: _Draft, later: AgentEvent) -> bool:
-    """Return whether a draft is a model call that is over when the later work of its node begins."""
+    """Return whether a draft is a model call that ends when later work of its node begins."""
     start = draft.start
     return start.type is EventType.LLM_CALL_STARTED and not start.span_id and start.node_id == later.node_id
 
@@ -219,18 +219,18 @@ def read_steps(
     limit: int,
 ) -> api.Steps:
     """
-    Return a page of a session's timeline, without the work that is open now.
+    Return a page of a session's timeline, without open work.
 
     Args:
         conn: A connection in a transaction.
-        after: The event that the page begins after; without it, the page has the newest steps.
-        before: The event that the page ends before.
+        after: The event after which the page begins. Without it, the page has the newest steps.
+        before: The event before which the page ends.
         limit: The maximum number of steps.
 
     Raises:
         UnknownEventError: There is no event ``after`` or ``before``.
     """
-    low, high = _seq_of(conn, after) or 0, _seq_of(conn, before)
+    low, high = _find_seq(conn, after) or 0, _find_seq(conn, before)
     newest = after is None
     # A step has at most two events.
     most = 2 * limit
@@ -258,7 +258,7 @@ def read_steps(
     if not events:
         return steps
     first, last = events[0][0], events[-1][0]
-    around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT)
+    around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT_EVENTS)
     earlier, later = around(before=first), around(after=last, newest=False)
     pairs = SessionSteps([*earlier, *events, *later])
     drafts = sorted(
@@ -280,23 +280,23 @@ def read_steps(
 
 
 def read_starts(conn: Connection, agent_id: str, session_id: str) -> list[AgentEvent]:
-    """Return the latest events of a session that began something, newest first."""
+    """Return the latest start events of a session, newest first."""
     begins = frozenset(kind for kind in STEP_EVENTS if kind in _STARTS or _KINDS.get(kind) == "wait")
-    starts = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT)
+    starts = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT_EVENTS)
     return [event for _, event in reversed(starts)]
 
 
-def with_open_work(
+def add_open_work_to_page(
     page: api.Steps, worker: WorkerHealth, settings: HealthSettings, starts: Sequence[AgentEvent]
 ) -> api.Steps:
     """
-    Return a page with what the worker does now, and how near its detectors are to a finding.
+    Add the worker's open work to a page, and how near its detectors are to a finding.
 
     Args:
         page: The page.
         worker: The worker.
         settings: The thresholds.
-        starts: The latest events that began something, newest first.
+        starts: The latest start events, newest first.
     """
     v = worker.vitals
     clocks = [
@@ -313,25 +313,25 @@ def with_open_work(
     return page.model_copy(
         update={
             "incarnation_id": v.incarnation_id,
-            "open": [] if v.has_ended else _open_steps(v, settings, starts),
+            "open": [] if v.has_ended else _list_open_steps(v, settings, starts),
             "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
             "counts": sorted(counts, key=lambda count: -count.value / count.limit),
         }
     )
 
 
-def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
+def _list_open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
     clock = stall_clock(v, settings)
     open_steps = []
     for tool in v.open_tools or ():
-        start_event = _start_in(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
+        start_event = _find_start(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
         open_steps.append(
-            _open_step("tool", start_event, tool.tool, tool.started, **_limit_of_tool(tool, clock))
+            _open_step("tool", start_event, tool.tool, tool.started, **_describe_tool_limit(tool, clock))
         )
     if v.waiting is not None and v.waiting_since is not None:
         start_event = next((start for start in starts if _KINDS.get(start.type) == "wait"), None)
-        # Only the wait for a rate limit has an end that is known.
-        limits = {} if clock is None else _limit(clock)
+        # Only the wait for a rate limit has a known end.
+        limits = {} if clock is None else _describe_limit(clock)
         text = _text(v.question or v.held_by)
         open_steps.append(
             _open_step("wait", start_event, v.waiting.value, v.waiting_since, text=text, **limits)
@@ -339,13 +339,15 @@ def _open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentE
     elif not open_steps and clock is not None and clock.phase is Phase.LLM:
         start_event = next((start for start in starts if start.type is EventType.LLM_CALL_STARTED), None)
         since = clock.since if start_event is None else start_event.time
-        open_steps.append(_open_step("turn", start_event, v.model, since, **_limit(clock)))
+        open_steps.append(_open_step("turn", start_event, v.model, since, **_describe_limit(clock)))
     elif not open_steps and clock is not None:
-        open_steps.append(_open_step("other", None, _IDLE[clock.phase], clock.since, **_limit(clock)))
+        open_steps.append(
+            _open_step("other", None, _IDLE[clock.phase], clock.since, **_describe_limit(clock))
+        )
     return open_steps
 
 
-def _start_in(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:
+def _find_start(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:
     of_kind = [start for start in starts if start.type is kind and str(start.data.get("tool") or "") == tool]
     return next((start for start in of_kind if start.time == at), of_kind[0] if of_kind else None)
 
@@ -366,7 +368,7 @@ def _open_step(kind: str, start: AgentEvent | None, name: str, since: float, **m
 _IDLE: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "idle, or in a call reported at its end"}
 
 
-def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
+def _describe_tool_limit(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
     if clock is None:
         return {}
     if tool.timeout is not None and tool != clock.tool:
@@ -375,10 +377,10 @@ def _limit_of_tool(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
             "limit_seconds": tool.timeout,
             "reason": "timeout declared by the tool",
         }
-    return _limit(clock)
+    return _describe_limit(clock)
 
 
-def _limit(clock: StallClock) -> dict[str, Any]:
+def _describe_limit(clock: StallClock) -> dict[str, Any]:
     learned_limit: LearnedLimit | None = clock.learned_limit
     if clock.tool is not None and clock.tool.timeout is not None:
         reason = "timeout declared by the tool"
@@ -389,7 +391,7 @@ def _limit(clock: StallClock) -> dict[str, Any]:
     return {"fires_at": clock.due, "limit_seconds": clock.due - clock.since, "reason": reason}
 
 
-def _seq_of(conn: Connection, event_id: str | None) -> int | None:
+def _find_seq(conn: Connection, event_id: str | None) -> int | None:
     if event_id is None:
         return None
     place = find_place(conn, event_id)
@@ -399,7 +401,7 @@ def _seq_of(conn: Connection, event_id: str | None) -> int | None:
 
 
 def _step(draft: _Draft) -> api.Step:
-    """Return a step as the API shows it."""
+    """Convert a draft to a step of the API."""
     start, end = draft.start, draft.end
     shown_event = end if end is not None and start.type in _STARTS else start
     kind = _KINDS.get(start.type, "other")
@@ -514,7 +516,9 @@ def _event(event: AgentEvent) -> dict[str, Any]:
 
 def _ref(event: AgentEvent) -> str:
     names = ("intervention_id", "escalation_id", "approval_id", "recovery_id", "instruction_id")
-    return ticket_of(event) or next((str(event.data[name]) for name in names if event.data.get(name)), "")
+    return read_ticket_id(event) or next(
+        (str(event.data[name]) for name in names if event.data.get(name)), ""
+    )
 
 
 def _text(value: object) -> str:

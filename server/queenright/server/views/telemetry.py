@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright import api
 from queenright.health.monitoring.monitor import HealthMonitor
-from queenright.server.telemetry.advice import advice_for
+from queenright.server.telemetry.advice import list_advice
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Source, SourceData
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
@@ -30,7 +30,7 @@ _REASONS: Final[Mapping[str, str]] = {
 
 
 def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
-    """Return the senders of telemetry, the records that were not used and why, and the refused requests."""
+    """Return the senders of telemetry, the unused records with the reasons, and the refused requests."""
     return api.Telemetry(
         sources=[
             _source(sender, monitor)
@@ -62,5 +62,5 @@ def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
         tool_calls=0 if vitals is None else vitals.tool_calls_total,
         tokens=0 if vitals is None else vitals.tokens,
         shows=[part.value for part in SourceData if part in source.parts],
-        missing=[api.MissingPart.of(advice) for advice in advice_for(source)],
+        missing=[api.MissingPart.of(advice) for advice in list_advice(source)],
     )

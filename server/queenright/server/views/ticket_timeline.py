@@ -31,7 +31,7 @@ _TICKET_EVENTS: Final = frozenset(
         EventType.TERMINATION_DECIDED,
     }
 )
-"""Types whose events name the ticket."""
+"""Types of events that contain the ticket id."""
 _WORKER_EVENTS: Final = frozenset(
     {
         EventType.NUDGE_SENT,
@@ -43,10 +43,10 @@ _WORKER_EVENTS: Final = frozenset(
         EventType.RECOVERY_FAILED,
     }
 )
-"""Types whose events name the worker: interventions while the ticket was live."""
+"""Types of events that contain only the worker: interventions while the ticket was live."""
 _MAX_ENTRIES: Final = 1000
 _AFTER_SECONDS: Final = 60.0
-"""Seconds after the ticket closed in which consequences may still be logged."""
+"""Seconds after a ticket closed for which its consequences may still be logged."""
 
 
 def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
@@ -116,7 +116,7 @@ def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
 
 
 def _delivery_entry(delivery: DeliveredNotification, opened_at: float) -> api.TimelineEntry:
-    """Return the first delivery since the ticket opened, as far as it is known: the last one is."""
+    """Return an entry for the first known delivery since the ticket opened. The last one is always known."""
     text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
     return api.TimelineEntry(
         at=delivery.first_at if delivery.first_at >= opened_at else delivery.last_at,

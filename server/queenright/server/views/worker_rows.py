@@ -29,8 +29,8 @@ _WAITS: Final = {
 }
 
 
-def activity_of(vitals: VitalSigns) -> tuple[str, str]:
-    """Return what a worker does now: its kind, one of `terms.ActivityKind`, and a text."""
+def describe_activity(vitals: VitalSigns) -> tuple[str, str]:
+    """Describe a worker's current activity: its kind, one of `terms.ActivityKind`, and a text."""
     if vitals.has_ended:
         return "", ""
     if vitals.limited_until is not None:
@@ -46,10 +46,10 @@ def activity_of(vitals: VitalSigns) -> tuple[str, str]:
     return "working", "working: model" if vitals.phase is Phase.LLM else "working"
 
 
-def reason_of(health: WorkerHealth) -> str:
-    """Return why a worker is in its state; "" if it is well or has completed."""
+def describe_reason(health: WorkerHealth) -> str:
+    """Return why a worker is in its state; "" if it is healthy or has completed."""
     if (lead := worst(health.findings)) is not None:
-        # The current evidence: the monitor's reason dates from when the state began.
+        # Use the current evidence, because the monitor's reason dates from the start of the state.
         return lead.evidence
     if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
@@ -62,7 +62,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     state = health.fleet_state or health.state
-    activity_kind, activity = activity_of(vitals)
+    activity_kind, activity = describe_activity(vitals)
     return api.AgentRow(
         agent_id=vitals.agent_id,
         session_id=vitals.session_id,
@@ -76,7 +76,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         state=state,
         state_since=health.state_since,
         started_at=vitals.started_at,
-        reason=reason_of(health),
+        reason=describe_reason(health),
         ended=vitals.has_ended,
         outcome=vitals.status if vitals.has_ended else "",
         activity=activity,

@@ -1,8 +1,8 @@
 """
 Callbacks from Slack, PagerDuty and Alertmanager.
 
-Those of Slack and PagerDuty call the ticket service; those of Alertmanager are recorded. A repeated callback
-has no effect. The answer explains a failure.
+Callbacks of Slack and PagerDuty call the ticket service; those of Alertmanager are recorded. A repeated
+callback has no effect. The response explains a failure.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 _log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 2.5
-"""Seconds until Slack is answered in any case: its limit is three."""
+"""Maximum seconds until the response to Slack. Slack's limit is three."""
 _ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
 _DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
 
 
 class CallbackNotConfiguredError(NotFoundError):
-    """Raised when a callback arrives for which no secret is configured, so it cannot be verified."""
+    """Raised when a callback cannot be verified, because no secret is configured."""
 
     def __init__(self, sender: str, secret: str, setting: str) -> None:
         super().__init__(f"callbacks from {sender} are not configured: set {setting} to a file with {secret}")
@@ -73,7 +73,7 @@ class Callbacks:
         pagerduty: Secrets of PagerDuty's webhook subscriptions; an empty tuple rejects webhooks.
         clock: Seconds since the epoch.
         publish: Stores and publishes events.
-        patience: Seconds until Slack is answered in any case.
+        patience: Maximum seconds until the response to Slack.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Callbacks:
 
     async def record_notification(self, body: bytes) -> int:
         """
-        Record a notification that Alertmanager sent; return the number of its alerts with a ticket.
+        Record a notification that Alertmanager sent. Return the number of its alerts with a ticket.
 
         Raises:
             InvalidWebhookError: The body is not an Alertmanager webhook.
@@ -136,7 +136,7 @@ class Callbacks:
 
     async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
         """
-        Handle a click; return the answer for Slack, and the URL for a second copy of it, or "".
+        Handle a click. Return the response for Slack, and the URL for a copy of it, or "".
 
         Raises:
             CallbackNotConfiguredError: No signing secret is configured.
@@ -181,7 +181,7 @@ class Callbacks:
 
     async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
         """
-        Handle an event of an incident; return what was done, as text.
+        Handle an event of an incident. Return what was done, as text.
 
         Raises:
             CallbackNotConfiguredError: No subscription secret is configured.
@@ -265,7 +265,7 @@ class Callbacks:
         return "No longer acknowledged."
 
     async def _resolve(self, ticket_id: str, by: str) -> str:
-        """Resolve a ticket if only a person can; else resolve its incident, and its condition ends it."""
+        """Resolve a ticket that only a person can end; of others, resolve the incident."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except TicketStatusError:
@@ -288,7 +288,7 @@ class Callbacks:
     # -- both ---------------------------------------------------------------------------------------
 
     async def _acknowledge(self, ticket_id: str, by: str, via: AckChannel) -> tuple[bool, str]:
-        """Acknowledge a ticket; return whether this person has it acknowledged, and the answer."""
+        """Acknowledge a ticket. Return whether this person has acknowledged it, and the response."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
@@ -303,9 +303,9 @@ class Callbacks:
         self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         """
-        Handle a callback once; a repeated one gets the stored answer.
+        Handle a callback once. A repeated callback gets the stored response.
 
-        The answer is stored afterwards: handling it again after a crash changes nothing.
+        The response is stored afterwards, because handling a callback again after a crash changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
         if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
@@ -336,7 +336,7 @@ def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
 
 
 def find_answer(conn: Connection, callback_id: str) -> dict[str, Any] | None:
-    """Return the stored answer to a callback; None if it is new."""
+    """Return the stored response to a callback; None if the callback is new."""
     answer: dict[str, Any] | None = conn.execute(
         select(CALLBACKS.c.answer).where(CALLBACKS.c.callback_id == callback_id)
     ).scalar()
@@ -344,6 +344,6 @@ def find_answer(conn: Connection, callback_id: str) -> dict[str, Any] | None:
 
 
 def save_answer(conn: Connection, callback_id: str, answer: dict[str, Any], now: float) -> None:
-    """Store the answer to a callback unless there is one; ``now`` in seconds since the epoch."""
+    """Store the response to a callback unless one is stored. ``now`` is in seconds since the epoch."""
     if find_answer(conn, callback_id) is None:
         conn.execute(insert(CALLBACKS).values(callback_id=callback_id, received_at=now, answer=answer))

@@ -1,8 +1,8 @@
 """
-Hooks: coding agents report starts and ends of work, and receive their instructions in the answer.
+Hooks: coding agents report starts and ends of work, and receive instructions in the response.
 
-Hooks fail open. Whatever is wrong with a call or the service, the agent continues: it is answered within
-`ANSWER_SECONDS`, and an unknown call is counted and answered with {}.
+Hooks fail open. Whatever is wrong with a call or the service, the agent continues: it gets a response within
+`ANSWER_SECONDS`. An unknown call is counted, and the response is {}.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
 _UNKNOWN_CLIENT: Final = "other"
 """The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
-"""Less than the clients' timeout of one second."""
+"""Maximum seconds until a response; less than the clients' timeout of one second."""
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_HELD: Final = 4 * MAX_BODY
-"""Bytes of bodies in memory at one time."""
+"""Maximum bytes of bodies in memory at one time."""
 BODY_SECONDS: Final = 10.0
-_MAX_INLINE: Final = 64 * 1024
-"""Longer bodies are parsed in a thread."""
+_MAX_INLINE_BYTES: Final = 64 * 1024
+"""Maximum length of a body that is parsed on the event loop. Longer ones are parsed in a thread."""
 _QUERY_FIELDS: Final = 16
 CALL_ID: Final = b"x-queenright-call"
-"""The header with the id of a call that a process of a cluster passes on, and keeps if the answer is late."""
-_REMEMBERED: Final = 10_000
-"""Calls whose ids are remembered: they come twice within seconds, or not at all."""
+"""Header with the id of a call that a process of a cluster forwards, and keeps if the response is late."""
+_MAX_CALL_IDS: Final = 10_000
+"""Maximum ids of calls to remember. A call arrives twice within seconds, or only once."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class _Question:
 
 
 def count_denied(intake: Intake, calls: Counter, clock: Clock, path: str, status: int, reason: str) -> None:
-    """Count a request that the guard denied: no valid token, or sent by a web page."""
+    """Count a request that the guard denied, because it has no valid token or comes from a web page."""
     intake.add_refusal(path, status, reason, clock())
     if path.startswith(PREFIX):
         client = CLIENT_BY_PATH.get(path)
@@ -85,18 +85,18 @@ def count_denied(intake: Intake, calls: Counter, clock: Clock, path: str, status
 
 
 class CallKeeper(Protocol):
-    """Keeps calls that cannot be stored now: in a cluster, in the stream."""
+    """Keeps calls that cannot be stored now. In a cluster, the stream keeps them."""
 
     async def ingest(self, events: Sequence[AgentEvent], call_id: str) -> None:
-        """Store the events of a call, and that it is stored; return once they are durable."""
+        """Store the events and the id of a call. Return once they are durable."""
 
     async def keep(self, path: str, body: bytes, call_id: str) -> None:
-        """Keep a call, by its path with query and its body: it is given to ``HookReceiver.store_call``."""
+        """Keep a call (path with query, and body), to pass it to ``HookReceiver.store_call`` later."""
 
 
 class HookReceiver:
     """
-    The ASGI app for ``POST /hooks/CLIENT``; the query may name ``user``, ``host`` and ``repository``.
+    The ASGI app for ``POST /hooks/CLIENT``. The query may have ``user``, ``host`` and ``repository``.
 
     Args:
         ingest: Stores events, and returns once they are durable.
@@ -106,7 +106,7 @@ class HookReceiver:
         intake: The statistics of senders.
         clock: Seconds since the epoch.
         registry: The registry for ``queenright_hook_calls_total``.
-        keeper: Keeps calls that cannot be stored now; None: they are lost.
+        keeper: Keeps calls that cannot be stored now; if None, they are lost.
     """
 
     def __init__(
@@ -129,21 +129,21 @@ class HookReceiver:
         self._clock = clock
         self._keeper = keeper
         self._under_way: dict[str, asyncio.Task[dict[str, Any] | _Question]] = {}
-        """The calls that are being stored, by id."""
+        """Calls that are being stored, by id."""
         self._from_stream: OrderedDict[str, None] = OrderedDict()
         self._failed_calls: OrderedDict[str, None] = OrderedDict()
-        """The calls that the database may have stored although it did not answer, by id."""
+        """Calls that the database may have stored although it did not answer, by id."""
         self._held_bytes = 0
         self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         self.calls = counter(names.HOOK_CALLS, registry)
-        """By client and outcome; also counts calls that the guard denies."""
+        """Calls by client and outcome, including calls that the guard denies."""
         for client in CLIENTS:
             for outcome in ("used", "ignored", "refused", "late", "failed"):
                 self.calls.labels(client.name, outcome)
         self.calls.labels(_UNKNOWN_CLIENT, "refused")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a hook call."""
+        """Respond to a hook call."""
         status, answer = await self._answer(scope, receive)
         if isinstance(answer, _Question):
             await self._answer_permission(answer, receive, send)
@@ -155,10 +155,10 @@ class HookReceiver:
 
     async def _answer_permission(self, question: _Question, receive: Receive, send: Send) -> None:
         """
-        Answer a permission request when a person decides, or when the time is up.
+        Respond to a permission request when a person decides, or at the time limit.
 
-        The response starts at once, with a space before the JSON, so that the client sees that the service is
-        alive.
+        The response starts immediately, with a space before the JSON, so that the client sees that the
+        service is alive.
         """
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -172,7 +172,7 @@ class HookReceiver:
                 is_pending=lambda: self._session(observation).is_request_open(observation.identity),
             )
         )
-        # The body is read, so the next message is a disconnect.
+        # The body has been read, so the next message is a disconnect.
         hung_up = asyncio.ensure_future(receive())
         try:
             await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
@@ -217,7 +217,7 @@ class HookReceiver:
         call_id = next((value.decode("latin-1") for name, value in scope["headers"] if name == CALL_ID), "")
         call_id = call_id or new_id()
         if call_id in self._from_stream:
-            # The process that passed it on did not wait any longer, and has kept it.
+            # The forwarding process stopped waiting, and has kept the call.
             return 200, {}
         task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b""), call_id))
         self._under_way[call_id] = task
@@ -226,7 +226,7 @@ class HookReceiver:
         task.add_done_callback(partial(self._on_task_done, client))
         finished_tasks, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not finished_tasks:
-            # It is still being stored; instructions are delivered with the next call.
+            # The call is still being stored. Instructions are delivered with the next call.
             self.calls.labels(client.name, "late").inc()
             return 200, {}
         try:
@@ -238,7 +238,7 @@ class HookReceiver:
             return 503, {}
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it or all bodies in memory are too long."""
+        """Return the body; None if it, or all bodies in memory together, are too long."""
         parts, size = [], 0
         try:
             while True:
@@ -270,10 +270,11 @@ class HookReceiver:
 
     async def end_call(self, call_id: str) -> bool:
         """
-        Wait until a call that came from the stream is not being stored; it is not stored from now on.
+        Wait until a call from the stream is no longer being stored, and prevent storing it later.
 
         Returns:
-            Whether storing it has failed here: if it is stored, the monitor does not know its events.
+            Whether storing it failed here. If it is stored nevertheless, the monitor does not know its
+                events.
         """
         _remember(self._from_stream, call_id)
         if (task := self._under_way.get(call_id)) is not None:
@@ -284,17 +285,17 @@ class HookReceiver:
         self, path: str, query: bytes, body: bytes, received_at: float, ingest: Ingest
     ) -> None:
         """
-        Store a call that was answered without the service, such as while a cluster had no owner.
+        Store a call that got a response without the service, for example while a cluster had no owner.
 
         Args:
             path: The path of the call.
             query: Its query.
             body: Its body.
             received_at: When it was received, in seconds since the epoch.
-            ingest: Stores the events, and returns once they are durable. Called without events too.
+            ingest: Stores the events, and returns once they are durable. Also called without events.
 
         Raises:
-            Exception: Whatever ``ingest`` raises. A call that cannot be used is counted, and not stored.
+            Exception: What ``ingest`` raises. A call that cannot be used is counted, but not stored.
         """
         client = CLIENT_BY_PATH[path]
         now = received_at
@@ -316,7 +317,7 @@ class HookReceiver:
     ) -> dict[str, Any] | _Question:
         now, process = self._clock(), _process(query)
         read = partial(_read_call, client, body, process, int(now * 1e9))
-        event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE else read()
+        event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE_BYTES else read()
         self.calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
         source = sources.for_process(process, client.name)
@@ -338,7 +339,7 @@ class HookReceiver:
             return {}
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
-        # The client may also ask at the terminal, and continues once it has an answer there.
+        # The client may also ask at the terminal, and continues once it is answered there.
         self._permissions.release_answered()
         is_pending = event == PERMISSION_EVENT and self._session(observation).is_request_open(
             observation.identity
@@ -365,7 +366,7 @@ class HookReceiver:
                 batch.undo()
 
     async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
-        """Return the answer that delivers a pending instruction, if this hook event can."""
+        """Return the response that delivers a pending instruction, if this hook event can deliver one."""
         target = self._target(observation)
         answer: dict[str, Any] = {}
         for pending in await self._instructions.pull(target, 0):
@@ -386,7 +387,7 @@ class HookReceiver:
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
-def with_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
+def route_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
     """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -398,7 +399,7 @@ def with_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
 
 def _remember(ids: OrderedDict[str, None], call_id: str) -> None:
     ids[call_id] = None
-    if len(ids) > _REMEMBERED:
+    if len(ids) > _MAX_CALL_IDS:
         ids.popitem(last=False)
 
 
@@ -427,7 +428,7 @@ def parse_call(body: bytes) -> Mapping[str, Any]:
     Return the JSON object of a call.
 
     Raises:
-        ValueError: The body is not one.
+        ValueError: The body is not a JSON object.
     """
     try:
         call = json.loads(replace_lone_surrogates(body))

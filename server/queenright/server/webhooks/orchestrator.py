@@ -1,4 +1,4 @@
-"""Post escalations to an orchestrator's URL. It answers at once, or later through the API."""
+"""Post escalations to an orchestrator's URL. It answers immediately, or later through the API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SENT_FIELDS: Final = (
 
 
 class OrchestratorError(QueenrightError):
-    """Raised when the orchestrator cannot be reached or its answer is not valid; names its host."""
+    """Raised when the orchestrator cannot be reached or its answer is invalid. The message has its host."""
 
 
 class OrchestratorWebhook:
@@ -35,8 +35,8 @@ class OrchestratorWebhook:
 
     Args:
         url: The orchestrator's URL. It may contain a token, so no message, log or repr includes it.
-        api: Base URL of our API, for the answer's URL; "" if unknown.
-        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        api: Base URL of Queenright's API, for the URL of the answer; "" if unknown.
+        secret: The key of ``X-Queenright-Signature``; see `sign_body`.
     """
 
     def __init__(self, url: SecretStr, *, api: str = "", secret: SecretStr | None = None) -> None:
@@ -48,7 +48,7 @@ class OrchestratorWebhook:
 
     async def ask(self, escalation: Escalation) -> EscalationAnswer | None:
         """
-        Post an escalation; transient failures are retried for a minute or two.
+        Post an escalation. Transient failures are retried for a minute or two.
 
         Returns:
             The decision, or None if the orchestrator answers later.

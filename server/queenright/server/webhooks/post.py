@@ -24,7 +24,7 @@ SIGNATURE: Final = "X-Queenright-Signature"
 TIMESTAMP: Final = "X-Queenright-Timestamp"
 ATTEMPTS: Final = 6
 _TIMEOUT_SECONDS: Final = 10.0
-"""For one attempt."""
+"""Timeout of one attempt."""
 _TRANSIENT_STATUSES: Final = frozenset({408, 425, 429})
 """Statuses to retry, in addition to 5xx."""
 _MAX_RESPONSE_BYTES: Final = 64 << 10
@@ -32,10 +32,9 @@ _MAX_RESPONSE_BYTES: Final = 64 << 10
 
 class WebhookError(QueenrightError):
     """
-    Raised when a post fails; names the host, never the URL.
+    Raised when a post fails. The message has the host, never the URL.
 
-    A retry may succeed if ``is_transient``. ``status`` and ``answer`` are those of the response, if there was
-    one.
+    A retry may succeed if ``is_transient``. ``status`` and ``answer`` are those of the response, if any.
     """
 
     def __init__(
@@ -54,8 +53,8 @@ class WebhookClient:
     Args:
         url: The URL. It may contain a token, so no message, log or repr includes it.
         receiver: The receiver's name for messages, such as "the orchestrator".
-        secret: The key of the signature; see `signature_headers`.
-        retry_timeout: Seconds after which no retry starts; None retries up to ``ATTEMPTS`` times.
+        secret: The key of the signature; see `sign_body`.
+        retry_timeout: Seconds after which no retry starts; None to retry up to ``ATTEMPTS`` times.
         clock: Seconds since the epoch.
     """
 
@@ -81,7 +80,7 @@ class WebhookClient:
 
     async def post(self, payload: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> bytes:
         """
-        Post an object and return the body of the response; transient failures are retried.
+        Post an object, and return the body of the response. Transient failures are retried.
 
         Raises:
             WebhookError: The post failed or was refused.
@@ -111,8 +110,8 @@ class WebhookClient:
 
         url = self._url.get_secret_value()
         if self._secret is not None:
-            # Signed for each attempt, so that a receiver that checks the time accepts the last one.
-            headers = {**headers, **signature_headers(body, self._secret, self._clock())}
+            # Sign each attempt, so that a receiver that checks the time accepts the last one.
+            headers = {**headers, **sign_body(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(
                 timeout=_TIMEOUT_SECONDS, trust_env=False, verify=certificates(url)
@@ -143,12 +142,12 @@ class WebhookClient:
         return answer
 
 
-def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
+def sign_body(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     """
     Return the timestamp and signature headers of a post.
 
-    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal. A replayed post
-    is recognized by its ``X-Queenright-Timestamp``, whole seconds since the epoch.
+    ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal.
+    ``X-Queenright-Timestamp``, in whole seconds since the epoch, identifies a replayed post.
     """
     timestamp = str(int(now))
     key = secret.get_secret_value().encode()
@@ -157,7 +156,7 @@ def signature_headers(body: bytes, secret: SecretStr, now: float) -> dict[str, s
 
 
 def parse_object(answer: bytes) -> dict[str, Any]:
-    """Return the JSON object in a response; {} if it is not one."""
+    """Return the JSON object in a response; {} for any other response."""
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):

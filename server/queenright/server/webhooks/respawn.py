@@ -1,4 +1,4 @@
-"""The respawner behind a URL: restarts workers that run in other processes."""
+"""The respawner behind a URL, which restarts workers in other processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 IDEMPOTENCY_KEY: Final = "Idempotency-Key"
 _CONFLICT: Final = 409
 _RETRY_SECONDS: Final = 40.0
-"""A worker has a minute to start; a retry after that is too late."""
+"""Seconds for retries. A worker has a minute to start, so a later retry is too late."""
 _MAX_CHAIN_LENGTH: Final = 50
 
 
@@ -47,7 +47,7 @@ class RespawnWebhook:
         url: The respawner's URL. It may contain a token, so no message, log or repr includes it.
         store: The event log, with the checkpoints that workers reported.
         local: The respawner of the local runtime, which handles its own workers.
-        secret: The key of ``X-Queenright-Signature``; see `signature_headers`.
+        secret: The key of ``X-Queenright-Signature``; see `sign_body`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RespawnWebhook:
         """
         Return the checkpoints that the worker reported in this session, newest first.
 
-        They are not verified: the respawner reports a broken one when asked to resume from it.
+        They are not verified. The respawner reports a broken one when it should resume from it.
 
         Raises:
             StoreError: The event log cannot be read.
@@ -108,7 +108,7 @@ class RespawnWebhook:
         may_start_over: bool,
     ) -> Target:
         """
-        Request a restart of the worker; it is accepted when this returns.
+        Request a restart of the worker. It is accepted when this returns.
 
         The session stays the same unless the response has a new one; the incarnation is "" unless the
         response has one.
@@ -127,7 +127,7 @@ class RespawnWebhook:
             "attempt": attempt,
         }
         options = {"note": note, "repeatable": repeatable, "may_start_over": may_start_over}
-        # A retry has the same key, so it does not start the worker twice.
+        # A retry has the same key, so it cannot start the worker twice.
         key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         try:
             answer = await self._webhook.post(request | options, {IDEMPOTENCY_KEY: key})
@@ -149,7 +149,7 @@ class RespawnWebhook:
         await self._webhook.close()
 
     def _parse_reply(self, answer: bytes) -> _RespawnReply:
-        """Parse a response; the worker is started even if it is not valid."""
+        """Parse a response. The worker is started even if the response is invalid."""
         try:
             return _RespawnReply.model_validate(parse_object(answer))
         except ValidationError:

@@ -1,5 +1,5 @@
 """
-Dialects: how records name their fields. Span conventions are one table; each coding agent has a module.
+Dialects: the field names of records. Span conventions share a table; each coding agent has a module.
 
 The tables of the span conventions are in `queenright.instrumentation.conventions`, because agent processes
 read them too.
@@ -18,7 +18,7 @@ from queenright.server.telemetry.dialects import claude_code, codex, gemini_cli,
 from queenright.server.telemetry.kind import ObservationKind
 
 Fields = dict[str, AnyValue]
-"""Attributes by our field name."""
+"""Attributes by field name."""
 
 CLIENTS: Final[tuple[Client, ...]] = (claude_code.CLIENT, codex.CLIENT, gemini_cli.CLIENT)
 """The supported coding agents."""
@@ -28,7 +28,7 @@ CLIENT_OF_LOGS: Final[Mapping[str, Client]] = {client.log_scope: client for clie
 CLIENT_OF_SPANS: Final[Mapping[str, Client]] = {c.span_scope: c for c in CLIENTS if c.span_scope}
 
 
-def _attributes() -> dict[str, tuple[str, ...]]:
+def _collect_attributes() -> dict[str, tuple[str, ...]]:
     attributes: dict[str, tuple[str, ...]] = dict(queenright.ATTRIBUTES)
     for table in (conventions.ATTRIBUTES, *(client.attributes for client in CLIENTS)):
         for field, spellings in table.items():
@@ -36,18 +36,18 @@ def _attributes() -> dict[str, tuple[str, ...]]:
     return attributes
 
 
-ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _attributes()
-"""Our field name -> the attribute names that it is read from, best first."""
+ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _collect_attributes()
+"""The attribute names of each field, best first."""
 _KINDS: Final = {kind: ObservationKind(kind.value) for kind in conventions.Kind}
 
 LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
 }
-"""Attribute name -> our field name, and whether it is the best spelling, which wins over the others."""
+"""The field of each attribute, and whether the attribute is the preferred spelling."""
 
 
-def fields_of(attributes: Iterable[KeyValue]) -> Fields:
-    """Return the known attributes by our field name; the current spelling wins."""
+def read_fields(attributes: Iterable[KeyValue]) -> Fields:
+    """Return the known attributes by field name. The preferred spelling wins."""
     fields: Fields = {}
     lookup = LOOKUP.get
     for attribute in attributes:

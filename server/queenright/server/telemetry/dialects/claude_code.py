@@ -12,8 +12,8 @@ Claude Code: log records, hook calls, and spans of its traces beta.
 | waits for a person | | PermissionRequest, Elicitation, Notification of a permission prompt | |
 | MCP server connected, failed or disconnected | mcp_server_connection | | |
 
-No record reports the start of a model call; it follows a prompt or the end of all tool calls. After a turn,
-the agent waits for its user. https://code.claude.com/docs/en/monitoring-usage, .../hooks
+No record reports the start of a model call, which follows a prompt or the end of all tool calls. After a
+turn, the agent waits for its user. https://code.claude.com/docs/en/monitoring-usage, .../hooks
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from queenright.server.telemetry.permission import describe_permission, format_q
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
     add_arguments,
+    add_context_response,
     add_error,
-    added_context,
-    hook_session,
-    without_description,
+    drop_description,
+    read_hook_session,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
@@ -104,7 +104,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     elif kind is ObservationKind.TOOL:
         observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
         if name == "tool_decision" and record.get("decision") == "reject":
-            # Rejected by a person or a rule: the call ended, and the tool did not fail.
+            # A person or a rule rejected the call, so the call ended and the tool did not fail.
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_end:
@@ -123,7 +123,7 @@ _LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "tool_result": (ObservationKind.TOOL, True),
     "mcp_server_connection": (ObservationKind.MCP_SERVER, False),
 }
-"""The events that are used, and whether each reports an end."""
+"""The used events, and whether each reports an end."""
 
 
 def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
@@ -152,9 +152,9 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
         data["duration"] = count_in(record["duration_ms"]) / 1000
     arguments = None
     if record.get("tool_input"):
-        arguments = without_description(record["tool_input"])
+        arguments = drop_description(record["tool_input"])
         add_arguments(data, arguments)
-    # Results are not recorded here. A repeated failure is a repeated result.
+    # The log has no results. A repeated failure counts as a repeated result.
     if has_failed:
         text = f"{data['error_type']}: {data.get('error', '')}"
         data["result_hash"] = result_fingerprint(text, arguments, has_failed=True)
@@ -178,7 +178,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
     event_kind = _HOOKS.get(name)
-    session = hook_session(call, process, "Claude Code")
+    session = read_hook_session(call, process, "Claude Code")
     if event_kind is None or (name == "Notification" and not _asks_permission(call)):
         return None
     kind, is_end = event_kind
@@ -203,7 +203,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.data["tool"] = tool_in(call.get("tool_name"))
         arguments = None
         if call.get("tool_input") is not None:
-            arguments = without_description(call["tool_input"])
+            arguments = drop_description(call["tool_input"])
             add_arguments(observation.data, arguments)
         if is_end:
             _add_tool_response(observation.data, call, arguments)
@@ -216,7 +216,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         observation.is_of_open_call = name == "Notification"
         if name == "PermissionRequest":
             observation.data |= describe_permission(call.get("tool_name"), call.get("tool_input"))
-            observation.data["args_hash"] = arguments_fingerprint(without_description(call.get("tool_input")))
+            observation.data["args_hash"] = arguments_fingerprint(drop_description(call.get("tool_input")))
         elif call.get("message"):
             observation.data["question"] = format_question(call["message"])
     return observation
@@ -238,7 +238,7 @@ _HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
 
 
 def _asks_permission(notification: Mapping[str, Any]) -> bool:
-    """Return whether a notification is a permission prompt; earlier versions send only its text."""
+    """Return whether a notification is a permission prompt. Earlier versions send only its text."""
     kind = notification.get("notification_type")
     if kind is not None:
         return bool(kind == "permission_prompt")
@@ -263,7 +263,7 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
-        return added_context(event, message)
+        return add_context_response(event, message)
     return {}
 
 

@@ -11,7 +11,7 @@ Codex CLI: log records and hook calls.
 | tool call ends | tool_result | PostToolUse |
 | waits for a person | sse_event, unless a tool begins | PermissionRequest |
 
-`exec_command` returns after 10 s while its command runs, and `write_stdin` polls it: the command is one call
+`exec_command` returns after 10 s while its command runs, and `write_stdin` polls it. The command is one call
 until it exits. A model that calls tools from code does so inside `exec`, which is not counted as a call. Only
 log records have the exit code of a command, in the text of its output.
 """
@@ -33,11 +33,11 @@ from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
     add_arguments,
+    add_context_response,
     add_error,
     add_unreported_failure,
-    added_context,
-    hook_session,
     parse_arguments,
+    read_hook_session,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import MILLISECOND, count_in, folder_name, plain_text, tool_in
@@ -48,7 +48,7 @@ _COMMAND: Final = "exec_command"
 _POLL: Final = "write_stdin"
 _CODE: Final = "exec"
 _HEAD: Final = 1_000
-"""Characters of an output that contain the client's status lines."""
+"""Characters at the start of an output that contain the client's status lines."""
 _EXIT_CODE: Final = re.compile(r"^Process exited with code (-?\d+)$", re.MULTILINE)
 _RUNNING: Final = re.compile(r"^Process running with session ID (\d+)$", re.MULTILINE)
 
@@ -87,7 +87,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     tool = clean_name(plain_text(record.get("tool_name") or "unknown"))
     output = plain_text(record.get("output") or "")
     is_running = name == "tool_result" and _RUNNING.search(output[:_HEAD]) is not None
-    # Code that calls tools is not a call. A poll does not count as call or progress, but reports an exit.
+    # Code that calls tools is not a call. A poll is neither a call nor progress, but reports an exit.
     is_exit = name == "tool_result" and tool == _POLL and _EXIT_CODE.search(output[:_HEAD]) is not None
     if name.startswith("tool_") and tool in (_CODE, _POLL) and not is_exit:
         return None
@@ -105,7 +105,11 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         source="log",
         session=session,
         call=call if kind is ObservationKind.TOOL and not is_exit else "",
-        continuation=running[1] if running else _polled_session(record.get("arguments")) if is_exit else "",
+        continuation=running[1]
+        if running
+        else _find_polled_session(record.get("arguments"))
+        if is_exit
+        else "",
         library=NAME,
         version=clean_name(plain_text(record.get("app.version") or "")),
     )
@@ -115,8 +119,8 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
             observation.data["input_tokens"] = count_in(record.get("input_token_count"))
             observation.data["output_tokens"] = count_in(record.get("output_token_count"))
             observation.data["cache_read_tokens"] = count_in(record.get("cached_token_count"))
-            # The response's tool calls are not reported: until a tool starts, it waits for its user, for an
-            # approval or for the next prompt.
+            # The tool calls of the response are not reported. Until a tool starts, the session waits for its
+            # user: for an approval or the next prompt.
             observation.requested_tools = ()
         else:
             add_error(observation.data, status or "api_error", record.get("error.message"))
@@ -124,7 +128,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     elif kind is ObservationKind.TOOL:
         observation.data["tool"] = tool
         if name == "tool_decision" and str(record.get("decision")).lower() in ("denied", "abort"):
-            # Rejected by a person or a rule: the call ended, and the tool did not fail.
+            # A person or a rule rejected the call, so the call ended and the tool did not fail.
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_exit:
@@ -132,7 +136,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         elif name == "tool_result":
             if observation.end:
                 observation.data["duration"] = took / 1e9
-            arguments = _arguments(record.get("arguments"))
+            arguments = _read_arguments(record.get("arguments"))
             if arguments:
                 add_arguments(observation.data, arguments)
             if observation.end:
@@ -142,7 +146,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     return observation
 
 
-def _polled_session(arguments: Any) -> str:
+def _find_polled_session(arguments: Any) -> str:
     """Return the session id of the command that a poll reads."""
     match = re.search(r'"session_id"\s*:\s*(\d+)', plain_text(arguments or "")[:_HEAD])
     return match[1] if match else ""
@@ -166,7 +170,7 @@ def _add_result(data: dict[str, Any], output: str, is_success: bool, arguments: 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = hook_session(call, process, "Codex CLI")
+    session = read_hook_session(call, process, "Codex CLI")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
@@ -194,7 +198,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         if is_end:
             arguments = None
             if call.get("tool_input") is not None:
-                arguments = _arguments(call["tool_input"])
+                arguments = _read_arguments(call["tool_input"])
                 add_arguments(observation.data, arguments)
             response = call.get("tool_response")
             text = response if isinstance(response, str) else json.dumps(response, default=str)
@@ -204,8 +208,8 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     return observation
 
 
-def _arguments(arguments: Any) -> Any:
-    """Return a tool's arguments; for a command only its text, as in hooks."""
+def _read_arguments(arguments: Any) -> Any:
+    """Return a tool's arguments. For a command, return only its text, as in hooks."""
     arguments = parse_arguments(arguments)
     if isinstance(arguments, dict) and (command := arguments.get("cmd") or arguments.get("command")):
         return {"command": command}
@@ -223,7 +227,7 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
             }
         }
     if kind == "nudge" and event == "PostToolUse":
-        return added_context(event, message)
+        return add_context_response(event, message)
     return {}
 
 

@@ -12,7 +12,7 @@ Gemini CLI: log records and hook calls.
 | tool call ends | tool_call | AfterTool |
 | waits for a person | | Notification of ToolPermission |
 
-The log reports ``success`` for a command that exited with 2: the exit code is only in the hook call's result.
+The log reports ``success`` for a command that exited with 2. Only the hook call's result has the exit code.
 Tool calls have no id in either. The tool calls of a model response are in the log unless
 ``telemetry.logPrompts`` is false. Spans add nothing to the log and are not used.
 https://geminicli.com/docs/cli/telemetry, .../hooks/reference
@@ -37,11 +37,11 @@ from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
     add_arguments,
+    add_context_response,
     add_error,
     add_unreported_failure,
-    added_context,
-    hook_session,
-    without_description,
+    drop_description,
+    read_hook_session,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
@@ -62,7 +62,7 @@ _LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "api_error": (ObservationKind.LLM, True),
     "tool_call": (ObservationKind.TOOL, True),
 }
-"""The events that are used, and whether each reports an end."""
+"""The used events, and whether each reports an end."""
 
 _HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "SessionStart": (ObservationKind.AGENT, False),
@@ -77,16 +77,16 @@ _HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
 }
 
 _MAIN_ROLE: Final = "main"
-"""The role of model calls that are the agent's turn; others summarize."""
+"""The role of model calls that are the agent's turn. Others summarize."""
 _ROUTER_ROLE: Final = "utility_router"
-"""The role of model calls that choose the model for a turn; they are not steps of the agent."""
+"""The role of model calls that choose the model for a turn. They are not steps of the agent."""
 _MAX_TEXT: Final = 100_000
 _NANO: Final = 1_000_000_000
 
 _EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
 _SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
 _PROCESS_IDS: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
-"""These differ on each call and are not part of the result."""
+"""Lines that differ on each call and are not part of the result."""
 
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
@@ -128,17 +128,17 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
         else:
             _add_tokens(observation.data, record)
             if record.get("role") == _MAIN_ROLE:
-                observation.requested_tools = _tools_in(record.get("response_text"))
+                observation.requested_tools = _list_tools(record.get("response_text"))
     elif kind is ObservationKind.TOOL:
         observation.data |= {
             "tool": clean_name(plain_text(tool or "unknown")),
             "duration": took / 1000,
             "outcome": ToolOutcome.OK.value,
         }
-        arguments = without_description(arguments)
+        arguments = drop_description(arguments)
         if arguments:
             add_arguments(observation.data, arguments)
-        # Rejected by a person or a rule: the call ended, and the tool did not fail.
+        # A person or a rule rejected the call, so the call ended and the tool did not fail.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
             observation.data["outcome"] = ToolOutcome.ERROR.value
@@ -156,8 +156,8 @@ def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     data["output_tokens"] = count_in(record.get("output_token_count")) + thoughts
 
 
-def _tools_in(response: Any) -> tuple[str, ...] | None:
-    """Return the tools that a model response calls; None if the response is not recorded completely."""
+def _list_tools(response: Any) -> tuple[str, ...] | None:
+    """Return the tools that a model response calls; None if the recorded response is incomplete."""
     if not isinstance(response, str) or len(response) > _MAX_TEXT:
         return None
     try:
@@ -165,7 +165,7 @@ def _tools_in(response: Any) -> tuple[str, ...] | None:
     except (ValueError, RecursionError):
         return None
     tools, is_finished = list[str](), False
-    for candidate in _candidates_in(chunks if isinstance(chunks, list) else [chunks]):
+    for candidate in _list_candidates(chunks if isinstance(chunks, list) else [chunks]):
         is_finished = is_finished or bool(candidate.get("finishReason"))
         content = candidate.get("content")
         parts = content.get("parts") if isinstance(content, dict) else None
@@ -176,7 +176,7 @@ def _tools_in(response: Any) -> tuple[str, ...] | None:
     return tuple(tools) if tools or is_finished else None
 
 
-def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
+def _list_candidates(chunks: list[Any]) -> list[dict[str, Any]]:
     all_candidates = list[dict[str, Any]]()
     for chunk in chunks:
         candidates = chunk.get("candidates") if isinstance(chunk, dict) else None
@@ -187,13 +187,13 @@ def _candidates_in(chunks: list[Any]) -> list[dict[str, Any]]:
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
-    session = hook_session(call, process, "Gemini CLI")
+    session = read_hook_session(call, process, "Gemini CLI")
     if name not in _HOOKS:
         return None
     kind, is_end = _HOOKS[name]
     response = call.get("llm_response")
     if name == "AfterModel" and not _is_finished(response):
-        return None  # a piece of an answer
+        return None  # a chunk of a response
     if name == "Notification" and call.get("notification_type") != "ToolPermission":
         return None
     time = _parse_time(call.get("timestamp"), now)
@@ -212,7 +212,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     )
     if kind is ObservationKind.TOOL:
         observation.data["tool"] = tool_in(tool)
-        arguments = without_description(arguments)
+        arguments = drop_description(arguments)
         if arguments:
             add_arguments(observation.data, arguments)
         if is_end:
@@ -236,11 +236,11 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
 
 
 def _is_finished(response: Any) -> bool:
-    return any(each.get("finishReason") for each in _candidates_in([response]))
+    return any(each.get("finishReason") for each in _list_candidates([response]))
 
 
 def _parse_time(timestamp: Any, now: int) -> int:
-    """Return the time of a hook call by its client's clock, as in its log; ``now`` if it has none."""
+    """Return the time of a hook call by its client's clock, as in the log; ``now`` without a time."""
     try:
         moment = datetime.fromisoformat(timestamp).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
@@ -281,7 +281,7 @@ def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if kind == "terminate":
         return {"continue": False, "stopReason": message}
     if kind == "nudge":
-        return added_context(event, message)
+        return add_context_response(event, message)
     return {}
 
 
