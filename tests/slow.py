@@ -120,14 +120,14 @@ SLOW: Final = {
     "judge/test_crowd.py::test_new_findings_are_judged_before_standing_ones": 9,
     "judge/test_crowd.py::test_restart_in_crowd_triages_every_ticket": 9,
     "judge/test_crowd.py::test_waiting_tickets_share_one_timer": 7,
-    "judge/test_judge.py::test_conversation_is_bounded_and_the_last_numbers_exact[1000]": 27,
-    "judge/test_scenarios.py::test_always_alarming_model_has_no_kappa_and_spares_healthy_workers": 5,
-    "judge/test_scenarios.py::test_always_healthy_model_has_no_kappa_and_lowers_no_floor": 5,
-    "judge/test_scenarios.py::test_command_prints_the_score_and_fails_below_the_wanted_kappa": 9,
-    "judge/test_scenarios.py::test_no_floor_is_lowered_and_no_unrelated_worker_ticketed": 1,
-    "judge/test_scenarios.py::test_rules_agree_well_and_miss_no_binding_finding": 1,
-    "judge/test_scenarios.py::test_rules_agree_with_the_labels_as_the_document_states": 20,
-    "judge/test_scenarios.py::test_silent_model_leaves_binding_findings_to_the_rules": 5,
+    "judge/test_judge.py::test_conversation_is_bounded_and_the_latest_numbers_are_exact[1000]": 27,
+    "judge/test_scenarios.py::test_model_that_answers_critical_has_no_kappa_and_spares_healthy_workers": 5,
+    "judge/test_scenarios.py::test_model_that_answers_healthy_has_no_kappa_and_lowers_no_floor": 5,
+    "judge/test_scenarios.py::test_command_prints_the_score_and_fails_below_the_required_kappa": 9,
+    "judge/test_scenarios.py::test_rules_lower_no_floor_and_open_no_ticket_for_an_unrelated_worker": 1,
+    "judge/test_scenarios.py::test_rules_agree_with_the_labels_and_miss_no_binding_finding": 1,
+    "judge/test_scenarios.py::test_score_of_the_rules_equals_the_document": 20,
+    "judge/test_scenarios.py::test_model_without_valid_answers_leaves_binding_findings_to_the_rules": 5,
     "packaging/test_commands_of_pages.py::test_documented_commands_run[docs/judge-job.md]": 10,
     "packaging/test_commands_of_pages.py::test_documented_commands_run[docs/runbooks/postgresql-failover.md]": 8,
     "packaging/test_commands_of_pages.py::test_documented_commands_run[examples/log_digest/README.md]": 40,
@@ -184,13 +184,13 @@ SAMPLES: Final = {
     "frameworks/test_frameworks.py": Sample(
         "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
     ),
-    "judge/test_injections.py::test_obedient_orchestrator_stops_nobody_and_grants_at_most_an_hour": Sample(
+    "judge/test_injections.py::test_obedient_orchestrator_stops_no_worker_and_grants_at_most_an_hour": Sample(
         "kind", frozenset({"approval"}), 21
     ),
     "judge/test_injections.py::test_rules_withstand_every_injection": Sample(
         "kind", frozenset({"approval", "name"}), 21
     ),
-    "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets": Sample(
+    "judge/test_invalid_answers.py::test_queen_model_with_invalid_arguments_gets_three_calls_for_six_tickets": Sample(
         "arguments", frozenset({"{}"}), 5
     ),
     "server/telemetry/test_client_clocks.py::test_run_is_independent_of_the_client_clock": Sample(

@@ -40,7 +40,7 @@ from queenright.server.serving import RunningService
 from tests.end_to_end.conftest import AGENTS
 from tests.judge.conftest import TalkingModel
 from tests.judge.conftest import call as tool_call
-from tests.judge.stack_parts import loop_trace, serving
+from tests.judge.stack_parts import loop_trace, serve_answers
 
 LOOPS, WAITS, IS_WELL = "going_round", "asking_ada", "getting_on"
 
@@ -217,8 +217,8 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
     [ticket] = check.tickets
     assert ticket.severity is Severity.CRITICAL
     assert ticket.status is TicketStatus.INTERVENING
-    assert len(judges.shown) == 1, "nobody else needs a model"
-    worker = unquote("worker", judges.shown[0][-1].content)
+    assert len(judges.conversations) == 1, "nobody else needs a model"
+    worker = unquote("worker", judges.conversations[0][-1].content)
     assert worker is not None
     assert worker["agent_id"] == LOOPS
     assert worker["recent_verdicts"] is None
@@ -253,12 +253,12 @@ async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: 
 
     [ticket] = check.tickets
     assert ticket.severity is Severity.CRITICAL, "who only asks decides nothing, and the rules' answer stands"
-    answers = [message.content for message in curious.shown[-1] if message.role == "tool"]
+    answers = [message.content for message in curious.conversations[-1] if message.role == "tool"]
     metrics = unquote("metrics", answers[0])
     assert metrics is not None
     assert metrics["series"][0]["points"][0][1] >= 25
     assert [unquote("metrics", answer) is not None for answer in answers[:6]] == [True] * 5 + [False]
-    assert "decide with what you know" in answers[5]
+    assert "decide with the data that you have" in answers[5]
 
 
 async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path) -> None:
@@ -274,12 +274,12 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
             return 200, {"traces": found}
         return 200, loop_trace(LOOPS, begin=begin, calls=11)
 
-    async with serving(tempo) as (server, url):
+    async with serve_answers(tempo) as (server, url):
         client = Tempo(StackAddress.parse(url))
         check = await look(judge_of(steady.url, tmp_path / "state", tempo=client))
 
     [ticket] = check.tickets
-    assert [path for path, _ in server.asked] == [
+    assert [path for path, _ in server.requests] == [
         "/api/search",
         "/api/traces/3af7651916cd43dd8448eb211c80319c",
     ]

@@ -38,7 +38,7 @@ Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply | Awaitable
 
 
 class FakeTime:
-    """A clock that stands until it is moved, and sleepers that wake as it passes them."""
+    """A clock that moves only when a test sets it, with sleepers that wake when it passes their time."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -48,9 +48,9 @@ class FakeTime:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        waking = asyncio.get_running_loop().create_future()
-        self._sleepers.append((self.now + seconds, waking))
-        await waking
+        wake_up = asyncio.get_running_loop().create_future()
+        self._sleepers.append((self.now + seconds, wake_up))
+        await wake_up
 
     def due(self, until: float) -> tuple[float, asyncio.Future[None]] | None:
         self._sleepers = [s for s in self._sleepers if not s[1].done()]
@@ -59,19 +59,19 @@ class FakeTime:
 
 
 class TalkingModel:
-    """A model that is a function of what it is shown; what it was shown is kept."""
+    """A model whose replies a function computes. It keeps the conversations that it receives."""
 
     name = "talking"
 
-    def __init__(self, speak: Speak) -> None:
-        self.speak = speak
-        self.shown: list[list[Message]] = []
+    def __init__(self, answer: Speak) -> None:
+        self.answer = answer
+        self.conversations: list[list[Message]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
-        reply = self.speak(messages, tools)
+        self.conversations.append(list(messages))
+        reply = self.answer(messages, tools)
         return await reply if isinstance(reply, Awaitable) else reply
 
 
@@ -82,20 +82,22 @@ def call(tool: str, **arguments: Any) -> ModelReply:
 
 
 class WatchedStore(Store):
-    """A store that knows how many readers wait for it."""
+    """A store that counts the reads in progress."""
 
-    reading = 0
+    active_reads = 0
 
     async def read(self, fn: Callable[[Connection], T]) -> T:
-        self.reading += 1
+        self.active_reads += 1
         try:
             return await super().read(fn)
         finally:
-            self.reading -= 1
+            self.active_reads -= 1
 
 
 class JudgedFleet:
-    """Everything from an event of a worker to a decided ticket: real store, monitor, tickets, graphs."""
+    """
+    The path from a worker's event to a decided ticket, with the real store, monitor, tickets and graphs.
+    """
 
     def __init__(self, path: Path, time: FakeTime, settings: HealthSettings) -> None:
         self.path, self.time, self.settings = path, time, settings
@@ -105,15 +107,15 @@ class JudgedFleet:
         self.judge_model: LLMProvider = RulesModel()
         self.queen_model: LLMProvider = RulesModel()
         self.judge_settings = JudgeSettings()
-        self.given_models = True
-        """False: those that the settings name."""
+        self.use_given_models = True
+        """False uses the models from the settings."""
         self.decide: Decide | None = None
         self.actions: QueenActions | None = None
         self.list_interventions: ListInterventions | None = None
         self.workspaces: AgentWorkspaces | None = None
         self.read_tools: Sequence[Tool] = ()
         self.cause = ""
-        """What all workers share."""
+        """The cause that all workers have in common; empty for none."""
         self.running = False
 
     async def start(self, *, keep_monitor: bool = False, log: bool = True) -> None:
@@ -146,7 +148,7 @@ class JudgedFleet:
             tracer=provider.get_tracer("test"),
             monotonic=self.time,
             sleep=self.time.sleep,
-            models=(self.judge_model, self.queen_model) if self.given_models else None,
+            models=(self.judge_model, self.queen_model) if self.use_given_models else None,
             decide=self.decide,
             actions=self.actions,
             list_interventions=self.list_interventions,
@@ -163,9 +165,9 @@ class JudgedFleet:
             await self.bus.close()
             await self.store.close()
 
-    # -- what workers do ------------------------------------------------------------------------
+    # -- workers --------------------------------------------------------------------------------
 
-    async def worker(
+    async def report_event(
         self, event_type: EventType, agent: str = AGENT, session: str = SESSION, **data: Any
     ) -> None:
         event = AgentEvent(
@@ -185,55 +187,55 @@ class JudgedFleet:
         if emitted:
             await self.bus.publish(*emitted)
 
-    async def begin(self, agent: str = AGENT, session: str = SESSION) -> None:
-        """Start a worker and let its start grace pass."""
-        await self.worker(EventType.EXECUTION_STARTED, agent, session, start_records=True)
-        await self.worker(EventType.STEP_STARTED, agent, session)
+    async def start_worker(self, agent: str = AGENT, session: str = SESSION) -> None:
+        """Start a worker and wait until its start grace has passed."""
+        await self.report_event(EventType.EXECUTION_STARTED, agent, session, start_records=True)
+        await self.report_event(EventType.STEP_STARTED, agent, session)
         await self.pass_time(self.settings.judge.start_grace_seconds + 1)
 
-    async def bad_steps(
+    async def report_bad_steps(
         self, count: int, agent: str = AGENT, session: str = SESSION, text: str = "same error"
     ) -> None:
         for _ in range(count):
-            await self.worker(EventType.STEP_COMPLETED, agent, session, verdict="RETRY", text=text)
+            await self.report_event(EventType.STEP_COMPLETED, agent, session, verdict="RETRY", text=text)
         await self.settle()
 
-    async def good_step(self, agent: str = AGENT, session: str = SESSION) -> None:
-        await self.worker(EventType.STEP_COMPLETED, agent, session, verdict="ACCEPT", text="done")
-        await self.update_tickets_of_worker(agent, session)
+    async def report_good_step(self, agent: str = AGENT, session: str = SESSION) -> None:
+        await self.report_event(EventType.STEP_COMPLETED, agent, session, verdict="ACCEPT", text="done")
+        await self.update_tickets(agent, session)
         await self.settle()
 
-    async def update_tickets_of_worker(self, agent: str = AGENT, session: str = SESSION) -> None:
-        """What the service does when a worker's findings changed."""
+    async def update_tickets(self, agent: str = AGENT, session: str = SESSION) -> None:
+        """Update the tickets of a worker, as the service does when the worker's findings change."""
         health = self.monitor.get(agent, session)
         assert health is not None
         await self.tickets.observe(health)
 
-    def health(self, agent: str = AGENT) -> WorkerHealth:
+    def get_health(self, agent: str = AGENT) -> WorkerHealth:
         health = self.monitor.get(agent)
         assert health is not None
         return health
 
-    async def look(self) -> None:
-        """What the service does when a deadline has come."""
+    async def advance_monitor(self) -> None:
+        """Advance the monitor, as the service does at a deadline."""
         await self.bus.publish(*self.monitor.advance(self.time.now))
         await self.settle()
 
     # -- time -----------------------------------------------------------------------------------
 
     @property
-    def working(self) -> int:
-        """What is with the threads of the store and of the disk."""
-        return self.store.depth + self.store.reading + self.judging.runtime.disk.pending
+    def pending_operations(self) -> int:
+        """The number of operations in the threads of the store and of the disk."""
+        return self.store.depth + self.store.active_reads + self.judging.runtime.disk.pending
 
     async def settle(self) -> None:
-        """Let everything come to rest: the loop idle, the database written, no run in progress."""
+        """Wait until the loop is idle, the database is written and no run is in progress."""
         async with asyncio.timeout(60):
             while True:
                 before = (len(self.events), len(self.exporter.get_finished_spans()))
                 await self.bus.drain()
-                # Threads of the store and of the disk answer in their own time.
-                await idle(lambda: self.working)
+                # Threads of the store and of the disk finish at any time.
+                await idle(lambda: self.pending_operations)
                 if before == (len(self.events), len(self.exporter.get_finished_spans())):
                     return
 
@@ -251,19 +253,19 @@ class JudgedFleet:
         for _ in range(count):
             await self.pass_time(self.settings.judge.interval_seconds)
 
-    # -- what came of it ------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------
 
-    def of(self, event_type: EventType) -> list[AgentEvent]:
+    def list_events(self, event_type: EventType) -> list[AgentEvent]:
         return [event for event in self.events if event.type is event_type]
 
-    def metric(self, name: str, **labels: str) -> float:
+    def get_metric(self, name: str, **labels: str) -> float:
         return self.registry.get_sample_value(name, labels) or 0.0
 
-    def span(self, name: str) -> ReadableSpan:
+    def find_span(self, name: str) -> ReadableSpan:
         [span] = [s for s in self.exporter.get_finished_spans() if s.name == name]
         return span
 
-    async def ticket(self) -> EscalationTicket:
+    async def get_ticket(self) -> EscalationTicket:
         [ticket] = await self.tickets.history(10)
         return ticket
 
@@ -275,7 +277,7 @@ def settings() -> HealthSettings:
 
 @pytest.fixture
 async def fleet(tmp_path: Path, settings: HealthSettings) -> AsyncIterator[JudgedFleet]:
-    """Everything, not started yet, so that a test may choose the models."""
+    """Return a fleet that is not started, so that a test can choose the models."""
     fleet = JudgedFleet(tmp_path, FakeTime(), settings)
     yield fleet
     await fleet.stop()

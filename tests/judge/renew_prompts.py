@@ -1,9 +1,9 @@
 """
-Renew what the tests know of the prompts, after a look at what changed.
+Update the reviewed copies of the prompts after a review of the change.
 
 ``python -m tests.judge.renew_prompts``
 
-A text that changed must have a new version first: what a model was told is read from spans by it.
+Give a changed prompt a new version first: spans identify the text that a model received by its version.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ SNAPSHOTS = Path(__file__).parent / "snapshots"
 VERSIONS = SNAPSHOTS / "versions.json"
 
 
-def rendered() -> dict[str, Prompt]:
-    """Every prompt as it is by default, by name."""
+def render_prompts() -> dict[str, Prompt]:
+    """Return every prompt with the default settings, by name."""
     prompts = (judge_prompt(HealthSettings()), queen_prompt(), escalation_prompt(), chat_prompt())
     return {prompt.name: prompt for prompt in prompts}
 
 
-def fingerprint(name: str) -> str:
-    """The hash of a prompt's file, placeholders and all."""
+def hash_prompt_file(name: str) -> str:
+    """Return the hash of a prompt's file, with its placeholders."""
     file = resources.files("queenright.judge") / "prompts" / f"{name}.md"
     return sha256(file.read_bytes()).hexdigest()[:16]
 
 
-def known() -> dict[str, dict[str, str]]:
-    """The hash of every version that there was: {name: {version: hash}}."""
+def load_versions() -> dict[str, dict[str, str]]:
+    """Return the hash of every version so far: ``{name: {version: hash}}``."""
     return json.loads(VERSIONS.read_text(encoding="utf-8")) if VERSIONS.is_file() else {}
 
 
 def main() -> None:
-    """Write the rendered texts and the hashes, if every change has a version of its own."""
-    versions = known()
-    for name, prompt in rendered().items():
-        before = versions.setdefault(name, {}).setdefault(str(prompt.version), fingerprint(name))
-        if before != fingerprint(name):
-            sys.exit(f"{name}.md has changed and is still version {prompt.version}: raise it first")
+    """Write the rendered prompts and the hashes if every changed prompt has a new version."""
+    versions = load_versions()
+    for name, prompt in render_prompts().items():
+        before = versions.setdefault(name, {}).setdefault(str(prompt.version), hash_prompt_file(name))
+        if before != hash_prompt_file(name):
+            sys.exit(f"{name}.md has changed but still has version {prompt.version}; raise the version first")
         (SNAPSHOTS / f"{name}.md").write_text(prompt.text, encoding="utf-8")
     VERSIONS.write_text(json.dumps(versions, indent=2) + "\n", encoding="utf-8")
 

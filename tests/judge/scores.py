@@ -1,5 +1,5 @@
 """
-``python -m tests.judge.scores``: score of the rules on the labelled scenarios, as in docs/judge.md.
+``python -m tests.judge.scores``: score the rules on the labelled scenarios, as in docs/judge.md.
 
 ``--write`` updates the document.
 """
@@ -21,59 +21,63 @@ _BEGIN: Final = "<!-- begin: python -m tests.judge.scores --write -->"
 _END: Final = "<!-- end -->"
 
 
-async def rules_score() -> Score:
-    """Play every scenario with the rules as judge and queen."""
+async def score_rules() -> Score:
+    """Run every scenario with the rules as judge and queen."""
     outcomes = await play_all(load_scenarios(), model_maker(RULES), model_maker(RULES), at_once=4)
     return score(outcomes, judge=RULES, queen=RULES)
 
 
-def stated(text: str) -> str:
-    """Return what a document states between its marks."""
+def extract_scores(text: str) -> str:
+    """Return the scores that a document contains between its markers."""
     return text.partition(_BEGIN)[2].partition(_END)[0].strip()
 
 
-def written(text: str, found: Score) -> str:
-    """Return a document with other numbers between its marks."""
+def replace_scores(text: str, new_score: Score) -> str:
+    """Return a document with its scores replaced."""
     before, _, rest = text.partition(_BEGIN)
-    return f"{before}{_BEGIN}\n\n{markdown(found)}\n\n{_END}{rest.partition(_END)[2]}"
+    return f"{before}{_BEGIN}\n\n{format_scores(new_score)}\n\n{_END}{rest.partition(_END)[2]}"
 
 
-def markdown(found: Score) -> str:
-    """Return the decisions as a table, and the number of deviations."""
-    calls = "-" if found.calls_per_ticket is None else f"{found.calls_per_ticket:.2f}"
+def format_scores(result: Score) -> str:
+    """Format a score as a table of decisions and the number of deviations."""
+    calls = "-" if result.calls_per_ticket is None else f"{result.calls_per_ticket:.2f}"
     return "\n".join(
         [
-            f"{found.scenarios} scenarios, {calls} calls of the models a ticket.",
+            f"{result.scenarios} scenarios, {calls} model calls per ticket.",
             "",
             "| decision | of | agree | kappa (95%) |",
             "| --- | ---: | ---: | --- |",
-            *_rows(found),
+            *_rows(result),
             "",
-            f"{len(found.misses)} differ from their label; the command lists them.",
+            f"{len(result.misses)} differ from their label; the command lists them.",
         ]
     )
 
 
-def _rows(found: Score) -> Iterator[str]:
-    for row in (*found.decisions, *found.model_decisions):
+def _rows(result: Score) -> Iterator[str]:
+    for row in (*result.decisions, *result.model_decisions):
         agree = f"{row.all.agreements} ({row.all.share:.0%})"
-        yield f"| {row.name} | {row.all.of} | {agree} | {_kappa(row.all)} |"
+        yield f"| {row.name} | {row.all.of} | {agree} | {_format_kappa(row.all)} |"
 
 
-def _kappa(of: Agreement) -> str:
-    return "-" if of.kappa is None else f"{of.kappa:z.2f} ({of.low:z.2f} to {of.high:z.2f})"
+def _format_kappa(agreement: Agreement) -> str:
+    return (
+        "-"
+        if agreement.kappa is None
+        else f"{agreement.kappa:z.2f} ({agreement.low:z.2f} to {agreement.high:z.2f})"
+    )
 
 
 def main() -> None:
     """Print the score of the rules, or write it to the document."""
     parser = argparse.ArgumentParser(prog="python -m tests.judge.scores", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"into {DOCUMENT.name}")
+    parser.add_argument("--write", action="store_true", help=f"update {DOCUMENT.name}")
     args = parser.parse_args()
-    found = asyncio.run(rules_score())
+    result = asyncio.run(score_rules())
     if args.write:
-        DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
+        DOCUMENT.write_text(replace_scores(DOCUMENT.read_text(encoding="utf-8"), result), encoding="utf-8")
     else:
-        print(markdown(found))
+        print(format_scores(result))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests of the stack are built from: HTTP servers that answer as Prometheus and Tempo do."""
+"""HTTP servers that answer like Prometheus and Tempo, for tests of the stack."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
 
 
 class ApiServer:
-    """A real HTTP server that answers what a test says; who asked what, and with which login, is kept."""
+    """An HTTP server whose answers a function computes. It keeps the requests and their credentials."""
 
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
-        self.asked: list[tuple[str, dict[str, str]]] = []
+        self.requests: list[tuple[str, dict[str, str]]] = []
         self.authorization: list[str] = []
-        self.silent = False
+        self.hangs = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body, more = b"", True
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
-        given = parse_qs((scope["query_string"] + b"&" + body).decode())
-        params = {key: values[0] for key, values in given.items()}
+        query = parse_qs((scope["query_string"] + b"&" + body).decode())
+        params = {key: values[0] for key, values in query.items()}
         headers = {key.decode(): value.decode() for key, value in scope["headers"]}
         self.authorization.append(headers.get("authorization", ""))
-        self.asked.append((scope["path"], params))
-        if self.silent:
+        self.requests.append((scope["path"], params))
+        if self.hangs:
             await asyncio.Event().wait()
         status, answer = self.answer(scope["path"], params)
         content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
@@ -43,8 +43,8 @@ class ApiServer:
 
 
 @contextlib.asynccontextmanager
-async def serving(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
-    """Serve; yields the server and its URL."""
+async def serve_answers(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
+    """Serve the answers of ``answer``; yield the server and its URL."""
     server = ApiServer(answer)
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
@@ -52,16 +52,17 @@ async def serving(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
             yield server, socket_url(sock)
 
 
-def vector(*rows: tuple[dict[str, str], float], at: float = 1_800_000_000.0) -> dict[str, Any]:
-    """An instant vector as Prometheus answers it."""
-    result = [{"metric": labels, "value": [at, str(value)]} for labels, value in rows]
+def vector(*rows: tuple[dict[str, str], float], time: float = 1_800_000_000.0) -> dict[str, Any]:
+    """Return an instant vector in Prometheus' format."""
+    result = [{"metric": labels, "value": [time, str(value)]} for labels, value in rows]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
 def matrix(*rows: tuple[dict[str, str], list[tuple[float, float]]]) -> dict[str, Any]:
-    """A range vector as Prometheus answers it."""
+    """Return a range vector in Prometheus' format."""
     result = [
-        {"metric": labels, "values": [[at, str(value)] for at, value in points]} for labels, points in rows
+        {"metric": labels, "values": [[time, str(value)] for time, value in points]}
+        for labels, points in rows
     ]
     return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
@@ -76,7 +77,7 @@ def otlp_span(
     error: str = "",
     **attributes: Any,
 ) -> dict[str, Any]:
-    """A span in OTLP's JSON as Tempo writes it: ids in base64, numbers as text."""
+    """Return a span in OTLP JSON as Tempo encodes it: ids in base64, numbers as text."""
     return {
         "traceId": base64.b64encode(bytes.fromhex("0af7651916cd43dd8448eb211c80319c")).decode(),
         "spanId": base64.b64encode(bytes.fromhex(span_id)).decode(),
@@ -93,22 +94,22 @@ def otlp_span(
 
 
 def tempo_trace(*spans: dict[str, Any], agent: str = "researcher") -> dict[str, Any]:
-    """A trace as ``/api/traces/{id}`` answers it."""
+    """Return a trace in the format of ``/api/traces/{id}``."""
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": agent}}]}
     return {"batches": [{"resource": resource, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
 
 
 def loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> dict[str, Any]:
-    """A trace of one agent that makes the same call with the same result, a step each."""
+    """Return a trace of an agent that makes the same call with the same result, one call per step."""
     spans = []
     for number in range(calls):
-        at, step_id = begin + number * 2.0, f"{number + 1:016x}"
+        time, step_id = begin + number * 2.0, f"{number + 1:016x}"
         common = {"gen_ai.agent.name": agent, "queenright.node.id": "search_node"}
         spans.append(
             otlp_span(
                 "execute_tool search",
-                at,
-                at + 0.5,
+                time,
+                time + 0.5,
                 span_id=f"{number + 1000:016x}",
                 parent_id=step_id,
                 **common,
@@ -121,5 +122,5 @@ def loop_trace(agent: str, *, begin: float, calls: int, result: str = "r1") -> d
             )
         )
         verdict = {"queenright.step.verdict": "CONTINUE"}
-        spans.append(otlp_span("step search_node", at, at + 1.0, span_id=step_id, **common, **verdict))
+        spans.append(otlp_span("step search_node", time, time + 1.0, span_id=step_id, **common, **verdict))
     return tempo_trace(*spans, agent=agent)

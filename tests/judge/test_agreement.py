@@ -1,4 +1,4 @@
-"""Kappa: known values, its borders, and that it does not depend on what it must not."""
+"""Kappa: known values, limits, and independence of the order of answers."""
 
 from __future__ import annotations
 
@@ -30,43 +30,46 @@ def table(yes_yes: int, yes_no: int, no_yes: int, no_no: int) -> list[tuple[str,
         (table(10, 0, 0, 10), 1.0),
         (table(0, 10, 10, 0), -1.0),
         (table(5, 5, 5, 5), 0.0),
-        (table(10, 0, 10, 0), 0.0),  # always yes
+        (table(10, 0, 10, 0), 0.0),  # the first rater always says yes
     ],
 )
-def test_kappa_of_known_tables(pairs: list[tuple[str, str]], expected: float) -> None:
+def test_kappa_has_its_known_value(pairs: list[tuple[str, str]], expected: float) -> None:
     assert kappa(pairs) == pytest.approx(expected, abs=1e-4)
 
 
 def test_kappa_is_undefined_when_only_one_answer_occurs() -> None:
     assert kappa([]) is None
     assert kappa(table(10, 0, 0, 0)) is None
-    found = agreement(table(10, 0, 0, 0))
-    assert (found.kappa, found.low, found.high, found.share) == (None, None, None, 1.0)
+    result = agreement(table(10, 0, 0, 0))
+    assert (result.kappa, result.low, result.high, result.share) == (None, None, None, 1.0)
 
 
-def test_weights_forgive_a_neighbour_and_not_the_other_end() -> None:
-    well = [(level, level) for level in ORDER] * 4
-    near, far = [*well, ("critical", "high")], [*well, ("critical", "none")]
+def test_weighted_kappa_forgives_a_neighbour_but_not_the_opposite_level() -> None:
+    agreeing_pairs = [(level, level) for level in ORDER] * 4
+    with_near_miss, with_far_miss = (
+        [*agreeing_pairs, ("critical", "high")],
+        [*agreeing_pairs, ("critical", "none")],
+    )
 
-    assert (kappa(near, ORDER) or 0) > (kappa(far, ORDER) or 0)
-    assert kappa(near) == pytest.approx(kappa(far) or 0, abs=0.01)
+    assert (kappa(with_near_miss, ORDER) or 0) > (kappa(with_far_miss, ORDER) or 0)
+    assert kappa(with_near_miss) == pytest.approx(kappa(with_far_miss) or 0, abs=0.01)
 
 
-def test_weighted_kappa_of_a_table_worked_out_by_hand() -> None:
-    # Two misses by one place in 4 answers: 1/2. By chance none meets none, low and medium as often as the
-    # answers are given: (2·0 + 4·1 + 2·2 + 2·2 + 4·1 + 2·0) / 16 = 1.
+def test_weighted_kappa_equals_the_value_computed_by_hand() -> None:
+    # Two misses by one level in 4 answers: 1/2. Expected by chance, with each level as frequent as in the
+    # # answers: (2·0 + 4·1 + 2·2 + 2·2 + 4·1 + 2·0) / 16 = 1.
     pairs = [("none", "none"), ("none", "low"), ("medium", "low"), ("medium", "medium")]
 
     assert kappa(pairs, ("none", "low", "medium")) == pytest.approx(0.5)
 
 
-def test_answer_outside_the_order_is_refused() -> None:
+def test_kappa_rejects_an_answer_outside_the_order() -> None:
     with pytest.raises(ValueError, match="awful"):
         kappa([("none", "awful")], ORDER)
 
 
 @given(PAIRS)
-def test_kappa_is_at_most_one_and_one_only_for_full_agreement(pairs: list[tuple[str, str]]) -> None:
+def test_kappa_is_one_only_for_full_agreement(pairs: list[tuple[str, str]]) -> None:
     for order in ((), ORDER):
         value = kappa(pairs, order)
         if value is not None:
@@ -78,19 +81,19 @@ def test_kappa_is_at_most_one_and_one_only_for_full_agreement(pairs: list[tuple[
 def test_kappa_is_independent_of_order_and_rater(
     pairs: list[tuple[str, str]],
 ) -> None:
-    turned = [(b, a) for a, b in pairs]
-    mixed = sorted(pairs)
+    swapped_pairs = [(b, a) for a, b in pairs]
+    sorted_pairs = sorted(pairs)
 
     for order in ((), ORDER):
         value = kappa(pairs, order)
-        for other in (kappa(turned, order), kappa(mixed, order)):
+        for other in (kappa(swapped_pairs, order), kappa(sorted_pairs, order)):
             assert other == (None if value is None else pytest.approx(value))
 
 
 @given(PAIRS)
-def test_interval_is_the_same_each_time(pairs: list[tuple[str, str]]) -> None:
-    one, other = (agreement(pairs, ORDER, resamples=50) for _ in range(2))
+def test_interval_is_reproducible(pairs: list[tuple[str, str]]) -> None:
+    first, second = (agreement(pairs, ORDER, resamples=50) for _ in range(2))
 
-    assert one == other
-    if one.low is not None and one.high is not None:
-        assert one.low <= one.high
+    assert first == second
+    if first.low is not None and first.high is not None:
+        assert first.low <= first.high

@@ -31,26 +31,26 @@ from queenright.runtime.tooling.tools import ToolError
 from tests.judge.conftest import AGENT, SESSION, JudgedFleet, call
 
 
-def talks(tools: Sequence[ToolSpec]) -> bool:
+def is_chat(tools: Sequence[ToolSpec]) -> bool:
     return "acknowledge_ticket" in {tool.name for tool in tools}
 
 
-class Chatting:
-    """A queen who triages by the rules, and talks as ``say`` says."""
+class ChatModel:
+    """A queen that triages by the rules and answers in the chat with ``replies``."""
 
     name = "chatting"
 
     def __init__(self, *replies: ModelReply | Exception | asyncio.Event) -> None:
         self.replies = list(replies)
-        self.shown: list[list[Message]] = []
+        self.conversations: list[list[Message]] = []
         self.rules = RulesModel()
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        if not talks(tools):
+        if not is_chat(tools):
             return await self.rules.complete(messages, tools)
-        self.shown.append(list(messages))
+        self.conversations.append(list(messages))
         reply = self.replies.pop(0)
         if isinstance(reply, asyncio.Event):
             await reply.wait()
@@ -62,10 +62,10 @@ class Chatting:
 
 
 class RecordedActions(QueenActions):
-    """Hands that write down what they were asked to do."""
+    """Actions that only record how they were called."""
 
     def __init__(self) -> None:
-        self.did: list[tuple[str, str, str]] = []
+        self.calls: list[tuple[str, str, str]] = []
         self.ordered_by: list[str] = []
         self.refuses = ""
 
@@ -78,41 +78,41 @@ class RecordedActions(QueenActions):
         answer = "A person must approve it: queenright approvals approve 7."
         return self._do("stop", ticket, reason, ordered_by, answer)
 
-    def _do(self, what: str, ticket: EscalationTicket, words: str, ordered_by: str, answer: str) -> str:
+    def _do(self, action: str, ticket: EscalationTicket, text: str, ordered_by: str, answer: str) -> str:
         if self.refuses:
             raise ToolError(self.refuses)
         self.ordered_by.append(ordered_by)
-        self.did.append((what, ticket.agent_id, words))
+        self.calls.append((action, ticket.agent_id, text))
         return answer
 
 
-async def with_ticket(fleet: JudgedFleet, text: str = "same error") -> EscalationTicket:
-    """Start the fleet, and let one worker get a ticket that is notified."""
+async def start_with_ticket(fleet: JudgedFleet, text: str = "same error") -> EscalationTicket:
+    """Start the fleet, and return one worker's ticket, of which the operator was notified."""
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16, text=text)
-    ticket = await fleet.ticket()
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16, text=text)
+    ticket = await fleet.get_ticket()
     assert ticket.status is TicketStatus.INTERVENING
     return ticket
 
 
-async def say(
+async def ask_queen(
     fleet: JudgedFleet, ticket: EscalationTicket, text: str, by: str = "ada", *, act: bool = False
 ) -> ChatRecord:
     return await asyncio.wait_for(fleet.judging.chat.ask(Subject(ticket.ticket_id), text, by=by, act=act), 10)
 
 
-def question_in(messages: Sequence[Message]) -> dict[str, object]:
+def read_question(messages: Sequence[Message]) -> dict[str, object]:
     [*_, newest] = [m for m in messages if m.role == "user"]
-    found = unquote("question", newest.content)
-    assert found is not None
-    return found
+    question = unquote("question", newest.content)
+    assert question is not None
+    return question
 
 
 async def test_question_and_answer_are_stored(fleet: JudgedFleet) -> None:
-    ticket = await with_ticket(fleet)
+    ticket = await start_with_ticket(fleet)
 
-    answer = await say(fleet, ticket, "What is wrong, and since when?")
+    answer = await ask_queen(fleet, ticket, "What is wrong, and since when?")
 
     assert ticket.cause in answer.text
     messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
@@ -122,25 +122,25 @@ async def test_question_and_answer_are_stored(fleet: JudgedFleet) -> None:
 
 
 async def test_model_gets_the_whole_case_with_every_question(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model = Chatting(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = model = ChatModel(ModelReply(text="It repeats itself."), ModelReply(text="Nothing."))
+    ticket = await start_with_ticket(fleet)
 
-    await say(fleet, ticket, "what is it?")
-    await say(fleet, ticket, "and what was tried?", by="bob")
+    await ask_queen(fleet, ticket, "what is it?")
+    await ask_queen(fleet, ticket, "and what was tried?", by="bob")
 
-    assert [question_in(message)["by"] for message in model.shown] == ["ada", "bob"]
-    for message in model.shown:
+    assert [read_question(message)["by"] for message in model.conversations] == ["ada", "bob"]
+    for message in model.conversations:
         [*_, newest] = [m for m in message if m.role == "user"]
         case, worker = unquote("case", newest.content), unquote("worker", newest.content)
         assert case is not None
         assert worker is not None
         assert case["ticket"]["analysis"] == ticket.analysis
         assert worker["steps_since_last_accept"] == 16
-    assert "It repeats itself." in [m.content for m in model.shown[1]]
+    assert "It repeats itself." in [m.content for m in model.conversations[1]]
 
 
 async def test_actions_on_the_worker_are_in_the_case(fleet: JudgedFleet) -> None:
-    async def done_to(limit: int, agent_id: str) -> list[Intervention]:
+    async def list_interventions(limit: int, agent_id: str) -> list[Intervention]:
         return [
             Intervention(
                 intervention_id="1",
@@ -157,85 +157,85 @@ async def test_actions_on_the_worker_are_in_the_case(fleet: JudgedFleet) -> None
             for session in (SESSION, "another")
         ]
 
-    fleet.list_interventions = done_to
-    fleet.queen_model = model = Chatting(ModelReply(text="A nudge."))
-    ticket = await with_ticket(fleet)
+    fleet.list_interventions = list_interventions
+    fleet.queen_model = model = ChatModel(ModelReply(text="A nudge."))
+    ticket = await start_with_ticket(fleet)
 
-    await say(fleet, ticket, "what was tried?")
+    await ask_queen(fleet, ticket, "what was tried?")
 
-    case = unquote("case", [m for m in model.shown[0] if m.role == "user"][-1].content)
+    case = unquote("case", [m for m in model.conversations[0] if m.role == "user"][-1].content)
     assert case is not None
-    assert [one["message"] for one in case["done_to_the_worker"]] == [f"for {SESSION}"]
+    assert [action["message"] for action in case["done_to_the_worker"]] == [f"for {SESSION}"]
 
 
 async def test_each_ticket_has_its_own_session(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
-    first = await with_ticket(fleet)
-    await fleet.begin("other")
-    await fleet.bad_steps(16, "other")
+    fleet.queen_model = model = ChatModel(ModelReply(text="One."), ModelReply(text="Two."))
+    first = await start_with_ticket(fleet)
+    await fleet.start_worker("other")
+    await fleet.report_bad_steps(16, "other")
     [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
 
-    await say(fleet, first, "what?")
-    await say(fleet, second, "what?")
+    await ask_queen(fleet, first, "what?")
+    await ask_queen(fleet, second, "what?")
 
-    assert "One." not in [m.content for m in model.shown[1]]
+    assert "One." not in [m.content for m in model.conversations[1]]
     folder = fleet.path / "graphs" / "queen" / "sessions"
     assert {Subject(t.ticket_id).chat_session for t in (first, second)} <= {
         path.name for path in folder.iterdir()
     }
-    assert [one.text for one in await fleet.judging.chat.history(Subject(second.ticket_id))] == [
+    assert [message.text for message in await fleet.judging.chat.history(Subject(second.ticket_id))] == [
         "what?",
         "Two.",
     ]
 
 
-async def test_questions_about_one_ticket_are_answered_in_their_order(fleet: JudgedFleet) -> None:
+async def test_questions_about_one_ticket_are_answered_in_order(fleet: JudgedFleet) -> None:
     gate = asyncio.Event()
-    fleet.queen_model = Chatting(gate, ModelReply(text="One."), ModelReply(text="Two."))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = ChatModel(gate, ModelReply(text="One."), ModelReply(text="Two."))
+    ticket = await start_with_ticket(fleet)
 
-    both = asyncio.gather(say(fleet, ticket, "first"), say(fleet, ticket, "second"))
+    replies = asyncio.gather(ask_queen(fleet, ticket, "first"), ask_queen(fleet, ticket, "second"))
     await fleet.settle()
     gate.set()
-    answers = await both
+    answers = await replies
 
     assert [answer.text for answer in answers] == ["One.", "Two."]
 
 
-async def test_two_tickets_are_talked_about_at_the_same_time(fleet: JudgedFleet) -> None:
+async def test_questions_about_two_tickets_are_answered_concurrently(fleet: JudgedFleet) -> None:
     gate = asyncio.Event()
-    fleet.queen_model = Chatting(gate, ModelReply(text="Two."), ModelReply(text="One."))
-    first = await with_ticket(fleet)
-    await fleet.begin("other")
-    await fleet.bad_steps(16, "other")
+    fleet.queen_model = ChatModel(gate, ModelReply(text="Two."), ModelReply(text="One."))
+    first = await start_with_ticket(fleet)
+    await fleet.start_worker("other")
+    await fleet.report_bad_steps(16, "other")
     [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
 
-    waiting = asyncio.create_task(say(fleet, first, "one?"))
+    first_reply = asyncio.create_task(ask_queen(fleet, first, "one?"))
     await fleet.settle()
-    assert (await say(fleet, second, "two?")).text == "Two."
+    assert (await ask_queen(fleet, second, "two?")).text == "Two."
     gate.set()
 
-    assert (await waiting).text == "One."
+    assert (await first_reply).text == "One."
 
 
-# -- what goes wrong ----------------------------------------------------------------------------
+# -- failures -----------------------------------------------------------------------------------
 
 
 async def test_failed_model_answer_names_the_working_commands(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(ModelError("the provider is down"))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = ChatModel(ModelError("the provider is down"))
+    ticket = await start_with_ticket(fleet)
 
-    answer = await say(fleet, ticket, "what should I do next?")
+    answer = await ask_queen(fleet, ticket, "what should I do next?")
 
     assert answer.outcome == "by_rule"
     assert "the provider is down" in answer.text
-    # The answer does not know the interventions.
+    # Without a list of interventions, the answer names only the notification.
     assert "Done: A notification was approved." in answer.text
     assert f"queenright tickets show {ticket.ticket_id}" in answer.text
 
 
 async def test_exhausted_budget_is_stated_in_the_answer(fleet: JudgedFleet) -> None:
-    fleet.given_models = False
+    fleet.use_given_models = False
     fleet.judge_settings = JudgeSettings(
         queen=ModelSettings(model="openai/never-asked"), budget=BudgetSettings(tokens_per_day=10)
     )
@@ -243,93 +243,95 @@ async def test_exhausted_budget_is_stated_in_the_answer(fleet: JudgedFleet) -> N
         json.dumps({"spent": [[int(fleet.time.now // 300) * 300, "queen", 0.0, 5]]}), encoding="utf-8"
     )
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     async with asyncio.timeout(60):
-        while (ticket := await fleet.ticket()).status is TicketStatus.OPEN:  # a thread imports litellm first
+        while (
+            ticket := await fleet.get_ticket()
+        ).status is TicketStatus.OPEN:  # a thread imports litellm first
             await asyncio.sleep(0.02)
             await fleet.settle()
 
-    result = await say(fleet, ticket, "what is wrong?")
+    result = await ask_queen(fleet, ticket, "what is wrong?")
 
     assert result.text.startswith("(By rule: ")
     assert result.outcome == "by_rule"
 
 
 async def test_order_is_not_reported_as_done_when_the_model_fails(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(ModelError("down"))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = ChatModel(ModelError("down"))
+    ticket = await start_with_ticket(fleet)
 
-    answer = await say(fleet, ticket, "stop it")
+    answer = await ask_queen(fleet, ticket, "stop it")
 
     assert "queenright terminate" in answer.text
 
 
 @pytest.mark.parametrize("text", ["", "  \n", "x" * (MAX_MESSAGE_LENGTH + 1)])
 async def test_invalid_question_is_refused_and_not_stored(fleet: JudgedFleet, text: str) -> None:
-    ticket = await with_ticket(fleet)
+    ticket = await start_with_ticket(fleet)
 
     with pytest.raises(ChatRefusedError):
-        await say(fleet, ticket, text)
+        await ask_queen(fleet, ticket, text)
 
     assert await fleet.judging.chat.history(Subject(ticket.ticket_id)) == []
 
 
 async def test_waiting_questions_are_limited(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
-    waiting = [asyncio.create_task(say(fleet, ticket, f"question {n}")) for n in range(8)]
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
+    tasks = [asyncio.create_task(ask_queen(fleet, ticket, f"question {n}")) for n in range(8)]
     await fleet.settle()
 
     with pytest.raises(ChatRefusedError, match="wait for an answer"):
-        await say(fleet, ticket, "one more")
+        await ask_queen(fleet, ticket, "one more")
 
     await fleet.stop()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_waiting_questions_are_limited_under_concurrency(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
 
-    tasks = [asyncio.create_task(say(fleet, ticket, f"question {n}")) for n in range(20)]
+    tasks = [asyncio.create_task(ask_queen(fleet, ticket, f"question {n}")) for n in range(20)]
     await fleet.settle()
 
     refused = [task for task in tasks if task.done()]
-    assert [type(one.exception()) for one in refused] == [ChatRefusedError] * 12
-    assert len(fleet.of(EventType.OPERATOR_ASKED)) == 8
+    assert [type(task.exception()) for task in refused] == [ChatRefusedError] * 12
+    assert len(fleet.list_events(EventType.OPERATOR_ASKED)) == 8
     await fleet.stop()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_waiting_questions_are_limited_across_tickets(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(*(asyncio.Event() for _ in range(8)))
+    fleet.queen_model = ChatModel(*(asyncio.Event() for _ in range(8)))
     await fleet.start()
     agents = [f"bee-{n}" for n in range(MAX_WAITING // 8 + 1)]
     for agent in agents:
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
-        await fleet.worker(EventType.STEP_STARTED, agent)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.STEP_STARTED, agent)
     await fleet.pass_time(fleet.settings.judge.start_grace_seconds + 1)
     for agent in agents:
-        await fleet.bad_steps(16, agent)
+        await fleet.report_bad_steps(16, agent)
     tickets = fleet.tickets.open_tickets()
     assert len(tickets) == len(agents)
 
-    tasks = [asyncio.create_task(say(fleet, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
+    tasks = [asyncio.create_task(ask_queen(fleet, ticket, f"{n}?")) for ticket in tickets for n in range(8)]
     await fleet.settle()
 
     refused = [str(task.exception()) for task in tasks if task.done()]
     assert len(refused) == 8
-    assert all(f"{MAX_WAITING} questions wait" in one for one in refused)
+    assert all(f"{MAX_WAITING} questions wait" in error for error in refused)
     await fleet.stop()
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_answered_question_frees_a_slot(fleet: JudgedFleet) -> None:
-    ticket = await with_ticket(fleet)
+    ticket = await start_with_ticket(fleet)
 
     for _ in range(20):
-        assert (await say(fleet, ticket, "what is wrong?")).text
+        assert (await ask_queen(fleet, ticket, "what is wrong?")).text
     with pytest.raises(TicketNotFoundError):
         await fleet.judging.chat.ask(Subject("nothing"), "what?")
 
@@ -346,44 +348,44 @@ async def test_unknown_ticket_has_no_chat(fleet: JudgedFleet) -> None:
 
 
 async def test_history_resumes_after_a_message(fleet: JudgedFleet) -> None:
-    ticket = await with_ticket(fleet)
-    first = await say(fleet, ticket, "what is wrong?")
-    second = await say(fleet, ticket, "what was tried?")
+    ticket = await start_with_ticket(fleet)
+    first = await ask_queen(fleet, ticket, "what is wrong?")
+    second = await ask_queen(fleet, ticket, "what was tried?")
 
-    later = await fleet.judging.chat.history(Subject(ticket.ticket_id), after=first.id)
+    messages = await fleet.judging.chat.history(Subject(ticket.ticket_id), after=first.id)
 
-    assert [one.id for one in later] == [second.question_id, second.id]
+    assert [one.id for one in messages] == [second.question_id, second.id]
     with pytest.raises(UnknownEventError):
         await fleet.judging.chat.history(Subject(ticket.ticket_id), after="never")
 
 
 async def test_closed_ticket_has_a_chat_after_a_restart(fleet: JudgedFleet) -> None:
-    ticket = await with_ticket(fleet)
-    await say(fleet, ticket, "what is wrong?")
-    await fleet.worker(EventType.EXECUTION_COMPLETED)
-    await fleet.update_tickets_of_worker()
+    ticket = await start_with_ticket(fleet)
+    await ask_queen(fleet, ticket, "what is wrong?")
+    await fleet.report_event(EventType.EXECUTION_COMPLETED)
+    await fleet.update_tickets()
     await fleet.stop()
     await fleet.start()
 
-    answer = await say(fleet, ticket, "what is wrong?")
+    answer = await ask_queen(fleet, ticket, "what is wrong?")
 
     assert answer.text
     assert len(await fleet.judging.chat.history(Subject(ticket.ticket_id))) == 4
 
 
-# -- the end of the process ---------------------------------------------------------------------
+# -- restarts -----------------------------------------------------------------------------------
 
 
 async def test_interrupted_question_is_answered_once_after_the_restart(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
-    waiting = asyncio.create_task(say(fleet, ticket, "what is wrong?"))
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
+    task = asyncio.create_task(ask_queen(fleet, ticket, "what is wrong?"))
     await fleet.settle()
     await fleet.stop()
     with pytest.raises(ChatInterruptedError, match="after the next start"):
-        await waiting
+        await task
 
-    fleet.queen_model = model = Chatting(ModelReply(text="It repeats itself."))
+    fleet.queen_model = model = ChatModel(ModelReply(text="It repeats itself."))
     await fleet.start(keep_monitor=True)
     await fleet.settle()
     await fleet.stop()
@@ -392,15 +394,15 @@ async def test_interrupted_question_is_answered_once_after_the_restart(fleet: Ju
 
     messages = await fleet.judging.chat.history(Subject(ticket.ticket_id))
     assert [message.text for message in messages] == ["what is wrong?", "It repeats itself."]
-    assert len(model.shown) == 1
-    assert [question_in(message)["message"] for message in model.shown] == ["what is wrong?"]
+    assert len(model.conversations) == 1
+    assert [read_question(message)["message"] for message in model.conversations] == ["what is wrong?"]
 
 
 class RecordedWorkspaces:
-    """Workspaces that only record what is changed."""
+    """Workspaces that only record changes."""
 
     def __init__(self) -> None:
-        self.did: list[tuple[str, ...]] = []
+        self.calls: list[tuple[str, ...]] = []
 
     async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
         return ["tools.py"], False
@@ -414,40 +416,40 @@ class RecordedWorkspaces:
     async def write_file(
         self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
     ) -> FileChange:
-        self.did.append((agent_id, path, new, old, ordered_by))
+        self.calls.append((agent_id, path, new, old, ordered_by))
         return FileChange("-old\n+new", f"{path} was changed")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
-        self.did.append((agent_id, "restart", ordered_by))
+        self.calls.append((agent_id, "restart", ordered_by))
         return "restarted"
 
 
 async def test_interrupted_question_changes_no_agent_after_the_restart(fleet: JudgedFleet) -> None:
     fleet.workspaces = workspaces = RecordedWorkspaces()
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
-    ask = fleet.judging.chat.ask(Subject(ticket.ticket_id), "restart it", by="ada", is_admin=True)
-    waiting = asyncio.create_task(ask)
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
+    question = fleet.judging.chat.ask(Subject(ticket.ticket_id), "restart it", by="ada", is_admin=True)
+    task = asyncio.create_task(question)
     await fleet.settle()
     await fleet.stop()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.gather(task, return_exceptions=True)
 
     restart = call("restart_agent", ticket_id=ticket.ticket_id)
-    fleet.queen_model = model = Chatting(restart, ModelReply(text="An admin has to ask again."))
+    fleet.queen_model = model = ChatModel(restart, ModelReply(text="An admin has to ask again."))
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    [result] = [m.content for m in model.shown[-1] if m.role == "tool"]
+    [result] = [m.content for m in model.conversations[-1] if m.role == "tool"]
     assert "admin" in result
-    assert workspaces.did == []
+    assert workspaces.calls == []
 
 
-async def test_admins_order_changes_the_named_file_once_and_shows_the_difference(
+async def test_order_of_an_admin_changes_only_the_named_file_once_and_shows_the_diff(
     fleet: JudgedFleet,
 ) -> None:
     fleet.workspaces = workspaces = RecordedWorkspaces()
-    fleet.queen_model = model = Chatting()
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = model = ChatModel()
+    ticket = await start_with_ticket(fleet)
     change = {"ticket_id": ticket.ticket_id, "path": "tools.py", "new": "new", "old": "old"}
     model.replies = [
         call("write_agent_file", **change | {"path": "agent.py"}),
@@ -461,13 +463,13 @@ async def test_admins_order_changes_the_named_file_once_and_shows_the_difference
         Subject(ticket.ticket_id), "change tools.py: x", by="ada", is_admin=True
     )
 
-    assert question_in(model.shown[0])["may"] == ["write_agent_file"]
-    assert workspaces.did == [(AGENT, "tools.py", "new", "old", "ada")]
+    assert read_question(model.conversations[0])["may"] == ["write_agent_file"]
+    assert workspaces.calls == [(AGENT, "tools.py", "new", "old", "ada")]
     assert answer.text == "It is done.\n\n-old\n+new"
-    other, unordered, _, again = [m.content for m in model.shown[-1] if m.role == "tool"]
-    assert "does not name 'agent.py'" in other
-    assert "restart_agent" in unordered
-    assert "was used already" in again
+    other_file, not_ordered, _, repeated = [m.content for m in model.conversations[-1] if m.role == "tool"]
+    assert "does not name 'agent.py'" in other_file
+    assert "restart_agent" in not_ordered
+    assert "has already acted" in repeated
 
 
 @pytest.mark.parametrize(
@@ -486,46 +488,46 @@ async def test_order_changes_only_the_file_it_names(
     fleet: JudgedFleet, text: str, path: str, is_named: bool
 ) -> None:
     fleet.workspaces = workspaces = RecordedWorkspaces()
-    fleet.queen_model = model = Chatting()
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = model = ChatModel()
+    ticket = await start_with_ticket(fleet)
     change = call("write_agent_file", ticket_id=ticket.ticket_id, path=path, new="new")
     model.replies = [change, ModelReply(text="Done.")]
 
     await fleet.judging.chat.ask(Subject(ticket.ticket_id), text, by="ada", act=True, is_admin=True)
 
-    assert bool(workspaces.did) == is_named
+    assert bool(workspaces.calls) == is_named
 
 
-async def test_files_and_logs_are_shown_a_page_at_a_time(fleet: JudgedFleet) -> None:
+async def test_files_and_logs_are_shown_in_pages(fleet: JudgedFleet) -> None:
     fleet.workspaces = RecordedWorkspaces()
-    fleet.queen_model = model = Chatting(
+    fleet.queen_model = model = ChatModel(
         call("read_agent_file", path="tools.py"),
         call("read_agent_file", path="tools.py", offset=24_000),
         call("read_agent_log", last_n_steps=9),
         ModelReply(text="Long."),
     )
-    ticket = await with_ticket(fleet)
+    ticket = await start_with_ticket(fleet)
 
-    await say(fleet, ticket, "what is in it?")
+    await ask_queen(fleet, ticket, "what is in it?")
 
-    first, last, log = [m.content for m in model.shown[-1] if m.role == "tool"]
+    first, last, log = [m.content for m in model.conversations[-1] if m.role == "tool"]
     assert (unquote("file", first) or {})["next_offset"] == 12_000
     assert "next_offset" not in (unquote("file", last) or {})
     quoted_data = unquote("log", log) or {}
     assert ([step["step_index"] for step in quoted_data["steps"]], quoted_data["omitted"]) == ([8, 9], 7)
 
 
-async def test_questions_that_waited_are_answered_in_their_order_after_the_next_start(
+async def test_interrupted_questions_are_answered_in_order_after_the_restart(
     fleet: JudgedFleet,
 ) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
-    waiting = [asyncio.create_task(say(fleet, ticket, text)) for text in ("first", "second")]
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
+    tasks = [asyncio.create_task(ask_queen(fleet, ticket, text)) for text in ("first", "second")]
     await fleet.settle()
     await fleet.stop()
-    await asyncio.gather(*waiting, return_exceptions=True)
+    await asyncio.gather(*tasks, return_exceptions=True)
 
-    fleet.queen_model = Chatting(ModelReply(text="One."), ModelReply(text="Two."))
+    fleet.queen_model = ChatModel(ModelReply(text="One."), ModelReply(text="Two."))
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
@@ -534,23 +536,23 @@ async def test_questions_that_waited_are_answered_in_their_order_after_the_next_
 
 
 async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(ModelReply(text="It repeats itself."))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = ChatModel(ModelReply(text="It repeats itself."))
+    ticket = await start_with_ticket(fleet)
 
     publish = fleet.bus.publish
     chat = fleet.judging.chat
 
-    async def write_down_is_killed(*events: object) -> None:
+    async def publish_until_answer(*events: object) -> None:
         if any(getattr(event, "type", None) is EventType.QUEEN_ANSWERED for event in events):
             raise asyncio.CancelledError
         await publish(*events)  # type: ignore[arg-type]
 
-    fleet.bus.publish = write_down_is_killed  # type: ignore[method-assign]
+    fleet.bus.publish = publish_until_answer  # type: ignore[method-assign]
     with pytest.raises(asyncio.CancelledError):
         await chat.ask(Subject(ticket.ticket_id), "what is wrong?", by="ada")
     await fleet.stop()
 
-    fleet.queen_model = Chatting()
+    fleet.queen_model = ChatModel()
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
@@ -559,56 +561,56 @@ async def test_stored_answer_is_not_requested_again(fleet: JudgedFleet) -> None:
 
 
 async def test_old_question_is_not_answered(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket = await with_ticket(fleet)
-    waiting = asyncio.create_task(say(fleet, ticket, "what is wrong?"))
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket = await start_with_ticket(fleet)
+    task = asyncio.create_task(ask_queen(fleet, ticket, "what is wrong?"))
     await fleet.settle()
     await fleet.stop()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.gather(task, return_exceptions=True)
 
     fleet.time.now += 7 * 86_400
-    fleet.queen_model = model = Chatting()
+    fleet.queen_model = model = ChatModel()
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    assert model.shown == []
+    assert model.conversations == []
 
 
-# -- what she does ------------------------------------------------------------------------------
+# -- actions ------------------------------------------------------------------------------------
 
 
-async def with_actions(fleet: JudgedFleet) -> tuple[EscalationTicket, RecordedActions]:
-    fleet.actions = hands = RecordedActions()
-    return await with_ticket(fleet), hands
+async def start_with_actions(fleet: JudgedFleet) -> tuple[EscalationTicket, RecordedActions]:
+    fleet.actions = actions = RecordedActions()
+    return await start_with_ticket(fleet), actions
 
 
-async def test_rules_nudge_in_the_operators_words(fleet: JudgedFleet) -> None:
-    ticket, hands = await with_actions(fleet)
+async def test_rules_nudge_with_the_operators_text(fleet: JudgedFleet) -> None:
+    ticket, actions = await start_with_actions(fleet)
 
-    answer = await say(fleet, ticket, "nudge it: read the error before you search again")
+    answer = await ask_queen(fleet, ticket, "nudge it: read the error before you search again")
 
-    assert hands.did == [("nudge", AGENT, "read the error before you search again")]
+    assert actions.calls == [("nudge", AGENT, "read the error before you search again")]
     assert answer.text == "It is in its context."
 
 
 async def test_termination_request_names_the_operator(fleet: JudgedFleet) -> None:
-    ticket, hands = await with_actions(fleet)
+    ticket, actions = await start_with_actions(fleet)
 
-    answer = await say(fleet, ticket, "stop it: it burns money")
+    answer = await ask_queen(fleet, ticket, "stop it: it burns money")
 
-    assert [(kind, agent) for kind, agent, _ in hands.did] == [("stop", AGENT)]
-    assert "it burns money" in hands.did[0][2]
-    assert hands.ordered_by == ["ada"]
+    assert [(kind, agent) for kind, agent, _ in actions.calls] == [("stop", AGENT)]
+    assert "it burns money" in actions.calls[0][2]
+    assert actions.ordered_by == ["ada"]
     assert "approv" in answer.text
     assert "and not in this chat" in answer.text
 
 
-async def test_nothing_in_the_chat_can_approve(fleet: JudgedFleet) -> None:
-    ticket, hands = await with_actions(fleet)
+async def test_approval_in_the_chat_is_ignored(fleet: JudgedFleet) -> None:
+    ticket, actions = await start_with_actions(fleet)
     offered = [tool.name for tool in fleet.judging.chat.tools()]
 
-    await say(fleet, ticket, "stop it: it burns money")
-    answer = await say(fleet, ticket, "approve it")
+    await ask_queen(fleet, ticket, "stop it: it burns money")
+    answer = await ask_queen(fleet, ticket, "approve it")
 
     assert offered == [
         "get_worker_health_summary",
@@ -616,26 +618,26 @@ async def test_nothing_in_the_chat_can_approve(fleet: JudgedFleet) -> None:
         "request_termination",
         "acknowledge_ticket",
     ]
-    assert len(hands.did) == 1
+    assert len(actions.calls) == 1
     assert "`terminate it: REASON`" in answer.text
 
 
-async def test_refused_action_is_reported_as_not_done(fleet: JudgedFleet) -> None:
-    ticket, hands = await with_actions(fleet)
-    hands.refuses = "the emergency stop is on"
+async def test_refused_action_is_reported_as_not_carried_out(fleet: JudgedFleet) -> None:
+    ticket, actions = await start_with_actions(fleet)
+    actions.refuses = "the emergency stop is on"
 
-    answer = await say(fleet, ticket, "nudge it: read the error")
+    answer = await ask_queen(fleet, ticket, "nudge it: read the error")
 
     assert answer.text.startswith("That was not done: ")
     assert "the emergency stop is on" in answer.text
 
 
 async def test_action_targets_only_the_worker_of_the_ticket(fleet: JudgedFleet) -> None:
-    fleet.actions = hands = RecordedActions()
-    fleet.queen_model = model = Chatting()
-    first = await with_ticket(fleet)
-    await fleet.begin("other")
-    await fleet.bad_steps(16, "other")
+    fleet.actions = actions = RecordedActions()
+    fleet.queen_model = model = ChatModel()
+    first = await start_with_ticket(fleet)
+    await fleet.start_worker("other")
+    await fleet.report_bad_steps(16, "other")
     [second] = [t for t in fleet.tickets.open_tickets() if t.agent_id == "other"]
     model.replies = [
         call("nudge_worker", ticket_id=second.ticket_id, message="stop all your work now"),
@@ -644,37 +646,37 @@ async def test_action_targets_only_the_worker_of_the_ticket(fleet: JudgedFleet) 
         ModelReply(text="I could not."),
     ]
 
-    await say(fleet, first, "do what is needed", act=True)
+    await ask_queen(fleet, first, "do what is needed", act=True)
 
-    assert hands.did == []
-    assert [m.content.split(";")[0] for m in model.shown[-1] if m.role == "tool"] == [
+    assert actions.calls == []
+    assert [m.content.split(";")[0] for m in model.conversations[-1] if m.role == "tool"] == [
         f"error: {tool}: this chat is about ticket '{first.ticket_id}'"
         for tool in ("nudge_worker", "request_termination", "acknowledge_ticket")
     ]
     assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
 
 
-async def test_lookup_without_a_worker_uses_the_ticket_worker(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model = Chatting(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
-    ticket = await with_ticket(fleet)
-    await fleet.begin("newer")
+async def test_summary_without_a_worker_name_describes_the_worker_of_the_ticket(fleet: JudgedFleet) -> None:
+    fleet.queen_model = model = ChatModel(call("get_worker_health_summary"), ModelReply(text="It is stuck."))
+    ticket = await start_with_ticket(fleet)
+    await fleet.start_worker("newer")
 
-    await say(fleet, ticket, "how is it now?")
+    await ask_queen(fleet, ticket, "how is it now?")
 
-    [quoted_data] = [unquote("worker", m.content) for m in model.shown[1] if m.role == "tool"]
+    [quoted_data] = [unquote("worker", m.content) for m in model.conversations[1] if m.role == "tool"]
     assert quoted_data is not None
     assert quoted_data["agent_id"] == AGENT
 
 
-async def test_operator_who_acknowledges_is_recorded_by_name(fleet: JudgedFleet) -> None:
-    ticket = await with_ticket(fleet)
+async def test_acknowledgement_is_recorded_with_the_operators_name(fleet: JudgedFleet) -> None:
+    ticket = await start_with_ticket(fleet)
 
-    answer = await say(fleet, ticket, "I've got it", by="grace")
+    answer = await ask_queen(fleet, ticket, "I've got it", by="grace")
 
     assert "grace" in answer.text
-    assert (await fleet.ticket()).acknowledged_by == "grace (noted by the queen)"
-    [events] = fleet.of(EventType.QUEEN_ANSWERED)
-    assert events.data["did"] == ["acknowledge_ticket"]
+    assert (await fleet.get_ticket()).acknowledged_by == "grace (noted by the queen)"
+    [event] = fleet.list_events(EventType.QUEEN_ANSWERED)
+    assert event.data["did"] == ["acknowledge_ticket"]
 
 
 OVERREACHING = {
@@ -685,7 +687,7 @@ OVERREACHING = {
 
 
 @pytest.mark.parametrize(
-    ("text", "may"),
+    ("text", "allowed_tool"),
     [
         ("what is wrong?", ""),
         ("should I stop it?", ""),
@@ -697,34 +699,36 @@ OVERREACHING = {
     ],
 )
 async def test_only_actions_ordered_by_the_operator_are_executed(
-    fleet: JudgedFleet, text: str, may: str
+    fleet: JudgedFleet, text: str, allowed_tool: str
 ) -> None:
-    """B52: what is an order is told by rule, not by a model; and carried out in the operator's words."""
-    fleet.queen_model = model = Chatting()
-    ticket, hands = await with_actions(fleet)
+    """B52: rules, not a model, decide what an order is, and it is carried out with the operator's text."""
+    fleet.queen_model = model = ChatModel()
+    ticket, actions = await start_with_actions(fleet)
     model.replies = [
-        *(call(tool, ticket_id=ticket.ticket_id, **given) for tool, given in OVERREACHING.items()),
+        *(call(tool, ticket_id=ticket.ticket_id, **arguments) for tool, arguments in OVERREACHING.items()),
         ModelReply(text="As ordered."),
     ]
 
-    await say(fleet, ticket, text)
+    await ask_queen(fleet, ticket, text)
 
     done = [
-        *(["nudge_worker"] if ("nudge", AGENT, "use the archive") in hands.did else []),
-        *(["request_termination"] if [what for what, *_ in hands.did] == ["stop"] else []),
-        *(["acknowledge_ticket"] if (await fleet.ticket()).acknowledged_by else []),
+        *(["nudge_worker"] if ("nudge", AGENT, "use the archive") in actions.calls else []),
+        *(["request_termination"] if [action for action, *_ in actions.calls] == ["stop"] else []),
+        *(["acknowledge_ticket"] if (await fleet.get_ticket()).acknowledged_by else []),
     ]
-    assert done == [may] * bool(may)
-    assert "ada: " not in str(hands.did)
-    assert len(hands.did) <= 1
-    assert fleet.of(EventType.QUEEN_ANSWERED)[-1].data["did"] == done
-    refused = [m.content for m in model.shown[-1] if m.role == "tool" and "is not an order for" in m.content]
+    assert done == [allowed_tool] * bool(allowed_tool)
+    assert "ada: " not in str(actions.calls)
+    assert len(actions.calls) <= 1
+    assert fleet.list_events(EventType.QUEEN_ANSWERED)[-1].data["did"] == done
+    refused = [
+        m.content for m in model.conversations[-1] if m.role == "tool" and "is not an order for" in m.content
+    ]
     assert len(refused) == 3 - len(done)
 
 
 async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model = Chatting()
-    ticket, hands = await with_actions(fleet)
+    fleet.queen_model = model = ChatModel()
+    ticket, actions = await start_with_actions(fleet)
     model.replies = [
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, please."),
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive, once more."),
@@ -732,97 +736,97 @@ async def test_message_marked_as_an_order_may_be_interpreted_by_the_model(fleet:
         ModelReply(text="It is told."),
     ]
 
-    await say(fleet, ticket, "sag ihm, es soll das Archiv nehmen, und halte es sonst an", act=True)
+    await ask_queen(fleet, ticket, "sag ihm, es soll das Archiv nehmen, und halte es sonst an", act=True)
 
-    assert [call[:2] for call in hands.did] == [("nudge", AGENT), ("stop", AGENT)]
-    assert hands.ordered_by == ["ada", "ada"]
-    assert "used already" in [m.content for m in model.shown[-1] if m.role == "tool"][1]
-    assert [e.data["act"] for e in fleet.of(EventType.OPERATOR_ASKED)] == [True]
-    assert question_in(model.shown[0])["may"] == list(OVERREACHING)
+    assert [call[:2] for call in actions.calls] == [("nudge", AGENT), ("stop", AGENT)]
+    assert actions.ordered_by == ["ada", "ada"]
+    assert "has already acted" in [m.content for m in model.conversations[-1] if m.role == "tool"][1]
+    assert [e.data["act"] for e in fleet.list_events(EventType.OPERATOR_ASKED)] == [True]
+    assert read_question(model.conversations[0])["may"] == list(OVERREACHING)
 
 
 async def test_order_stays_an_order_after_a_restart(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
-    ticket, hands = await with_actions(fleet)
-    waiting = asyncio.create_task(say(fleet, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
+    fleet.queen_model = ChatModel(asyncio.Event())
+    ticket, actions = await start_with_actions(fleet)
+    task = asyncio.create_task(ask_queen(fleet, ticket, "sag ihm, es soll das Archiv nehmen", act=True))
     await fleet.settle()
     await fleet.stop()
-    await asyncio.gather(waiting, return_exceptions=True)
+    await asyncio.gather(task, return_exceptions=True)
 
-    fleet.queen_model = Chatting(
+    fleet.queen_model = ChatModel(
         call("nudge_worker", ticket_id=ticket.ticket_id, message="Use the archive."), ModelReply(text="Told.")
     )
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    assert hands.did == [("nudge", AGENT, "Use the archive.")]
+    assert actions.calls == [("nudge", AGENT, "Use the archive.")]
 
 
 async def test_closed_ticket_allows_no_action(fleet: JudgedFleet) -> None:
-    ticket, hands = await with_actions(fleet)
-    await fleet.worker(EventType.EXECUTION_COMPLETED)
-    await fleet.update_tickets_of_worker()
+    ticket, actions = await start_with_actions(fleet)
+    await fleet.report_event(EventType.EXECUTION_COMPLETED)
+    await fleet.update_tickets()
 
-    answer = await say(fleet, ticket, "stop it: now!")
+    answer = await ask_queen(fleet, ticket, "stop it: now!")
 
-    assert hands.did == []
+    assert actions.calls == []
     assert "the ticket is closed" in answer.text
 
 
 async def test_stored_chat_contains_no_secret(fleet: JudgedFleet) -> None:
     key = "sk-ant-api03-" + "Zx9" * 12
-    fleet.queen_model = model = Chatting(ModelReply(text=f"The key is {key}, use it."))
-    ticket = await with_ticket(fleet, text=f"failed with {key}")
+    fleet.queen_model = model = ChatModel(ModelReply(text=f"The key is {key}, use it."))
+    ticket = await start_with_ticket(fleet, text=f"failed with {key}")
 
-    answer = await say(fleet, ticket, f"does {key} still work?")
+    answer = await ask_queen(fleet, ticket, f"does {key} still work?")
 
     text = "".join(p.read_text("utf-8", "replace") for p in (fleet.path / "graphs").rglob("*.json"))
-    result = fleet.of(EventType.OPERATOR_ASKED) + fleet.of(EventType.QUEEN_ANSWERED)
-    events = json.dumps([event.to_dict() for event in result])
-    assert key not in str(model.shown)
+    chat_events = fleet.list_events(EventType.OPERATOR_ASKED) + fleet.list_events(EventType.QUEEN_ANSWERED)
+    events = json.dumps([event.to_dict() for event in chat_events])
+    assert key not in str(model.conversations)
     assert key not in answer.text
     assert key not in events
-    # Her own words lie in her conversation as she said them; what she was shown is masked.
+    # The model's own text is stored unmasked in its conversation; what it receives is masked.
     assert key not in text.replace(f"The key is {key}, use it.", "")
 
 
 async def test_chat_is_bounded(fleet: JudgedFleet) -> None:
-    fleet.queen_model = model = Chatting(*(ModelReply(text="again " * 400) for _ in range(40)))
-    ticket = await with_ticket(fleet)
+    fleet.queen_model = model = ChatModel(*(ModelReply(text="again " * 400) for _ in range(40)))
+    ticket = await start_with_ticket(fleet)
 
     for number in range(40):
-        await say(fleet, ticket, f"question {number} " + "and so on " * 300)
+        await ask_queen(fleet, ticket, f"question {number} " + "and so on " * 300)
 
-    assert max(sum(len(m.content) for m in message) for message in model.shown) < 24_000 * 4 * 1.3
+    assert max(sum(len(m.content) for m in message) for message in model.conversations) < 24_000 * 4 * 1.3
     assert (
-        question_in(model.shown[-1])["message"]
+        read_question(model.conversations[-1])["message"]
         == (await fleet.judging.chat.history(Subject(ticket.ticket_id)))[-2].text
     )
     assert len(await fleet.judging.chat.history(Subject(ticket.ticket_id), limit=1000)) == 80
 
 
 async def test_chat_wakes_no_judge_and_opens_no_ticket(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(*(ModelError("down") for _ in range(6)))
-    ticket = await with_ticket(fleet)
-    findings = len(fleet.of(EventType.FINDING_OPENED))
+    fleet.queen_model = ChatModel(*(ModelError("down") for _ in range(6)))
+    ticket = await start_with_ticket(fleet)
+    findings = len(fleet.list_events(EventType.FINDING_OPENED))
 
     for _ in range(6):
-        await say(fleet, ticket, "what is wrong?")
+        await ask_queen(fleet, ticket, "what is wrong?")
     await fleet.tick(2)
 
     assert len(await fleet.tickets.history(10)) == 1
-    assert len(fleet.of(EventType.FINDING_OPENED)) == findings
+    assert len(fleet.list_events(EventType.FINDING_OPENED)) == findings
     assert [event.agent_id for event in fleet.events if event.node_id == OPERATOR_CHAT] == [""] * len(
         [event for event in fleet.events if event.node_id == OPERATOR_CHAT]
     )
 
 
-# -- a worker without a ticket ----------------------------------------------------------------------
+# -- workers without a ticket -----------------------------------------------------------------------
 
 
-async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> None:
+async def test_question_about_a_worker_without_a_ticket_is_answered(fleet: JudgedFleet) -> None:
     await fleet.start()
-    await fleet.begin()
+    await fleet.start_worker()
     chat = fleet.judging.chat
 
     answer = await asyncio.wait_for(
@@ -842,7 +846,7 @@ async def test_worker_without_a_ticket_is_asked_about(fleet: JudgedFleet) -> Non
 @pytest.mark.parametrize("order", ["nudge it: try again", "stop it: it loops", "acknowledge"])
 async def test_order_without_a_ticket_is_not_carried_out(fleet: JudgedFleet, order: str) -> None:
     await fleet.start()
-    await fleet.begin()
+    await fleet.start_worker()
 
     answer = await asyncio.wait_for(
         fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), order), 10
@@ -852,36 +856,36 @@ async def test_order_without_a_ticket_is_not_carried_out(fleet: JudgedFleet, ord
     assert fleet.tickets.open_tickets() == []
 
 
-async def test_tools_of_a_model_refuse_without_a_ticket(fleet: JudgedFleet) -> None:
-    fleet.actions = hands = RecordedActions()
-    fleet.queen_model = model = Chatting(
+async def test_action_tools_are_refused_without_a_ticket(fleet: JudgedFleet) -> None:
+    fleet.actions = actions = RecordedActions()
+    fleet.queen_model = model = ChatModel(
         call("nudge_worker", ticket_id="", message="Stop all your work."), ModelReply(text="No.")
     )
     await fleet.start()
-    await fleet.begin()
+    await fleet.start_worker()
 
     await asyncio.wait_for(
         fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), "nudge it: stop"), 10
     )
 
-    assert "about no ticket" in model.shown[-1][-1].content
-    assert question_in(model.shown[0])["may"] == []
-    assert hands.did == []
+    assert "this chat has no ticket" in model.conversations[-1][-1].content
+    assert read_question(model.conversations[0])["may"] == []
+    assert actions.calls == []
 
 
 async def test_interrupted_question_about_a_worker_is_answered_after_the_restart(fleet: JudgedFleet) -> None:
-    fleet.queen_model = Chatting(asyncio.Event())
+    fleet.queen_model = ChatModel(asyncio.Event())
     await fleet.start()
-    await fleet.begin()
-    waiting = asyncio.create_task(
+    await fleet.start_worker()
+    task = asyncio.create_task(
         fleet.judging.chat.ask(Subject(agent_id=AGENT, session_id=SESSION), "How is it?")
     )
     await fleet.settle()
     await fleet.stop()
     with pytest.raises(ChatInterruptedError, match="after the next start"):
-        await waiting
+        await task
 
-    fleet.queen_model = Chatting(ModelReply(text="It is well."))
+    fleet.queen_model = ChatModel(ModelReply(text="It is well."))
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
@@ -889,8 +893,8 @@ async def test_interrupted_question_about_a_worker_is_answered_after_the_restart
     assert [message.text for message in messages] == ["How is it?", "It is well."]
 
 
-class Streaming(Chatting):
-    """A queen who writes her replies in pieces of five characters."""
+class Streaming(ChatModel):
+    """A queen that streams her replies in pieces of five characters."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -902,22 +906,22 @@ class Streaming(Chatting):
         return reply
 
 
-async def test_answer_is_streamed_masked_as_it_is_written(fleet: JudgedFleet) -> None:
+async def test_answer_is_streamed_and_masked(fleet: JudgedFleet) -> None:
     key = "sk-ant-api03-" + "Zx9" * 12
     text = f"It repeats one call. The key is {key}. Stop it now."
     fleet.queen_model = Streaming(
         replace(call("acknowledge_ticket", ticket_id="none"), text="I will look. "),
         ModelReply(text=text),
     )
-    ticket = await with_ticket(fleet)
+    ticket = await start_with_ticket(fleet)
 
-    answer = await say(fleet, ticket, "what is it?")
+    answer = await ask_queen(fleet, ticket, "what is it?")
 
-    pieces = [event.data for event in fleet.of(EventType.QUEEN_ANSWER_DELTA)]
-    begins = [place for place, data in enumerate(pieces) if data["index"] == 0]
-    assert "".join(str(data["text"]) for data in pieces[begins[-1] :]) == answer.text
-    assert len(begins) == 2
-    assert [data["index"] for data in pieces[begins[-1] :]] == list(range(len(pieces) - begins[-1]))
+    pieces = [event.data for event in fleet.list_events(EventType.QUEEN_ANSWER_DELTA)]
+    starts = [place for place, data in enumerate(pieces) if data["index"] == 0]
+    assert "".join(str(data["text"]) for data in pieces[starts[-1] :]) == answer.text
+    assert len(starts) == 2
+    assert [data["index"] for data in pieces[starts[-1] :]] == list(range(len(pieces) - starts[-1]))
     assert len(pieces) > 5
     assert {data["question_id"] for data in pieces} == {answer.question_id}
     assert {data["ticket_id"] for data in pieces} == {ticket.ticket_id}

@@ -52,7 +52,7 @@ def command(text: str) -> ChatCommand | None:
 
 
 @pytest.mark.parametrize("text", ["hello", "Warum?", "...", "approve", "nudge it", "Can you read its files?"])
-def test_any_message_is_answered_with_all_that_is_known(text: str) -> None:
+def test_message_without_a_command_gets_the_state_of_the_ticket(text: str) -> None:
     answer = reply(text)
 
     assert not answer.tool_calls

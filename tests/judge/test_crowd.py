@@ -1,4 +1,7 @@
-"""B131: many agents in trouble at once are ticketed and passed on together, not turn by turn of a model."""
+"""
+B131: when many agents are in trouble at once, tickets are written and passed on in batches, not one per model
+turn.
+"""
 
 from __future__ import annotations
 
@@ -24,32 +27,32 @@ from tests.judge.conftest import JudgedFleet, TalkingModel
 CROWD = 200
 
 
-class Counted:
-    """How many transactions the store was asked for."""
+class TransactionCounter:
+    """Counts the transactions of the store."""
 
     def __init__(self, fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transactions = 0
         transact = fleet.store.transact
 
-        async def counting(work: Callable[..., Any]) -> Any:
+        async def count_and_run(work: Callable[..., Any]) -> Any:
             self.transactions += 1
             return await transact(work)
 
-        monkeypatch.setattr(fleet.store, "transact", counting)
+        monkeypatch.setattr(fleet.store, "transact", count_and_run)
 
 
 async def loop_all(
-    fleet: JudgedFleet, count: int, steps: int = 21, *, then: Callable[[], None] = lambda: None
+    fleet: JudgedFleet, count: int, steps: int = 21, *, before_settling: Callable[[], None] = lambda: None
 ) -> None:
-    """Have many workers loop past their start, do ``then``, and let everything come to rest."""
+    """Let many workers loop after their start grace, call ``before_settling``, and wait until all is idle."""
     agents = [f"agent-{number:03}" for number in range(count)]
     for agent in agents:
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
     await fleet.pass_time(121)
     for agent in agents:
         for _ in range(steps):
-            await fleet.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
-    then()
+            await fleet.report_event(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+    before_settling()
     await fleet.settle()
     async with asyncio.timeout(60):
         while len(fleet.tickets.open_tickets()) < count:
@@ -57,70 +60,75 @@ async def loop_all(
     await fleet.settle()
 
 
-async def test_crowd_is_ticketed_and_handed_to_triage_in_few_transactions(
+async def test_crowd_gets_tickets_and_triage_in_few_transactions(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B131: the work for a ticket does not grow a transaction of its own, nor a visit of a graph."""
+    """B131: a ticket needs no transaction and no graph visit of its own."""
     await fleet.start()
-    counted = Counted(fleet, monkeypatch)
+    counter = TransactionCounter(fleet, monkeypatch)
 
     await loop_all(fleet, CROWD)
 
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
-    # One that was told before its worker was through has risen since, and says so by the rules.
+    # A ticket passed on before its worker had finished has risen since, and the rules wrote the update.
     assert {(ticket.triaged_by, ticket.untriaged) for ticket in tickets} <= {
         ("queen", False),
         ("rules", False),
     }
-    # The first few come one by one; then fifty at a time, once for judge and once for queen.
-    assert counted.transactions < CROWD
-    assert fleet.metric("queenright_triage_total", decision="intervene") >= CROWD
-    assert fleet.metric("queenright_judge_checks_total", outcome="ticket") >= CROWD
+    # The first few are written one by one; then 50 at a time, once by the judge and once by the queen.
+    assert counter.transactions < CROWD
+    assert fleet.get_metric("queenright_triage_total", decision="intervene") >= CROWD
+    assert fleet.get_metric("queenright_judge_checks_total", outcome="ticket") >= CROWD
 
 
 async def test_crowd_does_not_wait_for_models(fleet: JudgedFleet) -> None:
-    """B131: what binds is ticketed and passed on by the rules; the models are asked for a few of them."""
+    """B131: the rules write and pass on binding tickets; the models are called for only a few of them."""
 
-    everybody = asyncio.Event()
+    all_in_trouble = asyncio.Event()
 
-    async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        # Else a model may be through with one worker before the next is in trouble: that is no crowd.
-        await everybody.wait()
+    async def answer_when_all_are_in_trouble(
+        messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> ModelReply:
+        # Otherwise the model might finish one worker before the next one is in trouble.
+        await all_in_trouble.wait()
         return ModelReply(text="All is well.")
 
-    fleet.judge_model, fleet.queen_model = judges, queens = TalkingModel(silent), TalkingModel(silent)
+    fleet.judge_model, fleet.queen_model = judges, queens = (
+        TalkingModel(answer_when_all_are_in_trouble),
+        TalkingModel(answer_when_all_are_in_trouble),
+    )
     await fleet.start()
 
-    await loop_all(fleet, CROWD, then=everybody.set)
+    await loop_all(fleet, CROWD, before_settling=all_in_trouble.set)
 
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     assert sum("too many at once" in ticket.judge_reasoning for ticket in tickets) > CROWD / 2
     assert all(ticket.judge_model == RULES for ticket in tickets)
-    assert len(judges.shown) + len(queens.shown) < CROWD / 2
+    assert len(judges.conversations) + len(queens.conversations) < CROWD / 2
 
 
 async def test_crowd_of_medium_findings_is_left_to_the_model(fleet: JudgedFleet) -> None:
-    """B131: a crowd does not take the model's word where the rules do not bind."""
+    """B131: in a crowd, too, the model decides where the rules do not bind."""
     fleet.judge_model = model = TalkingModel(lambda messages, tools: ModelReply(text="All is well."))
     await fleet.start()
     agents = [f"agent-{number:03}" for number in range(30)]
     for agent in agents:
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
     await fleet.pass_time(121)
     for agent in agents:
         for _ in range(11):
-            await fleet.worker(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
+            await fleet.report_event(EventType.STEP_COMPLETED, agent, verdict="RETRY", text="same error")
 
     await fleet.tick()
 
     assert fleet.tickets.open_tickets() == []
-    assert len(model.shown) >= 30
+    assert len(model.conversations) >= 30
 
 
 def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
-    """B131: tickets that are written after the storm has calmed are in its group."""
+    """B131: tickets that are written after the storm has ended are in its group."""
     ids = iter(["storm-1", "storm-2"])
     watch = StormWatch(StormSettings(workers=3), ids=lambda: next(ids))
     for number in range(4):
@@ -130,7 +138,7 @@ def test_worker_belongs_to_its_storm_after_the_storm_ends() -> None:
     assert [watch.storm_of((f"agent-{number}", "s")) for number in range(5)] == ["storm-1"] * 4 + [""]
 
 
-def test_worker_degrading_alone_later_is_in_no_storm() -> None:
+def test_worker_that_degrades_alone_later_is_in_no_storm() -> None:
     watch = StormWatch(StormSettings(workers=3), ids=lambda: "storm-1")
     for number in range(3):
         watch.record_worse((f"agent-{number}", "s"), 100.0)
@@ -141,43 +149,43 @@ def test_worker_degrading_alone_later_is_in_no_storm() -> None:
 
 
 async def test_waiting_tickets_share_one_timer(fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B131: tickets that wait for triage cost no task each, and past their time a few transactions."""
+    """B131: tickets that wait for triage need no task each, and few transactions when they time out."""
     started = asyncio.Event()
 
-    async def silent(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def never_answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         started.set()
         await asyncio.Event().wait()
         return ModelReply(text="")
 
-    fleet.queen_model = TalkingModel(silent)
+    fleet.queen_model = TalkingModel(never_answer)
     await fleet.start()
     await loop_all(fleet, 1)
     await asyncio.wait_for(started.wait(), 60)
 
     await loop_all(fleet, CROWD)
     timers = [task for task in asyncio.all_tasks() if task.get_name().startswith("triage-bypass")]
-    counted = Counted(fleet, monkeypatch)
+    counter = TransactionCounter(fleet, monkeypatch)
     await fleet.pass_time(fleet.settings.judge.triage_timeout_seconds)
 
     assert len(timers) == 1
     assert {ticket.status for ticket in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
-    assert fleet.metric("queenright_triage_total", decision="bypass") == CROWD
-    assert counted.transactions < CROWD / 4
+    assert fleet.get_metric("queenright_triage_total", decision="bypass") == CROWD
+    assert counter.transactions < CROWD / 4
 
 
 async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None:
-    """B131: more tickets may be left than runs of an entry point may otherwise wait."""
+    """B131: more tickets may be left than the usual limit of waiting runs of an entry point."""
     count = 1_100
 
     def insert_all(conn: Connection) -> None:
         for number in range(count):
-            name = f"{number:04}"
+            suffix = f"{number:04}"
             write_ticket(
                 conn,
                 made_ticket(
-                    ticket_id=name,
-                    fingerprint=name,
-                    agent_id=f"agent-{name}",
+                    ticket_id=suffix,
+                    fingerprint=suffix,
+                    agent_id=f"agent-{suffix}",
                     status=TicketStatus.OPEN,
                     analysis="",
                 ),
@@ -196,21 +204,21 @@ async def test_restart_in_crowd_triages_every_ticket(fleet: JudgedFleet) -> None
 async def test_new_findings_are_judged_before_standing_ones(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B131: who has a ticket does not keep others waiting for theirs."""
+    """B131: new tickets do not wait for repeated ones."""
     await fleet.start()
     await loop_all(fleet, 30)
     reported: list[str] = []
 
-    def noting(given: Report, *args: Any) -> Any:
-        reported.append(given.health.vitals.agent_id)
-        return prepare_report(given, *args)
+    def record_report(report: Report, *args: Any) -> Any:
+        reported.append(report.health.vitals.agent_id)
+        return prepare_report(report, *args)
 
-    monkeypatch.setattr(ticket_service, "prepare_report", noting)
-    await fleet.worker(EventType.EXECUTION_STARTED, "new", start_records=True)
-    # No timer fires: the check is one for news, and one that is overdue.
+    monkeypatch.setattr(ticket_service, "prepare_report", record_report)
+    await fleet.report_event(EventType.EXECUTION_STARTED, "new", start_records=True)
+    # No timer fires, so one check handles the new finding and the overdue ones.
     fleet.time.now += 10 * fleet.settings.judge.interval_seconds
     for _ in range(21):
-        await fleet.worker(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
+        await fleet.report_event(EventType.STEP_COMPLETED, "new", verdict="RETRY", text="same error")
     await fleet.settle()
 
     assert len(set(reported)) == 31

@@ -11,7 +11,7 @@ from queenright.judge import escalation_policy
 AT = 1_800_000_000.0
 
 
-def decide(**fields: Any) -> dict[str, Any]:
+def make_question(**fields: Any) -> dict[str, Any]:
     base = {
         "escalation_id": "e-1",
         "agent_id": "researcher_agent",
@@ -58,21 +58,23 @@ TABLE = {
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_model_cannot_stop_a_worker_that_the_rules_would_not(kind: FindingKind) -> None:
-    """However it is talked into it; then what the table says stands in its place."""
-    table = escalation_policy.answer(decide(), summary(kind))
+def test_model_cannot_stop_a_worker_that_the_rules_would_not_stop(kind: FindingKind) -> None:
+    """The floor replaces the model's decision with the rules' decision."""
+    rules_answer = escalation_policy.answer(make_question(), summary(kind))
 
-    held = escalation_policy.apply_floor(decide(), summary(kind), "terminate", "it begs to be stopped")
+    floored = escalation_policy.apply_floor(
+        make_question(), summary(kind), "terminate", "it begs to be stopped"
+    )
 
-    assert held.decision == table.decision
-    assert held.overruled == (table.decision != "terminate")
-    if held.overruled:
-        assert "'it begs to be stopped'" in held.reason
-        assert table.reason.rstrip(".") in held.reason
+    assert floored.decision == rules_answer.decision
+    assert floored.overruled == (rules_answer.decision != "terminate")
+    if floored.overruled:
+        assert "'it begs to be stopped'" in floored.reason
+        assert rules_answer.reason.rstrip(".") in floored.reason
 
 
 @pytest.mark.parametrize(
-    ("had", "minutes", "usual", "decision", "seconds"),
+    ("extra_before", "minutes", "usual_minutes", "decision", "seconds"),
     [
         ((0, 0), 5, 15, "more_time", 300.0),
         ((0, 0), 1440, 15, "more_time", 3600.0),
@@ -86,25 +88,31 @@ def test_model_cannot_stop_a_worker_that_the_rules_would_not(kind: FindingKind) 
         ((1, 120), None, 120, "hand_off", None),
     ],
 )
-def test_more_time_is_bounded_in_all(
-    had: tuple[int, float], minutes: float | None, usual: float, decision: str, seconds: float | None
+def test_total_extra_time_is_limited(
+    extra_before: tuple[int, float],
+    minutes: float | None,
+    usual_minutes: float,
+    decision: str,
+    seconds: float | None,
 ) -> None:
-    question = decide(more_time_given=had[0], more_minutes_given=had[1], usual_minutes=usual)
+    question = make_question(
+        more_time_given=extra_before[0], more_minutes_given=extra_before[1], usual_minutes=usual_minutes
+    )
 
-    held = escalation_policy.apply_floor(
+    floored = escalation_policy.apply_floor(
         question, summary("stall"), "more_time", "be patient", minutes=minutes
     )
-    table = escalation_policy.answer(question, summary("provider_failure"))
+    rules_answer = escalation_policy.answer(question, summary("provider_failure"))
 
-    assert (held.decision, held.more_time_seconds) == (decision, seconds)
-    assert table.decision == decision
+    assert (floored.decision, floored.more_time_seconds) == (decision, seconds)
+    assert rules_answer.decision == decision
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
 def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
     expected = next((decision for decision, kinds in TABLE.items() if kind in kinds), "hand_off")
 
-    answer = escalation_policy.answer(decide(), summary(kind))
+    answer = escalation_policy.answer(make_question(), summary(kind))
 
     assert answer.decision == expected
     assert answer.reason.startswith(
@@ -112,36 +120,38 @@ def test_policy_answers_every_finding_kind(kind: FindingKind) -> None:
     )
 
 
-def test_policy_answers_the_worst_of_several_findings() -> None:
-    assert escalation_policy.answer(decide(), summary("retry_storm", "doom_loop")).decision == "terminate"
+def test_policy_decides_by_the_worst_finding() -> None:
+    assert (
+        escalation_policy.answer(make_question(), summary("retry_storm", "doom_loop")).decision == "terminate"
+    )
 
 
 def test_provider_failure_takes_precedence_over_other_findings() -> None:
-    """A call that hangs on a provider that is down is a stall too."""
-    answer = escalation_policy.answer(decide(), summary("stall", "provider_failure"))
+    """A call that hangs because the provider is down counts as a stall, too."""
+    answer = escalation_policy.answer(make_question(), summary("stall", "provider_failure"))
 
     assert answer.decision == "more_time"
     assert "no answer from its model provider" in answer.reason
 
 
-def test_worker_that_fails_without_a_finding_is_handed_off() -> None:
-    answer = escalation_policy.answer(decide(), summary(state="failing"))
+def test_failing_worker_without_a_finding_is_handed_off() -> None:
+    answer = escalation_policy.answer(make_question(), summary(state="failing"))
 
     assert answer.decision == "hand_off"
     assert answer.reason.startswith("researcher_agent is failing: several calls failed.")
 
 
 def test_repeated_extra_time_ends_in_a_hand_off() -> None:
-    given = decide(more_time_given=escalation_policy.MAX_EXTENSIONS)
+    question = make_question(more_time_given=escalation_policy.MAX_EXTENSIONS)
 
-    assert escalation_policy.answer(given, summary("provider_failure")).decision == "hand_off"
-    held = escalation_policy.apply_floor(given, summary("stall"), "more_time", "be patient")
-    assert (held.decision, held.overruled) == ("hand_off", True)
-    assert "'be patient'" in held.reason
+    assert escalation_policy.answer(question, summary("provider_failure")).decision == "hand_off"
+    floored = escalation_policy.apply_floor(question, summary("stall"), "more_time", "be patient")
+    assert (floored.decision, floored.overruled) == ("hand_off", True)
+    assert "'be patient'" in floored.reason
 
 
 def test_unoffered_option_is_not_chosen() -> None:
-    answer = escalation_policy.answer(decide(options=["more_time", "hand_off"]), summary("stall"))
+    answer = escalation_policy.answer(make_question(options=["more_time", "hand_off"]), summary("stall"))
 
     assert answer.decision == "hand_off"
     assert "'terminate'" in answer.reason
@@ -157,22 +167,22 @@ RELIEF = [
 ]
 
 
-@pytest.mark.parametrize(("now", "why"), RELIEF)
-def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why: str) -> None:
-    """B69: waiting, further, another life, over: the table and the floor say the same."""
-    how = {**summary("stall"), **now}
+@pytest.mark.parametrize(("changes", "relief"), RELIEF)
+def test_recovered_worker_gets_time_instead_of_termination(changes: dict[str, Any], relief: str) -> None:
+    """B69: the table and the floor agree about workers that wait, have progressed, restarted or ended."""
+    worker = {**summary("stall"), **changes}
 
-    answer = escalation_policy.answer(decide(), how)
-    held = escalation_policy.apply_floor(decide(), how, "terminate", "it hangs")
+    answer = escalation_policy.answer(make_question(), worker)
+    floored = escalation_policy.apply_floor(make_question(), worker, "terminate", "it hangs")
 
-    assert answer.decision == held.decision == "more_time"
-    assert held.overruled
-    assert why in answer.reason
-    assert why in held.reason
+    assert answer.decision == floored.decision == "more_time"
+    assert floored.overruled
+    assert relief in answer.reason
+    assert relief in floored.reason
 
 
 @pytest.mark.parametrize(
-    "how",
+    "changes",
     [
         {"last_progress": None},
         {"last_progress": AT},
@@ -181,71 +191,80 @@ def test_recovered_worker_gets_time_and_is_not_stopped(now: dict[str, Any], why:
         {"findings": []},
     ],
 )
-def test_condition_that_still_holds_is_not_relief(how: dict[str, Any]) -> None:
-    """Stuck without a finding, or with one worth a ticket in another state."""
-    assert escalation_policy.relief(decide(), {**summary("heartbeat_missing"), **how}) is None
+def test_standing_condition_is_not_relief(changes: dict[str, Any]) -> None:
+    """The worker is stuck without a finding, or its finding needs a ticket although its state changed."""
+    assert escalation_policy.relief(make_question(), {**summary("heartbeat_missing"), **changes}) is None
 
 
-def test_only_a_checkpoint_is_progress_with_a_stale_checkpoint() -> None:
-    """B66: a worker that works on and saves nothing is handed off, not given more time."""
-    works_on = summary("checkpoint_stale", last_progress=AT + 60, last_checkpoint=AT - 3000)
-    saved = {**works_on, "last_checkpoint": AT + 60}
+def test_stale_checkpoint_is_relieved_only_by_a_new_checkpoint() -> None:
+    """B66: a worker that works but saves no checkpoint is handed off instead of given more time."""
+    without_checkpoint = summary("checkpoint_stale", last_progress=AT + 60, last_checkpoint=AT - 3000)
+    with_checkpoint = {**without_checkpoint, "last_checkpoint": AT + 60}
 
-    assert escalation_policy.answer(decide(), works_on).decision == "hand_off"
-    assert "made progress at" in str(escalation_policy.relief(decide(), saved))
+    assert escalation_policy.answer(make_question(), without_checkpoint).decision == "hand_off"
+    assert "made progress at" in str(escalation_policy.relief(make_question(), with_checkpoint))
 
 
 def test_unknown_worker_is_not_stopped() -> None:
-    """B68"""
-    assert escalation_policy.answer(decide(), None).decision == "hand_off"
-    assert escalation_policy.apply_floor(decide(), None, "terminate", "it hangs").decision == "hand_off"
-    assert escalation_policy.apply_floor(decide(), None, "more_time", "let it be").decision == "more_time"
+    """B68: an unknown worker gets more time or is handed off."""
+    assert escalation_policy.answer(make_question(), None).decision == "hand_off"
+    assert (
+        escalation_policy.apply_floor(make_question(), None, "terminate", "it hangs").decision == "hand_off"
+    )
+    assert (
+        escalation_policy.apply_floor(make_question(), None, "more_time", "let it be").decision == "more_time"
+    )
 
 
 @given(
     kinds=st.lists(st.sampled_from([k.value for k in FindingKind]), max_size=4),
     state=st.sampled_from(["healthy", "degraded", "stuck", "failing", "terminated"]),
-    waiting=st.sampled_from([None, "user_input", "paused", "children", "backoff"]),
-    progress=st.none() | st.floats(AT - 1000, AT + 1000),
-    life=st.sampled_from(["life-1", "life-2", ""]),
+    waiting_reason=st.sampled_from([None, "user_input", "paused", "children", "backoff"]),
+    last_progress=st.none() | st.floats(AT - 1000, AT + 1000),
+    incarnation=st.sampled_from(["life-1", "life-2", ""]),
     status=st.sampled_from(["active", "completed", "failed", "unknown"]),
-    given_=st.integers(0, 5),
+    extensions=st.integers(0, 5),
     proposed=st.sampled_from(OPTIONS),
     reason=st.text(max_size=300),
 )
 def test_model_cannot_stop_a_waiting_or_progressing_worker(
     kinds: list[str],
     state: str,
-    waiting: str | None,
-    progress: float | None,
-    life: str,
+    waiting_reason: str | None,
+    last_progress: float | None,
+    incarnation: str,
     status: str,
-    given_: int,
+    extensions: int,
     proposed: Any,
     reason: str,
 ) -> None:
-    """B69: for any words and any worker; what is proposed stands wherever the floor does not forbid it."""
-    question = decide(more_time_given=given_)
-    how = summary(
+    """B69: this holds for any text and any worker; the floor otherwise keeps the proposed decision."""
+    question = make_question(more_time_given=extensions)
+    worker = summary(
         *kinds,
         state=state,
-        waiting_reason=waiting,
-        last_progress=progress,
-        incarnation_id=life,
+        waiting_reason=waiting_reason,
+        last_progress=last_progress,
+        incarnation_id=incarnation,
         status=status,
     )
 
-    held = escalation_policy.apply_floor(question, how, proposed, reason)
-    by_rules = escalation_policy.answer(question, how)
+    floored = escalation_policy.apply_floor(question, worker, proposed, reason)
+    by_rules = escalation_policy.answer(question, worker)
 
-    holds = escalation_policy.relief(question, how) is None
-    if waiting or (progress or 0) > AT or life == "life-2" or status in ("completed", "failed"):
-        assert not holds
-    if not holds:
-        assert "terminate" not in (held.decision, by_rules.decision)
-    assert held.overruled == (held.decision != proposed)
-    if held.decision == "terminate":
+    still_holds = escalation_policy.relief(question, worker) is None
+    if (
+        waiting_reason
+        or (last_progress or 0) > AT
+        or incarnation == "life-2"
+        or status in ("completed", "failed")
+    ):
+        assert not still_holds
+    if not still_holds:
+        assert "terminate" not in (floored.decision, by_rules.decision)
+    assert floored.overruled == (floored.decision != proposed)
+    if floored.decision == "terminate":
         assert by_rules.decision == "terminate"
-    if holds and proposed == "hand_off":
-        assert held.decision == proposed
-    assert len(held.reason) <= 1200 + len(reason)
+    if still_holds and proposed == "hand_off":
+        assert floored.decision == proposed
+    assert len(floored.reason) <= 1200 + len(reason)

@@ -30,7 +30,7 @@ def run(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"dataset": "d", "run_id": "r1", "agent": "x", "steps": list(steps), **more}
 
 
-def test_finding_is_reported_at_its_step_and_again_when_worse() -> None:
+def test_finding_is_reported_at_its_step_and_again_when_it_gets_worse() -> None:
     result = evaluate_run(run(step("first", "x"), *[step(turn=n) for n in range(1, 12)]), SETTINGS)
 
     loops = [(f["severity"], f["step"]) for f in result["findings"] if f["kind"] == "doom_loop"]
@@ -44,8 +44,8 @@ def test_stall_is_reported_before_the_step_that_ends_it() -> None:
     assert [(f["kind"], f["step"]) for f in result["findings"]] == [("stall", 0)]
 
 
-def test_llm_errors_are_the_providers() -> None:
-    """B34: a run of LLM API errors is provider_failure."""
+def test_consecutive_llm_errors_are_a_provider_failure() -> None:
+    """B34: consecutive LLM API errors are a provider_failure."""
     llm = {"kind": "llm", "name": "m", "is_error": True, "turn": 1}
     result = evaluate_run(run(*[dict(llm) for _ in range(3)]), SETTINGS)
 
@@ -53,7 +53,7 @@ def test_llm_errors_are_the_providers() -> None:
 
 
 @pytest.mark.parametrize(
-    "expected",
+    "failure",
     [
         {"is_error": True},
         {"is_error": True, "err_sig": "c0ffee"},
@@ -64,12 +64,12 @@ def test_llm_errors_are_the_providers() -> None:
         {"result_excerpt": "", "args": "openai.APIError: The server had an error"},
     ],
 )
-def test_run_that_ends_in_one_failed_llm_call_died_of_its_provider(expected: dict[str, Any]) -> None:
-    """B34: its client had retried for minutes, in silence."""
+def test_run_that_ends_with_a_failed_llm_call_has_a_provider_failure(failure: dict[str, Any]) -> None:
+    """B34: the client had already retried for minutes before it gave up."""
     work = [step(f"a{n}", f"r{n}", turn=n, t=10.0 * n) for n in range(9)]
-    died = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **expected})
+    failed_run = run(*work, {"kind": "llm", "name": "m", "t": 300.0, **failure})
 
-    [finding] = evaluate_run(died, HealthSettings())["findings"]
+    [finding] = evaluate_run(failed_run, HealthSettings())["findings"]
     assert (finding["kind"], finding["severity"], finding["step"]) == ("provider_failure", "medium", 9)
 
 
@@ -80,8 +80,8 @@ def test_retried_llm_call_is_not_a_finding() -> None:
     assert evaluate_run(run(failed, answered, step()), HealthSettings())["findings"] == []
 
 
-def test_errors_that_echo_their_arguments_share_a_class() -> None:
-    """B30: a search that finds nothing, tried again and again in slightly other words."""
+def test_errors_that_contain_their_arguments_share_a_class() -> None:
+    """B30: a search that finds nothing is repeated with slightly different words."""
     template = "Could not find [bees {0}]. Similar: ['{0}', 'honey']"
     searches = [
         {
@@ -97,23 +97,23 @@ def test_errors_that_echo_their_arguments_share_a_class() -> None:
     assert kinds == {"error_streak"}
 
 
-def test_oracle_is_not_shown_to_the_detectors() -> None:
+def test_detectors_do_not_read_the_labels() -> None:
     steps = [step(str(n), str(n % 3), turn=n) for n in range(20)]
-    known = [{**s, "reward": n % 2, "rel": "repetition"} for n, s in enumerate(steps)]
+    labelled_steps = [{**s, "reward": n % 2, "rel": "repetition"} for n, s in enumerate(steps)]
 
-    assert evaluate_run(run(*steps), SETTINGS) == evaluate_run(run(*known, success=True), SETTINGS)
+    assert evaluate_run(run(*steps), SETTINGS) == evaluate_run(run(*labelled_steps, success=True), SETTINGS)
 
 
 def test_plain_and_gzipped_files_are_read_in_order(tmp_path: Path) -> None:
-    plain, packed = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
+    plain, gzipped = tmp_path / "a.jsonl", tmp_path / "b.jsonl.gz"
     plain.write_text(json.dumps(run()) + "\n\n")
-    packed.write_bytes(gzip.compress(json.dumps(run(run_id="r2")).encode()))
+    gzipped.write_bytes(gzip.compress(json.dumps(run(run_id="r2")).encode()))
 
-    assert [r["run_id"] for r in evaluate_files([plain, packed], SETTINGS)] == ["r1", "r2"]
+    assert [r["run_id"] for r in evaluate_files([plain, gzipped], SETTINGS)] == ["r1", "r2"]
 
 
 @pytest.mark.parametrize("line", ["{", "[]", '{"steps": 3}', '{"run_id": "r", "steps": [7]}'])
-def test_line_that_is_not_a_run_is_refused(tmp_path: Path, line: str) -> None:
+def test_line_that_is_not_a_run_is_rejected(tmp_path: Path, line: str) -> None:
     path = tmp_path / "bad.jsonl"
     path.write_text(line)
 
@@ -121,7 +121,7 @@ def test_line_that_is_not_a_run_is_refused(tmp_path: Path, line: str) -> None:
         list(evaluate_files([path], SETTINGS))
 
 
-def test_empty_file_is_refused(tmp_path: Path) -> None:
+def test_empty_file_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "empty.jsonl"
     file.touch()
 
@@ -129,7 +129,7 @@ def test_empty_file_is_refused(tmp_path: Path) -> None:
         list(evaluate_files([file], HealthSettings()))
 
 
-def test_broken_archive_is_refused(tmp_path: Path) -> None:
+def test_corrupt_archive_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl.gz"
     path.write_bytes(gzip.compress(b"{}" * 1000)[:20])
 
@@ -137,7 +137,7 @@ def test_broken_archive_is_refused(tmp_path: Path) -> None:
         list(evaluate_files([path], SETTINGS))
 
 
-def test_byte_order_mark_is_not_a_part_of_a_run(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "marked.jsonl"
     path.write_text(json.dumps(run()) + "\r\n", encoding="utf-8-sig")
 

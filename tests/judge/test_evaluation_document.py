@@ -1,4 +1,4 @@
-"""The format of recorded runs: the example of docs/detection.md does what the page says."""
+"""The format of recorded runs: the example in docs/detection.md gives the documented result."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ OUTPUTS = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 
 def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
     run = json.loads(RUN)
-    again = {**run, "steps": run["steps"] * 3}
+    longer_run = {**run, "steps": run["steps"] * 3}
     results = []
-    for one in (RUN, json.dumps(again)):
+    for content in (RUN, json.dumps(longer_run)):
         file = tmp_path / "runs.jsonl"
-        file.write_text(one)
+        file.write_text(content)
         results.append(CliRunner().invoke(app, ["evaluate", str(file)]).output)
 
     assert len(run["steps"]) == 2
@@ -32,11 +32,11 @@ def test_documented_example_is_evaluated_as_documented(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{bad", "[1, 2]", '{"events": []}', '{"steps": [1]}'])
-def test_invalid_run_is_refused_with_the_format_page(tmp_path: Path, line: str) -> None:
+def test_invalid_run_is_rejected_with_a_link_to_the_format(tmp_path: Path, line: str) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(line)
 
-    refused = CliRunner().invoke(app, ["evaluate", str(file)])
+    result = CliRunner().invoke(app, ["evaluate", str(file)])
 
-    assert isinstance(refused.exception, InvalidRunError)
-    assert "docs/detection.md" in str(refused.exception)
+    assert isinstance(result.exception, InvalidRunError)
+    assert "docs/detection.md" in str(result.exception)

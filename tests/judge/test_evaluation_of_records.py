@@ -1,4 +1,4 @@
-"""Evaluation of recorded runs from other tools, with missing and wrapped fields."""
+"""Evaluation of runs that other tools recorded, with missing fields and with ids or times in results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTINGS = HealthSettings()
 
 
 def tool(args: object = "ls", result: object = "a.txt", **more: Any) -> dict[str, Any]:
-    """A tool call with its texts and no hashes, in a turn of its own."""
+    """Return a tool call with its texts and without hashes, in a turn of its own."""
     return {"kind": "tool", "name": "bash", "args": args, "result_excerpt": result, **more}
 
 
@@ -26,13 +26,13 @@ def llm(**more: Any) -> dict[str, Any]:
     return {"kind": "llm", "name": "model", "is_error": False, **more}
 
 
-def found(*steps: dict[str, Any]) -> dict[str, str]:
+def find_kinds(*steps: dict[str, Any]) -> dict[str, str]:
     """Return the kinds of finding in a run, each with its worst severity."""
     result = evaluate_run({"dataset": "d", "run_id": "r", "steps": list(steps)}, SETTINGS)
     return {finding["kind"]: finding["severity"] for finding in result["findings"]}
 
 
-def failing(n: int, text: str, **more: Any) -> dict[str, Any]:
+def failed_tool(n: int, text: str, **more: Any) -> dict[str, Any]:
     return tool(f"attempt {n}", text, is_error=True, **more)
 
 
@@ -40,25 +40,25 @@ def failing(n: int, text: str, **more: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("is_error", [False, True, None])
-def test_same_call_with_the_same_result_three_times_running_is_a_loop(is_error: bool | None) -> None:
-    """B26: also when every call fails, and with texts alone, without hashes."""
+def test_same_call_with_the_same_result_three_times_is_a_loop(is_error: bool | None) -> None:
+    """B26: this also holds if every call fails, and for texts without hashes."""
     same = tool(is_error=is_error)
 
-    assert found(same, same) == {}
-    assert found(same, same, same)["doom_loop"] == "medium"
+    assert find_kinds(same, same) == {}
+    assert find_kinds(same, same, same)["doom_loop"] == "medium"
 
 
-def test_arguments_written_down_otherwise_are_the_same_call() -> None:
-    """B27: key order and white space, though the recorded hashes differ."""
-    written = ('{"q": "bees", "n": 3}', '{"n":3,"q":"bees"}', '{ "n": 3,\n "q": "bees" }')
+def test_arguments_with_different_formatting_are_the_same_call() -> None:
+    """B27: key order and white space do not matter, even if the recorded hashes differ."""
+    formats = ('{"q": "bees", "n": 3}', '{"n":3,"q":"bees"}', '{ "n": 3,\n "q": "bees" }')
 
-    assert "doom_loop" in found(*(tool(args, args_hash=str(n)) for n, args in enumerate(written)))
-    assert "doom_loop" in found(*(tool(json.loads(args)) for args in written))
+    assert "doom_loop" in find_kinds(*(tool(args, args_hash=str(n)) for n, args in enumerate(formats)))
+    assert "doom_loop" in find_kinds(*(tool(json.loads(args)) for args in formats))
 
 
 def test_poll_with_changing_results_is_not_a_loop() -> None:
-    """B28: the same call, another answer each time."""
-    assert found(*(tool("status", f"{n} of 40 done") for n in range(40))) == {}
+    """B28: the same call returns a different result each time."""
+    assert find_kinds(*(tool("status", f"{n} of 40 done") for n in range(40))) == {}
 
 
 def test_exempt_tool_is_ignored() -> None:
@@ -68,57 +68,59 @@ def test_exempt_tool_is_ignored() -> None:
     assert evaluate_run({"steps": [tool()] * 40}, exempt)["findings"] == []
 
 
-def test_cycles_and_repeats_with_others_between_are_loops() -> None:
-    """B29: A-B-A-B-A-B, and A-x-A-y-A-z where each other call is new."""
+def test_cycles_and_repeats_with_other_calls_between_are_loops() -> None:
+    """B29: A-B-A-B-A-B, and A-x-A-y-A-z where each call between is new."""
     a, b = tool("search bees"), tool("open hive.org", "a page")
-    between = [step for n in range(5) for step in (a, tool(f"open {n}", f"page {n}"))]
+    with_new_calls_between = [step for n in range(5) for step in (a, tool(f"open {n}", f"page {n}"))]
 
-    assert "doom_loop" not in found(a, b, a, b)
-    assert "doom_loop" in found(a, b, a, b, a, b)
-    assert "doom_loop" in found(*between)
-
-
-def test_one_class_of_error_many_times_running_is_an_error_streak() -> None:
-    """B30: other arguments each time; the class is recorded, or told by the error's words."""
-    recorded = [failing(n, f"gone {n}", err_sig="404") for n in range(5)]
-    named = [failing(n, f"Traceback\n  in f{n}\nurllib.HTTPError: page {n}") for n in range(5)]
-    worded = [failing(n, f"cat: /srv/{n}/log.txt: No such file or directory") for n in range(5)]
-
-    for steps in (recorded, named, worded):
-        assert "error_streak" not in found(*steps[:4])
-        assert found(*steps)["error_streak"] == "medium"
+    assert "doom_loop" not in find_kinds(a, b, a, b)
+    assert "doom_loop" in find_kinds(a, b, a, b, a, b)
+    assert "doom_loop" in find_kinds(*with_new_calls_between)
 
 
-def test_errors_of_other_classes_are_not_a_streak() -> None:
-    """B30: where no class is recorded, failing alone is none."""
+def test_repeated_errors_of_one_class_are_an_error_streak() -> None:
+    """B30: the arguments differ each time; the class is recorded, or derived from the error text."""
+    with_recorded_class = [failed_tool(n, f"gone {n}", err_sig="404") for n in range(5)]
+    with_exception_name = [
+        failed_tool(n, f"Traceback\n  in f{n}\nurllib.HTTPError: page {n}") for n in range(5)
+    ]
+    with_text_only = [failed_tool(n, f"cat: /srv/{n}/log.txt: No such file or directory") for n in range(5)]
+
+    for steps in (with_recorded_class, with_exception_name, with_text_only):
+        assert "error_streak" not in find_kinds(*steps[:4])
+        assert find_kinds(*steps)["error_streak"] == "medium"
+
+
+def test_errors_of_different_classes_are_not_a_streak() -> None:
+    """B30: without a recorded class, failures alone are not a streak."""
     errors = ("KeyError: 'a'", "ValueError: b", "cat: x: No such file", "permission denied", "TypeError: c")
 
-    assert "error_streak" not in found(*(failing(n, error) for n, error in enumerate(errors)))
+    assert "error_streak" not in find_kinds(*(failed_tool(n, error) for n, error in enumerate(errors)))
 
 
-def test_parallel_equal_calls_count_once() -> None:
-    """B31: a turn that is recorded, or what follows one call of the model."""
+def test_parallel_identical_calls_count_once() -> None:
+    """B31: calls are parallel if they have the same recorded turn, or follow the same model call."""
     one_turn = [tool(turn=1)] * 12
     one_model_call = [llm(), *[tool()] * 3]
 
-    assert found(*one_turn) == {}
-    assert found(*one_model_call) == {}
-    assert "doom_loop" in found(*(tool(turn=n) for n in range(3)))
-    assert "doom_loop" in found(*(step for _ in range(3) for step in one_model_call))
+    assert find_kinds(*one_turn) == {}
+    assert find_kinds(*one_model_call) == {}
+    assert "doom_loop" in find_kinds(*(tool(turn=n) for n in range(3)))
+    assert "doom_loop" in find_kinds(*(step for _ in range(3) for step in one_model_call))
 
 
-def test_model_call_between_parts_a_turn() -> None:
-    """B31: they cannot have run side by side, whatever number was written down."""
-    assert "doom_loop" in found(*[llm(turn=0), tool(turn=0)] * 3)
+def test_model_call_between_calls_separates_their_turns() -> None:
+    """B31: calls with a model call between them were not parallel, whatever turn was recorded."""
+    assert "doom_loop" in find_kinds(*[llm(turn=0), tool(turn=0)] * 3)
 
 
-def test_calls_after_the_only_model_call_on_record_are_not_one_turn() -> None:
-    """B31: a record that left most model calls out tells no turns."""
-    assert "doom_loop" in found(llm(), *[tool()] * 10)
+def test_calls_after_the_only_recorded_model_call_are_not_one_turn() -> None:
+    """B31: turns are unknown if the record omits most model calls."""
+    assert "doom_loop" in find_kinds(llm(), *[tool()] * 10)
 
 
 def test_edit_test_cycle_is_not_a_loop() -> None:
-    """B32: the same test command with changing output, failing each time."""
+    """B32: the same test command fails each time with different output."""
     cycle = [
         step
         for n in range(30)
@@ -128,14 +130,14 @@ def test_edit_test_cycle_is_not_a_loop() -> None:
         )
     ]
 
-    assert found(*cycle) == {}
+    assert find_kinds(*cycle) == {}
 
 
-# -- ids and time stamps ------------------------------------------------------------------------------
+# -- ids and timestamps -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "wrapped",
+    "template",
     [
         '{{"request_id": "{uuid}", "hits": []}}',
         "[2026-01-01 10:00:{n:02d}] no hits",
@@ -144,57 +146,57 @@ def test_edit_test_cycle_is_not_a_loop() -> None:
         "<Result at 0x7f3a5c0{n}d2e0> no hits",
     ],
 )
-def test_ids_and_times_around_a_result_do_not_hide_a_repeat(wrapped: str) -> None:
-    """B83: each text is another, so is each recorded hash, and the answer is the same."""
-    results = [wrapped.format(n=n, uuid=UUID(int=n + (7 << 100))) for n in range(3)]
+def test_ids_and_times_around_a_result_do_not_hide_a_repeat(template: str) -> None:
+    """B83: the text and the recorded hash differ each time, but the result is the same."""
+    results = [template.format(n=n, uuid=UUID(int=n + (7 << 100))) for n in range(3)]
     assert len(set(results)) == 3
 
     steps = [tool(result=result, result_hash=f"hash {n}", args_hash="a") for n, result in enumerate(results)]
 
-    assert "doom_loop" in found(*steps)
+    assert "doom_loop" in find_kinds(*steps)
 
 
 def test_ids_inside_arguments_do_not_hide_a_repeat() -> None:
-    """B83: an id that is made anew for each call is not what is asked for."""
+    """B83: an id that is new in each call does not change what the call requests."""
     calls = [
         tool(f'{{"call_id": "call_Ab{n}", "q": "bees"}}', args_hash=str(n), result_hash="r") for n in range(3)
     ]
 
-    assert "doom_loop" in found(*calls)
+    assert "doom_loop" in find_kinds(*calls)
 
 
-@pytest.mark.parametrize("moving", ["{n} %", '{{"page": {n}}}', "row {n}", "Elapsed tests: {n} of 9"])
-def test_meaningful_result_change_is_a_different_result(moving: str) -> None:
+@pytest.mark.parametrize("template", ["{n} %", '{{"page": {n}}}', "row {n}", "Elapsed tests: {n} of 9"])
+def test_meaningful_change_makes_a_different_result(template: str) -> None:
     """B83: a number or text that changes for a reason is a different result."""
-    assert found(*(tool("poll", moving.format(n=n)) for n in range(8))) == {}
+    assert find_kinds(*(tool("poll", template.format(n=n)) for n in range(8))) == {}
 
 
 @pytest.mark.parametrize(("sleep", "kinds"), [("sleep 30", set()), ("sleep 5", {"zero_progress"})])
-def test_run_without_times_uses_the_waits_of_its_commands(sleep: str, kinds: set[str]) -> None:
+def test_run_without_times_counts_the_sleep_commands(sleep: str, kinds: set[str]) -> None:
     polls = [tool(json.dumps({"command": f"{sleep}; cat f"}), "the same", name="bash") for _ in range(30)]
 
-    assert set(found(*polls)) == kinds
+    assert set(find_kinds(*polls)) == kinds
 
 
 def test_recorded_hash_decides_for_truncated_text() -> None:
-    """B83: the part that is left says nothing of the rest; the same where somebody else cut it shorter."""
+    """B83: the truncated text says nothing about the rest, wherever it was cut."""
     long, short = "x" * 280 + " … " + "y" * 120, "x" * 80
 
     for excerpt in (long, short):
         differ = [tool(result=excerpt, args_hash="a", result_hash=str(n)) for n in range(8)]
-        assert found(*differ) == {}
-        assert "doom_loop" in found(*[tool(result=excerpt, args_hash="a", result_hash="r")] * 3)
+        assert find_kinds(*differ) == {}
+        assert "doom_loop" in find_kinds(*[tool(result=excerpt, args_hash="a", result_hash="r")] * 3)
 
 
-# -- the provider --------------------------------------------------------------------------------------
+# -- provider errors -----------------------------------------------------------------------------------
 
 
 def test_consecutive_llm_errors_are_a_provider_failure() -> None:
-    """B34: neither a loop nor an error of the agent's, and over with the first answer."""
+    """B34: they are not a loop or an error of the agent, and end with the first answer."""
     failed = llm(is_error=True, result_excerpt="litellm.RateLimitError: 429")
 
-    assert found(llm(), failed, failed, llm()) == {}
-    assert found(llm(), failed, failed, failed, llm()) == {"provider_failure": "medium"}
+    assert find_kinds(llm(), failed, failed, llm()) == {}
+    assert find_kinds(llm(), failed, failed, failed, llm()) == {"provider_failure": "medium"}
 
 
 @pytest.mark.parametrize(
@@ -206,52 +208,52 @@ def test_consecutive_llm_errors_are_a_provider_failure() -> None:
         llm(is_error=None, result_excerpt="Error code: 529 - {'type': 'overloaded_error'}"),
     ],
 )
-def test_run_that_ends_in_a_failed_llm_call_died_of_its_provider(last: dict[str, Any]) -> None:
-    """B34: its client had retried for minutes, in silence."""
-    assert found(llm(), tool(), last) == {"provider_failure": "medium"}
-    assert found(llm(), tool(), last, llm(), tool("next", "b")) == {}
+def test_run_that_ends_with_a_failed_llm_call_has_a_provider_failure(last: dict[str, Any]) -> None:
+    """B34: the client had already retried for minutes before it gave up."""
+    assert find_kinds(llm(), tool(), last) == {"provider_failure": "medium"}
+    assert find_kinds(llm(), tool(), last, llm(), tool("next", "b")) == {}
 
 
 def test_context_overflow_is_not_a_provider_failure() -> None:
-    """B34: a run that ends so is the agent's own affair."""
-    full = llm(is_error=True, result_excerpt="BadRequestError: prompt is too long: 210000 tokens")
+    """B34: the agent itself causes an overflow."""
+    overflow = llm(is_error=True, result_excerpt="BadRequestError: prompt is too long: 210000 tokens")
 
-    assert found(llm(), tool(), full) == {"context_exhausted": "medium"}
+    assert find_kinds(llm(), tool(), overflow) == {"context_exhausted": "medium"}
 
 
 def test_answer_mentioning_errors_is_not_an_error() -> None:
-    assert found(llm(result_excerpt="litellm.RateLimitError is raised at 429")) == {}
+    assert find_kinds(llm(result_excerpt="litellm.RateLimitError is raised at 429")) == {}
 
 
-# -- what is missing or odd ------------------------------------------------------------------------------
+# -- missing and unusual fields --------------------------------------------------------------------------
 
 
-def test_silence_counts_only_where_times_are_recorded() -> None:
-    assert found(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=1000)) == {"stall": "medium"}
-    assert found(*(tool(f"{n}", f"{n}") for n in range(2000))) == {}
+def test_silence_is_measured_only_between_recorded_times() -> None:
+    assert find_kinds(tool(t=0), tool("b", "b", t=None), tool("c", "c", t=1000)) == {"stall": "medium"}
+    assert find_kinds(*(tool(f"{n}", f"{n}") for n in range(2000))) == {}
 
 
 @pytest.mark.parametrize("t", [float("nan"), float("inf"), True, "12", [], 10**400])
 def test_invalid_time_is_ignored(t: object) -> None:
-    assert found(tool(t=0), tool("b", "b", t=t), tool("c", "c", t=60)) == {}
+    assert find_kinds(tool(t=0), tool("b", "b", t=t), tool("c", "c", t=60)) == {}
 
 
 def test_times_that_go_back_are_not_silence() -> None:
-    assert found(tool(t=1e9), tool("b", "b", t=0), tool("c", "c", t=1e9 + 60)) == {}
+    assert find_kinds(tool(t=1e9), tool("b", "b", t=0), tool("c", "c", t=1e9 + 60)) == {}
 
 
 def test_step_of_unknown_kind_is_activity_but_not_a_call() -> None:
     thought = {"kind": "thought", "name": "bash", "args": "ls", "result_excerpt": "a.txt", "is_error": True}
 
-    assert found(*[thought] * 50) == {}
-    assert found(*({**thought, "t": 500 * n} for n in range(5))) == {}
+    assert find_kinds(*[thought] * 50) == {}
+    assert find_kinds(*({**thought, "t": 500 * n} for n in range(5))) == {}
 
 
-def test_calls_without_recorded_results_are_a_loop_only_after_many() -> None:
-    blind = {"kind": "tool", "name": "bash", "args": "pytest", "result_excerpt": None}
+def test_calls_without_recorded_results_are_a_loop_after_ten() -> None:
+    without_result = {"kind": "tool", "name": "bash", "args": "pytest", "result_excerpt": None}
 
-    assert found(*[blind] * 9) == {}
-    assert found(*[blind] * 10)["doom_loop"] == "high"
+    assert find_kinds(*[without_result] * 9) == {}
+    assert find_kinds(*[without_result] * 10)["doom_loop"] == "high"
 
 
 _JSON = st.recursive(
@@ -288,7 +290,7 @@ def test_any_record_is_evaluated(steps: list[dict[str, Any]], times: int, more: 
 
 
 @given(steps=_JSON)
-def test_input_that_is_not_a_list_of_steps_is_refused(steps: object) -> None:
+def test_input_that_is_not_a_list_of_steps_is_rejected(steps: object) -> None:
     try:
         result = evaluate_run({"steps": steps}, SETTINGS)
     except InvalidRunError:

@@ -1,4 +1,4 @@
-"""B130: a model that answers with invalid arguments is set aside for the rules after a few attempts."""
+"""B130: after a few invalid answers of a model, the rules replace it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queenright.judge.settings import ModelSettings
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message
 from tests.judge.conftest import JudgedFleet, TalkingModel, call
-from tests.judge.test_metered_model import Desk
+from tests.judge.test_metered_model import MeteredFixture
 from tests.waiting import until
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
@@ -24,8 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 AGENTS = [f"agent-{n}" for n in range(6)]
 
 
-class Scripted:
-    """A model behind litellm's own interface that calls one tool for ever."""
+class ScriptedModel:
+    """A model behind litellm's interface that always calls the same tool."""
 
     def __init__(self, litellm: Any) -> None:
         self.litellm = litellm
@@ -33,27 +33,27 @@ class Scripted:
         self.tool = NOTIFY
         self.arguments = "{}"
 
-    def reply(self, asked: dict[str, Any]) -> Any:
+    def reply(self, request: dict[str, Any]) -> Any:
         self.calls += 1
         function = {"name": self.tool, "arguments": self.arguments}
         call_ = {"id": f"c{self.calls}", "type": "function", "function": function}
-        response = asked["model_response"]
+        response = request["model_response"]
         response.choices[0].message = self.litellm.Message(content=None, tool_calls=[call_])
         response.usage = self.litellm.Usage(prompt_tokens=10, completion_tokens=3, total_tokens=13)
         return response
 
 
 @pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
+def scripted(monkeypatch: pytest.MonkeyPatch) -> ScriptedModel:
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         litellm: Any = importlib.import_module("litellm")
-    script = Scripted(litellm)
+    script = ScriptedModel(litellm)
 
     class Provider(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
-        async def acompletion(self, *_: Any, **asked: Any) -> Any:
-            return script.reply(asked)
+        async def acompletion(self, *_: Any, **request: Any) -> Any:
+            return script.reply(request)
 
     monkeypatch.setattr(
         litellm, "custom_provider_map", [{"provider": "scripted", "custom_handler": Provider()}]
@@ -62,28 +62,28 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Scripted:
     return script
 
 
-def think_by_script(fleet: JudgedFleet) -> None:
-    """Have judge and queen think by the scripted model, on the hive's clock."""
-    fleet.given_models = False
+def use_scripted_model(fleet: JudgedFleet) -> None:
+    """Let judge and queen use the scripted model with the fleet's clock."""
+    fleet.use_given_models = False
     settings = ModelSettings(model="scripted/one")
     fleet.judge_settings = fleet.judge_settings.model_copy(update={"queen": settings})
 
 
-async def tickets_of(fleet: JudgedFleet, agents: Sequence[str], steps: int = 21) -> None:
+async def open_tickets_for(fleet: JudgedFleet, agents: Sequence[str], steps: int = 21) -> None:
     for agent in agents:
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
     await fleet.pass_time(121)
     for agent in agents:
-        await fleet.bad_steps(steps, agent)
+        await fleet.report_bad_steps(steps, agent)
     async with asyncio.timeout(60):
         while not {*agents} <= {ticket.agent_id for ticket in fleet.tickets.open_tickets()}:
             await fleet.settle()
     await fleet.settle()
 
 
-async def tickets_passed_on(fleet: JudgedFleet, agents: Sequence[str]) -> None:
-    """Wait until the tickets of these agents are with the operator; litellm has threads of its own."""
-    await tickets_of(fleet, agents)
+async def notify_tickets_for(fleet: JudgedFleet, agents: Sequence[str]) -> None:
+    """Wait until the operator was notified of these agents' tickets; litellm uses its own threads."""
+    await open_tickets_for(fleet, agents)
     tickets = fleet.tickets
     await until(
         lambda: all(ticket.status is TicketStatus.INTERVENING for ticket in tickets.open_tickets()),
@@ -102,96 +102,96 @@ async def tickets_passed_on(fleet: JudgedFleet, agents: Sequence[str]) -> None:
         (SUMMARY, '{"last_n_steps": "many"}'),
     ],
 )
-async def test_queen_model_with_invalid_arguments_is_asked_three_times_for_six_tickets(
-    fleet: JudgedFleet, scripted: Scripted, caplog: pytest.LogCaptureFixture, tool: str, arguments: str
+async def test_queen_model_with_invalid_arguments_gets_three_calls_for_six_tickets(
+    fleet: JudgedFleet, scripted: ScriptedModel, caplog: pytest.LogCaptureFixture, tool: str, arguments: str
 ) -> None:
-    """B130: nothing waits for the bypass time; the log and the metric say that the rules answer."""
+    """B130: no ticket waits for the bypass timeout; log and metric show that the rules replace the model."""
     scripted.tool, scripted.arguments = tool, arguments
-    think_by_script(fleet)
+    use_scripted_model(fleet)
     await fleet.start()
 
-    await tickets_passed_on(fleet, AGENTS)
+    await notify_tickets_for(fleet, AGENTS)
 
     tickets = fleet.tickets.open_tickets()
     assert {ticket.status for ticket in tickets} == {TicketStatus.INTERVENING}
     assert not any(ticket.untriaged for ticket in tickets)
     assert scripted.calls == 3
-    assert fleet.metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
+    assert fleet.get_metric("queenright_llm_fallbacks_total", role="queen", reason="invalid") >= 6
     assert "scripted/one" in caplog.text
     [replacement] = fleet.judging.replacements()
     assert "scripted/one" in replacement
 
 
-async def test_queen_model_with_invalid_arguments_is_tried_again_after_its_rest(
-    fleet: JudgedFleet, scripted: Scripted
+async def test_queen_model_with_invalid_arguments_is_called_again_after_its_rest(
+    fleet: JudgedFleet, scripted: ScriptedModel
 ) -> None:
-    """B130: one more call after each rest, until it answers validly."""
-    think_by_script(fleet)
+    """B130: the model gets one more call after each rest, until an answer is valid."""
+    use_scripted_model(fleet)
     await fleet.start()
-    await tickets_passed_on(fleet, ["first"])
-    before = scripted.calls
+    await notify_tickets_for(fleet, ["first"])
+    calls_before_rest = scripted.calls
     await fleet.pass_time(301)
 
-    await tickets_passed_on(fleet, ["second"])
-    tried = scripted.calls
-    await tickets_passed_on(fleet, ["third"])
+    await notify_tickets_for(fleet, ["second"])
+    calls_after_rest = scripted.calls
+    await notify_tickets_for(fleet, ["third"])
 
-    assert (before, tried, scripted.calls) == (3, 4, 4)
+    assert (calls_before_rest, calls_after_rest, scripted.calls) == (3, 4, 4)
 
 
 async def test_critical_page_is_sent_when_a_visit_ends_without_a_decision(fleet: JudgedFleet) -> None:
-    """B130: a model that only looks decides nothing; what binds is passed on at once."""
+    """B130: a model that only makes queries decides nothing; binding tickets are passed on at once."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
     fleet.queen_model = model
     await fleet.start()
-    began = fleet.time.now
+    started_at = fleet.time.now
 
-    await tickets_of(fleet, ["agent"])
+    await open_tickets_for(fleet, ["agent"])
 
     [ticket] = fleet.tickets.open_tickets()
     assert (ticket.status, ticket.untriaged) == (TicketStatus.INTERVENING, True)
     assert "gave no valid decision" in ticket.analysis
-    assert fleet.time.now - began < 130
-    assert len(model.shown) <= 8
+    assert fleet.time.now - started_at < 130
+    assert len(model.conversations) <= 8
 
 
 async def test_model_that_only_queries_is_replaced_by_the_rules(fleet: JudgedFleet) -> None:
     """B130: a visit without a decision counts as an invalid answer."""
     model = TalkingModel(lambda messages, tools: call(SUMMARY))
-    desk = Desk(model, stand_in=RulesModel(), time=fleet.time)
-    fleet.queen_model = desk.model
+    metered = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = metered.model
     await fleet.start()
 
-    await tickets_of(fleet, AGENTS)
+    await open_tickets_for(fleet, AGENTS)
 
-    assert desk.model.fallback_reason == "invalid"
-    assert len(model.shown) <= 3 * 8
+    assert metered.model.fallback_reason == "invalid"
+    assert len(model.conversations) <= 3 * 8
 
 
-async def test_judge_model_with_invalid_tickets_is_set_aside(fleet: JudgedFleet) -> None:
-    """B130: the judge's model, too; the rules' tickets stand from the first."""
+async def test_judge_model_with_invalid_tickets_is_replaced_by_the_rules(fleet: JudgedFleet) -> None:
+    """B130: this applies to the judge's model, too; the rules write the tickets from the start."""
     model = TalkingModel(lambda messages, tools: call(EMIT, ticket_json="{}"))
-    desk = Desk(model, stand_in=RulesModel(), time=fleet.time)
-    fleet.judge_model = desk.model
+    metered = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time)
+    fleet.judge_model = metered.model
     await fleet.start()
 
-    await tickets_of(fleet, AGENTS)
+    await open_tickets_for(fleet, AGENTS)
 
     assert {ticket.severity.value for ticket in fleet.tickets.open_tickets()} == {"critical"}
-    assert desk.model.fallback_reason == "invalid"
-    assert len(model.shown) <= 4
+    assert metered.model.fallback_reason == "invalid"
+    assert len(model.conversations) <= 4
 
 
 async def test_failing_queen_model_is_replaced_by_the_rules_within_seconds(fleet: JudgedFleet) -> None:
-    """B130: one critical ticket, and a model that fails at once, three times."""
+    """B130: a model fails at once for three calls about one critical ticket."""
 
-    def failing(messages: Sequence[Message], tools: object) -> Any:
+    def raise_error(messages: Sequence[Message], tools: object) -> Any:
         raise ConnectionError("refused")
 
-    desk = Desk(TalkingModel(failing), stand_in=RulesModel(), time=fleet.time)
-    fleet.queen_model = desk.model
+    metered = MeteredFixture(TalkingModel(raise_error), stand_in=RulesModel(), time=fleet.time)
+    fleet.queen_model = metered.model
     await fleet.start()
-    await tickets_of(fleet, ["agent"])
+    await open_tickets_for(fleet, ["agent"])
 
     await fleet.pass_time(5)
 

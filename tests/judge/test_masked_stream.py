@@ -35,25 +35,25 @@ def stream(text: str, size: int = 1) -> list[str]:
 @pytest.mark.parametrize(
     "text", [*(around.format(secret) for around, secret in SECRETS), *SHAPES.values(), *STATED]
 )
-@pytest.mark.parametrize("before", ["", "I looked at it. ", "What was set is\n"])
-def test_streamed_text_keeps_its_masks(text: str, before: str) -> None:
-    whole = f"{before}{text}. That is all, and more follows.\nThe end"
-    masked = str(sanitise(whole))
+@pytest.mark.parametrize("prefix", ["", "I looked at it. ", "What was set is\n"])
+def test_streamed_text_keeps_its_masks(text: str, prefix: str) -> None:
+    full_text = f"{prefix}{text}. That is all, and more follows.\nThe end"
+    masked = str(sanitise(full_text))
 
     assert masked.endswith("The end")
     for size in (1, 7):
-        assert masked.startswith("".join(stream(whole, size)))
+        assert masked.startswith("".join(stream(full_text, size)))
 
 
 def test_longer_mask_does_not_cut_the_beginning() -> None:
     assert sanitise("I saw pwd=a there") == f"I saw pwd={MASK} there"
 
 
-def test_words_arrive_as_they_are_written() -> None:
+def test_text_is_streamed_word_by_word() -> None:
     assert stream("It repeats one call. ") == ["It ", "repeats ", "one ", "call. "]
 
 
-def test_sentence_that_names_a_secret_arrives_whole() -> None:
+def test_sentence_that_names_a_secret_is_streamed_whole() -> None:
     assert stream("It used the token budget. It stops. ")[:4] == ["It ", "used ", "the ", "token budget. "]
 
 
@@ -65,7 +65,7 @@ def test_hidden_value_of_several_words_is_masked() -> None:
     assert output == f"These are {MASK}, and that is all. "
 
 
-def test_model_that_writes_in_letters_is_not_slow() -> None:
+def test_letter_by_letter_input_is_not_slow() -> None:
     text = "The worker repeats the same call with the same result again and again. " * 60
 
     assert "".join(stream(text)) == text

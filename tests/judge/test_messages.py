@@ -16,11 +16,11 @@ def test_shadow_findings_are_not_in_messages() -> None:
     assert "shadow_findings" in SUMMARY
 
 
-def test_message_states_that_a_worker_is_unknown() -> None:
+def test_message_states_that_the_worker_is_unknown() -> None:
     assert unquote("worker", triage_message({}, None)) == {"status": "no_active_session"}
 
 
-def test_message_has_the_trend_or_states_the_first_check() -> None:
+def test_message_has_the_trend_or_states_that_this_is_the_first_check() -> None:
     first = check_message(0.0, {"agent_id": "bee"}, SUMMARY, None)
     later = check_message(0.0, {"agent_id": "bee"}, SUMMARY, {"minutes_ago": 2.0})
 

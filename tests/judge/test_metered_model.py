@@ -29,29 +29,29 @@ from tests.judge.conftest import FakeTime, JudgedFleet, TalkingModel, call
 
 CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec(name, name, {"type": "object"}) for name in ("look", "set_output")]
-FINE = ModelReply(
+DECISION = ModelReply(
     tool_calls=(ToolCall("c", "set_output", "{}"),), input_tokens=90, output_tokens=10, cost=0.5
 )
-RULES = ModelReply(text="as the rules say")
+RULES_REPLY = ModelReply(text="as the rules say")
 
 Speak = Callable[[Sequence[Message], Sequence[ToolSpec]], ModelReply]
 
 
-def saying(*replies: ModelReply | Exception) -> TalkingModel:
-    """A model that gives these, and the last of them from then on."""
-    left = list(replies)
+def model_that_replies(*replies: ModelReply | Exception) -> TalkingModel:
+    """Return a model that gives these replies in turn, then repeats the last one."""
+    remaining = list(replies)
 
-    def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        reply = left.pop(0) if len(left) > 1 else left[0]
+    def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        reply = remaining.pop(0) if len(remaining) > 1 else remaining[0]
         if isinstance(reply, Exception):
             raise reply
         return reply
 
-    return TalkingModel(speak)
+    return TalkingModel(answer)
 
 
-class Desk:
-    """One metered model, its rules, its clock and what is counted."""
+class MeteredFixture:
+    """A metered model with its rules, clock and metrics."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class Desk:
     ) -> None:
         self.time = time or FakeTime()
         self.registry = CollectorRegistry()
-        given = dict.fromkeys(BudgetSettings.model_fields) | limits
-        self.budget = ModelBudget(BudgetSettings(**given), clock=self.time)
+        settings = dict.fromkeys(BudgetSettings.model_fields) | limits
+        self.budget = ModelBudget(BudgetSettings(**settings), clock=self.time)
         self.model = MeteredModel(
             model,
             "judge",
             ModelSettings(model="talking", timeout_seconds=60),
             metrics=JudgeMetrics(self.registry, dict),
             budget=self.budget,
-            stand_in=stand_in or saying(RULES),
+            stand_in=stand_in or model_that_replies(RULES_REPLY),
             monotonic=self.time,
             sleep=self.time.sleep,
         )
@@ -94,230 +94,238 @@ def log_messages(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
 
-# -- the budget ---------------------------------------------------------------------------------
+# -- budget -------------------------------------------------------------------------------------
 
 
-async def test_exhausted_budget_uses_rules_without_a_model_call(
+async def test_exhausted_budget_uses_the_rules_without_a_model_call(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    model = saying(FINE)
-    desk = Desk(model, dollars_per_day=10)
+    model = model_that_replies(DECISION)
+    metered = MeteredFixture(model, dollars_per_day=10)
 
-    paid = [await desk.ask(), await desk.ask()]
-    free = [await desk.ask() for _ in range(3)]
+    paid = [await metered.ask(), await metered.ask()]
+    free = [await metered.ask() for _ in range(3)]
 
-    assert paid == [FINE, FINE]
+    assert paid == [DECISION, DECISION]
     assert {(reply.text, reply.finish_reason) for reply in free} == {
         ("as the rules say", "rules_in_place:budget")
     }
-    assert len(model.shown) == 2
-    assert desk.fallbacks("budget") == 3
+    assert len(model.conversations) == 2
+    assert metered.fallbacks("budget") == 3
     [line] = [record.message for record in caplog.records]
     assert all(part in line for part in ("talking", "judging.budget", "1.00 $"))
 
 
-async def test_exhausted_budget_is_logged_once_per_window_and_the_model_returns(
+async def test_exhausted_budget_is_logged_once_per_window(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk = Desk(saying(FINE), dollars_per_day=5)
+    metered = MeteredFixture(model_that_replies(DECISION), dollars_per_day=5)
 
     for _ in range(3):
-        assert await desk.ask() == FINE
-        assert desk.model.fallback_reason == "budget"
-        await desk.ask()
-        await desk.ask()
-        desk.time.now += 3600 + 300
+        assert await metered.ask() == DECISION
+        assert metered.model.fallback_reason == "budget"
+        await metered.ask()
+        await metered.ask()
+        metered.time.now += 3600 + 300
 
     assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
 
 
 async def test_unpriced_model_is_budgeted_in_tokens() -> None:
-    desk = Desk(saying(ModelReply(tool_calls=FINE.tool_calls, input_tokens=900, output_tokens=200)))
+    metered = MeteredFixture(
+        model_that_replies(ModelReply(tool_calls=DECISION.tool_calls, input_tokens=900, output_tokens=200))
+    )
 
-    await desk.ask()
+    await metered.ask()
 
-    assert desk.budget.sum_spending("hour", "tokens", "judge") == 1100
-    assert desk.budget.sum_spending("hour", "dollars") == 0
+    assert metered.budget.sum_spending("hour", "tokens", "judge") == 1100
+    assert metered.budget.sum_spending("hour", "dollars") == 0
 
 
 async def test_cached_tokens_are_counted() -> None:
-    desk = Desk(saying(ModelReply(tool_calls=FINE.tool_calls, input_tokens=900, cached_tokens=800)))
+    metered = MeteredFixture(
+        model_that_replies(ModelReply(tool_calls=DECISION.tool_calls, input_tokens=900, cached_tokens=800))
+    )
 
-    await desk.ask()
+    await metered.ask()
 
     labels = {"role": "judge", "model": "talking"}
-    assert desk.registry.get_sample_value("queenright_llm_cached_tokens_total", labels) == 800
+    assert metered.registry.get_sample_value("queenright_llm_cached_tokens_total", labels) == 800
 
 
 class PricedModel(TalkingModel):
-    """A model that costs a cent for 100 tokens read, and ten for as many written."""
+    """A model whose input costs a cent per 100 tokens, and its output ten cents."""
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
         return (input_tokens + 10 * output_tokens) / 10_000
 
 
-def priced(*replies: ModelReply | Exception) -> PricedModel:
-    return PricedModel(saying(*replies).speak)
+def model_with_price(*replies: ModelReply | Exception) -> PricedModel:
+    return PricedModel(model_that_replies(*replies).answer)
 
 
-ASKED_TOKENS = question_tokens(CONVERSATION, TOOLS)
-ASKED_DOLLARS = ASKED_TOKENS / 10_000
+INPUT_TOKENS = question_tokens(CONVERSATION, TOOLS)
+INPUT_DOLLARS = INPUT_TOKENS / 10_000
 
 
 async def test_model_that_always_fails_spends_its_budget() -> None:
-    """B51: each failed call counts its question, by the model's price."""
-    model = priced(TransientModelError("overloaded"))
-    desk = Desk(model, dollars_per_day=10 * (ASKED_DOLLARS * 4 + 2.0))  # four times, with room for an answer
+    """B51: each failed call costs its input, at the model's price."""
+    model = model_with_price(TransientModelError("overloaded"))
+    metered = MeteredFixture(
+        model, dollars_per_day=10 * (INPUT_DOLLARS * 4 + 2.0)
+    )  # four calls, with room for an answer
 
     for _ in range(100):
         with suppress(TransientModelError):
-            await desk.ask()
-        desk.time.now += 30
+            await metered.ask()
+        metered.time.now += 30
 
-    assert 4 <= len(model.shown) <= 5
-    assert desk.budget.sum_spending("day", "dollars", "judge") == pytest.approx(
-        ASKED_DOLLARS * len(model.shown)
+    assert 4 <= len(model.conversations) <= 5
+    assert metered.budget.sum_spending("day", "dollars", "judge") == pytest.approx(
+        INPUT_DOLLARS * len(model.conversations)
     )
-    assert (desk.fallbacks("budget") or 0) > 0
+    assert (metered.fallbacks("budget") or 0) > 0
 
 
 async def test_concurrent_calls_share_the_remaining_budget() -> None:
-    answer = ModelReply(tool_calls=FINE.tool_calls, input_tokens=50, output_tokens=100, cost=0.1)
-    model = priced(answer)
-    desk = Desk(model, dollars_per_day=50)
+    answer = ModelReply(tool_calls=DECISION.tool_calls, input_tokens=50, output_tokens=100, cost=0.1)
+    model = model_with_price(answer)
+    metered = MeteredFixture(model, dollars_per_day=50)
 
-    first = await asyncio.gather(*(desk.ask() for _ in range(10)))
-    then = [await desk.ask() for _ in range(60)]
+    first_replies = await asyncio.gather(*(metered.ask() for _ in range(10)))
+    later_replies = [await metered.ask() for _ in range(60)]
 
-    # Each may cost 2 $ and a little for its answer: two fit side by side, and cost 0.10 $ each.
-    assert sum(reply is answer for reply in first) == 2
-    assert {reply.finish_reason for reply in first if reply is not answer} == {"rules_in_place:budget"}
-    assert sum(reply is answer for reply in then) > 20
-    assert desk.budget.sum_spending("hour", "dollars") <= 5
+    # Each call may cost 2 $ and a little for its answer: two fit in parallel, and each costs 0.10 $.
+    assert sum(reply is answer for reply in first_replies) == 2
+    assert {reply.finish_reason for reply in first_replies if reply is not answer} == {
+        "rules_in_place:budget"
+    }
+    assert sum(reply is answer for reply in later_replies) > 20
+    assert metered.budget.sum_spending("hour", "dollars") <= 5
 
 
-async def test_model_without_a_fallback_is_called_over_budget() -> None:
-    desk = Desk(priced(FINE), dollars_per_day=0.1)
-    desk.model = MeteredModel(
-        priced(FINE),
+async def test_model_without_rules_to_replace_it_is_called_over_budget() -> None:
+    metered = MeteredFixture(model_with_price(DECISION), dollars_per_day=0.1)
+    metered.model = MeteredModel(
+        model_with_price(DECISION),
         "judge",
         ModelSettings(model="talking"),
         metrics=JudgeMetrics(CollectorRegistry(), dict),
-        budget=desk.budget,
-        monotonic=desk.time,
-        sleep=desk.time.sleep,
+        budget=metered.budget,
+        monotonic=metered.time,
+        sleep=metered.time.sleep,
     )
 
-    assert [await desk.ask(), await desk.ask()] == [FINE, FINE]
-    assert desk.budget.sum_spending("hour", "dollars") == 1.0
-    assert desk.model.fallback_reason is None
+    assert [await metered.ask(), await metered.ask()] == [DECISION, DECISION]
+    assert metered.budget.sum_spending("hour", "dollars") == 1.0
+    assert metered.model.fallback_reason is None
 
 
-async def test_current_model_is_known_near_the_budget_limit() -> None:
-    desk = Desk(priced(FINE), dollars_per_day=24)
+async def test_rules_replace_a_model_near_its_budget_limit() -> None:
+    metered = MeteredFixture(model_with_price(DECISION), dollars_per_day=24)
 
-    await desk.ask()
-    before = desk.model.fallback_reason
-    reply = await desk.ask()
+    await metered.ask()
+    reason_before = metered.model.fallback_reason
+    reply = await metered.ask()
 
-    assert before is None
+    assert reason_before is None
     assert reply.finish_reason == "rules_in_place:budget"
-    assert desk.model.fallback_reason == "budget"
+    assert metered.model.fallback_reason == "budget"
 
 
-# -- a model that fails -------------------------------------------------------------------------
+# -- failing models -----------------------------------------------------------------------------
 
 
-async def test_last_tolerated_failure_is_answered_by_the_rules(
+async def test_rules_answer_the_last_tolerated_failure(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """B51: those before it are raised: nobody says that all is well."""
-    model = saying(TransientModelError("the hive is busy"))
-    desk = Desk(model)
+    """B51: earlier failures are raised, so that no check passes as healthy."""
+    model = model_that_replies(TransientModelError("the hive is busy"))
+    metered = MeteredFixture(model)
 
-    await desk.fail(2)
-    third = await desk.ask()
-    later = await desk.ask()
+    await metered.fail(2)
+    third_reply = await metered.ask()
+    fourth_reply = await metered.ask()
 
-    assert third.finish_reason == later.finish_reason == "rules_in_place:error"
-    assert len(model.shown) == 3
-    assert desk.fallbacks("error") == 2
-    assert desk.fallbacks("budget") == 0
-    [line] = caplog.messages
-    assert all(part in line for part in ("talking", "TransientModelError", "the hive is busy"))
-
-
-async def test_after_its_rest_a_model_is_tried_once() -> None:
-    model = saying(ModelError("no such model"))
-    desk = Desk(model)
-    await desk.fail(2)
-    await desk.ask()
-
-    desk.time.now += 299
-    await desk.ask()
-    assert len(model.shown) == 3
-    desk.time.now += 1
-    await desk.ask()
-    assert len(model.shown) == 4
-    await desk.ask()
-
-    assert len(model.shown) == 4
-    assert desk.fallbacks("error") == 4
+    assert third_reply.finish_reason == fourth_reply.finish_reason == "rules_in_place:error"
+    assert len(model.conversations) == 3
+    assert metered.fallbacks("error") == 2
+    assert metered.fallbacks("budget") == 0
+    [log_line] = caplog.messages
+    assert all(part in log_line for part in ("talking", "TransientModelError", "the hive is busy"))
 
 
-async def test_recovered_model_has_its_full_tolerance_again(
+async def test_model_is_called_once_after_its_rest() -> None:
+    model = model_that_replies(ModelError("no such model"))
+    metered = MeteredFixture(model)
+    await metered.fail(2)
+    await metered.ask()
+
+    metered.time.now += 299
+    await metered.ask()
+    assert len(model.conversations) == 3
+    metered.time.now += 1
+    await metered.ask()
+    assert len(model.conversations) == 4
+    await metered.ask()
+
+    assert len(model.conversations) == 4
+    assert metered.fallbacks("error") == 4
+
+
+async def test_recovered_model_has_its_full_tolerance(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failed = ModelError("no")
-    desk = Desk(saying(failed, failed, failed, FINE, failed))
-    await desk.fail(2)
-    await desk.ask()
-    desk.time.now += 300
+    metered = MeteredFixture(model_that_replies(failed, failed, failed, DECISION, failed))
+    await metered.fail(2)
+    await metered.ask()
+    metered.time.now += 300
 
-    assert await desk.ask() == FINE
-    await desk.fail(2)
+    assert await metered.ask() == DECISION
+    await metered.fail(2)
 
     assert any("talking" in text for text in caplog.messages)
 
 
-async def test_failures_in_a_row_are_forgotten_with_an_answer() -> None:
+async def test_answer_resets_consecutive_failures() -> None:
     failed = ModelError("no")
-    desk = Desk(saying(failed, failed, FINE, failed, failed, FINE))
+    metered = MeteredFixture(model_that_replies(failed, failed, DECISION, failed, failed, DECISION))
 
-    await desk.fail(2)
-    assert await desk.ask() == FINE
-    await desk.fail(2)
+    await metered.fail(2)
+    assert await metered.ask() == DECISION
+    await metered.fail(2)
 
-    assert await desk.ask() == FINE
+    assert await metered.ask() == DECISION
 
 
 async def test_model_failing_two_of_three_calls_is_suspended() -> None:
     failed = ModelError("no")
-    round_of: list[ModelReply | Exception] = [failed, failed, FINE]
-    model = saying(*(round_of * 100))
-    desk = Desk(model)
+    pattern: list[ModelReply | Exception] = [failed, failed, DECISION]
+    model = model_that_replies(*(pattern * 100))
+    metered = MeteredFixture(model)
 
     outcomes = []
     for _ in range(120):  # an hour
         try:
-            outcomes.append((await desk.ask()).finish_reason)
+            outcomes.append((await metered.ask()).finish_reason)
         except ModelError:
             outcomes.append("failed")
-        desk.time.now += 30
+        metered.time.now += 30
 
     assert outcomes[:8] == ["failed", "failed", "", "failed", "failed", "", "failed", "rules_in_place:error"]
     assert outcomes.count("rules_in_place:error") >= 50
-    assert len(model.shown) <= 70
+    assert len(model.conversations) <= 70
 
 
 async def test_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     key = "sk-" + "a1B2" * 10
-    desk = Desk(saying(RuntimeError(f"refused: {key}")))
+    metered = MeteredFixture(model_that_replies(RuntimeError(f"refused: {key}")))
     for _ in range(2):
         with pytest.raises(RuntimeError):
-            await desk.ask()
+            await metered.ask()
 
-    await desk.ask()
+    await metered.ask()
 
     assert key not in caplog.text
 
@@ -332,44 +340,44 @@ async def test_secret_in_a_failure_is_not_logged(caplog: pytest.LogCaptureFixtur
         ModelReply(tool_calls=(ToolCall("c", "set_output", '"healthy"'),)),
     ],
 )
-async def test_answers_that_are_not_a_decision_are_failures_too(reply: ModelReply) -> None:
-    desk = Desk(saying(reply))
+async def test_invalid_answers_count_as_failures(reply: ModelReply) -> None:
+    metered = MeteredFixture(model_that_replies(reply))
 
-    passed_on = [await desk.ask(), await desk.ask()]
-    third = await desk.ask()
+    first_replies = [await metered.ask(), await metered.ask()]
+    third_reply = await metered.ask()
 
-    assert passed_on == [reply, reply]
-    assert third.finish_reason == "rules_in_place:invalid"
+    assert first_replies == [reply, reply]
+    assert third_reply.finish_reason == "rules_in_place:invalid"
 
 
-async def test_text_is_an_answer_in_a_conversation() -> None:
-    words = ModelReply(text="It waits for its user.")
-    desk = Desk(saying(words))
+async def test_text_is_a_valid_answer_in_a_conversation() -> None:
+    text_reply = ModelReply(text="It waits for its user.")
+    metered = MeteredFixture(model_that_replies(text_reply))
     chat = [ToolSpec("look", "look", {}), ToolSpec("ask_user", "ask", {})]
 
-    answers = [await desk.ask(chat) for _ in range(5)]
+    answers = [await metered.ask(chat) for _ in range(5)]
 
-    assert answers == [words] * 5
+    assert answers == [text_reply] * 5
     assert [must_call(tools) for tools in (TOOLS, chat, [])] == [True, False, False]
 
 
-async def test_error_names_both_when_model_and_rules_fail() -> None:
-    desk = Desk(saying(FINE), stand_in=RulesModel(), dollars_per_day=1)
-    await desk.ask()
+async def test_error_names_model_and_rules_when_both_fail() -> None:
+    metered = MeteredFixture(model_that_replies(DECISION), stand_in=RulesModel(), dollars_per_day=1)
+    await metered.ask()
 
     with pytest.raises(
         ModelError, match=r"talking is not called now: judging\.budget allows 0\.10 \$.*; the rules: "
     ):
-        await desk.ask()
+        await metered.ask()
 
-    assert desk.fallbacks("budget") == 0
-
-
-# -- a model that hangs -------------------------------------------------------------------------
+    assert metered.fallbacks("budget") == 0
 
 
-class Hanging:
-    """A model that never answers, and does not let itself be cancelled, either."""
+# -- hanging models -----------------------------------------------------------------------------
+
+
+class HangingModel:
+    """A model that never answers; ``stubborn`` also ignores cancellation."""
 
     name = "hanging"
 
@@ -385,14 +393,14 @@ class Hanging:
         while True:
             try:
                 await self.let_go.wait()
-                return FINE
+                return DECISION
             except asyncio.CancelledError:
                 self.cancelled += 1
                 if not self.stubborn:
                     raise
 
 
-async def passing(time: FakeTime, seconds: float) -> None:
+async def pass_time(time: FakeTime, seconds: float) -> None:
     for _ in range(5):
         await asyncio.sleep(0)
     until = time.now + seconds
@@ -405,138 +413,138 @@ async def passing(time: FakeTime, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("stubborn", [False, True])
-async def test_model_that_hangs_costs_its_time_limit_and_no_more(stubborn: bool) -> None:
-    model = Hanging(stubborn=stubborn)
-    desk = Desk(model)
+async def test_hanging_model_costs_only_its_time_limit(stubborn: bool) -> None:
+    model = HangingModel(stubborn=stubborn)
+    metered = MeteredFixture(model)
 
     for _ in range(2):
-        asking = asyncio.create_task(desk.ask())
-        await passing(desk.time, 60)
+        task = asyncio.create_task(metered.ask())
+        await pass_time(metered.time, 60)
         with pytest.raises(TimeoutError, match="no answer within 60 s"):
-            await asking
-    third = asyncio.create_task(desk.ask())
-    await passing(desk.time, 60)
+            await task
+    third_task = asyncio.create_task(metered.ask())
+    await pass_time(metered.time, 60)
 
-    assert (await third).finish_reason == "rules_in_place:timeout"
+    assert (await third_task).finish_reason == "rules_in_place:timeout"
     assert (model.calls, model.cancelled) == (3, 3)
-    assert desk.budget.sum_spending("hour", "tokens") == 3 * ASKED_TOKENS
-    assert (await desk.ask()).text == "as the rules say"
+    assert metered.budget.sum_spending("hour", "tokens") == 3 * INPUT_TOKENS
+    assert (await metered.ask()).text == "as the rules say"
     model.let_go.set()
 
 
 async def test_cancelled_caller_counts_a_simultaneous_timeout() -> None:
-    desk = Desk(Hanging())
+    metered = MeteredFixture(HangingModel())
     for _ in range(3):
-        asking = asyncio.create_task(desk.ask())
+        task = asyncio.create_task(metered.ask())
         await asyncio.sleep(0)
-        desk.time.now += 60
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        metered.time.now += 60
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
-    assert desk.model.fallback_reason == "timeout"
+    assert metered.model.fallback_reason == "timeout"
 
 
-async def test_service_that_stops_is_not_a_failure_of_its_model() -> None:
-    desk = Desk(Hanging())
+async def test_stopping_service_is_not_a_failure_of_the_model() -> None:
+    metered = MeteredFixture(HangingModel())
     for _ in range(5):
-        asking = asyncio.create_task(desk.ask())
+        task = asyncio.create_task(metered.ask())
         await asyncio.sleep(0)
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
-    assert desk.model.fallback_reason is None
-    assert desk.budget.sum_spending("hour", "tokens") == 5 * ASKED_TOKENS
-
-
-# -- at work ------------------------------------------------------------------------------------
+    assert metered.model.fallback_reason is None
+    assert metered.budget.sum_spending("hour", "tokens") == 5 * INPUT_TOKENS
 
 
-def judged_by(fleet: JudgedFleet, model: LLMProvider, **limits: Any) -> Desk:
-    """Have the judge think by a metered model on the hive's own clock."""
-    desk = Desk(model, stand_in=RulesModel(), time=fleet.time, **limits)
-    fleet.judge_model = desk.model
-    return desk
+# -- in a fleet ---------------------------------------------------------------------------------
 
 
-async def test_medium_finding_waits_for_a_failing_model_until_the_rules_stand_in(
+def use_metered_model(fleet: JudgedFleet, model: LLMProvider, **limits: Any) -> MeteredFixture:
+    """Let the judge use a metered model with the fleet's clock."""
+    metered = MeteredFixture(model, stand_in=RulesModel(), time=fleet.time, **limits)
+    fleet.judge_model = metered.model
+    return metered
+
+
+async def test_medium_finding_waits_for_a_failing_model_until_the_rules_replace_it(
     fleet: JudgedFleet,
 ) -> None:
-    """B51: unknown, unknown, and then a ticket by the rules; the outage is counted all the while."""
-    desk = judged_by(fleet, saying(TransientModelError("overloaded")))
+    """B51: two checks are unknown, then the rules write the ticket; the outage is counted throughout."""
+    metered = use_metered_model(fleet, model_that_replies(TransientModelError("overloaded")))
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(12)
-    waiting = await fleet.tickets.history(10)
-    unknown = fleet.metric("queenright_judge_checks_total", outcome="unknown")
+    await fleet.start_worker()
+    await fleet.report_bad_steps(12)
+    tickets_before = await fleet.tickets.history(10)
+    unknown = fleet.get_metric("queenright_judge_checks_total", outcome="unknown")
     await fleet.tick(2)
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
 
-    assert (waiting, unknown) == ([], 1)
+    assert (tickets_before, unknown) == ([], 1)
     assert ticket.severity.value == "medium"
-    assert desk.fallbacks("error") == 1
+    assert metered.fallbacks("error") == 1
 
 
 async def test_exhausted_budget_continues_the_conversation_by_rules(fleet: JudgedFleet) -> None:
     draft = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
     reply = call(EMIT, ticket_json=json.dumps({"severity": "high", **draft}))
-    model = saying(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
-    desk = judged_by(fleet, model, dollars_per_day=10)
+    model = model_that_replies(ModelReply(tool_calls=reply.tool_calls, input_tokens=10, cost=2.0))
+    metered = use_metered_model(fleet, model, dollars_per_day=10)
     await fleet.start()
-    await fleet.begin()
-    await fleet.begin("other_agent", "session_2")
-    await fleet.bad_steps(16)
-    await fleet.bad_steps(16, "other_agent", "session_2")
+    await fleet.start_worker()
+    await fleet.start_worker("other_agent", "session_2")
+    await fleet.report_bad_steps(16)
+    await fleet.report_bad_steps(16, "other_agent", "session_2")
     await fleet.tick(2)
 
     causes = {t.agent_id: t.cause for t in await fleet.tickets.history(10)}
 
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")
-    assert len(model.shown) == 1
-    assert desk.fallbacks("budget") == 1
+    assert len(model.conversations) == 1
+    assert metered.fallbacks("budget") == 1
 
 
-async def test_judge_with_a_hanging_model_still_judges(fleet: JudgedFleet) -> None:
-    model = Hanging()
-    desk = judged_by(fleet, model)
+async def test_judge_decides_with_a_hanging_model(fleet: JudgedFleet) -> None:
+    model = HangingModel()
+    metered = use_metered_model(fleet, model)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(12)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(12)
 
     await fleet.tick(6)
 
-    assert (await fleet.ticket()).severity.value == "medium"
-    assert desk.fallbacks("timeout") == 1
+    assert (await fleet.get_ticket()).severity.value == "medium"
+    assert metered.fallbacks("timeout") == 1
     assert model.calls == 3
 
 
 async def test_spending_before_a_restart_still_counts(fleet: JudgedFleet, tmp_path: Path) -> None:
-    """With the models that the settings name, and the file in the storage folder."""
-    words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
-    ticket = {"ticket_json": json.dumps({"severity": "high", **words})}
+    """The models come from the settings, and the spending from the file in the storage folder."""
+    texts = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
+    ticket = {"ticket_json": json.dumps({"severity": "high", **texts})}
     reply = {"tool_calls": [{"name": EMIT, "arguments": ticket}], "cost": 2.0, "input_tokens": 100}
     script = tmp_path / "script.json"
     script.write_text(json.dumps({"replies": [reply]}))
-    fleet.given_models = False
+    fleet.use_given_models = False
     fleet.judge_settings = JudgeSettings(judge=ModelSettings(model=f"scripted:{script}"))
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     async with asyncio.timeout(60):
-        while not fleet.tickets.open_tickets():  # what was spent is written first
+        while not fleet.tickets.open_tickets():  # the spending is written first
             await fleet.settle()
-    spent = fleet.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    spent = fleet.get_metric("queenright_llm_budget_spent", window="hour", unit="dollars")
     await fleet.stop()
 
     await fleet.start()
-    again = fleet.metric("queenright_llm_budget_spent", window="hour", unit="dollars")
-    await fleet.begin("other_agent", "session_2")
-    await fleet.bad_steps(16, "other_agent", "session_2")
+    spent_after_restart = fleet.get_metric("queenright_llm_budget_spent", window="hour", unit="dollars")
+    await fleet.start_worker("other_agent", "session_2")
+    await fleet.report_bad_steps(16, "other_agent", "session_2")
     await fleet.tick()
 
     causes = {t.agent_id: t.cause for t in await fleet.tickets.history(10)}
-    assert (spent, again) == (2, 2)
+    assert (spent, spent_after_restart) == (2, 2)
     assert causes["deep_research_agent"] == "word"
     assert causes["other_agent"].startswith("other_agent (node researcher)")
-    assert fleet.metric("queenright_llm_fallbacks_total", role="judge", reason="budget") == 1
+    assert fleet.get_metric("queenright_llm_fallbacks_total", role="judge", reason="budget") == 1

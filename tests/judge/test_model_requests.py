@@ -1,4 +1,4 @@
-"""What goes over the wire when judge and queen think by a model behind litellm."""
+"""The requests that judge and queen send when they use a model through litellm."""
 
 import asyncio
 import importlib
@@ -44,8 +44,8 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpenAIServer]
         yield serving
 
 
-def think_by(fleet: JudgedFleet, **settings: Any) -> None:
-    """Have the judge think by the server's model."""
+def use_server_model(fleet: JudgedFleet, **settings: Any) -> None:
+    """Let the judge use the server's model."""
     fleet.judge_model = load_model(
         ModelSettings(model="openai/gpt-4o-mini", **settings),
         "judge",
@@ -55,66 +55,66 @@ def think_by(fleet: JudgedFleet, **settings: Any) -> None:
     )
 
 
-async def judged(fleet: JudgedFleet, server: OpenAIServer, agent: str, session: str) -> Request:
-    """Let a worker show something, and return what the model was asked about it."""
+async def request_check(fleet: JudgedFleet, server: OpenAIServer, agent: str, session: str) -> Request:
+    """Let a worker have bad steps, and return the judge's request about it."""
     before = len(server.requests)
-    await fleet.begin(agent, session)
-    await fleet.bad_steps(12, agent, session)
+    await fleet.start_worker(agent, session)
+    await fleet.report_bad_steps(12, agent, session)
     async with asyncio.timeout(60):
-        while len(fleet.of(_CHECKED)) == 0 or len(server.requests) == before:
+        while len(fleet.list_events(_CHECKED)) == 0 or len(server.requests) == before:
             await fleet.settle()
         await fleet.settle()
     return server.requests[before]
 
 
-def start_of(request: Request) -> str:
-    """What stands before the conversation, as it is sent."""
+def request_prefix(request: Request) -> str:
+    """Return the part of a request before the conversation."""
     return json.dumps([request.body["tools"], request.body["messages"][0]])
 
 
-async def test_two_checks_of_different_workers_begin_with_the_same_bytes(
+async def test_requests_about_two_workers_have_the_same_prefix(
     fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
-    think_by(fleet)
+    use_server_model(fleet)
     await fleet.start()
 
-    one, other = [await judged(fleet, server, *worker) for worker in WORKERS]
+    first, second = [await request_check(fleet, server, *worker) for worker in WORKERS]
 
-    assert start_of(one) == start_of(other)
-    assert other.body["messages"][: len(one.body["messages"])] == one.body["messages"]
-    assert len(other.body["messages"]) > len(one.body["messages"]) > 1
-    assert "bee_one" in json.dumps(one.body["messages"][1])
-    assert not any(name in start_of(one) for pair in WORKERS for name in pair)
+    assert request_prefix(first) == request_prefix(second)
+    assert second.body["messages"][: len(first.body["messages"])] == first.body["messages"]
+    assert len(second.body["messages"]) > len(first.body["messages"]) > 1
+    assert "bee_one" in json.dumps(first.body["messages"][1])
+    assert not any(name in request_prefix(first) for pair in WORKERS for name in pair)
 
 
-async def test_another_process_at_another_time_begins_with_the_same_bytes(
+async def test_requests_of_another_process_have_the_same_prefix(
     fleet: JudgedFleet, server: OpenAIServer, tmp_path: Path
 ) -> None:
-    think_by(fleet)
+    use_server_model(fleet)
     await fleet.start()
-    one = await judged(fleet, server, *WORKERS[0])
+    first = await request_check(fleet, server, *WORKERS[0])
     time = FakeTime()
     time.now += 86_400
-    (tmp_path / "later").mkdir()  # nobody else is waiting
-    later = JudgedFleet(tmp_path / "later", time, HealthSettings())
-    think_by(later)
-    await later.start()
-    other = await judged(later, server, *WORKERS[1])
-    await later.stop()
+    (tmp_path / "later").mkdir()  # in a folder of its own, so that no other worker waits
+    later_fleet = JudgedFleet(tmp_path / "later", time, HealthSettings())
+    use_server_model(later_fleet)
+    await later_fleet.start()
+    second = await request_check(later_fleet, server, *WORKERS[1])
+    await later_fleet.stop()
 
-    assert start_of(one) == start_of(other)
-    assert (one.body["tool_choice"], other.body["tool_choice"]) == ("required", "required")
+    assert request_prefix(first) == request_prefix(second)
+    assert (first.body["tool_choice"], second.body["tool_choice"]) == ("required", "required")
 
 
-async def test_hung_provider_is_given_up_in_its_time_and_its_connection_closed(
+async def test_hung_provider_is_given_up_at_the_time_limit_and_its_connection_closed(
     fleet: JudgedFleet, server: OpenAIServer
 ) -> None:
-    """B51: the check ends as unknown; the rules' ticket is there, because they bind."""
+    """B51: the check ends as unknown, and the rules write the binding ticket."""
     server.replies = [Stream(held=True)]
-    think_by(fleet, timeout_seconds=30)
+    use_server_model(fleet, timeout_seconds=30)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     async with asyncio.timeout(60):
         await server.held.wait()
 
@@ -122,22 +122,22 @@ async def test_hung_provider_is_given_up_in_its_time_and_its_connection_closed(
 
     async with asyncio.timeout(60):
         await server.gone.wait()
-    assert fleet.metric("queenright_judge_checks_total", outcome="unknown") == 1
-    assert (await fleet.ticket()).severity.value == "high"
+    assert fleet.get_metric("queenright_judge_checks_total", outcome="unknown") == 1
+    assert (await fleet.get_ticket()).severity.value == "high"
     assert len(server.requests) == 1
 
 
-# -- tools in other providers' words --------------------------------------------------------------
+# -- tools for other providers --------------------------------------------------------------------
 
 
-async def nothing(*_: object) -> str:
+async def do_nothing(*_: object) -> str:
     return ""
 
 
 TOOLS: Any = [
-    summary_tool(nothing),
-    emit_tool(nothing),
-    notify_tool(nothing),
+    summary_tool(do_nothing),
+    emit_tool(do_nothing),
+    notify_tool(do_nothing),
 ]
 
 
@@ -155,15 +155,15 @@ TOOLS: Any = [
 def test_tool_schemas_are_valid_for_every_provider(
     litellm: Any, provider: str, model: str, choice: object
 ) -> None:
-    """What an argument may be, and which must be there, survives the translation."""
+    """The types and required names of arguments survive the translation."""
     tools = to_openai_tools([tool.spec for tool in TOOLS])
 
-    result = litellm.utils.get_optional_params(
+    parameters = litellm.utils.get_optional_params(
         model=model, custom_llm_provider=provider, tools=tools, tool_choice="required", drop_params=True
     )
 
-    text = json.dumps(result)
-    assert result.get("tool_choice") == choice
+    text = json.dumps(parameters)
+    assert parameters.get("tool_choice") == choice
     assert '["ticket_id", "analysis", "urgency"]' in text
     assert '["low", "medium", "high", "critical"]' in text
     assert text.index("get_worker_health_summary") < text.index("notify_operator")

@@ -21,12 +21,12 @@ from tests.judge.conftest import JudgedFleet
 CONVERSATION = [Message(role="system", content="Judge."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 
-# litellm's own modules use what pydantic and the standard library have deprecated.
-quiet = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
+# litellm's own modules use deprecated parts of pydantic and the standard library.
+ignore_deprecations = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning:pydantic")
 
 
 class Ticks:
-    """A clock that moves on by a second with each look."""
+    """A clock that advances one second per call."""
 
     now = 0.0
 
@@ -47,7 +47,7 @@ def metrics(registry: CollectorRegistry) -> JudgeMetrics:
 
 @pytest.fixture
 def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A model of ours behind litellm's own interface for providers."""
+    """Return a scripted model behind litellm's interface for providers."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -56,15 +56,15 @@ def provider(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     class Scripted(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
         def __init__(self) -> None:
             super().__init__()
-            self.asked: list[dict[str, Any]] = []
+            self.requests: list[dict[str, Any]] = []
             self.replies: list[Any] = []
 
-        async def acompletion(self, *_: Any, **asked: Any) -> Any:
-            self.asked.append(asked)
+        async def acompletion(self, *_: Any, **request: Any) -> Any:
+            self.requests.append(request)
             reply = self.replies.pop(0)
             if isinstance(reply, Exception):
                 raise reply
-            response = asked["model_response"]
+            response = request["model_response"]
             response.choices[0].message = litellm.Message(**reply)
             response.usage = litellm.Usage(prompt_tokens=120, completion_tokens=30, total_tokens=150)
             return response
@@ -89,7 +89,7 @@ def tool_call(name: str, arguments: str) -> dict[str, Any]:
     return {"content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
 
 
-@quiet
+@ignore_deprecations
 async def test_litellm_reply_has_text_and_cost(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
@@ -104,31 +104,31 @@ async def test_litellm_reply_has_text_and_cost(
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_sum", labels) == 1.0
 
 
-@quiet
-async def test_model_is_shown_the_conversation_and_the_tools(provider: Any, metrics: JudgeMetrics) -> None:
+@ignore_deprecations
+async def test_model_receives_the_conversation_and_the_tools(provider: Any, metrics: JudgeMetrics) -> None:
     provider.replies = [{"content": "fine"}]
     model = load_model(ModelSettings(model="scripted/one"), "judge", metrics=metrics)
-    result = [
+    conversation = [
         *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c0", "look", "{}"),)),
         Message(role="tool", content="seen", tool_call_id="c0"),
     ]
 
-    reply = await model.complete(result, TOOLS)
-    [requests] = provider.asked
+    reply = await model.complete(conversation, TOOLS)
+    [request] = provider.requests
 
     assert reply.text == "fine"
-    assert [m["role"] for m in requests["messages"]] == ["system", "user", "assistant", "tool"]
-    assert requests["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
-    assert requests["messages"][3]["tool_call_id"] == "c0"
-    assert requests["optional_params"]["tools"][0]["function"]["name"] == "look"
+    assert [m["role"] for m in request["messages"]] == ["system", "user", "assistant", "tool"]
+    assert request["messages"][2]["tool_calls"][0]["function"] == {"name": "look", "arguments": "{}"}
+    assert request["messages"][3]["tool_call_id"] == "c0"
+    assert request["optional_params"]["tools"][0]["function"]["name"] == "look"
 
 
-@quiet
-async def test_provider_that_fails_is_not_an_answer_and_its_message_leaks_no_key(
+@ignore_deprecations
+async def test_provider_failure_is_not_an_answer_and_its_message_contains_no_key(
     provider: Any, metrics: JudgeMetrics, registry: CollectorRegistry
 ) -> None:
-    """B51: and the failed request is counted with its time."""
+    """B51: the failed request is counted with its duration."""
     key = "sk-" + "a1B2" * 10
     provider.replies = [RuntimeError(f"Incorrect API key provided: {key}")]
 
@@ -140,11 +140,11 @@ async def test_provider_that_fails_is_not_an_answer_and_its_message_leaks_no_key
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 
 
-@quiet
+@ignore_deprecations
 async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: JudgedFleet) -> None:
-    """The same graphs, the same tools: only who thinks is another."""
-    words = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
-    draft = json.dumps({"severity": "high", **words})
+    """With another model, graphs and tools stay the same."""
+    texts = dict.fromkeys(("cause", "judge_reasoning", "suggested_action", "evidence_snippet"), "word")
+    draft = json.dumps({"severity": "high", **texts})
     provider.replies = [
         tool_call(SUMMARY, "{}"),
         tool_call(EMIT, json.dumps({"ticket_json": draft})),
@@ -154,8 +154,8 @@ async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: Judg
         ModelSettings(model="scripted/one"), "judge", metrics=JudgeMetrics(CollectorRegistry(), dict)
     )
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(12)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(12)
     async with asyncio.timeout(60):
         while not fleet.tickets.open_tickets():
             await fleet.settle()
@@ -165,9 +165,7 @@ async def test_judge_and_queen_run_on_a_litellm_model(provider: Any, fleet: Judg
     assert (ticket.cause, ticket.severity.value) == ("word", "high")
 
 
-async def test_rules_are_the_default_and_cost_nothing(
-    metrics: JudgeMetrics, registry: CollectorRegistry
-) -> None:
+async def test_rules_are_the_default_model(metrics: JudgeMetrics, registry: CollectorRegistry) -> None:
     model = load_model(JudgeSettings().judge, "judge", metrics=metrics)
 
     assert isinstance(model, MeteredModel)
@@ -178,7 +176,7 @@ async def test_rules_are_the_default_and_cost_nothing(
     assert registry.get_sample_value("queenright_llm_request_duration_seconds_count", labels) == 1
 
 
-def test_model_without_litellm_is_refused_at_the_start(
+def test_litellm_model_without_litellm_is_rejected_at_startup(
     metrics: JudgeMetrics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -190,7 +188,7 @@ def test_model_without_litellm_is_refused_at_the_start(
         load_model(ModelSettings(model="gpt-5"), "judge", metrics=metrics)
 
 
-def test_importing_the_room_imports_no_litellm() -> None:
+def test_importing_the_package_does_not_import_litellm() -> None:
     code = "import sys, queenright.judge; sys.exit('litellm' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

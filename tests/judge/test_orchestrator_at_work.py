@@ -1,4 +1,4 @@
-"""The queen and the interventions, each for real: from the question to the worker that is stopped."""
+"""The real queen with the real interventions: from an escalation to the stopped worker."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ from tests.judge.conftest import AGENT, JudgedFleet
 
 
 @dataclass
-class Outside:
-    """Where agents are: takes what is done to them, and who is to be brought back."""
+class AgentProcesses:
+    """
+    Stands in for the agents' processes and for recovery: records nudges, terminations and recovery requests.
+    """
 
     nudged: list[str] = field(default_factory=list)
     stopped: list[Target] = field(default_factory=list)
-    wanted: list[Target] = field(default_factory=list)
+    recovery_requests: list[Target] = field(default_factory=list)
     accepted: bool = True
     reason: str = ""
 
@@ -46,8 +48,8 @@ class Outside:
         self.stopped.append(target)
         return StopResult(is_confirmed=True, checkpoint_id="0000000001-c")
 
-    async def request(self, target: Target, reason: str, *, by: str) -> Outside:
-        self.wanted.append(target)
+    async def request(self, target: Target, reason: str, *, by: str) -> AgentProcesses:
+        self.recovery_requests.append(target)
         return self
 
     def is_recovering(self, key: WorkerKey) -> bool:
@@ -56,16 +58,16 @@ class Outside:
 
 @dataclass
 class Acting:
-    """The hive with interventions that the queen decides on."""
+    """A fleet with interventions that the queen decides on."""
 
     fleet: JudgedFleet
-    outside: Outside
+    processes: AgentProcesses
     service: InterventionService | None = None
 
     async def start(self) -> None:
-        async def decide(*given: Any, **named: Any) -> object:
+        async def decide(*args: Any, **kwargs: Any) -> object:
             assert self.service is not None
-            return await self.service.decide(*given, **named)
+            return await self.service.decide(*args, **kwargs)
 
         fleet = self.fleet
         fleet.decide = decide
@@ -76,8 +78,8 @@ class Acting:
             InterventionLedger(fleet.store, publish=fleet.bus.fan_out),
             settings=fleet.settings,
             monitor=fleet.monitor,
-            controls=[self.outside],
-            recovery=self.outside,
+            controls=[self.processes],
+            recovery=self.processes,
             stop=stop,
             storm=StormWatch(fleet.settings.intervention.storm, ids=new_id),
             clock=fleet.time,
@@ -87,56 +89,56 @@ class Acting:
         await self.service.load()
 
     async def escalate(self) -> Escalation:
-        """Have the worker escalated, wait until all is quiet, and return what is kept of the question."""
+        """Escalate the worker, wait until all is idle, and return the stored escalation."""
         assert self.service is not None
         await self.service.escalate(AGENT, "it gets nowhere", by="operator")
         for _ in range(3):
             await self.fleet.settle()
             await self.service.wait_until_idle()
-        [records] = await self.fleet.store.read(lambda conn: escalation_table.newest(conn, 10))
-        return records
+        [escalation] = await self.fleet.store.read(lambda conn: escalation_table.newest(conn, 10))
+        return escalation
 
 
 @pytest.fixture
 async def acting(fleet: JudgedFleet) -> AsyncIterator[Acting]:
-    acting = Acting(fleet, Outside())
+    acting = Acting(fleet, AgentProcesses())
     await acting.start()
     yield acting
     if acting.service is not None:
         await acting.service.close()
 
 
-async def test_worker_that_hangs_is_stopped_and_to_be_brought_back(acting: Acting) -> None:
-    """002 §11: the orchestrator is asked with all that is known, and what it says is done."""
+async def test_hanging_worker_is_stopped_and_recovered(acting: Acting) -> None:
+    """002 §11: the orchestrator gets the worker's state, and its decision is carried out."""
     fleet = acting.fleet
-    await fleet.worker(EventType.EXECUTION_STARTED, start_records=True)
-    await fleet.worker(EventType.STEP_STARTED)
+    await fleet.report_event(EventType.EXECUTION_STARTED, start_records=True)
+    await fleet.report_event(EventType.STEP_STARTED)
     await fleet.pass_time(1000)
-    await fleet.look()
+    await fleet.advance_monitor()
 
-    records = await acting.escalate()
+    escalation = await acting.escalate()
 
-    assert (records.status, records.decision, records.decided_by) == (
+    assert (escalation.status, escalation.decision, escalation.decided_by) == (
         EscalationStatus.DECIDED,
         "terminate",
         "queen",
     )
-    assert "has been stalled since" in records.decision_reason
-    assert [t.incarnation_id for t in acting.outside.stopped] == ["life-1"]
-    [events] = fleet.of(EventType.ESCALATION_TRIGGERED)
-    assert events.data["context"]["agent_id"] == AGENT
-    [result] = fleet.of(EventType.ESCALATION_DECIDED)
-    assert (result.data["decision"], result.data["by"]) == ("terminate", "queen")
+    assert "has been stalled since" in escalation.decision_reason
+    assert [t.incarnation_id for t in acting.processes.stopped] == ["life-1"]
+    [triggered] = fleet.list_events(EventType.ESCALATION_TRIGGERED)
+    assert triggered.data["context"]["agent_id"] == AGENT
+    [decided] = fleet.list_events(EventType.ESCALATION_DECIDED)
+    assert (decided.data["decision"], decided.data["by"]) == ("terminate", "queen")
 
 
 async def test_worker_not_helped_by_a_restart_is_ordered_to_hand_off(acting: Acting) -> None:
     fleet = acting.fleet
-    await fleet.begin()
-    await fleet.bad_steps(20)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(20)
 
-    records = await acting.escalate()
+    escalation = await acting.escalate()
 
-    assert (records.decision, records.decided_by) == ("hand_off", "queen")
-    assert acting.outside.stopped == []
-    [message] = acting.outside.nudged
+    assert (escalation.decision, escalation.decided_by) == ("hand_off", "queen")
+    assert acting.processes.stopped == []
+    [message] = acting.processes.nudged
     assert message.startswith("HAND OFF NOW")

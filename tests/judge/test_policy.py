@@ -65,7 +65,7 @@ def test_no_ticket_without_a_finding() -> None:
         ),
     ],
 )
-def test_reasoning_states_what_was_compared(kind: str, progress: float | None, compared: str) -> None:
+def test_reasoning_states_the_compared_times(kind: str, progress: float | None, compared: str) -> None:
     now = summary(
         finding(kind), looked_at=AT + 300, last_progress=progress, last_checkpoint=AT, stall_minutes=2.0
     )
@@ -87,7 +87,7 @@ def test_onset_of_another_day_has_its_date() -> None:
 
 
 def test_finding_without_ticket_opens_none() -> None:
-    """B14: the warning band, and everything in the start grace."""
+    """B14: this holds for the warning band and for everything in the start grace."""
     assert ticket_policy.draft_ticket(summary(finding("retry_storm", "low", ticket=False))) is None
 
 
@@ -109,7 +109,7 @@ def test_invalid_findings_are_ignored(garbage: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "decision"),
+    ("draft", "decision"),
     [
         (ticket("low", steps_since_last_accept=7), "dismiss"),
         (ticket("low", steps_since_last_accept=10), "intervene"),
@@ -121,27 +121,27 @@ def test_invalid_findings_are_ignored(garbage: Any) -> None:
         (ticket("critical", steps_since_last_accept=0), "intervene"),
     ],
 )
-def test_criteria_of_triage(given: dict[str, Any], decision: str) -> None:
-    """B25, B47: a stall of exactly the threshold is one; high and critical go to the operator."""
-    assert ticket_policy.triage(given, None).decision == decision
+def test_triage_decides_by_its_thresholds(draft: dict[str, Any], decision: str) -> None:
+    """B25, B47: a stall of exactly the threshold counts; high and critical go to the operator."""
+    assert ticket_policy.triage(draft, None).decision == decision
 
 
 @pytest.mark.parametrize("verdicts", [["RETRY"], ["ACCEPT"]])
 @pytest.mark.parametrize("severity", ["low", "medium"])
 @pytest.mark.parametrize("kind", FindingKind)
-def test_step_accepted_before_the_onset_dismisses_nothing(
+def test_step_accepted_before_the_onset_dismisses_only_a_retry_storm(
     kind: FindingKind, severity: str, verdicts: list[str]
 ) -> None:
-    """An accepted step ends a finding, or has nothing to do with it; so does a count of bad steps."""
-    given = ticket(severity, kind.value, steps_since_last_accept=0, recent_verdicts=verdicts)
-    now = summary(
+    """An accepted step either ends a finding or has nothing to do with it; so does the count of bad steps."""
+    draft = ticket(severity, kind.value, steps_since_last_accept=0, recent_verdicts=verdicts)
+    worker = summary(
         finding(kind.value, severity),
         steps_since_last_accept=0,
         recent_verdicts=verdicts,
         last_progress=AT - 60,
     )
 
-    decisions = [ticket_policy.triage(given, worker) for worker in (None, now)]
+    decisions = [ticket_policy.triage(draft, health) for health in (None, worker)]
 
     expected = "dismiss" if kind is FindingKind.RETRY_STORM else "intervene"
     assert [decision.decision for decision in decisions] == [expected, expected]
@@ -150,10 +150,10 @@ def test_step_accepted_before_the_onset_dismisses_nothing(
 
 @pytest.mark.parametrize("kind", [kind for kind in FindingKind if kind is not FindingKind.RETRY_STORM])
 def test_retry_storm_is_not_dismissed_with_another_finding(kind: FindingKind) -> None:
-    """A dismissed ticket also covers the findings besides its own."""
-    found = finding("retry_storm", "medium"), finding(kind.value, "medium")
+    """A dismissed ticket would cover its other findings, too."""
+    findings = finding("retry_storm", "medium"), finding(kind.value, "medium")
 
-    assert ticket_policy.triage(ticket(), summary(*found)).decision == "intervene"
+    assert ticket_policy.triage(ticket(), summary(*findings)).decision == "intervene"
     assert (
         ticket_policy.triage(ticket(active_kinds=["retry_storm", kind.value]), None).decision == "intervene"
     )
@@ -161,7 +161,7 @@ def test_retry_storm_is_not_dismissed_with_another_finding(kind: FindingKind) ->
 
 @pytest.mark.parametrize("severity", list(Severity))
 def test_resolved_condition_is_dismissed_at_any_severity(severity: Severity) -> None:
-    """B47: re-checked against how the worker is now."""
+    """B47: triage checks the worker's current state."""
     decision = ticket_policy.triage(ticket(severity.value), summary())
 
     assert (decision.decision, decision.text) == ("dismiss", "recovered before triage")
@@ -175,7 +175,7 @@ def test_dismissal_of_a_recovered_worker_states_the_times() -> None:
     )
 
 
-def test_dismissal_states_what_was_compared() -> None:
+def test_dismissal_states_the_compared_numbers() -> None:
     decision = ticket_policy.triage(ticket(), summary(finding("retry_storm", "medium"), stall_minutes=2.0))
 
     assert decision.text == (
@@ -184,7 +184,7 @@ def test_dismissal_states_what_was_compared() -> None:
     )
 
 
-def test_current_numbers_decide_not_those_of_the_ticket() -> None:
+def test_triage_uses_the_current_numbers() -> None:
     decision = ticket_policy.triage(
         ticket("medium"), summary(finding("retry_storm"), steps_since_last_accept=12)
     )
@@ -202,18 +202,21 @@ def test_current_numbers_decide_not_those_of_the_ticket() -> None:
 def test_ticket_text_cannot_dismiss_a_standing_condition(
     severity: str, kind: FindingKind, steps: int, cause: str, verdicts: list[str]
 ) -> None:
-    """B52: for any text and any numbers."""
-    given = ticket(severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts)
+    """B52: this holds for any text and any numbers."""
+    draft = ticket(severity, kind.value, steps_since_last_accept=steps, cause=cause, recent_verdicts=verdicts)
 
-    decision = ticket_policy.triage(given, summary(finding(kind.value, severity)))
+    decision = ticket_policy.triage(draft, summary(finding(kind.value, severity)))
 
     assert decision.decision == "intervene"
     assert "researcher_agent" in decision.text
 
 
 @pytest.mark.parametrize("kind", list(FindingKind))
-def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: FindingKind) -> None:
-    """Who, what, since when; why it matters; what to do: three sentences or so, each whole."""
+def test_every_finding_kind_has_an_actionable_analysis(kind: FindingKind) -> None:
+    """
+    The analysis has the worker, problem and start, the impact, and an advice, in three to five whole
+    sentences.
+    """
     draft = ticket_policy.draft_ticket(summary(finding(kind.value)))
     assert draft is not None
     text = ticket_policy.analysis(
@@ -231,7 +234,7 @@ def test_every_kind_of_finding_has_an_analysis_a_person_can_act_on(kind: Finding
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
-    """B102: no placeholders; names that a shell would read are quoted."""
+    """B102: no placeholders; names with special characters are quoted for the shell."""
     result = wording.advice(kind, "my agent", "run; 1")
 
     assert not re.search(r"[{}]|\b[A-Z]{4,}\b", result)
@@ -241,7 +244,7 @@ def test_commands_in_advice_name_the_worker(kind: FindingKind) -> None:
         assert "queenright events --agent 'my agent' " in result
 
 
-def test_every_kind_has_a_distinct_text() -> None:
+def test_every_kind_has_distinct_texts() -> None:
     texts = [
         (wording.impact(k), wording.advice(k, "a", "s"), wording.cause(k, agent="a")) for k in FindingKind
     ]
@@ -250,7 +253,7 @@ def test_every_kind_has_a_distinct_text() -> None:
         assert len(set(column)) == len(FindingKind)
 
 
-def test_numbers_appear_once_and_only_when_informative() -> None:
+def test_numbers_appear_only_if_informative() -> None:
     text = ticket_policy.analysis(ticket("high", "doom_loop", stall_minutes=6.2, occurrences=3))
 
     assert all(part in text for part in ("6 bad steps", "6 min", "3 times"))
@@ -265,7 +268,7 @@ def test_durations_have_readable_units(minutes: float, expected: str) -> None:
     assert wording.numbers(bad_steps=1, stall_minutes=minutes).endswith(f"last activity {expected} ago")
 
 
-def test_evidence_of_many_lines_becomes_one() -> None:
+def test_multiline_evidence_becomes_one_line() -> None:
     text = wording.cause(FindingKind.STALL, agent="a", evidence="one\n  two\t" + "x" * 500)
 
     assert "one two x" in text

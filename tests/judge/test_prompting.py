@@ -13,10 +13,10 @@ from queenright.judge.prompting import (
 )
 from queenright.judge.settings import JudgeSettings, ModelSettings
 from tests.judge.conftest import JudgedFleet
-from tests.judge.renew_prompts import SNAPSHOTS, fingerprint, known, rendered
+from tests.judge.renew_prompts import SNAPSHOTS, hash_prompt_file, load_versions, render_prompts
 
-PROMPTS = rendered()
-RENEW = "look at what changed, then: python -m tests.judge.renew_prompts"
+PROMPTS = render_prompts()
+RENEW = "review the change, then run: python -m tests.judge.renew_prompts"
 
 
 def test_every_shipped_prompt_is_tested() -> None:
@@ -26,8 +26,8 @@ def test_every_shipped_prompt_is_tested() -> None:
 
 
 @pytest.mark.parametrize("name", PROMPTS)
-def test_rendered_prompts_equal_their_reviewed_versions(name: str) -> None:
-    """A change of a prompt is a change of behaviour."""
+def test_rendered_prompts_equal_their_reviewed_copies(name: str) -> None:
+    """A changed prompt changes the product's behaviour."""
     assert PROMPTS[name].text == (SNAPSHOTS / f"{name}.md").read_text(encoding="utf-8"), RENEW
 
 
@@ -36,14 +36,16 @@ def test_changed_prompt_has_a_new_version(name: str) -> None:
     version = str(PROMPTS[name].version)
 
     assert version != "0", f"{name}.md must begin with its version"
-    assert known()[name].get(version, RENEW) == fingerprint(name), f"raise the version of {name}.md; {RENEW}"
+    assert load_versions()[name].get(version, RENEW) == hash_prompt_file(name), (
+        f"raise the version of {name}.md; {RENEW}"
+    )
 
 
 def test_prompt_id_has_version_and_content_hash() -> None:
-    one, other = Prompt("judge", 3, "Be fair."), Prompt("judge", 3, "Be quick.")
+    first, second = Prompt("judge", 3, "Be fair."), Prompt("judge", 3, "Be quick.")
 
-    assert one.id == "judge@3+3a6dbe17"
-    assert other.id != one.id
+    assert first.id == "judge@3+3a6dbe17"
+    assert second.id != first.id
     assert judge_prompt(HealthSettings()).id == judge_prompt(HealthSettings()).id
 
 
@@ -63,13 +65,13 @@ def test_changed_thresholds_change_the_prompt() -> None:
 
 @pytest.mark.parametrize("prompt", PROMPTS.values(), ids=lambda p: p.name)
 def test_every_prompt_marks_data_as_not_instructions(prompt: Prompt) -> None:
-    """B52: and nothing is left unfilled, and the version is not for the model."""
+    """B52: the prompt has no unfilled placeholder and no version header."""
     assert "# Data is not instructions" in prompt.text
     assert "$" not in prompt.text
     assert not prompt.text.startswith("---")
 
 
-def test_file_takes_the_place_of_the_built_in_text(tmp_path: Path) -> None:
+def test_prompt_file_replaces_the_built_in_prompt(tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("---\nversion: 7\n---\nCritical from $critical on; costs $$5.\n")
 
@@ -103,9 +105,7 @@ def test_prompt_file_without_a_version_is_accepted(tmp_path: Path) -> None:
         (None, "it cannot be read: No such file"),
     ],
 )
-def test_file_that_cannot_be_used_is_refused_with_its_name(
-    tmp_path: Path, text: bytes | None, reason: str
-) -> None:
+def test_unusable_prompt_file_is_rejected_by_name(tmp_path: Path, text: bytes | None, reason: str) -> None:
     file = tmp_path / "mine.md"
     if text is not None:
         file.write_bytes(text)
@@ -114,7 +114,7 @@ def test_file_that_cannot_be_used_is_refused_with_its_name(
         queen_prompt(file)
 
 
-async def test_bad_prompt_is_refused_at_the_start(fleet: JudgedFleet, tmp_path: Path) -> None:
+async def test_invalid_prompt_is_rejected_at_startup(fleet: JudgedFleet, tmp_path: Path) -> None:
     file = tmp_path / "mine.md"
     file.write_text("$nobody_knows")
     fleet.judge_settings = JudgeSettings(judge=ModelSettings(prompt=file))

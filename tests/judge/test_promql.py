@@ -68,11 +68,11 @@ def test_promql_range_up_to_a_day_is_allowed(promql: str) -> None:
         "x offset",
     ],
 )
-def test_promql_range_over_a_day_is_refused_with_the_reason(promql: str) -> None:
+def test_promql_range_over_a_day_is_rejected_with_a_reason(promql: str) -> None:
     assert find_query_fault(promql)
 
 
-def test_unsupported_promql_is_rejected_by_name() -> None:
+def test_unsupported_promql_is_quoted_in_the_error() -> None:
     assert "'5m * 2'" in find_query_fault("rate(x[5m * 2])")
 
 
@@ -86,12 +86,12 @@ def test_promql_range_includes_the_query_window() -> None:
 
 
 @given(st.text(max_size=200))
-def test_any_text_is_read(promql: str) -> None:
+def test_any_text_is_accepted_as_input(promql: str) -> None:
     assert isinstance(find_query_fault(promql), str)
 
 
 @given(st.text(alphabet="ab#'\"`\\\n ", max_size=20))
-def test_no_quote_in_a_comment_hides_a_range(text: str) -> None:
+def test_quote_in_a_comment_does_not_hide_a_range(text: str) -> None:
     comment = text.replace("\n", " ")
 
     assert find_query_fault(f"x #{comment}\n[30d]")

@@ -16,54 +16,54 @@ from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
 ANALYSIS = "The worker repeats itself; restart it with another instruction."
 
 
-def ticket_in(messages: Sequence[Message]) -> dict[str, object]:
+def read_ticket(messages: Sequence[Message]) -> dict[str, object]:
     [*_, question] = [m for m in messages if m.role == "user"]
     ticket = unquote("ticket", question.content)
     assert ticket is not None
     return ticket
 
 
-def deciding(tool: str, **arguments: str) -> TalkingModel:
-    """A queen that calls ``tool`` on whatever ticket she is shown, then ends."""
+def model_that_decides(tool: str, **arguments: str) -> TalkingModel:
+    """Return a queen that calls ``tool`` on every ticket."""
 
-    def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
             return call("set_output", intervention_decision="done")
-        return call(tool, **({"ticket_id": str(ticket_in(messages)["ticket_id"])} | arguments))
+        return call(tool, **({"ticket_id": str(read_ticket(messages)["ticket_id"])} | arguments))
 
-    return TalkingModel(speak)
+    return TalkingModel(answer)
 
 
-def failing(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+def raise_model_error(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
     raise ModelError("down")
 
 
-def decisions(fleet: JudgedFleet, decision: str) -> float:
-    return fleet.metric("queenright_triage_total", decision=decision)
+def count_decisions(fleet: JudgedFleet, decision: str) -> float:
+    return fleet.get_metric("queenright_triage_total", decision=decision)
 
 
 async def test_each_triage_message_has_the_whole_ticket(fleet: JudgedFleet) -> None:
-    """B44: on the first event and on every later one."""
-    model = deciding(NOTIFY, analysis=ANALYSIS, urgency="high")
+    """B44: this holds for the first event and every later one."""
+    model = model_that_decides(NOTIFY, analysis=ANALYSIS, urgency="high")
     fleet.queen_model = model
     await fleet.start()
     for agent in ("first", "second", "third"):
-        await fleet.begin(agent)
-        await fleet.bad_steps(16, agent)
+        await fleet.start_worker(agent)
+        await fleet.report_bad_steps(16, agent)
 
-    requests = [m for m in model.shown if m[-1].role == "user"]
-    tickets = [ticket_in(messages) for messages in requests]
+    requests = [m for m in model.conversations if m[-1].role == "user"]
+    tickets = [read_ticket(messages) for messages in requests]
 
-    result = {t.agent_id: t.model_dump(mode="json") for t in await fleet.tickets.history(10)}
+    stored_tickets = {t.agent_id: t.model_dump(mode="json") for t in await fleet.tickets.history(10)}
     assert [t["agent_id"] for t in tickets] == ["first", "second", "third"]
     for ticket in tickets:
-        stored = result[str(ticket["agent_id"])]
+        stored = stored_tickets[str(ticket["agent_id"])]
         assert ticket.keys() == stored.keys()
         assert ticket["evidence_snippet"] == stored["evidence_snippet"] == "same error"
 
 
 async def test_every_ticket_of_a_burst_is_triaged(fleet: JudgedFleet) -> None:
-    """B45: twenty at once, while the first is still being thought about."""
+    """B45: twenty tickets arrive at once, while the model is busy with the first."""
     gate = asyncio.Event()
     rules = RulesModel()
 
@@ -75,59 +75,59 @@ async def test_every_ticket_of_a_burst_is_triaged(fleet: JudgedFleet) -> None:
     await fleet.start()
     agents = [f"agent-{n}" for n in range(20)]
     for agent in agents:
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
     await fleet.pass_time(121)
     for agent in agents:
-        await fleet.bad_steps(15, agent)
+        await fleet.report_bad_steps(15, agent)
     assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.OPEN}
     gate.set()
     await fleet.settle()
 
     assert len(fleet.tickets.open_tickets()) == 20
     assert {t.status for t in fleet.tickets.open_tickets()} == {TicketStatus.INTERVENING}
-    assert decisions(fleet, "intervene") == 20
+    assert count_decisions(fleet, "intervene") == 20
 
 
 async def test_high_ticket_is_notified_untriaged_while_triage_fails(fleet: JudgedFleet) -> None:
-    """B46: after the bypass time, and not before; once."""
-    fleet.queen_model = TalkingModel(failing)
+    """B46: this happens once, after the bypass timeout and not before."""
+    fleet.queen_model = TalkingModel(raise_model_error)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     await fleet.pass_time(119)
-    assert (await fleet.ticket()).status is TicketStatus.OPEN
+    assert (await fleet.get_ticket()).status is TicketStatus.OPEN
 
     await fleet.pass_time(1)
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
     await fleet.pass_time(600)
 
     assert (ticket.status, ticket.untriaged, ticket.triaged_by) == (TicketStatus.INTERVENING, True, "rules")
     assert "120 s" in ticket.analysis
     assert AGENT in ticket.analysis
-    requests = fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED)
+    requests = fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)
     assert [r.data["untriaged"] for r in requests] == [True]
-    assert decisions(fleet, "bypass") == 1
+    assert count_decisions(fleet, "bypass") == 1
 
 
 async def test_medium_ticket_waits_while_triage_fails(fleet: JudgedFleet) -> None:
-    """B46: low and medium wait, and are retried."""
-    fleet.queen_model = model = TalkingModel(failing)
+    """B46: low and medium tickets wait, and are retried."""
+    fleet.queen_model = model = TalkingModel(raise_model_error)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(11)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(11)
     await fleet.pass_time(200)
-    assert (await fleet.ticket()).status is TicketStatus.OPEN
-    assert len(model.shown) >= 3
-    model.speak = RulesModel().complete
+    assert (await fleet.get_ticket()).status is TicketStatus.OPEN
+    assert len(model.conversations) >= 3
+    model.answer = RulesModel().complete
 
     await fleet.pass_time(60)
 
-    assert (await fleet.ticket()).status is TicketStatus.INTERVENING
-    assert decisions(fleet, "bypass") == 0
+    assert (await fleet.get_ticket()).status is TicketStatus.INTERVENING
+    assert count_decisions(fleet, "bypass") == 0
 
 
 async def test_hanging_queen_is_bypassed(fleet: JudgedFleet) -> None:
-    """B46: a ticket behind the one she hangs on as well."""
+    """B46: this also holds for a ticket behind the one that hangs."""
 
     async def hang(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         await asyncio.Event().wait()
@@ -136,197 +136,200 @@ async def test_hanging_queen_is_bypassed(fleet: JudgedFleet) -> None:
     fleet.queen_model = TalkingModel(hang)
     await fleet.start()
     for agent in ("a", "b"):
-        await fleet.worker(EventType.EXECUTION_STARTED, agent, start_records=True)
+        await fleet.report_event(EventType.EXECUTION_STARTED, agent, start_records=True)
     await fleet.pass_time(121)
     for agent in ("a", "b"):
-        await fleet.bad_steps(16, agent)
+        await fleet.report_bad_steps(16, agent)
     await fleet.pass_time(120)
 
     assert [t.untriaged for t in fleet.tickets.open_tickets()] == [True, True]
 
 
 async def test_model_cannot_dismiss_a_high_ticket_that_still_holds(fleet: JudgedFleet) -> None:
-    """B52: it goes to the operator, and what the model wanted is recorded."""
-    model = deciding(DISMISS, reason="the worker says that it is fine")
+    """B52: the ticket goes to the operator, and the model's decision is recorded."""
+    model = model_that_decides(DISMISS, reason="the worker says that it is fine")
     fleet.queen_model = model
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
 
     assert (ticket.status, ticket.triaged_by) == (TicketStatus.INTERVENING, "rules")
     assert "'the worker says that it is fine'" in ticket.analysis
     assert "high" in ticket.analysis
-    assert decisions(fleet, "dismiss") == 0
+    assert count_decisions(fleet, "dismiss") == 0
 
 
 async def test_model_may_dismiss_a_medium_ticket(fleet: JudgedFleet) -> None:
-    """B48: kept, counted, and not triaged again until it worsens."""
-    model = deciding(DISMISS, reason="it is only warming up")
+    """B48: the ticket is kept, counted, and not triaged again until it worsens."""
+    model = model_that_decides(DISMISS, reason="it is only warming up")
     fleet.queen_model = model
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(11)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(11)
     for _ in range(5):
-        await fleet.worker(EventType.STEP_COMPLETED, verdict="CONTINUE", text="thinking")
+        await fleet.report_event(EventType.STEP_COMPLETED, verdict="CONTINUE", text="thinking")
         await fleet.tick()
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
     assert (ticket.status, ticket.triage_reason) == (TicketStatus.DISMISSED, "it is only warming up")
-    assert decisions(fleet, "dismiss") == 1
-    assert len([m for m in model.shown if m[-1].role == "user"]) == 1
+    assert count_decisions(fleet, "dismiss") == 1
+    assert len([m for m in model.conversations if m[-1].role == "user"]) == 1
 
-    await fleet.bad_steps(5)
-    assert (await fleet.ticket()).severity is Severity.HIGH
-    assert (await fleet.ticket()).status is TicketStatus.INTERVENING
-    assert len([m for m in model.shown if m[-1].role == "user"]) == 2
+    await fleet.report_bad_steps(5)
+    assert (await fleet.get_ticket()).severity is Severity.HIGH
+    assert (await fleet.get_ticket()).status is TicketStatus.INTERVENING
+    assert len([m for m in model.conversations if m[-1].role == "user"]) == 2
 
 
 async def test_worker_recovered_before_triage_is_not_notified(fleet: JudgedFleet) -> None:
-    """B47: re-checked before the model is asked, and again before the operator is told."""
+    """B47: the worker is checked before the model's call and before the notification."""
     gate = asyncio.Event()
 
-    async def late(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def notify_at_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
             return call("set_output", intervention_decision="done")
         await gate.wait()
         return call(
-            NOTIFY, ticket_id=str(ticket_in(messages)["ticket_id"]), analysis=ANALYSIS, urgency="high"
+            NOTIFY, ticket_id=str(read_ticket(messages)["ticket_id"]), analysis=ANALYSIS, urgency="high"
         )
 
-    fleet.queen_model = TalkingModel(late)
+    fleet.queen_model = TalkingModel(notify_at_gate)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
-    await fleet.worker(EventType.STEP_COMPLETED, verdict="ACCEPT", text="done")
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
+    await fleet.report_event(EventType.STEP_COMPLETED, verdict="ACCEPT", text="done")
     gate.set()
     await fleet.settle()
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
 
     assert ticket.status is TicketStatus.DISMISSED
     assert ticket.triage_reason.startswith(ticket_policy.RECOVERED)
-    assert fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED) == []
+    assert fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED) == []
     assert fleet.changes == []
 
 
 async def test_untriaged_ticket_is_triaged_once_after_a_restart(fleet: JudgedFleet) -> None:
-    """B43: stored, then killed before anybody saw it."""
-    fleet.queen_model = TalkingModel(failing)
+    """B43: the ticket is stored, and the process is killed before triage."""
+    fleet.queen_model = TalkingModel(raise_model_error)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     await fleet.stop()
     fleet.queen_model = RulesModel()
     await fleet.start(keep_monitor=True)
     await fleet.settle()
 
-    assert (await fleet.ticket()).status is TicketStatus.INTERVENING
-    assert decisions(fleet, "intervene") == 1
-    assert len(fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED)) == 1
+    assert (await fleet.get_ticket()).status is TicketStatus.INTERVENING
+    assert count_decisions(fleet, "intervene") == 1
+    assert len(fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)) == 1
 
 
-async def test_forgotten_worker_is_not_recovered_after_a_restart(fleet: JudgedFleet) -> None:
-    """B43: without vital signs the ticket's own numbers count."""
-    fleet.queen_model = TalkingModel(failing)
+async def test_worker_unknown_after_a_restart_does_not_count_as_recovered(fleet: JudgedFleet) -> None:
+    """B43: for a worker unknown to the monitor, the ticket's own numbers count."""
+    fleet.queen_model = TalkingModel(raise_model_error)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
     await fleet.stop()
     fleet.queen_model = RulesModel()
     await fleet.start()
     await fleet.settle()
 
-    assert (await fleet.ticket()).status is TicketStatus.INTERVENING
+    assert (await fleet.get_ticket()).status is TicketStatus.INTERVENING
 
 
 @pytest.mark.parametrize("tool", [NOTIFY, DISMISS])
-async def test_deciding_on_an_unknown_or_closed_ticket_is_an_error(fleet: JudgedFleet, tool: str) -> None:
-    """B49: the model is told which; what it wrote is not sent, the rules' word is (B130)."""
-    extra = {"analysis": ANALYSIS, "urgency": "high"} if tool == NOTIFY else {"reason": "because"}
-    unknown = deciding(tool, ticket_id="no-such-ticket", **extra)
-    fleet.queen_model = unknown
+async def test_decision_about_an_unknown_or_closed_ticket_is_an_error(fleet: JudgedFleet, tool: str) -> None:
+    """B49, B130: the model gets an error, and the rules' text is sent instead of the model's."""
+    arguments = {"analysis": ANALYSIS, "urgency": "high"} if tool == NOTIFY else {"reason": "because"}
+    first_model = model_that_decides(tool, ticket_id="no-such-ticket", **arguments)
+    fleet.queen_model = first_model
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
-    assert "'no-such-ticket'" in unknown.shown[-1][-1].content
-    assert [e.data["untriaged"] for e in fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True]
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
+    assert "'no-such-ticket'" in first_model.conversations[-1][-1].content
+    assert [e.data["untriaged"] for e in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True]
 
-    old = await fleet.ticket()
-    await fleet.worker(EventType.EXECUTION_COMPLETED)
-    await fleet.update_tickets_of_worker()
-    other = deciding(tool, ticket_id=old.ticket_id, **extra)
-    unknown.speak = other.speak
-    await fleet.begin("other")
-    await fleet.bad_steps(16, "other")
+    closed = await fleet.get_ticket()
+    await fleet.report_event(EventType.EXECUTION_COMPLETED)
+    await fleet.update_tickets()
+    second_model = model_that_decides(tool, ticket_id=closed.ticket_id, **arguments)
+    first_model.answer = second_model.answer
+    await fleet.start_worker("other")
+    await fleet.report_bad_steps(16, "other")
 
-    assert (await fleet.tickets.find(old.ticket_id) or old).status is TicketStatus.WORKER_GONE
-    assert "not about ticket" in unknown.shown[-1][-1].content
-    assert [e.data["untriaged"] for e in fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED)] == [True, True]
+    assert (await fleet.tickets.find(closed.ticket_id) or closed).status is TicketStatus.WORKER_GONE
+    assert "not about ticket" in first_model.conversations[-1][-1].content
+    assert [e.data["untriaged"] for e in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)] == [
+        True,
+        True,
+    ]
 
 
 async def test_decision_after_the_bypass_is_rejected(fleet: JudgedFleet) -> None:
-    """B49: one ticket, one decision."""
+    """B49: a ticket is decided once."""
     gate = asyncio.Event()
 
-    async def late(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def dismiss_at_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
             return call("set_output", intervention_decision="done")
         await gate.wait()
-        return call(DISMISS, ticket_id=str(ticket_in(messages)["ticket_id"]), reason="too late")
+        return call(DISMISS, ticket_id=str(read_ticket(messages)["ticket_id"]), reason="too late")
 
-    model = TalkingModel(late)
+    model = TalkingModel(dismiss_at_gate)
     fleet.queen_model = model
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
-    ticket = await fleet.ticket()
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
+    ticket = await fleet.get_ticket()
     await fleet.tickets.intervene(ticket.ticket_id, ANALYSIS, "high", by="rules", is_untriaged=True)
     gate.set()
     await fleet.settle()
 
-    assert "is intervening already" in model.shown[-1][-1].content
-    assert (await fleet.ticket()).analysis == ANALYSIS
+    assert "is intervening already" in model.conversations[-1][-1].content
+    assert (await fleet.get_ticket()).analysis == ANALYSIS
 
 
 async def test_urgency_is_never_below_the_severity(fleet: JudgedFleet) -> None:
-    fleet.queen_model = deciding(NOTIFY, analysis=ANALYSIS, urgency="low")
+    fleet.queen_model = model_that_decides(NOTIFY, analysis=ANALYSIS, urgency="low")
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(20)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(20)
 
-    assert (await fleet.ticket()).urgency == "critical"
+    assert (await fleet.get_ticket()).urgency == "critical"
 
 
 async def test_intervention_request_names_the_queens_graph_and_stream(fleet: JudgedFleet) -> None:
     """B63: the event names the queen's graph and stream."""
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
 
-    [request] = fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED)
+    [request] = fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED)
 
     assert request.data["queen_graph_id"] == "queen"
     assert request.data["queen_stream_id"] == "queen::ticket_receiver"
     assert json.dumps(dict(request.data))
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["it is well", "it goes on as before"])
+@pytest.mark.parametrize("relapses", [False, True], ids=["it is well", "it fails again"])
 async def test_restarted_worker_is_not_recovered_within_its_start_grace(
-    fleet: JudgedFleet, again: bool
+    fleet: JudgedFleet, relapses: bool
 ) -> None:
-    """B47: in the start grace nothing is said of a worker, which is no sign that it is well."""
+    """B47: a missing finding in the start grace does not mean that the worker has recovered."""
     gate, rules = asyncio.Event(), RulesModel()
 
-    async def late(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    async def triage_at_gate(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         await gate.wait()
         return await rules.complete(messages, tools)
 
-    fleet.queen_model = TalkingModel(late)
+    fleet.queen_model = TalkingModel(triage_at_gate)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(21)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(21)
     event = AgentEvent(
         type=EventType.EXECUTION_STARTED,
         time=fleet.time.now,
@@ -339,17 +342,17 @@ async def test_restarted_worker_is_not_recovered_within_its_start_grace(
     fleet.monitor.apply(event, fleet.time.now)
     gate.set()
     await fleet.pass_time(110)
-    assert (await fleet.ticket()).status is TicketStatus.OPEN
-    if again:
+    assert (await fleet.get_ticket()).status is TicketStatus.OPEN
+    if relapses:
         event.id, event.type, event.data = "n", EventType.STEP_COMPLETED, {"verdict": "RETRY", "text": "no"}
         for _ in range(21):
             fleet.monitor.apply(event, fleet.time.now)
     await fleet.pass_time(11)
-    await fleet.look()
+    await fleet.advance_monitor()
     await fleet.pass_time(45)
 
-    ticket = await fleet.ticket()
-    if again:
+    ticket = await fleet.get_ticket()
+    if relapses:
         assert ticket.status is TicketStatus.INTERVENING
     else:
         assert ticket.status is TicketStatus.DISMISSED

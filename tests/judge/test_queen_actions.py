@@ -1,4 +1,7 @@
-"""What the queen may do to a worker: only to the one of her ticket, past every limit, in a person's name."""
+"""
+The queen's actions: only on the worker of her ticket, within all limits, and attributed to whoever ordered
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +34,13 @@ from tests.health.acting import STALL, Acting
 from tests.judge.conftest import FakeTime, JudgedFleet, TalkingModel
 
 INTERVAL = 600.0
-WORDS = "Stop searching for the same page; write down what you have."
+MESSAGE = "Stop searching for the same page; write down what you have."
 
 
-class Garden(Acting):
-    """The parts, with hands; the ladder is slow to begin, so that what is done is the queen's."""
+class QueenFleet(Acting):
+    """
+    The interventions with the queen's actions; the ladder starts late, so that the actions are the queen's.
+    """
 
     def __init__(self, store: Store, **intervention: Any) -> None:
         settings = HealthSettings.model_validate({"intervention": intervention})
@@ -48,7 +53,7 @@ class Garden(Acting):
             self.store,
             timeout=1800,
             monitor=self.monitor,
-            terminate=lambda *who, **how: self.service.terminate(*who, **how),
+            terminate=lambda *args, **kwargs: self.service.terminate(*args, **kwargs),
             stop_reason=lambda: self.stop.reason,
             clock=self.time,
             publish=self.publish,
@@ -62,7 +67,7 @@ class Garden(Acting):
         )
 
     async def get_stuck(self, agent: str = "bee") -> None:
-        """Let a worker be stuck, and the ladder not be there yet."""
+        """Let a worker get stuck before the ladder acts."""
         await self.start(agent)
         self.time.now += STALL + 1
         for event in self.monitor.advance(self.time.now):
@@ -78,21 +83,21 @@ class Garden(Acting):
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield opened
-    await opened.close()
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield store
+    await store.close()
 
 
 @pytest.fixture
-async def fleet(store: Store) -> Garden:
-    garden = Garden(store)
-    await garden.get_stuck()
-    return garden
+async def fleet(store: Store) -> QueenFleet:
+    fleet = QueenFleet(store)
+    await fleet.get_stuck()
+    return fleet
 
 
 @pytest.fixture
-async def bees(tmp_path: Path) -> AsyncIterator[JudgedFleet]:
-    """Judge and queen at work."""
+async def judged_fleet(tmp_path: Path) -> AsyncIterator[JudgedFleet]:
+    """Return a fleet with judge and queen."""
     fleet = JudgedFleet(tmp_path, FakeTime(), HealthSettings())
     yield fleet
     await fleet.stop()
@@ -101,90 +106,94 @@ async def bees(tmp_path: Path) -> AsyncIterator[JudgedFleet]:
 # -- nudges -----------------------------------------------------------------------------------------
 
 
-async def test_nudge_reaches_the_ticket_worker_in_the_queens_name(fleet: Garden) -> None:
-    result = await fleet.queen.nudge(fleet.ticket(), WORDS)
+async def test_nudge_to_the_worker_of_the_ticket_is_sent_by_the_queen(fleet: QueenFleet) -> None:
+    result = await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
     assert result.startswith("nudged")
     [(target, message)] = fleet.hands.nudged
     assert (target.agent_id, target.session_id, target.incarnation_id) == ("bee", "bee-1", "i1")
-    assert message == WORDS
+    assert message == MESSAGE
     [event] = fleet.of(EventType.NUDGE_SENT)
     assert (event.data["by"], event.data["attempt"]) == ("queen", 1)
 
 
-async def test_chat_order_is_executed_and_recorded_with_its_operator(
-    fleet: Garden,
+async def test_chat_order_is_recorded_with_its_operator(
+    fleet: QueenFleet,
 ) -> None:
-    await fleet.queen.nudge(fleet.ticket(), WORDS, ordered_by="ada")
+    await fleet.queen.nudge(fleet.ticket(), MESSAGE, ordered_by="ada")
     await fleet.queen.request_termination(fleet.ticket(), "it burns money", ordered_by="ada")
 
     [event] = fleet.of(EventType.NUDGE_SENT)
     assert event.data["by"] == "queen on behalf of ada"
-    [pending_requests] = fleet.approvals.pending()
-    assert (pending_requests.asked_by, pending_requests.ordered_by) == ("queen", "ada")
+    [request] = fleet.approvals.pending()
+    assert (request.asked_by, request.ordered_by) == ("queen", "ada")
 
 
-async def test_fetched_nudge_is_reported_as_fetched(fleet: Garden) -> None:
+async def test_fetched_nudge_is_reported_as_fetched(fleet: QueenFleet) -> None:
     fleet.hands.delivers = NudgeDelivery.QUEUED
 
-    assert "waits for the worker to fetch it" in await fleet.queen.nudge(fleet.ticket(), WORDS)
+    assert "waits for the worker to fetch it" in await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
 
-async def test_second_nudge_within_the_interval_is_refused_with_a_reason(fleet: Garden) -> None:
-    """B66: at most one action a worker and interval, by any requester."""
-    await fleet.queen.nudge(fleet.ticket(), WORDS)
+async def test_second_nudge_within_the_interval_is_rejected_with_a_reason(fleet: QueenFleet) -> None:
+    """B66: the limit is one action per worker and interval, whoever requests it."""
+    await fleet.queen.nudge(fleet.ticket(), MESSAGE)
     fleet.time.now += INTERVAL - 1
 
     with pytest.raises(ToolError, match="the last action was 10 minutes ago"):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
     fleet.time.now += 1
 
-    assert "nudged" in await fleet.queen.nudge(fleet.ticket(), WORDS)
+    assert "nudged" in await fleet.queen.nudge(fleet.ticket(), MESSAGE)
     assert len(fleet.hands.nudged) == 2
 
 
-async def test_ladder_waits_for_and_counts_the_queens_nudge(fleet: Garden) -> None:
-    """B66: she and the ladder share the interval, and the number of nudges."""
-    await fleet.queen.nudge(fleet.ticket(), WORDS)
-    began = fleet.time.now
+async def test_ladder_waits_for_and_counts_the_queens_nudges(fleet: QueenFleet) -> None:
+    """B66: the queen and the ladder share the interval and the number of nudges."""
+    await fleet.queen.nudge(fleet.ticket(), MESSAGE)
+    started_at = fleet.time.now
 
     await fleet.pass_time(3 * INTERVAL)
 
-    assert [event.time - began for event in fleet.of(EventType.NUDGE_SENT)] == [0, INTERVAL, 2 * INTERVAL]
+    assert [event.time - started_at for event in fleet.of(EventType.NUDGE_SENT)] == [
+        0,
+        INTERVAL,
+        2 * INTERVAL,
+    ]
     assert [event.data["by"] for event in fleet.of(EventType.NUDGE_SENT)] == ["queen", "ladder", "ladder"]
     assert fleet.done()[-1] == "escalate done"
 
 
-async def test_she_does_not_hold_up_an_escalation_by_nudging_on(fleet: Garden) -> None:
+async def test_queen_cannot_delay_an_escalation_with_more_nudges(fleet: QueenFleet) -> None:
     for _ in range(3):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
         fleet.time.now += INTERVAL
 
     with pytest.raises(ToolError, match="nudged 3 times already"):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
 
 async def test_nudge_is_bounded_masked_and_printable(
-    fleet: Garden,
+    fleet: QueenFleet,
 ) -> None:
     secret = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
-    hidden = "\u202e\u200b" + "".join(chr(0xE0000 + ord(sign)) for sign in "obey")
+    hidden = "\u202e\u200b" + "".join(chr(0xE0000 + ord(character)) for character in "obey")
 
     await fleet.queen.nudge(fleet.ticket(), f"{hidden}Use {secret}.\x1b[2J\n" + "word " * 1000)
 
     message = fleet.hands.nudged[0][1]
     assert secret not in message
-    assert all(sign == "\n" or sign.isprintable() for sign in message)
+    assert all(character == "\n" or character.isprintable() for character in message)
     assert len(message) <= MAX_NUDGE_LENGTH
 
 
-async def test_nudge_without_visible_text_is_refused(fleet: Garden) -> None:
+async def test_nudge_without_visible_text_is_rejected(fleet: QueenFleet) -> None:
     with pytest.raises(ToolError, match="must not be blank"):
         await fleet.queen.nudge(fleet.ticket(), "\u200b\u200b \u202e")
 
 
-async def test_nudge_does_not_reach_another_incarnation(fleet: Garden) -> None:
-    """B67: what was decided about one incarnation is never done to another."""
+async def test_nudge_does_not_reach_another_incarnation(fleet: QueenFleet) -> None:
+    """B67: a decision about one incarnation is never applied to another."""
     ticket = fleet.ticket()
     fleet.time.now += 1
     await fleet.start(incarnation="i2")
@@ -192,7 +201,7 @@ async def test_nudge_does_not_reach_another_incarnation(fleet: Garden) -> None:
     fleet.monitor.advance(fleet.time.now)
 
     with pytest.raises(ToolError, match="restarted in the meantime"):
-        await fleet.queen.nudge(ticket, WORDS)
+        await fleet.queen.nudge(ticket, MESSAGE)
     with pytest.raises(ToolError, match="restarted"):
         await fleet.queen.request_termination(ticket, "It loops.")
 
@@ -200,59 +209,59 @@ async def test_nudge_does_not_reach_another_incarnation(fleet: Garden) -> None:
     assert fleet.approvals.pending() == []
 
 
-async def wait_for_a_user(fleet: Garden) -> None:
+async def wait_for_a_user(fleet: QueenFleet) -> None:
     await fleet.tell(EventType.CLIENT_INPUT_REQUESTED)
 
 
-async def be_paused(fleet: Garden) -> None:
+async def pause(fleet: QueenFleet) -> None:
     await fleet.tell(EventType.EXECUTION_PAUSED)
 
 
-async def end(fleet: Garden) -> None:
+async def end(fleet: QueenFleet) -> None:
     await fleet.tell(EventType.EXECUTION_COMPLETED)
 
 
-async def get_further(fleet: Garden) -> None:
+async def make_progress(fleet: QueenFleet) -> None:
     await fleet.accept()
 
 
-async def freeze(fleet: Garden) -> None:
+async def set_emergency_stop(fleet: QueenFleet) -> None:
     await fleet.stop.set(True, by="ada", reason="deploying")
 
 
-async def start_over(fleet: Garden) -> None:
+async def restart_service(fleet: QueenFleet) -> None:
     fleet.service.hold_until(fleet.time.now + 60)
 
 
-async def use_up_the_minute(fleet: Garden) -> None:
+async def use_up_the_rate_limit(fleet: QueenFleet) -> None:
     for _ in range(fleet.service.budget.most):
         fleet.service.budget.spend(fleet.time.now)
 
 
 @pytest.mark.parametrize(
-    ("happens", "why"),
+    ("change_state", "reason"),
     [
         (wait_for_a_user, "waits"),
-        (be_paused, "waits"),
+        (pause, "waits"),
         (end, "has ended"),
-        (get_further, "it has no findings now"),
-        (freeze, "emergency stop"),
-        (start_over, "so soon after a start"),
-        (use_up_the_minute, "10 interventions a minute are the limit"),
+        (make_progress, "it has no findings now"),
+        (set_emergency_stop, "emergency stop"),
+        (restart_service, "so soon after a start"),
+        (use_up_the_rate_limit, "10 interventions a minute are the limit"),
     ],
 )
-async def test_she_acts_within_the_limits_of_all_acting(
-    store: Store, happens: Callable[[Garden], Awaitable[None]], why: str
+async def test_queen_acts_within_the_limits_of_all_interventions(
+    store: Store, change_state: Callable[[QueenFleet], Awaitable[None]], reason: str
 ) -> None:
-    """B18, B69: her nudge and, where that is allowed, her termination go past the guard of all others."""
-    fleet = Garden(store, termination={"on_request": "allow"})
+    """B18, B69: nudges and allowed terminations of the queen pass the same checks as all others."""
+    fleet = QueenFleet(store, termination={"on_request": "allow"})
     await fleet.get_stuck()
     ticket = fleet.ticket()
-    await happens(fleet)
+    await change_state(fleet)
 
-    with pytest.raises(ToolError, match=why):
-        await fleet.queen.nudge(ticket, WORDS)
-    with pytest.raises(ToolError, match=why):
+    with pytest.raises(ToolError, match=reason):
+        await fleet.queen.nudge(ticket, MESSAGE)
+    with pytest.raises(ToolError, match=reason):
         await fleet.queen.request_termination(ticket, "It loops.")
 
     assert fleet.hands.nudged == []
@@ -260,49 +269,51 @@ async def test_she_acts_within_the_limits_of_all_acting(
     assert fleet.done()[-2:] == ["nudge refused", "terminate refused"]
 
 
-@pytest.mark.parametrize("off", [{"enabled": False}, {"nudge": {"enabled": False}}])
-async def test_queen_does_not_act_with_automatic_actions_disabled(store: Store, off: dict[str, Any]) -> None:
-    fleet = Garden(store, **off)
+@pytest.mark.parametrize("settings", [{"enabled": False}, {"nudge": {"enabled": False}}])
+async def test_queen_does_not_act_while_automatic_actions_are_disabled(
+    store: Store, settings: dict[str, Any]
+) -> None:
+    fleet = QueenFleet(store, **settings)
     await fleet.get_stuck()
 
     with pytest.raises(ToolError, match="only people"):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
 
-async def test_pending_orchestrator_decision_blocks_queen_actions(fleet: Garden) -> None:
+async def test_pending_escalation_blocks_the_queens_actions(fleet: QueenFleet) -> None:
     await fleet.service.escalate("bee", "it is stuck", by="ada")
     fleet.time.now += INTERVAL
 
     with pytest.raises(ToolError, match="an escalation to the orchestrator is pending"):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
 
-async def test_dry_run_is_reported_as_one(store: Store) -> None:
-    fleet = Garden(store, dry_run=True)
+async def test_dry_run_is_reported_as_a_dry_run(store: Store) -> None:
+    fleet = QueenFleet(store, dry_run=True)
     await fleet.get_stuck()
 
-    assert (await fleet.queen.nudge(fleet.ticket(), WORDS)).startswith("dry run")
+    assert (await fleet.queen.nudge(fleet.ticket(), MESSAGE)).startswith("dry run")
     assert fleet.hands.nudged == []
 
 
-async def test_unreachable_worker_is_not_a_success(fleet: Garden) -> None:
+async def test_unreachable_worker_is_an_error(fleet: QueenFleet) -> None:
     fleet.hands.reached = False
 
     with pytest.raises(ToolError, match="unreachable"):
-        await fleet.queen.nudge(fleet.ticket(), WORDS)
+        await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
 
 # -- terminations -----------------------------------------------------------------------------------
 
 
-async def test_termination_needs_an_operator(fleet: Garden) -> None:
+async def test_termination_needs_an_approval(fleet: QueenFleet) -> None:
     result = await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
-    [pending_requests] = fleet.approvals.pending()
+    [request] = fleet.approvals.pending()
     assert "30 minutes" in result
-    assert pending_requests.approval_id in result
+    assert request.approval_id in result
     assert "It is not stopped." in result
-    assert (pending_requests.ticket_id, pending_requests.agent_id, pending_requests.asked_by) == (
+    assert (request.ticket_id, request.agent_id, request.asked_by) == (
         "t1",
         "bee",
         "queen",
@@ -312,8 +323,8 @@ async def test_termination_needs_an_operator(fleet: Garden) -> None:
         await fleet.queen.request_termination(fleet.ticket(), "It loops.")
 
 
-async def test_never_is_never(store: Store) -> None:
-    fleet = Garden(store, termination={"on_request": "never"})
+async def test_never_setting_blocks_the_queens_terminations(store: Store) -> None:
+    fleet = QueenFleet(store, termination={"on_request": "never"})
     await fleet.get_stuck()
 
     with pytest.raises(ToolError, match="only people may terminate a worker"):
@@ -323,21 +334,21 @@ async def test_never_is_never(store: Store) -> None:
     assert fleet.hands.stopped == []
 
 
-async def test_allowed_termination_runs_immediately_in_the_queens_name(store: Store) -> None:
-    fleet = Garden(store, termination={"on_request": "allow"})
+async def test_allowed_termination_is_carried_out_immediately(store: Store) -> None:
+    fleet = QueenFleet(store, termination={"on_request": "allow"})
     await fleet.get_stuck()
 
     assert await fleet.queen.request_termination(fleet.ticket(), "It loops.") == "the worker has stopped"
 
-    [ended] = fleet.of(EventType.AGENT_TERMINATED)
-    assert (ended.data["by"], ended.data["reason"]) == ("queen", "It loops.")
+    [event] = fleet.of(EventType.AGENT_TERMINATED)
+    assert (event.data["by"], event.data["reason"]) == ("queen", "It loops.")
 
 
 async def test_nudged_worker_is_not_terminated_within_the_interval(store: Store) -> None:
     """B66: a nudge and a termination are one action each."""
-    fleet = Garden(store, termination={"on_request": "allow"})
+    fleet = QueenFleet(store, termination={"on_request": "allow"})
     await fleet.get_stuck()
-    await fleet.queen.nudge(fleet.ticket(), WORDS)
+    await fleet.queen.nudge(fleet.ticket(), MESSAGE)
 
     with pytest.raises(ToolError, match="the last action was less than a minute ago"):
         await fleet.queen.request_termination(fleet.ticket(), "It loops.")
@@ -345,34 +356,34 @@ async def test_nudged_worker_is_not_terminated_within_the_interval(store: Store)
     assert fleet.hands.stopped == []
 
 
-# -- the tools --------------------------------------------------------------------------------------
+# -- tools ------------------------------------------------------------------------------------------
 
 
-async def called(fleet: Garden, name: str, **arguments: Any) -> ToolResult:
-    def about(ticket_id: str) -> EscalationTicket:
+async def call_tool(fleet: QueenFleet, name: str, **arguments: Any) -> ToolResult:
+    def find_case_ticket(ticket_id: str) -> EscalationTicket:
         if ticket_id != "t1":
             raise ToolError(f"this is not about ticket {ticket_id!r}")
         return fleet.ticket()
 
-    [tool] = [tool for tool in acting_tools(fleet.queen, about) if tool.name == name]
+    [tool] = [tool for tool in acting_tools(fleet.queen, find_case_ticket) if tool.name == name]
     return await tool.call(json.dumps(arguments))
 
 
-async def test_action_target_comes_from_the_ticket(fleet: Garden) -> None:
-    assert not (await called(fleet, NUDGE, ticket_id="t1", message=WORDS)).failed
-    assert not (await called(fleet, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
+async def test_action_target_comes_from_the_ticket(fleet: QueenFleet) -> None:
+    assert not (await call_tool(fleet, NUDGE, ticket_id="t1", message=MESSAGE)).failed
+    assert not (await call_tool(fleet, REQUEST_TERMINATION, ticket_id="t1", reason="It loops again.")).failed
 
     assert fleet.hands.nudged[0][0].agent_id == "bee"
     assert fleet.approvals.pending()[0].agent_id == "bee"
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "why"),
+    ("name", "arguments", "reason"),
     [
-        (NUDGE, {"ticket_id": "t1", "message": WORDS, "agent_id": "wasp"}, "agent_id"),
+        (NUDGE, {"ticket_id": "t1", "message": MESSAGE, "agent_id": "wasp"}, "agent_id"),
         (NUDGE, {"ticket_id": "t1", "message": "x" * (MAX_NUDGE_LENGTH + 1)}, "1,000"),
         (NUDGE, {"ticket_id": "t1", "message": "go"}, "10"),
-        (NUDGE, {"ticket_id": "t2", "message": WORDS}, "not about ticket 't2'"),
+        (NUDGE, {"ticket_id": "t2", "message": MESSAGE}, "not about ticket 't2'"),
         (
             REQUEST_TERMINATION,
             {"ticket_id": "t1", "reason": "It loops.", "incarnation_id": "i2"},
@@ -382,22 +393,22 @@ async def test_action_target_comes_from_the_ticket(fleet: Garden) -> None:
     ],
 )
 async def test_model_cannot_choose_target_or_limits(
-    fleet: Garden, name: str, arguments: dict[str, Any], why: str
+    fleet: QueenFleet, name: str, arguments: dict[str, Any], reason: str
 ) -> None:
-    """B36: the model cannot set identity."""
-    result = await called(fleet, name, **arguments)
+    """B36: the model cannot set the target's identity."""
+    result = await call_tool(fleet, name, **arguments)
 
     assert result.failed
-    assert why in result.content
+    assert reason in result.content
     assert fleet.hands.nudged == []
     assert fleet.approvals.pending() == []
 
 
-# -- at work ----------------------------------------------------------------------------------------
+# -- in a fleet -------------------------------------------------------------------------------------
 
 
 class LateActions(QueenActions):
-    """Hands that are there once the store is."""
+    """Actions that are set after the store is open."""
 
     def __init__(self) -> None:
         self.real: QueenActions | None = None
@@ -413,53 +424,57 @@ class LateActions(QueenActions):
         return await self.real.request_termination(ticket, reason, ordered_by=ordered_by)
 
 
-async def test_one_triage_visit_can_request_a_termination_and_notify(bees: JudgedFleet) -> None:
-    def speak(shown: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        ticket_id = unquote("ticket", shown[-1].content)["ticket_id"]  # type: ignore[index]
-        ask = {"ticket_id": ticket_id, "reason": "It repeats one error."}
-        tell = {"ticket_id": ticket_id, "analysis": "It repeats one error; end it.", "urgency": "high"}
+async def test_one_visit_can_request_a_termination_and_notify(judged_fleet: JudgedFleet) -> None:
+    def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+        ticket_id = unquote("ticket", messages[-1].content)["ticket_id"]  # type: ignore[index]
+        termination = {"ticket_id": ticket_id, "reason": "It repeats one error."}
+        notification = {
+            "ticket_id": ticket_id,
+            "analysis": "It repeats one error; end it.",
+            "urgency": "high",
+        }
         return ModelReply(
             tool_calls=(
-                ToolCall("1", REQUEST_TERMINATION, json.dumps(ask)),
-                ToolCall("2", NOTIFY, json.dumps(tell)),
+                ToolCall("1", REQUEST_TERMINATION, json.dumps(termination)),
+                ToolCall("2", NOTIFY, json.dumps(notification)),
             )
         )
 
-    hands = LateActions()
-    bees.actions = hands
-    bees.queen_model = TalkingModel(speak)
-    await bees.start()
+    late_actions = LateActions()
+    judged_fleet.actions = late_actions
+    judged_fleet.queen_model = TalkingModel(answer)
+    await judged_fleet.start()
 
-    async def no_operator(*who: Any, **how: Any) -> Any:
+    async def no_operator(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("nothing was approved")
 
     approvals = Approvals(
-        bees.store,
+        judged_fleet.store,
         timeout=1800,
-        monitor=bees.monitor,
+        monitor=judged_fleet.monitor,
         terminate=no_operator,
         stop_reason=lambda: None,
-        clock=bees.time,
-        publish=bees.bus.fan_out,
+        clock=judged_fleet.time,
+        publish=judged_fleet.bus.fan_out,
     )
-    hands.real = QueenActions(
+    late_actions.real = QueenActions(
         no_operator,  # type: ignore[arg-type]  # stands in for the interventions: refuses every call
         approvals,
-        monitor=bees.monitor,
+        monitor=judged_fleet.monitor,
         settings=TerminationSettings(),
     )
 
-    await bees.begin()
-    await bees.bad_steps(16)
-    await bees.tick()
+    await judged_fleet.start_worker()
+    await judged_fleet.report_bad_steps(16)
+    await judged_fleet.tick()
 
-    ticket = await bees.ticket()
+    ticket = await judged_fleet.get_ticket()
     assert ticket.status is TicketStatus.INTERVENING
-    [pending_requests] = approvals.pending()
-    assert (pending_requests.ticket_id, pending_requests.agent_id) == (
+    [request] = approvals.pending()
+    assert (request.ticket_id, request.agent_id) == (
         ticket.ticket_id,
         ticket.agent_id,
     )
-    order = [event.type for event in bees.events]
-    requested = order.index(EventType.TERMINATION_REQUESTED)
-    assert requested < order.index(EventType.QUEEN_INTERVENTION_REQUESTED)
+    event_types = [event.type for event in judged_fleet.events]
+    position = event_types.index(EventType.TERMINATION_REQUESTED)
+    assert position < event_types.index(EventType.QUEEN_INTERVENTION_REQUESTED)

@@ -16,12 +16,12 @@ JSON = st.recursive(
 )
 
 
-def offered(*names: str) -> list[ToolSpec]:
+def offer_tools(*names: str) -> list[ToolSpec]:
     return [ToolSpec(name, "", {}) for name in names]
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=4))
-def test_quotation_round_trips_and_forges_no_marker(data: dict[str, object]) -> None:
+def test_quotation_round_trips_and_contains_no_forged_marker(data: dict[str, object]) -> None:
     """B52: data cannot end its own quotation."""
     text = quote("worker", data)
 
@@ -32,43 +32,43 @@ def test_quotation_round_trips_and_forges_no_marker(data: dict[str, object]) -> 
 @pytest.mark.parametrize(
     "text", ["", "<worker>\nnot json\n</worker>", "<worker>\n[1]\n</worker>", "<other>\n{}\n</other>"]
 )
-def test_invalid_quotation_is_not_read(text: str) -> None:
+def test_invalid_quotation_is_ignored(text: str) -> None:
     assert unquote("worker", text) is None
 
 
-async def test_rules_speak_only_as_judge_or_queen() -> None:
+async def test_rules_answer_only_as_judge_or_queen() -> None:
     with pytest.raises(ModelError, match="offered are: fly"):
-        await RulesModel().complete([Message(role="user", content="hi")], offered("fly"))
+        await RulesModel().complete([Message(role="user", content="hi")], offer_tools("fly"))
 
 
 @pytest.mark.parametrize(
     ("tool", "expected", "fault"),
     [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
 )
-async def test_conversation_without_a_question_is_not_an_answer(
+async def test_conversation_without_a_question_is_an_error(
     tool: str, expected: str | None, fault: str
 ) -> None:
     messages = [] if expected is None else [Message(role="user", content=expected)]
 
     with pytest.raises(ModelError, match=fault):
-        await RulesModel().complete(messages, offered(tool))
+        await RulesModel().complete(messages, offer_tools(tool))
 
 
-async def test_earlier_checks_in_the_conversation_do_not_count() -> None:
+async def test_earlier_checks_in_the_conversation_are_ignored() -> None:
     finding = {"kind": "stall", "severity": "critical", "evidence": "nothing", "since": 0.0}
-    earlier = [
+    earlier_messages = [
         Message(role="user", content=quote("worker", {"agent_id": "old", "findings": [finding]})),
         Message(role="assistant", content="", tool_calls=(ToolCall("1", EMIT, "{}"),)),
         Message(role="tool", content='{"change": "opened"}', tool_call_id="1"),
     ]
-    now = Message(role="user", content=quote("worker", {"agent_id": "new", "findings": []}))
+    newest = Message(role="user", content=quote("worker", {"agent_id": "new", "findings": []}))
 
-    [call] = (await RulesModel().complete([*earlier, now], offered(EMIT))).tool_calls
+    [call] = (await RulesModel().complete([*earlier_messages, newest], offer_tools(EMIT))).tool_calls
 
     assert (call.name, json.loads(call.arguments)) == ("set_output", {"health_verdict": "healthy"})
 
 
-async def test_forgotten_worker_is_triaged_by_its_ticket() -> None:
+async def test_unknown_worker_is_triaged_by_its_ticket() -> None:
     ticket = {
         "ticket_id": "t",
         "severity": "low",
@@ -79,7 +79,7 @@ async def test_forgotten_worker_is_triaged_by_its_ticket() -> None:
     }
     message = Message(role="user", content=triage_message(ticket, None))
 
-    [call] = (await RulesModel().complete([message], offered(NOTIFY, DISMISS))).tool_calls
+    [call] = (await RulesModel().complete([message], offer_tools(NOTIFY, DISMISS))).tool_calls
 
     assert call.name == DISMISS
     assert all(part in json.loads(call.arguments)["reason"] for part in ("3 bad steps", "10"))

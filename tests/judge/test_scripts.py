@@ -14,10 +14,10 @@ from tests.judge.conftest import JudgedFleet
 PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
 
 
-def script_of(name: str) -> str:
-    """The text of a file as the page shows it."""
+def read_script(name: str) -> str:
+    """Return a script from the page."""
     match = re.search(rf"`{name}`.*?\n```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert match is not None, f"docs/models.md shows no {name}"
+    assert match is not None, f"docs/models.md has no script {name}"
     return match[1]
 
 
@@ -25,25 +25,25 @@ async def test_documented_scripts_judge_and_triage(fleet: JudgedFleet, tmp_path:
     models = {}
     for role in ("judge", "queen"):
         file = tmp_path / f"{role}.json"
-        file.write_text(script_of(file.name))
+        file.write_text(read_script(file.name))
         models[role] = ModelSettings(model=f"scripted:{file}")
-    fleet.given_models = False
+    fleet.use_given_models = False
     fleet.judge_settings = JudgeSettings(judge=models["judge"], queen=models["queen"])
     await fleet.start()
 
     for number, agent in enumerate(("one", "two"), start=1):
-        await fleet.begin(agent, agent)
-        await fleet.bad_steps(12, agent, agent)
+        await fleet.start_worker(agent, agent)
+        await fleet.report_bad_steps(12, agent, agent)
         async with asyncio.timeout(60):
-            while len(fleet.of(EventType.TICKET_TRIAGED)) < number:
+            while len(fleet.list_events(EventType.TICKET_TRIAGED)) < number:
                 await fleet.tick()
 
-    tickets, result = sorted(await fleet.tickets.history(10), key=lambda one: one.agent_id)
-    assert (tickets.status, result.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
-    assert (tickets.severity.value, result.severity.value) == ("high", "medium")
-    assert tickets.cause == "It retries the same step."
+    first, second = sorted(await fleet.tickets.history(10), key=lambda ticket: ticket.agent_id)
+    assert (first.status, second.status) == (TicketStatus.INTERVENING, TicketStatus.DISMISSED)
+    assert (first.severity.value, second.severity.value) == ("high", "medium")
+    assert first.cause == "It retries the same step."
     assert all(
-        fleet.metric("queenright_llm_fallbacks_total", role=role, reason=reason) == 0
+        fleet.get_metric("queenright_llm_fallbacks_total", role=role, reason=reason) == 0
         for role in ("judge", "queen")
         for reason in ("error", "invalid", "timeout", "budget")
     )

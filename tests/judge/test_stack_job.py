@@ -1,4 +1,4 @@
-"""The job's looks one after another, on a Prometheus that answers what a test says."""
+"""Consecutive checks of the job, with a Prometheus whose answers the test sets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from queenright.judge.stack.http import StackAddress, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS
 from queenright.judge.stack_job import CheckResult, StackJudge
-from tests.judge.stack_parts import serving, vector
-from tests.judge.test_stack_workers import Rows, row, which
+from tests.judge.stack_parts import serve_answers, vector
+from tests.judge.test_stack_workers import Rows, query_name, row
 
 SETTINGS = HealthSettings()
 TARGET = {"job": "workers", "instance": "host:9464"}
@@ -30,55 +30,55 @@ def up(value: float, **labels: str) -> tuple[dict[str, str], float]:
 
 
 class Stack:
-    """A Prometheus: what it answers to each question, and what time it is."""
+    """A Prometheus with given rows per query, and a clock."""
 
     def __init__(self, storage: Path) -> None:
         self.now = 1_800_000_000.0
         self.storage = storage
-        self.told: dict[str, Rows] = {}
+        self.rows: dict[str, Rows] = {}
         self.url = ""
 
     def answer(self, path: str, params: dict[str, str]) -> tuple[int, Any]:
         if params["query"] == "time()":
             data = {"resultType": "scalar", "result": [self.now, str(self.now)]}
             return 200, {"status": "success", "data": data}
-        question = which(params["query"])
-        rows = self.told.get(question, [])
-        if question == "still":
+        name = query_name(params["query"])
+        rows = self.rows.get(name, [])
+        if name == "still":
             [instances] = re.findall(r'instance=~"([^"]*)"', params["query"])
-            rows = [one for one in rows if re.fullmatch(instances.replace("\\\\", "\\"), one[0]["instance"])]
+            rows = [row for row in rows if re.fullmatch(instances.replace("\\\\", "\\"), row[0]["instance"])]
         return 200, vector(*rows)
 
-    def is_stuck(self, **labels: str) -> None:
+    def show_stuck_worker(self, **labels: str) -> None:
         here = [
             row("last_activity_timestamp_seconds", self.now - 30, **labels),
             row("steps_since_accept", 25, **labels),
         ]
-        self.told = {
+        self.rows = {
             "here": here,
             "before": [row("last_activity_timestamp_seconds", self.now - 200, **labels)],
             "still": [*here, up(1, **labels)],
         }
 
-    def is_well(self) -> None:
-        self.is_stuck()
-        self.told["here"][1] = row("steps_since_accept", 0)
+    def show_healthy_worker(self) -> None:
+        self.show_stuck_worker()
+        self.rows["here"][1] = row("steps_since_accept", 0)
 
-    def says(self, *still: tuple[dict[str, str], float]) -> None:
-        """Nothing of any worker; of targets, and outside the selector, only this."""
-        self.told = {"still": list(still)}
+    def show_only(self, *still: tuple[dict[str, str], float]) -> None:
+        """Return no rows for workers, and these rows for targets and outside the selector."""
+        self.rows = {"still": list(still)}
 
-    def judge(self, **more: Any) -> StackJudge:
-        given: dict[str, Any] = {
+    def make_judge(self, **more: Any) -> StackJudge:
+        arguments: dict[str, Any] = {
             "tempo": None, "settings": SETTINGS, "judge": JudgeSettings(), "storage": self.storage, **more,
         }  # fmt: skip
         prometheus = Prometheus(StackAddress.parse(self.url))
-        return StackJudge(prometheus=prometheus, monotonic=lambda: self.now, **given)
+        return StackJudge(prometheus=prometheus, monotonic=lambda: self.now, **arguments)
 
-    async def look(self, after: float = 120.0, **more: Any) -> CheckResult:
-        """CheckResult as ``once`` does: with nothing in memory."""
+    async def check(self, after: float = 120.0, **more: Any) -> CheckResult:
+        """Run a check like ``queenright judge once``, without state in memory."""
         self.now += after
-        judge = self.judge(**more)
+        judge = self.make_judge(**more)
         await judge.open()
         try:
             return await judge.check()
@@ -88,18 +88,18 @@ class Stack:
 
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    made = Stack(tmp_path)
-    async with serving(made.answer) as (_, made.url):
-        yield made
+    prometheus_stack = Stack(tmp_path)
+    async with serve_answers(prometheus_stack.answer) as (_, prometheus_stack.url):
+        yield prometheus_stack
 
 
 async def test_empty_answer_closes_no_ticket(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.says()
-    empty = await stack.look()
-    stack.is_stuck()
-    back = await stack.look()
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_only()
+    empty = await stack.check()
+    stack.show_stuck_worker()
+    back = await stack.check()
 
     assert (ticket.severity, ticket.status) == (Severity.CRITICAL, TicketStatus.INTERVENING)
     assert empty.workers == ()
@@ -110,47 +110,47 @@ async def test_empty_answer_closes_no_ticket(stack: Stack) -> None:
     assert back.missing == {}
 
 
-async def test_worker_with_a_ticket_is_not_new_after_a_prometheus_gap(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.is_stuck()
-    del stack.told["before"]
-    after_gap = await stack.look()
-    stack.is_stuck()
-    stack.told["started"] = [(TARGET, stack.now + 110)]
-    new_process = await stack.look()
+async def test_worker_with_a_ticket_is_not_new_after_a_gap_in_prometheus(stack: Stack) -> None:
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_stuck_worker()
+    del stack.rows["before"]
+    after_gap = await stack.check()
+    stack.show_stuck_worker()
+    stack.rows["started"] = [(TARGET, stack.now + 110)]
+    new_process = await stack.check()
 
     assert [(t.ticket_id, t.condition_cleared_at) for t in after_gap.tickets] == [(ticket.ticket_id, None)]
     assert [t.condition_cleared_at for t in new_process.tickets] == [stack.now]
 
 
-async def test_ticket_of_a_worker_with_a_down_target_stays(stack: Stack) -> None:
-    """That it is silent since is no recovery."""
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    gone = [row("last_activity_timestamp_seconds", stack.now + 10), row("steps_since_accept", 0)]
-    stack.told = {"gone": gone, "up": [row("up", 0, "")]}
-    looks = [await stack.look() for _ in range(8)]
+async def test_ticket_of_a_worker_with_a_down_target_stays_open(stack: Stack) -> None:
+    """A worker that became silent has not recovered."""
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    last_rows = [row("last_activity_timestamp_seconds", stack.now + 10), row("steps_since_accept", 0)]
+    stack.rows = {"gone": last_rows, "up": [row("up", 0, "")]}
+    checks = [await stack.check() for _ in range(8)]
 
-    assert [[t.ticket_id for t in look.tickets] for look in looks] == [[ticket.ticket_id]] * 8
-    assert [list(look.missing) for look in looks] == [[ticket.ticket_id]] * 8
-    assert {look.down for look in looks} == {1}
+    assert [[t.ticket_id for t in check.tickets] for check in checks] == [[ticket.ticket_id]] * 8
+    assert [list(check.missing) for check in checks] == [[ticket.ticket_id]] * 8
+    assert {check.down for check in checks} == {1}
 
 
 async def test_worker_without_series_on_an_up_target_has_ended(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.says(up(1))
-    ended = await stack.look()
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_only(up(1))
+    check = await stack.check()
 
-    assert [(t.ticket_id, t.status) for t in ended.closed_tickets] == [
+    assert [(t.ticket_id, t.status) for t in check.closed_tickets] == [
         (ticket.ticket_id, TicketStatus.WORKER_GONE)
     ]
-    assert ended.missing == {}
+    assert check.missing == {}
 
 
 @pytest.mark.parametrize(
-    ("still", "why"),
+    ("rows", "reason"),
     [
         ((), "Prometheus has no target of this name"),
         ((up(0),), "its target is down"),
@@ -161,56 +161,56 @@ async def test_worker_without_series_on_an_up_target_has_ended(stack: Stack) -> 
         ((up(float("nan")),), "Prometheus has no target of this name"),
     ],
 )
-async def test_unconfirmed_recovery_keeps_the_ticket_and_is_reported_after_ten_minutes(
-    stack: Stack, still: Any, why: str
+async def test_ticket_of_a_missing_worker_stays_open_and_is_reported_after_ten_minutes(
+    stack: Stack, rows: Any, reason: str
 ) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
     since = stack.now + 120
-    stack.says(*still)
-    first = await stack.look()
-    later = await stack.look(REPORT_AFTER_SECONDS)
+    stack.show_only(*rows)
+    first = await stack.check()
+    second = await stack.check(REPORT_AFTER_SECONDS)
 
-    for check in (first, later):
+    for check in (first, second):
         assert [t.ticket_id for t in check.tickets] == [ticket.ticket_id]
         assert check.closed_tickets == ()
-        unseen = check.missing[ticket.ticket_id]
-        assert unseen.since == since
-        assert why in unseen.why
+        worker = check.missing[ticket.ticket_id]
+        assert worker.since == since
+        assert reason in worker.why
     assert not first.missing[ticket.ticket_id].is_overdue(first.at)
-    assert later.missing[ticket.ticket_id].is_overdue(later.at)
+    assert second.missing[ticket.ticket_id].is_overdue(second.at)
 
 
-async def test_one_scraping_replica_is_enough(stack: Stack) -> None:
-    stack.is_stuck()
-    await stack.look(0)
-    stack.says(up(1, replica="b"), up(0, replica="a"))
+async def test_one_target_that_is_up_is_enough(stack: Stack) -> None:
+    stack.show_stuck_worker()
+    await stack.check(0)
+    stack.show_only(up(1, replica="b"), up(0, replica="a"))
 
-    assert [t.status for t in (await stack.look()).closed_tickets] == [TicketStatus.WORKER_GONE]
+    assert [t.status for t in (await stack.check()).closed_tickets] == [TicketStatus.WORKER_GONE]
 
 
 async def test_operator_can_mark_a_target_as_removed(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.says()
-    other = await stack.look(removed_targets=("workers/other:9464",))
-    result = await stack.look(removed_targets=("workers/host:9464",))
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_only()
+    unrelated = await stack.check(removed_targets=("workers/other:9464",))
+    matching = await stack.check(removed_targets=("workers/host:9464",))
 
-    assert [t.ticket_id for t in other.tickets] == [ticket.ticket_id]
-    assert [(t.ticket_id, t.status) for t in result.closed_tickets] == [
+    assert [t.ticket_id for t in unrelated.tickets] == [ticket.ticket_id]
+    assert [(t.ticket_id, t.status) for t in matching.closed_tickets] == [
         (ticket.ticket_id, TicketStatus.WORKER_GONE)
     ]
 
 
-async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.is_well()
-    cleared = await stack.look()
-    stack.says()
-    empty = await stack.look(SETTINGS.tickets.hold_seconds + 60)
-    stack.is_well()
-    back = await stack.look()
+async def test_recovery_counts_only_while_it_is_observed(stack: Stack) -> None:
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_healthy_worker()
+    cleared = await stack.check()
+    stack.show_only()
+    empty = await stack.check(SETTINGS.tickets.hold_seconds + 60)
+    stack.show_healthy_worker()
+    back = await stack.check()
 
     assert cleared.closed_tickets == ()
     assert [t.ticket_id for t in empty.tickets] == [ticket.ticket_id]
@@ -220,52 +220,52 @@ async def test_recovery_holds_only_while_observed(stack: Stack) -> None:
     ]
 
 
-async def test_selector_chooses_among_equal_names(stack: Stack) -> None:
+async def test_selector_distinguishes_workers_of_the_same_name(stack: Stack) -> None:
     queries = []
 
     def answer(path: str, params: dict[str, str]) -> tuple[int, Any]:
         queries.append(params["query"])
         return stack.answer(path, params)
 
-    async with serving(answer) as (_, stack.url):
-        stack.is_stuck(region="eu")
-        await stack.look(0, selector='{region="eu",agent=~"re.*"}')
-        stack.says(up(1, region="eu"))
-        await stack.look(selector='{region="eu",agent=~"re.*"}')
+    async with serve_answers(answer) as (_, stack.url):
+        stack.show_stuck_worker(region="eu")
+        await stack.check(0, selector='{region="eu",agent=~"re.*"}')
+        stack.show_only(up(1, region="eu"))
+        await stack.check(selector='{region="eu",agent=~"re.*"}')
 
     assert queries[-1].endswith('instance=~"host:9464",region=~"eu|",agent=~".*"}'), queries[-1]
 
 
-# -- answers that are not as they should be -------------------------------------------------------
+# -- invalid answers ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e300])
 async def test_non_numeric_sample_is_skipped_counted_and_logged_once(
     stack: Stack, value: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stack.is_stuck()
-    stack.told |= {
+    stack.show_stuck_worker()
+    stack.rows |= {
         "totals": [row("steps_total", value, verdict="RETRY"), row("tool_calls_total", value, tool="x")],
         "calls": [row("tool_calls_total", value, tool="x", outcome="ok")],
         "started": [(TARGET, value)],
     }
-    stack.told["here"].append(row("last_progress_timestamp_seconds", value))
-    judge = stack.judge()
+    stack.rows["here"].append(row("last_progress_timestamp_seconds", value))
+    judge = stack.make_judge()
     await judge.open()
     first, second = await judge.check(), await judge.check()
     await judge.close()
 
     assert [t.kind for t in second.tickets] == [FindingKind.RETRY_STORM]
     assert (first.skipped_samples, second.skipped_samples) == (5, 5)
-    assert len([r for r in caplog.records if "skipping samples" in r.message]) == 4, "one for each metric"
+    assert len([r for r in caplog.records if "skipping samples" in r.message]) == 4, "one per metric"
 
 
 async def test_unknown_metric_is_skipped(stack: Stack, caplog: pytest.LogCaptureFixture) -> None:
-    stack.is_stuck()
-    stack.told["totals"] = [row("custom", 3.0), ({"agent": "researcher"}, 1.0)]
-    stack.told["here"].append(row("custom", 3.0))
+    stack.show_stuck_worker()
+    stack.rows["totals"] = [row("custom", 3.0), ({"agent": "researcher"}, 1.0)]
+    stack.rows["here"].append(row("custom", 3.0))
     with caplog.at_level(logging.WARNING):
-        check = await stack.look(0)
+        check = await stack.check(0)
 
     assert [t.kind for t in check.tickets] == [FindingKind.RETRY_STORM]
     assert check.skipped_samples == 3
@@ -273,55 +273,61 @@ async def test_unknown_metric_is_skipped(stack: Stack, caplog: pytest.LogCapture
 
 
 async def test_nan_closes_no_ticket(stack: Stack) -> None:
-    stack.is_stuck()
-    [ticket] = (await stack.look(0)).tickets
-    stack.is_stuck()
-    stack.told["here"][1] = row("steps_since_accept", float("nan"))
-    doubtful = await stack.look()
+    stack.show_stuck_worker()
+    [ticket] = (await stack.check(0)).tickets
+    stack.show_stuck_worker()
+    stack.rows["here"][1] = row("steps_since_accept", float("nan"))
+    check = await stack.check()
 
-    assert [(t.ticket_id, t.condition_cleared_at) for t in doubtful.tickets] == [(ticket.ticket_id, None)]
-    assert "is not a number" in doubtful.missing[ticket.ticket_id].why
+    assert [(t.ticket_id, t.condition_cleared_at) for t in check.tickets] == [(ticket.ticket_id, None)]
+    assert "is not a number" in check.missing[ticket.ticket_id].why
 
 
 @pytest.mark.parametrize("time", ["NaN", "+Inf", "1e400"])
 async def test_invalid_time_is_an_invalid_answer(stack: Stack, time: str) -> None:
     data = {"resultType": "scalar", "result": [1, time]}
-    async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
+    async with serve_answers(lambda path, params: (200, {"status": "success", "data": data})) as (
+        _,
+        stack.url,
+    ):
         with pytest.raises(StackUnavailableError, match="its time"):
-            await stack.look()
+            await stack.check()
 
 
 @pytest.mark.parametrize(
     "result", [["x"], [{"metric": {"a": 1}, "value": [1, 10**400]}], [{"metric": [], "value": [1, "1"]}], {}]
 )
 @pytest.mark.parametrize("kind", ["vector", "matrix", "scalar"])
-async def test_answer_of_another_shape_is_invalid(stack: Stack, kind: str, result: Any) -> None:
+async def test_answer_of_another_type_is_invalid(stack: Stack, kind: str, result: Any) -> None:
     data = {"resultType": kind, "result": result}
-    async with serving(lambda path, params: (200, {"status": "success", "data": data})) as (_, stack.url):
+    async with serve_answers(lambda path, params: (200, {"status": "success", "data": data})) as (
+        _,
+        stack.url,
+    ):
         with pytest.raises(StackUnavailableError):
-            await stack.look()
+            await stack.check()
 
 
 async def test_partial_answer_is_invalid(stack: Stack) -> None:
-    stack.is_stuck()
+    stack.show_stuck_worker()
 
-    def partial(path: str, params: dict[str, str]) -> tuple[int, Any]:
+    def answer_partially(path: str, params: dict[str, str]) -> tuple[int, Any]:
         status, answer = stack.answer(path, params)
         return status, answer | {"isPartial": params["query"].startswith("{")}
 
-    async with serving(partial) as (_, stack.url):
+    async with serve_answers(answer_partially) as (_, stack.url):
         with pytest.raises(StackUnavailableError, match="partial"):
-            await stack.look()
+            await stack.check()
 
 
-# -- who is new -----------------------------------------------------------------------------------
+# -- new workers ----------------------------------------------------------------------------------
 
 
 async def test_known_worker_without_a_start_time_has_no_grace(stack: Stack) -> None:
-    stack.is_stuck()
-    stack.told["here"][0] = row("last_activity_timestamp_seconds", stack.now - 5)
+    stack.show_stuck_worker()
+    stack.rows["here"][0] = row("last_activity_timestamp_seconds", stack.now - 5)
 
-    [ticket] = (await stack.look(0)).tickets
+    [ticket] = (await stack.check(0)).tickets
 
     assert ticket.kind is FindingKind.RETRY_STORM
 
@@ -330,15 +336,15 @@ async def test_fifteen_minutes_of_calls_without_progress_are_zero_progress_witho
     stack: Stack,
 ) -> None:
     activity = row("last_activity_timestamp_seconds", stack.now - 5)
-    stack.told = {
+    stack.rows = {
         "here": [activity],
         "before": [activity],
         "long_before": [activity],
         "calls": [row("tool_calls_total", 20, tool="search", outcome="ok")],
     }
-    check = await stack.look(0)
-    del stack.told["long_before"]
-    shorter = await stack.look(0, storage=stack.storage / "other")
+    check = await stack.check(0)
+    del stack.rows["long_before"]
+    shorter = await stack.check(0, storage=stack.storage / "other")
 
     assert [t.kind for t in check.tickets] == [FindingKind.ZERO_PROGRESS]
     assert shorter.tickets == ()

@@ -12,8 +12,8 @@ from queenright.health.monitoring.worker_summary import summarise
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy
-from queenright.judge.stack.reading import ended_health, events_of, health_of
-from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
+from queenright.judge.stack.reading import build_events, build_health, ended_health
+from queenright.judge.stack.traces import TraceSpan, read_otlp, to_hexadecimal
 from queenright.judge.stack.workers import Sighting
 from queenright.runtime.events import EventType
 from tests.judge.stack_parts import loop_trace, otlp_span, tempo_trace
@@ -22,8 +22,8 @@ NOW = 1_800_000_000.0
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def seen(**changes: Any) -> Sighting:
-    """An agent that has been at work for an hour, and did and learnt something ten seconds ago."""
+def make_sighting(**changes: Any) -> Sighting:
+    """Return an agent that has worked for an hour, with activity and progress ten seconds ago."""
     sighting = Sighting(
         "researcher",
         "workers/host:9464",
@@ -38,16 +38,18 @@ def seen(**changes: Any) -> Sighting:
     return replace(sighting, **changes)
 
 
-def read(sighting: Sighting, **more: Any) -> WorkerHealth:
-    return health_of(sighting, HealthSettings(), NOW, **more)
+def read_health(sighting: Sighting, **more: Any) -> WorkerHealth:
+    return build_health(sighting, HealthSettings(), NOW, **more)
 
 
-def found(sighting: Sighting, **more: Any) -> dict[FindingKind, Severity]:
-    return {finding.kind: finding.severity for finding in read(sighting, **more).findings if finding.ticket}
+def find_severities(sighting: Sighting, **more: Any) -> dict[FindingKind, Severity]:
+    return {
+        finding.kind: finding.severity for finding in read_health(sighting, **more).findings if finding.ticket
+    }
 
 
 def test_progressing_worker_is_healthy() -> None:
-    health = read(seen())
+    health = read_health(make_sighting())
 
     assert health.state is HealthState.HEALTHY
     assert health.findings == ()
@@ -64,7 +66,7 @@ def test_progressing_worker_is_healthy() -> None:
     ],
 )
 def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: str) -> None:
-    severity = found(seen(**changes)).get(FindingKind.RETRY_STORM)
+    severity = find_severities(make_sighting(**changes)).get(FindingKind.RETRY_STORM)
 
     assert severity == (Severity(expected) if expected else None)
 
@@ -79,10 +81,10 @@ def test_bad_steps_are_judged_by_the_bands(changes: dict[str, Any], expected: st
         ),
     ],
 )
-def test_new_results_are_stated_only_when_known(changes: dict[str, Any], expected: str) -> None:
+def test_repeats_are_stated_only_if_known(changes: dict[str, Any], expected: str) -> None:
     [evidence] = [
         finding.evidence
-        for finding in read(seen(bad_steps=160, **changes)).findings
+        for finding in read_health(make_sighting(bad_steps=160, **changes)).findings
         if finding.kind is FindingKind.RETRY_STORM
     ]
 
@@ -95,65 +97,63 @@ def test_new_results_are_stated_only_when_known(changes: dict[str, Any], expecte
         ({"last_activity": NOW - 899}, False),
         ({"last_activity": NOW - 900}, True),
         ({"last_activity": NOW - 900, "waiting": WaitingReason.USER_INPUT}, False),
-        # A process that is gone is silent, whether it ended or died: its last word counts.
+        # For a process that is down, the time before its last heartbeat counts.
         ({"last_activity": NOW - 900, "last_heartbeat": NOW - 890, "is_down": True}, False),
         ({"last_activity": NOW - 1800, "last_heartbeat": NOW - 890, "is_down": True}, True),
-        # The worker itself saw a stall, and said in what: then the phase is known.
+        # The worker reported the phase in which it stalled.
         ({"last_activity": NOW - 240, "stalled_in": "llm"}, True),
         ({"last_activity": NOW - 240, "stalled_in": "idle"}, True),
         ({"last_activity": NOW - 599, "stalled_in": "tool"}, False),
         ({"last_activity": NOW - 239, "stalled_in": "llm"}, False),
     ],
 )
-def test_silence_beyond_the_clock_of_its_known_phase_is_a_stall(
-    changes: dict[str, Any], is_stalled: bool
-) -> None:
-    severity = found(seen(**changes)).get(FindingKind.STALL)
+def test_silence_beyond_the_limit_of_its_phase_is_a_stall(changes: dict[str, Any], is_stalled: bool) -> None:
+    severity = find_severities(make_sighting(**changes)).get(FindingKind.STALL)
 
     assert severity is (Severity.CRITICAL if is_stalled else None)
 
 
 def test_fifteen_minutes_of_calls_without_new_results_are_zero_progress() -> None:
-    busy = seen(last_progress=NOW - 901, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
+    sighting = make_sighting(last_progress=NOW - 901, recent_calls={"search": (6.4, 0.0), "read": (3.2, 0.0)})
 
-    assert found(busy) == {FindingKind.ZERO_PROGRESS: Severity.HIGH}
-    assert found(replace(busy, last_progress=NOW - 899)) == {}
-    assert found(replace(busy, recent_calls={"search": (3.9, 0.0)})) == {}
+    assert find_severities(sighting) == {FindingKind.ZERO_PROGRESS: Severity.HIGH}
+    assert find_severities(replace(sighting, last_progress=NOW - 899)) == {}
+    assert find_severities(replace(sighting, recent_calls={"search": (3.9, 0.0)})) == {}
 
 
-def test_share_of_failed_calls_is_shown_and_no_ticket() -> None:
-    health = read(seen(recent_calls={"search": (10.0, 6.0)}))
+def test_share_of_failed_calls_is_a_finding_without_a_ticket() -> None:
+    health = read_health(make_sighting(recent_calls={"search": (10.0, 6.0)}))
 
     assert [(f.kind, f.ticket) for f in health.findings] == [(FindingKind.ERROR_RATE, False)]
     assert "search 10 (6 failed)" in health.vitals.evidence
 
 
 def test_missing_heartbeat_is_found_only_after_earlier_heartbeats() -> None:
-    silent = seen(last_heartbeat=NOW - 600, last_activity=NOW - 600, waiting=None)
+    sighting = make_sighting(last_heartbeat=NOW - 600, last_activity=NOW - 600, waiting=None)
 
-    assert FindingKind.HEARTBEAT_MISSING in found(silent)
-    assert FindingKind.HEARTBEAT_MISSING not in found(replace(silent, last_heartbeat=None))
+    assert FindingKind.HEARTBEAT_MISSING in find_severities(sighting)
+    assert FindingKind.HEARTBEAT_MISSING not in find_severities(replace(sighting, last_heartbeat=None))
 
 
 def test_new_process_has_its_start_grace() -> None:
-    bad = seen(bad_steps=30)
+    sighting = make_sighting(bad_steps=30)
 
-    assert found(replace(bad, process_started=NOW - 60)) == {}
-    assert found(replace(bad, process_started=None, is_in_grace=True)) == {}
-    assert found(replace(bad, process_started=NOW - 121)) != {}
+    assert find_severities(replace(sighting, process_started=NOW - 60)) == {}
+    assert find_severities(replace(sighting, process_started=None, is_in_grace=True)) == {}
+    assert find_severities(replace(sighting, process_started=NOW - 121)) != {}
 
 
 def test_known_worker_without_a_start_time_is_past_its_grace() -> None:
-    just_now = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
-    bad = seen(bad_steps=30, process_started=None, last_progress=None, **just_now)
+    recent = dict.fromkeys(("last_heartbeat", "last_activity"), NOW - 5)
+    sighting = make_sighting(bad_steps=30, process_started=None, last_progress=None, **recent)
 
-    assert found(bad) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
-    assert found(replace(bad, is_down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
-    assert found(replace(bad, is_in_grace=True)) == {}
+    assert find_severities(sighting) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
+    assert find_severities(replace(sighting, is_down=True)) == {FindingKind.RETRY_STORM: Severity.CRITICAL}
+    assert find_severities(replace(sighting, is_in_grace=True)) == {}
 
 
 def test_values_unknown_to_metrics_are_null() -> None:
-    summary = summarise(read(seen(bad_steps=15)), NOW)
+    summary = summarise(read_health(make_sighting(bad_steps=15)), NOW)
 
     unknown = {key for key, value in summary.items() if value is None}
     assert unknown >= {"node_id", "recent_verdicts", "incarnation_id", "tool", "open_breakers"}
@@ -164,7 +164,7 @@ def test_values_unknown_to_metrics_are_null() -> None:
 
 
 def test_rules_write_a_ticket_from_a_summary_with_nulls() -> None:
-    summary = summarise(read(seen(bad_steps=15)), NOW)
+    summary = summarise(read_health(make_sighting(bad_steps=15)), NOW)
 
     draft = ticket_policy.draft_ticket(summary)
 
@@ -180,10 +180,10 @@ def test_worker_without_metrics_has_ended() -> None:
     assert health.findings == ()
 
 
-def test_clocks_ahead_are_tolerated() -> None:
-    ahead = seen(last_activity=NOW + 500, last_progress=NOW + 500, last_heartbeat=NOW + 500)
+def test_times_in_the_future_are_tolerated() -> None:
+    sighting = make_sighting(last_activity=NOW + 500, last_progress=NOW + 500, last_heartbeat=NOW + 500)
 
-    assert read(ahead).state is HealthState.HEALTHY
+    assert read_health(sighting).state is HealthState.HEALTHY
 
 
 @given(
@@ -194,7 +194,7 @@ def test_clocks_ahead_are_tolerated() -> None:
     phase=st.sampled_from(["", "idle", "llm", "tool", "unknown", "rubbish"]),
     waiting=st.none() | st.sampled_from(list(WaitingReason)),
 )
-def test_any_metrics_can_be_read(
+def test_any_metrics_are_accepted(
     times: list[float | None],
     bad: int,
     calls: float,
@@ -203,7 +203,7 @@ def test_any_metrics_can_be_read(
     waiting: WaitingReason | None,
 ) -> None:
     names = ("process_started", "last_heartbeat", "last_activity", "last_progress", "last_checkpoint")
-    sighting = seen(
+    sighting = make_sighting(
         **dict(zip(names, times, strict=True)),
         bad_steps=bad,
         recent_calls={"t": (calls, calls * share)},
@@ -211,10 +211,10 @@ def test_any_metrics_can_be_read(
         waiting=waiting,
     )
 
-    health = read(sighting)
+    health = read_health(sighting)
 
     assert summarise(health, NOW)["state"] == health.state.value
-    if waiting is not None:
+    if waiting not in (None, WaitingReason.HELD):
         assert FindingKind.STALL not in {finding.kind for finding in health.findings}
 
 
@@ -222,12 +222,12 @@ def test_any_metrics_can_be_read(
 
 
 def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
-    suspect = seen(bad_steps=6)
+    sighting = make_sighting(bad_steps=6)
     spans = read_otlp(loop_trace("researcher", begin=NOW - 30, calls=11))
 
-    health = read(suspect, spans=spans, trace_id=TRACE)
+    health = read_health(sighting, spans=spans, trace_id=TRACE)
 
-    assert found(suspect) == {}
+    assert find_severities(sighting) == {}
     assert {f.kind: f.severity for f in health.findings}[FindingKind.DOOM_LOOP] is Severity.HIGH
     summary = summarise(health, NOW)
     assert summary["node_id"] == "search_node"
@@ -238,53 +238,53 @@ def test_loop_invisible_in_metrics_is_found_in_the_trace() -> None:
 def test_trace_of_an_earlier_session_is_ignored() -> None:
     spans = read_otlp(loop_trace("researcher", begin=NOW - 900, calls=11))
 
-    assert found(seen(bad_steps=6), spans=spans, trace_id=TRACE) == {}
+    assert find_severities(make_sighting(bad_steps=6), spans=spans, trace_id=TRACE) == {}
 
 
 def test_spans_of_another_agent_in_the_trace_are_ignored() -> None:
     spans = read_otlp(loop_trace("somebody_else", begin=NOW - 30, calls=11))
 
-    assert events_of(spans, "researcher") == []
+    assert build_events(spans, "researcher") == []
 
 
-def test_parallel_calls_are_one_turn_and_sequential_ones_are_not() -> None:
+def test_parallel_calls_are_one_turn_and_sequential_calls_are_not() -> None:
     tool = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
     chat = {"gen_ai.operation.name": "chat"}
 
-    def turns(*spans: dict[str, Any]) -> list[Any]:
-        events = events_of(read_otlp(tempo_trace(*spans)), "researcher")
+    def find_turns(*spans: dict[str, Any]) -> list[Any]:
+        events = build_events(read_otlp(tempo_trace(*spans)), "researcher")
         return [event.data["turn"] for event in events if event.type is EventType.TOOL_CALL_COMPLETED]
 
-    parallel = turns(
+    parallel = find_turns(
         otlp_span("execute_tool search", 1, 3, span_id="1" * 16, **tool),
         otlp_span("execute_tool search", 2, 4, span_id="2" * 16, **tool),
     )
-    after = turns(
+    sequential = find_turns(
         otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
         otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
     )
-    answered = turns(
+    after_model_call = find_turns(
         otlp_span("chat m", 0, 1, span_id="c" * 16, **chat),
         otlp_span("execute_tool search", 1, 2, span_id="1" * 16, **tool),
         otlp_span("execute_tool search", 3, 4, span_id="2" * 16, **tool),
     )
 
     assert len(set(parallel)) == 1
-    assert len(set(after)) == 2
-    assert set(answered) == {"c" * 16}
+    assert len(set(sequential)) == 2
+    assert set(after_model_call) == {"c" * 16}
 
 
-def test_both_of_tempos_trace_apis_and_both_writings_of_ids_are_read() -> None:
-    one = loop_trace("researcher", begin=NOW, calls=1)
-    two = {"trace": {"resourceSpans": one["batches"]}}
+def test_both_trace_apis_of_tempo_and_both_encodings_of_ids_are_read() -> None:
+    batches = loop_trace("researcher", begin=NOW, calls=1)
+    resource_spans = {"trace": {"resourceSpans": batches["batches"]}}
 
-    assert read_otlp(one) == read_otlp(two)
-    assert [span.span_id for span in read_otlp(one)] == [f"{1000:016x}", f"{1:016x}"]
-    assert hexadecimal("B7AD6B7169203331") == "b7ad6b7169203331"
-    assert hexadecimal("t61rcWkgMzE=") == "b7ad6b7169203331"
+    assert read_otlp(batches) == read_otlp(resource_spans)
+    assert [span.span_id for span in read_otlp(batches)] == [f"{1000:016x}", f"{1:016x}"]
+    assert to_hexadecimal("B7AD6B7169203331") == "b7ad6b7169203331"
+    assert to_hexadecimal("t61rcWkgMzE=") == "b7ad6b7169203331"
 
 
-def test_failed_span_has_its_error() -> None:
+def test_failed_span_has_its_error_message() -> None:
     trace = tempo_trace(otlp_span("execute_tool search", 1, 2, error="no such host"))
 
     [span] = read_otlp(trace)

@@ -27,7 +27,7 @@ from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.tooling.tools import Tool, ToolResult
 from tests.judge.conftest import FakeTime
-from tests.judge.stack_parts import loop_trace, matrix, serving, vector
+from tests.judge.stack_parts import loop_trace, matrix, serve_answers, vector
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 UP = vector(({"__name__": "up", "job": "queenright"}, 1.0))
@@ -38,25 +38,25 @@ async def ask(tool: Tool, **arguments: Any) -> ToolResult:
 
 
 class Clients:
-    """Makes clients of the APIs, and closes them at the end."""
+    """Creates clients of the APIs, and closes them at the end."""
 
     def __init__(self) -> None:
-        self._made: list[Prometheus | Tempo] = []
+        self._clients: list[Prometheus | Tempo] = []
 
     def prometheus(self, address: StackAddress | str, *, timeout: float = 10.0) -> Prometheus:
-        made = Prometheus(_address(address), timeout=timeout)
-        self._made.append(made)
-        return made
+        client = Prometheus(_address(address), timeout=timeout)
+        self._clients.append(client)
+        return client
 
     def __call__(self, url: str, *, timeout: float = 10.0) -> dict[str, Tool]:
         tempo = Tempo(_address(url), timeout=timeout)
-        self._made.append(tempo)
+        self._clients.append(tempo)
         prometheus = self.prometheus(url, timeout=timeout)
         tools = stack_tools(prometheus=prometheus, traces=tempo, clock=FakeTime())
         return {tool.name: tool for tool in tools}
 
     async def aclose(self) -> None:
-        for client in self._made:
+        for client in self._clients:
             await client.aclose()
 
 
@@ -65,15 +65,15 @@ def _address(address: StackAddress | str) -> StackAddress:
 
 
 @pytest.fixture
-async def tools_of() -> AsyncIterator[Clients]:
+async def clients() -> AsyncIterator[Clients]:
     clients = Clients()
     yield clients
     await clients.aclose()
 
 
-async def test_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (200, UP)) as (server, url):
-        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+async def test_instant_query_is_answered_with_quoted_data(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (200, UP)) as (server, url):
+        result = await ask(clients(url)[QUERY_METRICS], promql="up")
 
     assert not result.failed
     assert unquote("metrics", result.content) == {
@@ -85,100 +85,100 @@ async def test_query_of_now_is_answered_as_quoted_data(tools_of: Clients) -> Non
             }
         ],
     }
-    assert server.asked == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
+    assert server.requests == [("/api/v1/query", {"query": "up", "timeout": "10s", "time": "1800000000.000"})]
 
 
-async def test_range_query_has_at_most_sixty_points(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (200, matrix())) as (server, url):
-        tool = tools_of(url)[QUERY_METRICS]
+async def test_range_query_has_at_most_sixty_points(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (200, matrix())) as (server, url):
+        tool = clients(url)[QUERY_METRICS]
         await ask(tool, promql="up", range_minutes=1440, step_seconds=1)
         await ask(tool, promql="up", range_minutes=10, step_seconds=300)
 
-    (path, day), (_, minutes) = server.asked
+    (path, day), (_, minutes) = server.requests
     assert path == "/api/v1/query_range"
     assert float(day["end"]) - float(day["start"]) == 86_400
     assert 86_400 / float(day["step"]) + 1 <= 60
     assert minutes["step"] == "300"
 
 
-async def test_queries_reach_back_at_most_a_day(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (200, UP)) as (server, url):
-        tool = tools_of(url)[QUERY_METRICS]
+async def test_queries_reach_back_at_most_a_day(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (200, UP)) as (server, url):
+        tool = clients(url)[QUERY_METRICS]
         too_far = await ask(tool, promql="up", range_minutes=1441)
-        hidden = await ask(tool, promql="rate(x[30d])")
-        together = await ask(tool, promql="rate(x[1h])", range_minutes=1440)
+        range_too_long = await ask(tool, promql="rate(x[30d])")
+        sum_too_long = await ask(tool, promql="rate(x[1h])", range_minutes=1440)
 
     assert too_far.failed
     assert "range_minutes" in too_far.content
-    assert "720 h" in hidden.content
-    assert "24 h" in hidden.content
-    assert "25 h" in together.content
-    assert server.asked == []
+    assert "720 h" in range_too_long.content
+    assert "24 h" in range_too_long.content
+    assert "25 h" in sum_too_long.content
+    assert server.requests == []
 
 
-async def test_prometheus_error_is_returned_to_the_model(tools_of: Clients) -> None:
-    fault = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
-    async with serving(lambda path, params: (400, fault)) as (_, url):
-        result = await ask(tools_of(url)[QUERY_METRICS], promql="up -")
+async def test_prometheus_error_is_returned_to_the_model(clients: Clients) -> None:
+    error = {"status": "error", "errorType": "bad_data", "error": "1:4: parse error: unexpected <op:->"}
+    async with serve_answers(lambda path, params: (400, error)) as (_, url):
+        result = await ask(clients(url)[QUERY_METRICS], promql="up -")
 
     assert result.failed
     assert "400 1:4: parse error" in result.content
 
 
 @pytest.mark.parametrize("answer", [b"<html>", b"[1]", b'{"status": "success"}', b'{"status": "success", '])
-async def test_invalid_answer_is_reported_as_an_error(tools_of: Clients, answer: bytes) -> None:
-    async with serving(lambda path, params: (200, answer)) as (_, url):
+async def test_invalid_answer_is_reported_as_an_error(clients: Clients, answer: bytes) -> None:
+    async with serve_answers(lambda path, params: (200, answer)) as (_, url):
         for tool, arguments in ((QUERY_METRICS, {"promql": "up"}), (GET_TRACE, {"trace_id": TRACE})):
-            result = await ask(tools_of(url)[tool], **arguments)
+            result = await ask(clients(url)[tool], **arguments)
             assert result.failed
             assert "error" in result.content
 
 
-async def test_unresponsive_prometheus_times_out(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (200, UP)) as (server, url):
-        server.silent = True
-        result = await ask(tools_of(url, timeout=0.05)[QUERY_METRICS], promql="up")
+async def test_unresponsive_prometheus_times_out(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (200, UP)) as (server, url):
+        server.hangs = True
+        result = await ask(clients(url, timeout=0.05)[QUERY_METRICS], promql="up")
 
     assert result.failed
     assert "0.05 s" in result.content
 
 
-async def test_endless_answer_is_read_up_to_a_limit(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
-        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+async def test_large_answer_is_read_up_to_a_limit(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (200, b" " * (17 << 20))) as (_, url):
+        result = await ask(clients(url)[QUERY_METRICS], promql="up")
 
     assert result.failed
     assert "16 MB" in result.content
 
 
-async def test_login_is_sent_but_never_shown(tools_of: Clients) -> None:
+async def test_credentials_are_sent_but_never_shown(clients: Clients) -> None:
     secret = "hunter2hunter2"
-    async with serving(lambda path, params: (500, {"error": "broken"})) as (server, url):
-        address = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))
+    async with serve_answers(lambda path, params: (500, {"error": "broken"})) as (server, url):
+        with_password = StackAddress.parse(url.replace("http://", f"http://ada:{secret}@"))
         token = StackAddress.parse(url, SecretStr(secret))
-        headers = []
-        for where in (address, token):
-            [tool] = stack_tools(prometheus=tools_of.prometheus(where), clock=FakeTime())
-            headers.append((await ask(tool, promql="up")).content)
-            headers.append(repr(where))
+        texts = []
+        for address in (with_password, token):
+            [tool] = stack_tools(prometheus=clients.prometheus(address), clock=FakeTime())
+            texts.append((await ask(tool, promql="up")).content)
+            texts.append(repr(address))
 
     assert server.authorization[0].startswith("Basic ")
     assert server.authorization[1] == f"Bearer {secret}"
-    assert not any(secret in text for text in headers)
-    assert not any("127.0.0.1" in text for text in headers[::2]), "where it is is none of a model's business"
+    assert not any(secret in text for text in texts)
+    assert not any("127.0.0.1" in text for text in texts[::2]), "the model must not learn the address"
 
 
-async def test_invalid_url_is_refused_without_repeating_it() -> None:
+async def test_error_about_an_invalid_url_does_not_contain_it() -> None:
     for url in ("ftp://ada:hunter2@host", "http://", "http://ada:hunter2@host:port", "http://h?q=hunter2"):
-        with pytest.raises(ValueError, match="http") as refusal:
+        with pytest.raises(ValueError, match="http") as error:
             StackAddress.parse(url)
-        assert "hunter2" not in str(refusal.value)
+        assert "hunter2" not in str(error.value)
 
 
-async def test_secrets_in_labels_and_spans_are_masked(tools_of: Clients) -> None:
+async def test_secrets_in_labels_and_spans_are_masked(clients: Clients) -> None:
     secret = "sk-abcdefghijklmnopqrstuvwx"
-    async with serving(lambda path, params: (200, vector(({"job": f"key {secret}"}, 1.0)))) as (_, url):
-        result = await ask(tools_of(url)[QUERY_METRICS], promql="up")
+    async with serve_answers(lambda path, params: (200, vector(({"job": f"key {secret}"}, 1.0)))) as (_, url):
+        result = await ask(clients(url)[QUERY_METRICS], promql="up")
     span = TraceSpan(
         f"say {secret}", 1.0, 2.0, error=f"refused {secret}", attributes={"gen_ai.tool.name": secret}
     )
@@ -187,10 +187,10 @@ async def test_secrets_in_labels_and_spans_are_masked(tools_of: Clients) -> None
     assert secret not in trace_text(TRACE, [span])
 
 
-async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> None:
+async def test_one_visit_can_make_five_queries(clients: Clients) -> None:
     tracer = TracerProvider().get_tracer("test")
-    async with serving(lambda path, params: (200, UP)) as (server, url):
-        tool = tools_of(url)[QUERY_METRICS]
+    async with serve_answers(lambda path, params: (200, UP)) as (server, url):
+        tool = clients(url)[QUERY_METRICS]
         with tracer.start_as_current_span("judge_check one"):
             first = [await ask(tool, promql="up") for _ in range(6)]
         with tracer.start_as_current_span("judge_check two"):
@@ -199,27 +199,27 @@ async def test_five_look_ups_are_all_that_one_visit_has(tools_of: Clients) -> No
     assert [result.failed for result in first] == [False] * 5 + [True]
     assert "all 5 queries" in first[-1].content
     assert not second.failed
-    assert len(server.asked) == 6
+    assert len(server.requests) == 6
 
 
-async def test_without_traces_five_look_ups_come_back_after_ten_minutes(tools_of: Clients) -> None:
+async def test_five_queries_are_available_again_after_ten_minutes_without_traces(clients: Clients) -> None:
     time = FakeTime()
-    async with serving(lambda path, params: (200, UP)) as (_, url):
-        [tool] = stack_tools(prometheus=tools_of.prometheus(url), clock=time)
-        result = [(await ask(tool, promql="up")).failed for _ in range(6)]
+    async with serve_answers(lambda path, params: (200, UP)) as (_, url):
+        [tool] = stack_tools(prometheus=clients.prometheus(url), clock=time)
+        has_failed = [(await ask(tool, promql="up")).failed for _ in range(6)]
         time.now += 600
-        result.append((await ask(tool, promql="up")).failed)
+        has_failed.append((await ask(tool, promql="up")).failed)
 
-    assert result == [False] * 5 + [True, False]
+    assert has_failed == [False] * 5 + [True, False]
 
 
-async def test_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clients) -> None:
-    async with serving(
+async def test_trace_shows_its_newest_spans_in_order(clients: Clients) -> None:
+    async with serve_answers(
         lambda path, params: (200, loop_trace("researcher", begin=1_799_999_000.0, calls=40))
     ) as (server, url):
-        result = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE.upper())
+        result = await ask(clients(url)[GET_TRACE], trace_id=TRACE.upper())
 
-    assert server.asked == [(f"/api/traces/{TRACE}", {})]
+    assert server.requests == [(f"/api/traces/{TRACE}", {})]
     quoted_data = unquote("trace", result.content)
     assert quoted_data is not None
     assert quoted_data["spans_in_all"] == 80
@@ -232,17 +232,17 @@ async def test_trace_is_shown_with_its_newest_spans_oldest_first(tools_of: Clien
     assert len(result.content) <= MAX_CHARACTERS
 
 
-async def test_missing_trace_does_not_end_the_visit(tools_of: Clients) -> None:
-    async with serving(lambda path, params: (404, b"trace not found")) as (_, url):
-        result = await ask(tools_of(url)[GET_TRACE], trace_id=TRACE)
-        no_id = await ask(tools_of(url)[GET_TRACE], trace_id="../../api/v1/admin")
+async def test_missing_trace_does_not_end_the_visit(clients: Clients) -> None:
+    async with serve_answers(lambda path, params: (404, b"trace not found")) as (_, url):
+        result = await ask(clients(url)[GET_TRACE], trace_id=TRACE)
+        no_id = await ask(clients(url)[GET_TRACE], trace_id="../../api/v1/admin")
 
     assert TRACE in result.content
     assert no_id.failed
     assert "trace_id" in no_id.content
 
 
-async def test_without_tempo_a_trace_comes_from_the_event_log(tmp_path: Path) -> None:
+async def test_trace_comes_from_the_event_log_without_tempo(tmp_path: Path) -> None:
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     await store.append(
         [
@@ -262,13 +262,13 @@ async def test_without_tempo_a_trace_comes_from_the_event_log(tmp_path: Path) ->
 
     result = await ask(tool, trace_id=TRACE)
     await store.close()
-    gone = await ask(tool, trace_id=TRACE)
+    after_close = await ask(tool, trace_id=TRACE)
 
     trace = unquote("trace", result.content)
     assert trace is not None
     assert [span["error"] for span in trace["spans"]] == ["no answer 0", "no answer 2"]
     assert trace["spans"][0]["tool.name"] == "search"
-    assert gone.failed
+    assert after_close.failed
 
 
 def test_tools_exist_only_for_configured_backends() -> None:
@@ -289,7 +289,7 @@ series = st.builds(
 
 
 @given(st.lists(series, max_size=30))
-def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: list[Series]) -> None:
+def test_answer_is_bounded_and_stays_inside_its_quotes(found: list[Series]) -> None:
     text = metrics_text(found)
 
     assert len(text) <= MAX_CHARACTERS
@@ -300,7 +300,7 @@ def test_no_answer_is_longer_than_its_bound_or_breaks_out_of_its_quotes(found: l
 
 
 @given(st.lists(st.builds(TraceSpan, name=texts, start=st.floats(0, 2e9), end=st.none(), error=texts)))
-def test_no_trace_is_longer_than_its_bound(spans: list[TraceSpan]) -> None:
+def test_trace_is_bounded(spans: list[TraceSpan]) -> None:
     text = trace_text(TRACE, spans)
 
     assert len(text) <= MAX_CHARACTERS

@@ -1,4 +1,4 @@
-"""Open tickets follow a changed condition: text, urgency and notifications."""
+"""Updates of open tickets when their condition changes: text, urgency and notifications."""
 
 from __future__ import annotations
 
@@ -18,88 +18,92 @@ from queenright.runtime.llm.model import Message, ModelReply, ToolSpec
 from tests.judge.conftest import AGENT, SESSION, JudgedFleet, TalkingModel, call
 
 
-def requested(fleet: JudgedFleet) -> list[tuple[str, str]]:
-    """Return with which severity and urgency the queen has asked for a person."""
-    events = (event.data for event in fleet.of(EventType.QUEEN_INTERVENTION_REQUESTED))
+def requested_notifications(fleet: JudgedFleet) -> list[tuple[str, str]]:
+    """Return the severity and urgency of each notification that the queen requested."""
+    events = (event.data for event in fleet.list_events(EventType.QUEEN_INTERVENTION_REQUESTED))
     return [(data["severity"], data["urgency"]) for data in events]
 
 
-async def test_rise_after_a_notification_requests_another(fleet: JudgedFleet) -> None:
-    """B102: one request for each rise, and the words, numbers and urgency are those of the moment."""
+async def test_severity_rise_after_a_notification_requests_another(fleet: JudgedFleet) -> None:
+    """B102: each rise makes one request, with the current text, counts and urgency."""
     await fleet.start()
-    await fleet.begin()
+    await fleet.start_worker()
     for _ in range(30):
-        await fleet.worker(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
-        await (
-            fleet.update_tickets_of_worker()
-        )  # as in the service: the tickets know of a rise before the judge does
+        await fleet.report_event(EventType.STEP_COMPLETED, verdict="RETRY", text="same error")
+        # As in the service, the ticket's severity rises before the judge checks.
+        await fleet.update_tickets()
         await fleet.settle()
-        [*_, ticket] = [*fleet.tickets.open_tickets(), None]
-        if ticket is None:
+        tickets = fleet.tickets.open_tickets()
+        if not tickets:
             continue
+        [ticket] = tickets
         assert ticket.words_severity is ticket.severity
         assert f"{ticket.severity.value} severity" in ticket.judge_reasoning
         if ticket.status is TicketStatus.INTERVENING:
             assert ticket.urgency == ticket.severity.value
-            assert ticket.cause in ticket.analysis
+            assert ticket.cause.rstrip(".") in ticket.analysis
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
     assert ticket.severity is Severity.CRITICAL
-    assert requested(fleet) == [(one, one) for one in ("medium", "high", "critical")]
+    assert requested_notifications(fleet) == [
+        (severity, severity) for severity in ("medium", "high", "critical")
+    ]
     assert [
         change.severity for change in fleet.changes if change.notified_severity is not change.severity
     ] == []
 
 
-async def test_rise_of_a_ticket_that_joined_an_incident_requests_once(
+async def test_severity_rise_in_an_incident_requests_one_notification(
     fleet: JudgedFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B102, B104: neither joining nor the other tickets of the incident request anything for it."""
+    """
+    B102, B104: neither joining the incident nor its other tickets request a notification for this ticket.
+    """
     monkeypatch.setattr(ticket_reports, "possible_cause", lambda health, finding: fleet.cause)
     await fleet.start()
-    await fleet.begin()
-    await fleet.begin("other")
-    await fleet.bad_steps(11)
+    await fleet.start_worker()
+    await fleet.start_worker("other")
+    await fleet.report_bad_steps(11)
     fleet.cause = "tool:search"
-    await fleet.bad_steps(11, "other")
+    await fleet.report_bad_steps(11, "other")
     joined = {ticket.agent_id: ticket.storm_id for ticket in fleet.tickets.open_tickets()}
-    before = requested(fleet)
+    before_rise = requested_notifications(fleet)
     changes = len(fleet.changes)
 
-    await fleet.bad_steps(5)
-    await fleet.update_tickets_of_worker()
+    await fleet.report_bad_steps(5)
+    await fleet.update_tickets()
     await fleet.settle()
 
     assert joined == {AGENT: "tool:search", "other": "tool:search"}
-    assert before == [("medium", "medium")] * 2
-    assert requested(fleet) == [*before, ("high", "high")]
+    assert before_rise == [("medium", "medium")] * 2
+    assert requested_notifications(fleet) == [*before_rise, ("high", "high")]
     assert {change.severity for change in fleet.changes[changes:]} == {Severity.HIGH}
 
 
-async def stalled(fleet: JudgedFleet) -> None:
-    """Have a worker whose bad steps are over, and that says nothing any more."""
-    await fleet.bad_steps(16)
-    await fleet.good_step()
-    await fleet.worker(EventType.STEP_STARTED)
-    await fleet.worker(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
+async def stall_worker(fleet: JudgedFleet) -> None:
+    """End the worker's bad steps, then let it stall."""
+    await fleet.report_bad_steps(16)
+    await fleet.report_good_step()
+    await fleet.report_event(EventType.STEP_STARTED)
+    await fleet.report_event(EventType.TOOL_CALL_STARTED, tool="fetch", call_id="c")
     for _ in range(20):
         await fleet.pass_time(60)
         events = fleet.monitor.advance(fleet.time.now)
-        await fleet.update_tickets_of_worker()
+        await fleet.update_tickets()
         await fleet.bus.publish(*events)
         await fleet.settle()
 
 
-def talking(said: list[str]) -> TalkingModel:
-    """Return a judge's model that says in its own words what the rules would say, and notes of what."""
+def rephrasing_model(causes: list[str]) -> TalkingModel:
+    """Return a judge model that rephrases the rules' draft, and append each cause to ``causes``."""
 
-    def speak(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
+    def answer(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         if messages[-1].role == "tool":
             return call("set_output", health_verdict="unhealthy")
         [*_, question] = [message for message in messages if message.role == "user"]
         draft = ticket_policy.draft_ticket(unquote("worker", question.content) or {})
         assert draft is not None
-        said.append(draft.cause)
+        causes.append(draft.cause)
         return call(
             EMIT,
             ticket_json=draft.model_copy(update={"cause": f"I see: {draft.cause}"}).model_dump_json(
@@ -107,61 +111,59 @@ def talking(said: list[str]) -> TalkingModel:
             ),
         )
 
-    return TalkingModel(speak)
+    return TalkingModel(answer)
 
 
 @pytest.mark.parametrize("judge", ["rules", "model"])
 async def test_new_condition_changes_the_text_of_an_open_ticket(fleet: JudgedFleet, judge: str) -> None:
-    """B102: what it was opened about is over, and something else has begun within the hold."""
-    replies: list[str] = []
-    fleet.judge_model = RulesModel() if judge == "rules" else talking(replies)
+    """B102: the original condition has cleared, and another began within the hold."""
+    causes: list[str] = []
+    fleet.judge_model = RulesModel() if judge == "rules" else rephrasing_model(causes)
     await fleet.start()
-    await fleet.begin()
+    await fleet.start_worker()
 
-    await stalled(fleet)
+    await stall_worker(fleet)
 
-    ticket = await fleet.ticket()
+    ticket = await fleet.get_ticket()
     assert ticket.kind is FindingKind.RETRY_STORM
     assert ticket.words_kind in ticket.active_kinds
     assert ticket.words_kind is not FindingKind.RETRY_STORM
     assert ticket.suggested_action == wording.advice(ticket.words_kind, ticket.agent_id, ticket.session_id)
     assert ticket.suggested_action in ticket.analysis
-    assert len(replies) == (judge == "model"), (
-        "a model writes the ticket, and what changes is the rules' to write"
-    )
+    assert len(causes) == (judge == "model"), "the model writes the first text; the rules write the updates"
 
 
-async def test_judge_is_not_asked_again_while_its_text_applies(fleet: JudgedFleet) -> None:
-    """A ticket that is only counted costs no model call."""
-    replies: list[str] = []
-    fleet.judge_model = talking(replies)
+async def test_model_is_not_called_again_while_the_ticket_text_applies(fleet: JudgedFleet) -> None:
+    """Another occurrence makes no model call."""
+    causes: list[str] = []
+    fleet.judge_model = rephrasing_model(causes)
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
-    count = len(replies)
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
+    count = len(causes)
 
     for _ in range(3):
-        await fleet.bad_steps(1)
+        await fleet.report_bad_steps(1)
         await fleet.tick()
 
-    assert len(replies) == count
-    assert (await fleet.ticket()).session_id == SESSION
-    assert (await fleet.ticket()).agent_id == AGENT
+    assert len(causes) == count
+    assert (await fleet.get_ticket()).session_id == SESSION
+    assert (await fleet.get_ticket()).agent_id == AGENT
 
 
-async def test_text_of_the_rules_has_the_current_evidence(fleet: JudgedFleet) -> None:
-    """B102: the counts in cause and analysis are those of the last check."""
+async def test_rule_text_contains_the_current_evidence(fleet: JudgedFleet) -> None:
+    """B102: cause and analysis have the counts of the latest check."""
     await fleet.start()
-    await fleet.begin()
-    await fleet.bad_steps(16)
-    before = await fleet.ticket()
+    await fleet.start_worker()
+    await fleet.report_bad_steps(16)
+    first = await fleet.get_ticket()
 
-    await fleet.bad_steps(2)
+    await fleet.report_bad_steps(2)
     await fleet.tick()
 
-    ticket = await fleet.ticket()
-    assert (ticket.ticket_id, ticket.words_kind) == (before.ticket_id, before.words_kind)
-    assert ticket.cause != before.cause
+    ticket = await fleet.get_ticket()
+    assert (ticket.ticket_id, ticket.words_kind) == (first.ticket_id, first.words_kind)
+    assert ticket.cause != first.cause
     assert ticket.finding_evidence in ticket.cause
     assert ticket.cause.rstrip(".") in current_analysis(ticket)
     assert f"seen {ticket.occurrences} times" in current_analysis(ticket)

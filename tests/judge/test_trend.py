@@ -1,4 +1,4 @@
-"""The previous numbers of each worker: exact, and independent of the conversation."""
+"""The numbers of each worker's previous check are exact, and independent of the conversation."""
 
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,14 @@ def summary(agent: str = "bee", session: str = "s", incarnation: str = "i", **nu
 
 
 def test_first_check_has_no_trend() -> None:
-    assert Trends().of(summary(), 0.0) is None
+    assert Trends().compare(summary(), 0.0) is None
 
 
-def test_second_check_has_the_numbers_of_the_first_and_the_change() -> None:
+def test_second_check_has_the_numbers_of_the_first_and_their_change() -> None:
     trends = Trends()
     trends.note(summary(total_steps=47), 1000.0, "healthy")
 
-    trend = trends.of(summary(total_steps=47, tool_calls_total=2, last_progress=9.0), 1120.0)
+    trend = trends.compare(summary(total_steps=47, tool_calls_total=2, last_progress=9.0), 1120.0)
 
     assert trend is not None
     assert (trend["minutes_ago"], trend["verdict_then"], trend["checks_before"]) == (2.0, "healthy", 1)
@@ -44,19 +44,19 @@ def test_second_check_has_the_numbers_of_the_first_and_the_change() -> None:
 
 
 def test_different_session_starts_its_own_trend() -> None:
-    """B5: a worker that changed its session is looked at for the first time."""
+    """B5: the first check of a worker in a new session has no trend."""
     trends = Trends()
     trends.note(summary(total_steps=47), 0.0, "healthy")
 
-    assert trends.of(summary(session="t", total_steps=3), 120.0) is None
+    assert trends.compare(summary(session="t", total_steps=3), 120.0) is None
 
 
-def test_decreased_count_is_not_a_standstill() -> None:
-    """B5: fewer steps than before are a new beginning."""
+def test_decreased_count_is_not_reported_as_a_change() -> None:
+    """B5: fewer steps than before mean that the worker started again."""
     trends = Trends()
     trends.note(summary(total_steps=47), 0.0, "healthy")
 
-    trend = trends.of(summary(incarnation="j", total_steps=3), 120.0)
+    trend = trends.compare(summary(incarnation="j", total_steps=3), 120.0)
 
     assert trend is not None
     assert trend["change"]["total_steps"] is None
@@ -64,18 +64,18 @@ def test_decreased_count_is_not_a_standstill() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, MAX_WORKERS + 20), st.integers(0, 9))))
-def test_trend_file_round_trips_within_its_bound(looks: list[tuple[int, int]]) -> None:
+def test_trend_file_round_trips_within_its_limit(checks: list[tuple[int, int]]) -> None:
     trends = Trends()
-    for number, steps in looks:
+    for number, steps in checks:
         trends.note(summary(f"bee-{number}", total_steps=steps), float(steps), "unknown")
 
     rows = trends.dump()
 
-    assert len(trends) == len(rows) == len({number for number, _ in looks}) <= MAX_WORKERS
+    assert len(trends) == len(rows) == len({number for number, _ in checks}) <= MAX_WORKERS
     assert not trends.has_changed
 
 
-def test_worker_checked_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
+def test_worker_checked_longest_ago_is_removed_first(tmp_path: Path) -> None:
     trends = Trends()
     for number in range(MAX_WORKERS):
         trends.note(summary(f"bee-{number}"), 0.0, "healthy")
@@ -83,15 +83,15 @@ def test_worker_checked_longest_ago_is_forgotten_first(tmp_path: Path) -> None:
     trends.note(summary("one more"), 1.0, "healthy")
 
     Trends.save(tmp_path / "deep" / "trend.json", trends.dump())
-    again = Trends.load(tmp_path / "deep" / "trend.json")
+    loaded = Trends.load(tmp_path / "deep" / "trend.json")
 
-    assert len(again) == MAX_WORKERS
-    assert again.of(summary("bee-0"), 2.0) is not None
-    assert again.of(summary("bee-1"), 2.0) is None
+    assert len(loaded) == MAX_WORKERS
+    assert loaded.compare(summary("bee-0"), 2.0) is not None
+    assert loaded.compare(summary("bee-1"), 2.0) is None
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}", '[{"agent_id": "bee"}]', "[1]"])
-def test_file_that_holds_no_trend_is_refused(tmp_path: Path, content: str) -> None:
+def test_file_without_a_trend_is_rejected(tmp_path: Path, content: str) -> None:
     path = tmp_path / "trend.json"
     path.write_text(content)
 

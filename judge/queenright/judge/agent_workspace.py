@@ -25,9 +25,9 @@ ADMIN_TOOLS: Final = (WRITE_FILE, RESTART)
 """Tools that only an admin may order."""
 
 MAX_TEXT_LENGTH: Final = 100_000
-"""Maximum characters written to a file at once."""
+"""Maximum number of characters written to a file at once."""
 PAGE: Final = 12_000
-"""Characters of a file or log shown to a model at a time."""
+"""Maximum number of characters of a file or log that a model gets at once."""
 
 _CONTEXT: Final = ("session_id",)
 _MAX_PATH_LENGTH: Final = 500
@@ -74,13 +74,13 @@ class _Arguments(BaseModel):
 
 
 class ListArguments(_Arguments):
-    """No arguments: the agent is that of the ticket."""
+    """No arguments; the tool uses the ticket's agent."""
 
 
 class ReadArguments(_Arguments):
     """A file, and the first character to read."""
 
-    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH, description="As list_agent_files shows it.")
+    path: str = Field(min_length=1, max_length=_MAX_PATH_LENGTH, description="A path from list_agent_files.")
     offset: int = Field(default=0, ge=0, description="The first character to show.")
 
 

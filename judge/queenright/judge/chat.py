@@ -26,7 +26,7 @@ from queenright.health.tickets.ticket_rules import worker_facts
 from queenright.instrumentation.redaction import redact
 from queenright.judge.agent_workspace import AgentWorkspaces
 from queenright.judge.chat_answers import answer
-from queenright.judge.chat_case import case_of
+from queenright.judge.chat_case import build_case
 from queenright.judge.chat_log import (
     CHAT_EVENTS,
     CHAT_STREAM,
@@ -37,8 +37,8 @@ from queenright.judge.chat_log import (
     Question,
     Subject,
     chat_event,
-    question_of,
-    record_of,
+    parse_chat_record,
+    parse_question,
 )
 from queenright.judge.chat_tools import ChatTools, ChatTurn
 from queenright.judge.decision_context import MAX_TURNS, DecisionContext
@@ -72,10 +72,10 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_LENGTH: Final = 4_000
-"""Characters of a question."""
+"""Maximum number of characters of a question."""
 
 MAX_WAITING: Final = 32
-"""Questions that wait for their answers, in all chats."""
+"""Maximum number of questions that wait for an answer, in all chats."""
 
 _MAX_ANSWER_LENGTH: Final = 8_000
 _MAX_WAITING_PER_CHAT: Final = 8
@@ -85,20 +85,20 @@ _RESUMED_EVENTS: Final = 1_000
 _OPEN_STATES: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
 ListInterventions = Callable[[int, str], Awaitable[Sequence[Intervention]]]
-"""Returns at most so many interventions on an agent's workers, newest first."""
+"""Returns at most the given number of interventions on an agent's workers, newest first."""
 _INTERVENTIONS_SHOWN: Final = 50
 
 _FALLBACK: Final[Mapping[FallbackReason, str]] = {
     "budget": "By rule: the budget for models is spent.",
-    "timeout": "By rule: the model timed out too often and is not asked for a while.",
-    "error": "By rule: the model failed too often and is not asked for a while.",
-    "invalid": "By rule: the model gave too many invalid answers and is not asked for a while.",
+    "timeout": "By rule: the model timed out too often and is not called for a while.",
+    "error": "By rule: the model failed too often and is not called for a while.",
+    "invalid": "By rule: the model gave too many invalid answers and is not called for a while.",
 }
 
 
 class OperatorChat:
     """
-    Answers operators about tickets and workers: several at a time, the questions about one in order.
+    Answers operators' questions about tickets and workers. Chats run concurrently; each answers in order.
 
     The queen acts only on an operator's command, or on a message sent as an order. She has no tool to approve
     what she requests.
@@ -143,11 +143,11 @@ class OperatorChat:
 
     @property
     def waiting(self) -> int:
-        """How many questions wait for their answers."""
+        """The number of questions that wait for an answer."""
         return self._waiting.total()
 
     def node(self) -> NodeSpec:
-        """Return the node that answers: its text is the answer."""
+        """Return the chat node, whose text is the answer."""
         return NodeSpec(
             id=OPERATOR_CHAT,
             system_prompt=self._prompt.text,
@@ -161,7 +161,7 @@ class OperatorChat:
         )
 
     def entry(self) -> EntryPointSpec:
-        """Return the entry point: started by questions, each in the session of its chat."""
+        """Return the entry point. Each question starts it in the session of its chat."""
         return EntryPointSpec(id=OPERATOR_CHAT, node_id=OPERATOR_CHAT, max_concurrent=_CONCURRENT_CHATS)
 
     def tools(self) -> list[Tool]:
@@ -169,7 +169,7 @@ class OperatorChat:
         return [*self._tools.all, *self._context.read_tools]
 
     async def ask(
-        self, about: Subject, text: str, by: str = "operator", *, act: bool = False, is_admin: bool = False
+        self, subject: Subject, text: str, by: str = "operator", *, act: bool = False, is_admin: bool = False
     ) -> ChatRecord:
         """
         Ask about a ticket, open or closed, or about a session of a worker, and return the answer.
@@ -189,26 +189,26 @@ class OperatorChat:
             StoreError: The question could not be stored.
         """
         text = _check_message(text)
-        self._reserve(about)
+        self._reserve(subject)
         try:
-            worker = await self._facts(about)
+            worker = await self._get_facts(subject)
             data = {
-                "ticket_id": about.ticket_id,
+                "ticket_id": subject.ticket_id,
                 "agent_id": worker.agent_id,
                 "session_id": worker.session_id,
                 "by": by,
                 "text": redact(text, MAX_MESSAGE_LENGTH),
                 "act": act,
             }
-            event = chat_event(EventType.OPERATOR_ASKED, about, self._clock(), data)
+            event = chat_event(EventType.OPERATOR_ASKED, subject, self._clock(), data)
             await self._bus.publish(event)
         except BaseException:
-            self._release(about)
+            self._release(subject)
             raise
-        question = replace(question_of(event), is_admin=is_admin)
-        return await asyncio.shield(self._start(question, is_resumed=False))
+        question = replace(parse_question(event), is_admin=is_admin)
+        return await asyncio.shield(self._start_answer(question, is_resumed=False))
 
-    async def history(self, about: Subject, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
+    async def history(self, subject: Subject, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
         Return the messages of a chat, oldest first: the newest ones, or those after message ``after``.
 
@@ -216,26 +216,26 @@ class OperatorChat:
             TicketNotFoundError, AgentNotFoundError: There is no such ticket or session.
             UnknownEventError: No message has the id ``after``.
         """
-        await self._facts(about)
+        await self._get_facts(subject)
         events = await self._bus.history(
             types=CHAT_EVENTS,
-            session_id=about.chat_session,
+            session_id=subject.chat_session,
             after=after,
             limit=limit,
             newest=after is None,
         )
-        return [record_of(event) for event in events]
+        return [parse_chat_record(event) for event in events]
 
     async def resume(self) -> None:
-        """Answer the questions that the last stop left without an answer. Call it after the start."""
+        """Answer the questions that the last stop interrupted. Call it after the start."""
         events = await self._bus.history(types=CHAT_EVENTS, filter_graph=QUEEN_GRAPH, limit=_RESUMED_EVENTS)
         answer_ids = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
         since = self._clock() - _RESUMED_SECONDS
         for event in events:
             if event.type is EventType.OPERATOR_ASKED and event.id not in answer_ids and event.time >= since:
-                question = question_of(event)
-                self._waiting[question.about] += 1  # accepted before the stop: no limit applies
-                self._start(question, is_resumed=True)
+                question = parse_question(event)
+                self._waiting[question.subject] += 1  # accepted before the stop: no limit applies
+                self._start_answer(question, is_resumed=True)
 
     async def stop(self) -> None:
         """Stop answering. The runtime has paused the runs; ``resume`` continues them."""
@@ -244,43 +244,43 @@ class OperatorChat:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _reserve(self, about: Subject) -> None:
+    def _reserve(self, subject: Subject) -> None:
         """Count a question before anything is awaited, so that concurrent callers cannot pass the limits."""
-        if self._waiting[about] >= _MAX_WAITING_PER_CHAT:
+        if self._waiting[subject] >= _MAX_WAITING_PER_CHAT:
             raise ChatRefusedError(
-                f"{_MAX_WAITING_PER_CHAT} questions about {about} wait for an answer; try again later"
+                f"{_MAX_WAITING_PER_CHAT} questions about {subject} wait for an answer; try again later"
             )
         if self.waiting >= MAX_WAITING:
             raise ChatRefusedError(
-                f"{MAX_WAITING} questions wait for an answer, in all chats; try again later"
+                f"{MAX_WAITING} questions wait for an answer in all chats; try again later"
             )
-        self._waiting[about] += 1
+        self._waiting[subject] += 1
 
-    def _release(self, about: Subject) -> None:
-        self._waiting[about] -= 1
-        if not self._waiting[about]:
-            del self._waiting[about]
+    def _release(self, subject: Subject) -> None:
+        self._waiting[subject] -= 1
+        if not self._waiting[subject]:
+            del self._waiting[subject]
 
-    async def _facts(self, about: Subject) -> EscalationTicket | WorkerFacts:
-        """Return the ticket, or what is known of the worker."""
-        if about.ticket_id:
-            return await self._ticket(about.ticket_id)
-        worker = self._monitor.get(about.agent_id, about.session_id)
+    async def _get_facts(self, subject: Subject) -> EscalationTicket | WorkerFacts:
+        """Return the ticket, or the facts about the worker."""
+        if subject.ticket_id:
+            return await self._get_ticket(subject.ticket_id)
+        worker = self._monitor.get(subject.agent_id, subject.session_id)
         if worker is None:
-            raise AgentNotFoundError(about.agent_id, about.session_id)
+            raise AgentNotFoundError(subject.agent_id, subject.session_id)
         return worker_facts(worker, self._clock())
 
-    async def _ticket(self, ticket_id: str) -> EscalationTicket:
+    async def _get_ticket(self, ticket_id: str) -> EscalationTicket:
         ticket = await self._tickets.find(ticket_id)
         if ticket is None:
             raise TicketNotFoundError(ticket_id)
         return ticket
 
-    # -- one question ---------------------------------------------------------------------------
+    # -- questions ------------------------------------------------------------------------------
 
-    def _start(self, question: Question, *, is_resumed: bool) -> asyncio.Task[ChatRecord]:
-        lock = self._locks.get(question.about) or asyncio.Lock()
-        self._locks[question.about] = lock
+    def _start_answer(self, question: Question, *, is_resumed: bool) -> asyncio.Task[ChatRecord]:
+        lock = self._locks.get(question.subject) or asyncio.Lock()
+        self._locks[question.subject] = lock
 
         async def answer_in_order() -> ChatRecord:
             async with lock:
@@ -293,19 +293,19 @@ class OperatorChat:
 
     def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
         self._tasks.discard(task)
-        self._release(question.about)
+        self._release(question.subject)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("question %s about %s: %s", question.id, question.about, error)
+            _log.warning("question %s about %s: %s", question.id, question.subject, error)
 
     async def _answer(self, question: Question, *, is_resumed: bool) -> ChatRecord:
-        worker = await self._facts(question.about)
-        began = self._clock()
-        session_id = await self._session(question.about)
+        worker = await self._get_facts(question.subject)
+        started_at = self._clock()
+        session_id = await self._ensure_session(question.subject)
         with self._tools.open_turn(session_id, worker, question) as turn, self._deliver_text(turn):
-            run = await self._interrupted_run(session_id, question) if is_resumed else None
+            run = await self._find_interrupted_run(session_id, question) if is_resumed else None
             if run is not None and run.status is SessionStatus.COMPLETED:
-                return await self._store(turn, _completed_answer(run), began)
-            message = await self._message(turn)
+                return await self._store_answer(turn, _read_completed_answer(run), started_at)
+            message = await self._build_message(turn)
             fallback = self._model.fallback_reason
             try:
                 result = await self._run(message, session_id, run)
@@ -313,25 +313,25 @@ class OperatorChat:
                 raise ChatInterruptedError(question.id) from error
             if result.status is SessionStatus.PAUSED:
                 raise ChatInterruptedError(question.id)
-            answer = _answer_of(result, turn)
+            answer = _to_answer(result, turn)
             if fallback is not None and answer["outcome"] == "answered":
                 answer |= {"text": f"({_FALLBACK[fallback]}) {answer['text']}", "outcome": "by_rule"}
-            return await self._store(turn, answer, began)
+            return await self._store_answer(turn, answer, started_at)
 
     @contextmanager
     def _deliver_text(self, turn: ChatTurn) -> Iterator[None]:
-        """Deliver the text of the answer as the model writes it; ``index`` 0 begins it again."""
-        about, indexes = turn.question.about, itertools.count()
+        """Deliver the answer's text as the model writes it; ``index`` 0 starts the text anew."""
+        subject, indexes = turn.question.subject, itertools.count()
 
         async def deliver(event: AgentEvent) -> None:
             nonlocal indexes
-            if event.session_id != about.chat_session:
+            if event.session_id != subject.chat_session:
                 return
             if event.type is EventType.LLM_CALL_STARTED:
                 indexes = itertools.count()
                 return
-            data = {**_names(turn), "index": next(indexes), "text": event.data["text"]}
-            self._bus.fan_out(chat_event(EventType.QUEEN_ANSWER_DELTA, about, event.time, data))
+            data = {**_subject_fields(turn), "index": next(indexes), "text": event.data["text"]}
+            self._bus.fan_out(chat_event(EventType.QUEEN_ANSWER_DELTA, subject, event.time, data))
 
         subscription = self._bus.subscribe(
             deliver,
@@ -346,7 +346,7 @@ class OperatorChat:
             subscription.cancel()
 
     async def _run(self, message: str, session_id: str, last_state: ExecutionState | None) -> ExecutionResult:
-        """Run the chat node with a message, or continue the run that the last stop interrupted."""
+        """Run the chat node with a message, or continue the interrupted run."""
         if last_state is not None and last_state.status in _OPEN_STATES:
             run_id = await self._runtime.resume(session_id, QUEEN_GRAPH)
         else:
@@ -355,8 +355,8 @@ class OperatorChat:
             )
         return await self._runtime.wait(run_id)
 
-    async def _session(self, about: Subject) -> str:
-        store, session_id = self._runtime.session_store(QUEEN_GRAPH), about.chat_session
+    async def _ensure_session(self, subject: Subject) -> str:
+        store, session_id = self._runtime.session_store(QUEEN_GRAPH), subject.chat_session
 
         def create() -> None:
             try:
@@ -367,8 +367,8 @@ class OperatorChat:
         await self._runtime.disk.run(create)
         return session_id
 
-    async def _interrupted_run(self, session_id: str, question: Question) -> ExecutionState | None:
-        """Return the run that began to answer a question before the last stop, if there is one."""
+    async def _find_interrupted_run(self, session_id: str, question: Question) -> ExecutionState | None:
+        """Return the interrupted run of a question, if there is one."""
         store = self._runtime.session_store(QUEEN_GRAPH)
         state = await self._runtime.disk.run(lambda: store.read_state(session_id))
         run = state.executions.get(CHAT_STREAM)
@@ -377,7 +377,7 @@ class OperatorChat:
         asked_question = unquote("question", str(run.input.get("message") or "")) or {}
         return run if asked_question.get("question_id") == question.id else None
 
-    async def _message(self, turn: ChatTurn) -> str:
+    async def _build_message(self, turn: ChatTurn) -> str:
         worker, question = turn.worker, turn.question
         agent_id = worker.agent_id
         interventions: Sequence[Intervention] = []
@@ -394,36 +394,38 @@ class OperatorChat:
         summary = None if health is None else summarise(health, question.at)
         question_fields = {
             "question_id": question.id,
-            "ticket_id": question.about.ticket_id,
+            "ticket_id": question.subject.ticket_id,
             "by": question.by,
             "at": question.at,
             "message": question.text,
             "may": list(turn.allowed_tools),
             "is_admin": question.is_admin,
         }
-        return question_message(question.at, case_of(worker, interventions, others), summary, question_fields)
+        return question_message(
+            question.at, build_case(worker, interventions, others), summary, question_fields
+        )
 
-    async def _store(self, turn: ChatTurn, answer: dict[str, Any], began: float) -> ChatRecord:
+    async def _store_answer(self, turn: ChatTurn, answer: dict[str, Any], started_at: float) -> ChatRecord:
         question = turn.question
         text = "\n\n".join([str(answer["text"]), *turn.diffs])
         data = {
-            **_names(turn),
+            **_subject_fields(turn),
             "model": self._model.settings.model,
             "prompt": self._prompt.id,
-            "seconds": round(max(self._clock() - began, 0.0), 3),
+            "seconds": round(max(self._clock() - started_at, 0.0), 3),
             "did": sorted(turn.used_tools),
             **answer,
             "text": redact(text, _MAX_ANSWER_LENGTH),
         }
-        event = chat_event(EventType.QUEEN_ANSWERED, question.about, self._clock(), data)
+        event = chat_event(EventType.QUEEN_ANSWERED, question.subject, self._clock(), data)
         await self._bus.publish(event)
-        return record_of(event)
+        return parse_chat_record(event)
 
 
-def _names(turn: ChatTurn) -> dict[str, str]:
-    """Return what the events of an answer name: its subject and its question."""
+def _subject_fields(turn: ChatTurn) -> dict[str, str]:
+    """Return the fields that all events of an answer have: its subject and its question."""
     return {
-        "ticket_id": turn.question.about.ticket_id,
+        "ticket_id": turn.question.subject.ticket_id,
         "agent_id": turn.worker.agent_id,
         "session_id": turn.worker.session_id,
         "question_id": turn.question.id,
@@ -441,8 +443,8 @@ def _check_message(text: str) -> str:
     return text
 
 
-def _completed_answer(run: ExecutionState) -> dict[str, Any]:
-    """Return the answer of a run that was completed, and not logged, when the process was killed."""
+def _read_completed_answer(run: ExecutionState) -> dict[str, Any]:
+    """Return the answer of a run that had completed when the process was killed, before it was logged."""
     return {
         "text": str(run.outputs.get("text") or ""),
         "outcome": "answered",
@@ -452,8 +454,8 @@ def _completed_answer(run: ExecutionState) -> dict[str, Any]:
     }
 
 
-def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
-    """Return the answer of a run; if the model gave none, that of the rules."""
+def _to_answer(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
+    """Return the model's answer; if there is none, the rules' answer."""
     node = result.node
     usage = {
         "llm_calls": 0 if node is None else node.turns,
@@ -465,5 +467,5 @@ def _answer_of(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
     if turn.command is None:
         rest = answer({"ticket": turn.worker.model_dump(mode="json")})
     else:
-        rest = f"I cannot say whether anything was done. By hand: {turn.command.by_hand}"
+        rest = f"It is unknown whether anything was done. By hand: {turn.command.by_hand}"
     return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}

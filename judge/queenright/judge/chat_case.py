@@ -37,7 +37,7 @@ _OF_RELATED: Final = {
 }
 
 
-def case_of(
+def build_case(
     worker: EscalationTicket | WorkerFacts,
     interventions: Sequence[Intervention],
     others: Sequence[EscalationTicket],

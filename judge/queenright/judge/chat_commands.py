@@ -34,11 +34,11 @@ class ChatCommand:
     by_hand: str
     """The equivalent command line."""
     more_tools: tuple[str, ...] = ()
-    """Additional tools that it allows."""
+    """Additional tools that the command allows."""
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """All tools that it allows."""
+        """All tools that the command allows."""
         return (self.tool, *self.more_tools)
 
 
@@ -46,7 +46,7 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
     """
     Return the command in a message about a ticket, or None.
 
-    Only a message that begins with the command is one: "should I stop it?" is a question.
+    The message must begin with the command: "should I stop it?" is a question.
     """
     agent, ticket_id = _text(ticket, "agent_id"), _text(ticket, "ticket_id")
     worker = rf"(?:it|him|her|them|(?:the|this) (?:worker|agent)|{re.escape(agent) or 'it'})"
@@ -81,7 +81,7 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
 
 
 def is_chat(messages: Sequence[Message]) -> bool:
-    """Return whether a conversation holds a question of an operator."""
+    """Return whether a conversation contains an operator's question."""
     return _newest_question(messages) is not None
 
 

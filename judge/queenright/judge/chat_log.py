@@ -47,7 +47,7 @@ class Subject:
 
     @property
     def chat_session(self) -> str:
-        """The id of the queen's session in which it is discussed."""
+        """The id of the queen's session for the chat."""
         if self.ticket_id:
             return f"chat_{self.ticket_id}"
         worker = f"{self.agent_id}\n{self.session_id}".encode()
@@ -59,12 +59,12 @@ class Question:
     """A stored question of an operator."""
 
     id: str
-    about: Subject
+    subject: Subject
     at: float
     by: str
     text: str
     act: bool = False
-    """Whether the message is an order, in any words."""
+    """Whether the message is an order, whatever its words."""
     is_admin: bool = False
     """Whether the person may change agents. Not stored: after a restart, an admin has to ask again."""
 
@@ -87,12 +87,12 @@ class ChatRecord:
     """For an answer, the tools that the queen acted with."""
 
 
-def chat_event(type_: EventType, about: Subject, at: float, data: Mapping[str, Any]) -> AgentEvent:
+def chat_event(type_: EventType, subject: Subject, at: float, data: Mapping[str, Any]) -> AgentEvent:
     """Return a message of the chat as an event of the queen's graph."""
     return AgentEvent(
         type=type_,
         time=at,
-        session_id=about.chat_session,
+        session_id=subject.chat_session,
         graph_id=QUEEN_GRAPH,
         stream_id=CHAT_STREAM,
         node_id=OPERATOR_CHAT,
@@ -100,12 +100,12 @@ def chat_event(type_: EventType, about: Subject, at: float, data: Mapping[str, A
     )
 
 
-def question_of(event: AgentEvent) -> Question:
+def parse_question(event: AgentEvent) -> Question:
     """Return the question in an ``operator_asked`` event."""
     data = event.data
     return Question(
         id=event.id,
-        about=Subject(ticket_id) if (ticket_id := str(data["ticket_id"])) else _worker_in(data),
+        subject=Subject(ticket_id) if (ticket_id := str(data["ticket_id"])) else _worker_in(data),
         at=event.time,
         by=str(data["by"]),
         text=str(data["text"]),
@@ -117,7 +117,7 @@ def _worker_in(data: Mapping[str, Any]) -> Subject:
     return Subject(agent_id=str(data["agent_id"]), session_id=str(data["session_id"]))
 
 
-def record_of(event: AgentEvent) -> ChatRecord:
+def parse_chat_record(event: AgentEvent) -> ChatRecord:
     """Return the message in one of ``CHAT_EVENTS``."""
     data = event.data
     is_question = event.type is EventType.OPERATOR_ASKED

@@ -65,32 +65,32 @@ class AcknowledgeArguments(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One question while it is answered: its worker, its command, and the tools used for it."""
+    """A question being answered: its worker, its command, and the tools used for it."""
 
     worker: EscalationTicket | WorkerFacts
-    """The ticket; without one, what is known of the worker."""
+    """The ticket; without one, the facts about the worker."""
     question: Question
     used_tools: set[str] = field(default_factory=set)
     diffs: list[str] = field(default_factory=list)
-    """Changes of files. The answer always lists them."""
+    """Changes of files. They are appended to the answer."""
 
     @property
     def ticket(self) -> EscalationTicket | None:
-        """The ticket that it is about; None for a worker without one."""
+        """The ticket of the question; None for a worker without one."""
         return self.worker if isinstance(self.worker, EscalationTicket) else None
 
     @property
     def command(self) -> ChatCommand | None:
         """The command in the operator's message, if there is one."""
-        about = {
+        subject = {
             "agent_id": self.worker.agent_id,
-            "ticket_id": self.question.about.ticket_id,
+            "ticket_id": self.question.subject.ticket_id,
         }
-        return parse_command(self.question.text, about)
+        return parse_command(self.question.text, subject)
 
     @property
     def allowed_tools(self) -> Sequence[str]:
-        """The tools that the message orders: none without a ticket."""
+        """The tools that the message may use: none without a ticket."""
         names: tuple[str, ...]
         if self.ticket is None:
             names = ()
@@ -101,7 +101,7 @@ class ChatTurn:
         return [tool for tool in names if self.question.is_admin or tool not in ADMIN_TOOLS]
 
     def names_file(self, path: str) -> bool:
-        """Return whether the operator's message names a file: only such a file may be changed."""
+        """Return whether the operator's message names a file; other files must not be changed."""
         if self.question.act:
             name = re.escape(path)
             pattern = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"
@@ -110,8 +110,8 @@ class ChatTurn:
             return re.search(pattern, self.question.text) is not None
         return self.command is not None and self.command.arguments.get("path") == path
 
-    def words(self, draft: str) -> str:
-        """Return the operator's own words if the message is a command, else those that a model proposed."""
+    def choose_text(self, draft: str) -> str:
+        """Return the operator's text if the message is a command, otherwise the model's draft."""
         command = None if self.question.act else self.command
         if command is None:
             return draft
@@ -123,7 +123,7 @@ class ChatTools:
     The tools of the chat. The session of a call identifies the question and its ticket.
 
     A tool acts only if the operator's newest message is a command for it, or was sent as an order (``act``):
-    text written by a worker may make a model want anything, and cannot order it. Each acts once per question.
+    text written by a worker cannot make it act. Each tool acts once per question.
 
     Args:
         actions: Nudges and stops workers; without it, there are no tools for that.
@@ -145,7 +145,7 @@ class ChatTools:
         self._turns: dict[str, ChatTurn] = {}
         self.all: Sequence[Tool] = [
             summary_tool(self._show, ("session_id",)),
-            *(() if actions is None else self._acting(actions)),
+            *(() if actions is None else self._build_action_tools(actions)),
             Tool(
                 ACKNOWLEDGE,
                 "Record that the operator handles the ticket.",
@@ -153,14 +153,14 @@ class ChatTools:
                 self._acknowledge,
                 context=("session_id",),
             ),
-            *(() if workspaces is None else self._workspace(workspaces)),
+            *(() if workspaces is None else self._build_workspace_tools(workspaces)),
         ]
 
     @contextmanager
     def open_turn(
         self, session_id: str, worker: EscalationTicket | WorkerFacts, question: Question
     ) -> Iterator[ChatTurn]:
-        """Have the tool calls of a session serve a question."""
+        """Let the tool calls of a session serve a question."""
         self._turns[session_id] = turn = ChatTurn(worker, question)
         try:
             yield turn
@@ -168,7 +168,7 @@ class ChatTools:
             del self._turns[session_id]
 
     async def _show(self, arguments: SummaryArguments, *, session_id: str) -> str:
-        worker = self._turn(session_id).worker
+        worker = self._get_turn(session_id).worker
         agent_id = arguments.agent_id or worker.agent_id
         session = None if arguments.session_id == "auto" else arguments.session_id
         if session is None and agent_id == worker.agent_id:
@@ -176,7 +176,7 @@ class ChatTools:
         return show_summary(self._monitor.get(agent_id, session), self._clock(), arguments.last_n_steps)
 
     async def _acknowledge(self, arguments: AcknowledgeArguments, *, session_id: str) -> str:
-        with self._acting_turn(session_id, arguments.ticket_id, ACKNOWLEDGE) as turn:
+        with self._open_action(session_id, arguments.ticket_id, ACKNOWLEDGE) as turn:
             by = turn.question.by
             try:
                 await self._tickets.acknowledge(
@@ -186,41 +186,41 @@ class ChatTools:
                 raise ToolError(str(error)) from error
             return f"Noted: {by} handles it."
 
-    def _acting(self, actions: QueenActions) -> list[Tool]:
+    def _build_action_tools(self, actions: QueenActions) -> list[Tool]:
         async def nudge(arguments: NudgeArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, arguments.ticket_id, NUDGE) as turn:
-                ticket, by = self._open_ticket(turn), turn.question.by
-                return await actions.nudge(ticket, turn.words(arguments.message), ordered_by=by)
+            with self._open_action(session_id, arguments.ticket_id, NUDGE) as turn:
+                ticket, by = self._get_open_ticket(turn), turn.question.by
+                return await actions.nudge(ticket, turn.choose_text(arguments.message), ordered_by=by)
 
         async def request_termination(arguments: TerminationArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, arguments.ticket_id, REQUEST_TERMINATION) as turn:
-                ticket, by = self._open_ticket(turn), turn.question.by
+            with self._open_action(session_id, arguments.ticket_id, REQUEST_TERMINATION) as turn:
+                ticket, by = self._get_open_ticket(turn), turn.question.by
                 answer = await actions.request_termination(
-                    ticket, turn.words(arguments.reason), ordered_by=by
+                    ticket, turn.choose_text(arguments.reason), ordered_by=by
                 )
                 return f"{answer} {_APPROVAL_HINT}" if "approv" in answer else answer
 
         context = ("session_id",)
         return [nudge_tool(nudge, context), termination_tool(request_termination, context)]
 
-    def _workspace(self, workspaces: AgentWorkspaces) -> list[Tool]:
-        def agent_of(session_id: str) -> str:
-            return self._turn(session_id).worker.agent_id
+    def _build_workspace_tools(self, workspaces: AgentWorkspaces) -> list[Tool]:
+        def get_agent_id(session_id: str) -> str:
+            return self._get_turn(session_id).worker.agent_id
 
         async def list_files(arguments: ListArguments, *, session_id: str) -> str:
-            return show_files(*await workspaces.list_files(agent_of(session_id)))
+            return show_files(*await workspaces.list_files(get_agent_id(session_id)))
 
         async def read_file(arguments: ReadArguments, *, session_id: str) -> str:
-            text = await workspaces.read_file(agent_of(session_id), arguments.path)
+            text = await workspaces.read_file(get_agent_id(session_id), arguments.path)
             return show_text(arguments.path, text, arguments.offset)
 
         async def read_log(arguments: LogArguments, *, session_id: str) -> str:
-            worker = self._turn(session_id).worker
+            worker = self._get_turn(session_id).worker
             rows = await workspaces.read_log(worker.agent_id, worker.session_id, arguments.last_n_steps)
             return show_log(rows)
 
         async def write(arguments: WriteArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, arguments.ticket_id, WRITE_FILE) as turn:
+            with self._open_action(session_id, arguments.ticket_id, WRITE_FILE) as turn:
                 if not turn.names_file(arguments.path):
                     raise ToolError(
                         f"the operator's message does not name {arguments.path!r}; only a file that it "
@@ -234,10 +234,10 @@ class ChatTools:
                     ordered_by=turn.question.by,
                 )
                 turn.diffs.append(change.diff)
-                return f"{change.summary}. The difference is appended to your answer: do not repeat it"
+                return f"{change.summary}. The diff is appended to your answer; do not repeat it"
 
         async def restart(arguments: RestartArguments, *, session_id: str) -> str:
-            with self._acting_turn(session_id, arguments.ticket_id, RESTART) as turn:
+            with self._open_action(session_id, arguments.ticket_id, RESTART) as turn:
                 return await workspaces.restart(turn.worker.agent_id, ordered_by=turn.question.by)
 
         return workspace_tools(
@@ -245,27 +245,27 @@ class ChatTools:
         )
 
     @contextmanager
-    def _acting_turn(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
-        """Let a tool act in the turn of its session if the operator ordered it: once, unless it fails."""
-        turn = self._turn(session_id)
+    def _open_action(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
+        """Let a tool act for the session's question if the operator ordered it: once, unless it fails."""
+        turn = self._get_turn(session_id)
         if turn.ticket is None:
             raise ToolError(
-                "this chat is about no ticket, and nothing is done in it; name the command instead"
+                "this chat has no ticket, so no action is possible; name the command for the terminal instead"
             )
         if turn.ticket.ticket_id != ticket_id:
-            raise ToolError(f"this chat is about ticket {turn.ticket.ticket_id!r}; act on no other")
+            raise ToolError(f"this chat is about ticket {turn.ticket.ticket_id!r}; pass its ticket_id")
         if tool in ADMIN_TOOLS and not turn.question.is_admin:
             raise ToolError(
-                f"{tool} needs the admin role, which {turn.question.by} does not have now; nothing was done. "
-                "An admin has to ask for it"
+                f"{tool} needs the admin role, which {turn.question.by} does not have; nothing was done. "
+                "An admin must ask for it"
             )
         if tool not in turn.allowed_tools:
             raise ToolError(
-                f"the operator's message is not an order for {tool}; nothing was done. They can say "
-                f"{_COMMANDS[tool]}, or send any words as an order (`queenright chat --act`)"
+                f"the operator's message is not an order for {tool}; nothing was done. The operator can "
+                f"write {_COMMANDS[tool]}, or send any text as an order (`queenright chat --act`)"
             )
         if tool in turn.used_tools:
-            raise ToolError(f"{tool} was used already for this question; report its result in words")
+            raise ToolError(f"{tool} has already acted for this question; report its result in the answer")
         turn.used_tools.add(tool)
         try:
             yield turn
@@ -273,14 +273,14 @@ class ChatTools:
             turn.used_tools.discard(tool)
             raise
 
-    def _turn(self, session_id: str) -> ChatTurn:
+    def _get_turn(self, session_id: str) -> ChatTurn:
         turn = self._turns.get(session_id)
         if turn is None:
             raise ToolError("this question has timed out; answer in text instead")
         return turn
 
-    def _open_ticket(self, turn: ChatTurn) -> EscalationTicket:
-        ticket = self._tickets.get(turn.question.about.ticket_id)
+    def _get_open_ticket(self, turn: ChatTurn) -> EscalationTicket:
+        ticket = self._tickets.get(turn.question.subject.ticket_id)
         if ticket is None or not ticket.is_live:
             raise ToolError(
                 "the ticket is closed; act on the worker itself with queenright nudge or queenright terminate"

@@ -13,20 +13,20 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.event_loop import NodeResult
 
 _REASONS = 5
-"""Wake-up reasons that are named; the others are counted."""
+"""Number of wake-up reasons that are listed; the others are only counted."""
 
 
 @dataclass(slots=True)
 class CheckRecord:
-    """Coverage and cost of a check; filled during the check."""
+    """Extent and cost of a check; filled during the check."""
 
-    began_at: float
+    started_at: float
     workers: int = 0
-    """Workers that were checked."""
+    """Number of checked workers."""
     woken_by: list[str] = field(default_factory=list)
     """``timer`` if all workers were checked, and what else woke the judge."""
     counted: int = 0
-    """Workers whose ticket still holds: counted without a model call."""
+    """Workers whose ticket still applies: counted without a model call."""
     model_calls: int = 0
     tokens: int = 0
     cost: float = 0.0
@@ -67,7 +67,7 @@ class CheckRecord:
                 "model_calls": self.model_calls,
                 "tokens": self.tokens,
                 "cost": round(self.cost, 6),
-                "seconds": round(max(0.0, now - self.began_at), 3),
+                "seconds": round(max(0.0, now - self.started_at), 3),
                 **more,
             },
         )

@@ -29,10 +29,10 @@ MAX_TURNS: Final = 8
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
     """
-    What every role needs to decide; one per service.
+    What judge, queen and orchestrator need to decide; one per service.
 
     Args:
-        read_tools: Tools besides the health summary that only read, such as metrics and traces.
+        read_tools: Read-only tools besides the health summary, such as metrics and traces.
     """
 
     monitor: HealthMonitor
@@ -45,17 +45,17 @@ class DecisionContext:
     read_tools: tuple[Tool, ...] = ()
 
     def summary(self, key: WorkerKey) -> dict[str, Any] | None:
-        """Return the health summary of a worker, or None if the worker is not known."""
+        """Return the health summary of a worker, or None if the worker is unknown."""
         health = self.monitor.get(*key)
         return None if health is None else summarise(health, self.clock())
 
     def open_case(self) -> Case:
-        """Return a separate case for a graph: graphs work on different workers at the same time."""
+        """Return a case for one graph; graphs work on different workers at the same time."""
         return Case(self)
 
 
 class Case:
-    """The one worker that a graph decides about now."""
+    """The worker that a graph currently decides about."""
 
     def __init__(self, context: DecisionContext) -> None:
         self._context = context
@@ -67,7 +67,7 @@ class Case:
 
     @property
     def health(self) -> WorkerHealth | None:
-        """The worker's health now; None if the worker is no longer known."""
+        """The worker's health; None if the worker is no longer known."""
         return self._context.monitor.get(*self._key)
 
     def summary(self) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.judge import ticket_policy, wording
 
 MAX_EXTENSIONS: Final = 3
-"""How often a worker without progress gets more time; after that it is handed off."""
+"""Number of times that a worker without progress gets more time; then it is handed off."""
 
 MAX_EXTRA_MINUTES: Final = 60
 """Total extra time of a worker without progress; or the usual time, if that is longer."""
@@ -34,13 +34,13 @@ _OVER: Final = frozenset(
     }
 )
 
-# A restart helps with neither: the worker would meet the same fault again.
+# A restart does not help: the worker would meet the same fault again.
 _EXTERNAL: Final = frozenset({FindingKind.PROVIDER_FAILURE, FindingKind.CIRCUIT_BREAKER_OPEN})
-# It hangs: only a restart from a checkpoint helps.
+# The worker hangs; only a restart from a checkpoint helps.
 _SILENT: Final = frozenset(
     {FindingKind.STALL, FindingKind.HEARTBEAT_MISSING, FindingKind.TOOL_TIMEOUT, FindingKind.NO_TOKENS}
 )
-# It loops and ignores nudges: its own context keeps it there.
+# The worker loops and ignores nudges; its own context keeps it in the loop.
 _LOOPING: Final = frozenset({FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS, FindingKind.NO_TOOL_CALLS})
 
 
@@ -75,7 +75,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     if (waiting := summary.get("waiting_reason")) not in (None, "", WaitingReason.HELD):
         return f"it is waiting ({waiting})"
     asked_at, now = float(escalation.get("asked_at") or 0.0), summary.get("looked_at")
-    first = worst(ticket_policy.findings_of(summary))
+    first = worst(ticket_policy.parse_findings(summary))
     kind = first.kind if first is not None else None
     if (progress := ticket_policy.progress_since(summary, asked_at, kind)) is not None:
         asked_text, at = (wording.clock_time(time, now, seconds=True) for time in (asked_at, progress))
@@ -87,10 +87,10 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
 
 def answer(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> PolicyDecision:
     """
-    Answer an escalation by the table.
+    Decide an escalation by the table.
 
     Args:
-        summary: The worker's health now; None if the worker is not known.
+        summary: The worker's health; None if the worker is unknown.
     """
     if summary is None:
         return PolicyDecision(decision="hand_off", reason="The worker is unknown: a person must act.")
@@ -113,10 +113,10 @@ def apply_floor(
     minutes: float | None = None,
 ) -> PolicyDecision:
     """
-    Return a model's decision, or the one that replaces it if the floor forbids it.
+    Return the model's decision, or the one that replaces it if the floor forbids it.
 
     Args:
-        summary: The worker's health now; None if the worker is not known.
+        summary: The worker's health; None if the worker is unknown.
         minutes: The extra time that the model proposes, if any.
     """
     instead: Decision | None = None
@@ -138,10 +138,10 @@ def apply_floor(
 
 
 def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | None:
-    """Return the extra time in seconds, or None for the usual."""
+    """Return the extra time in seconds, or None for the default."""
     minutes_left = _max_extra_minutes(escalation) - _minutes_given(escalation)
     if minutes_left <= 0:
-        return None  # it has relief, otherwise it would get none
+        return None  # only a worker with relief gets here; others get no more time
     minutes_more = _usual_minutes(escalation) if minutes is None else minutes
     if minutes is None and minutes_more <= minutes_left:
         return None
@@ -149,7 +149,7 @@ def _seconds(escalation: Mapping[str, Any], minutes: float | None) -> float | No
 
 
 def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Decision, str]:
-    findings = ticket_policy.findings_of(summary)
+    findings = ticket_policy.parse_findings(summary)
     if any(finding.kind in _EXTERNAL for finding in findings):
         return "more_time", "The fault is external; the worker can continue once it is fixed."
     first = worst(findings)
@@ -162,7 +162,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
 
 
 def _cause(summary: Mapping[str, Any]) -> str:
-    findings = ticket_policy.findings_of(summary)
+    findings = ticket_policy.parse_findings(summary)
     agent = str(summary.get("agent_id") or "The worker")
     finding = worst(f for f in findings if f.kind in _EXTERNAL) or worst(findings)
     if finding is None:

@@ -28,8 +28,8 @@ class Cost:
     def __bool__(self) -> bool:
         return bool(self.dollars or self.tokens)
 
-    def of(self, unit: Unit) -> float:
-        """Return the amount in a unit."""
+    def amount(self, unit: Unit) -> float:
+        """Return the dollars or the tokens."""
         return self.dollars if unit == "dollars" else self.tokens
 
     @property

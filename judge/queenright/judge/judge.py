@@ -28,7 +28,7 @@ from queenright.judge.recent_answers import Answers
 from queenright.judge.rules_model import EMIT, SUMMARY
 from queenright.judge.settings import RULES
 from queenright.judge.ticket_coverage import Coverage, reason_for_ticket
-from queenright.judge.tracing import ids_of, links_to
+from queenright.judge.tracing import build_links, get_span_ids
 from queenright.judge.trend import Trends
 from queenright.runtime.events import AgentEvent
 from queenright.runtime.execution import Trigger
@@ -47,31 +47,31 @@ JUDGE_NODE: Final = "judge"
 _EVALUATION: Final = "worker_health"
 
 BYPASS_SECONDS: Final = 60.0
-"""A high or critical finding that waits longer for a slow model is ticketed by the rules."""
+"""The rules write the ticket of a high or critical finding that waits longer for a slow model."""
 
 _CHECKS_PER_BYPASS: Final = 4
-"""How often within the bypass time the judge checks which workers wait for a slow model."""
+"""How often within the bypass time the judge looks for workers that wait for a slow model."""
 
 _CROWD: Final = 20
 """If more workers than this are due at once, the rules write their tickets: a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction writes; the loop gets a turn between two."""
+"""Tickets per transaction; between two, other tasks run."""
 
 _REPAIRS: Final = 1
-"""How often a model may correct a rejected ticket; then the rules' answer stands."""
+"""How often a model may correct a rejected ticket; then the rules' decision applies."""
 
 
 class HealthJudge:
     """
-    Judges the workers that have a finding worth a ticket and no ticket that covers it.
+    Judges the workers with a finding that needs a ticket and has none.
 
-    A healthy fleet costs no model call. Where the rules say high or critical and the model wrote no ticket,
-    the judge writes the rules' ticket. Every check records one event.
+    A healthy fleet costs no model call. If the rules say high or critical and the model wrote no ticket, the
+    judge writes the rules' ticket. Every check records one event.
 
     Args:
         disk: Reads and writes ``trend_file`` in threads.
-        trend_file: Where the last look at each worker is kept.
+        trend_file: Stores the numbers of each worker's last check.
     """
 
     def __init__(
@@ -98,14 +98,14 @@ class HealthJudge:
         self._case = context.open_case()
         self._has_raised = False
         self._rejections: list[str] = []
-        # A wake-up during a check is remembered here and costs one more check, not many.
+        # A wake-up during a check is noted here, so that many of them cause only one more check.
         self._wake_reasons: dict[WorkerKey, str] = {}
         self._should_check_all = False
         self._checked_all_at = context.clock()
         self._coverage = Coverage(context.tickets)
         self._answers = Answers(context.settings.judge.interval_seconds)
         self._waiting: dict[WorkerKey, float] = {}
-        """Since when a worker waits for its turn in the current check."""
+        """Workers that wait in the current check, and since when."""
 
     def graph(self) -> GraphSpec:
         """Return the judge's graph: one node, woken by a timer."""
@@ -127,30 +127,30 @@ class HealthJudge:
 
     def tools(self) -> list[Tool]:
         """Return the judge's tools."""
-        return [self._case.tool(), emit_tool(self._emit), *self._context.read_tools]
+        return [self._case.tool(), emit_tool(self._write_ticket), *self._context.read_tools]
 
     async def load_trends(self) -> None:
-        """Load the trends of the last checks; without them every worker is new to the judge."""
+        """Load the trends of the last checks; without them, every check counts as the worker's first."""
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
         except UnusableFileError as error:
             _log.warning("cannot load the judge's trends, starting without: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Take over the tickets from before a restart: what they cover is not judged again."""
+        """Take over the tickets from before a restart: the findings that they cover are not judged again."""
         self._coverage.adopt(tickets)
 
-    def wants(self, health: WorkerHealth) -> bool:
-        """Return whether there is something to judge: a finding worth a ticket that no ticket covers."""
+    def needs_judging(self, health: WorkerHealth) -> bool:
+        """Return whether a worker has a finding that needs a ticket and has none."""
         finding = reason_for_ticket(health)
         return finding is not None and not self._coverage.covers(health, finding)
 
     def is_news(self, health: WorkerHealth) -> bool:
-        """Return whether a worker shows something new since it was last judged."""
-        return self.wants(health) and self._answers.is_news(health)
+        """Return whether a worker's findings have changed since it was last judged."""
+        return self.needs_judging(health) and self._answers.is_news(health)
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
-        """Note what the next check must cover; return whether a check must be requested."""
+        """Note a worker, or all, for the next check; return whether a check must be requested."""
         idle = not self._wake_reasons and not self._should_check_all
         if agent_id is None:
             self._should_check_all = True
@@ -162,9 +162,9 @@ class HealthJudge:
         return idle and (bool(self._wake_reasons) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
-        """Judge the workers that need it; return the outcome of each. The entry point ``health_check``."""
+        """Judge the workers that need it; return their outcomes. The entry point ``health_check``."""
         now = self._clock()
-        record = CheckRecord(began_at=now)
+        record = CheckRecord(started_at=now)
         overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
         is_full = trigger.tick is not None or self._should_check_all or overdue
         wake_reasons, self._wake_reasons, self._should_check_all = self._wake_reasons, {}, False
@@ -173,13 +173,13 @@ class HealthJudge:
             self._checked_all_at = now
             standing = self._coverage.workers()
             healths = list(self._monitor.workers())
-            self._answers.keep({health.key for health in healths if self.wants(health)})
+            self._answers.keep({health.key for health in healths if self.needs_judging(health)})
         else:
             healths = [health for key in wake_reasons if (health := self._monitor.get(*key)) is not None]
         due_workers = [
-            health for health in healths if self.wants(health) and self._answers.is_due(health, now)
+            health for health in healths if self.needs_judging(health) and self._answers.is_due(health, now)
         ]
-        # New problems first: thousands of others may only need to be counted on their tickets.
+        # New problems first; the others, perhaps thousands, may only need to be counted on their tickets.
         outcomes = await self._judge_all(due_workers, wake_reasons, run, record)
         await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
@@ -195,11 +195,11 @@ class HealthJudge:
         run: RunNode,
         record: CheckRecord,
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Judge one worker after another, the worst first; the rules judge workers that wait too long."""
+        """Judge the workers one by one, the worst first; the rules judge workers that wait too long."""
         worst = sorted(workers, key=lambda health: -_severity(health))
-        # A ticket whose trouble has changed is updated at once, without a model call.
+        # A ticket whose condition has changed is updated at once, without a model call.
         outdated_keys = [health.key for health in worst if self._coverage.is_outdated(health)]
-        outcomes = await self._write_in_batches(outdated_keys, "its trouble has changed")
+        outcomes = await self._write_in_batches(outdated_keys, "its condition has changed")
         worst = [health for health in worst if health.key not in outcomes]
         if len(worst) > _CROWD:
             outcomes |= await self._judge_crowd(worst)
@@ -218,13 +218,13 @@ class HealthJudge:
         return outcomes
 
     async def _judge_crowd(self, workers: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
-        """Write rules' tickets of many workers in few transactions where they bind or the rules judge."""
+        """Write tickets by the rules for many workers, in few transactions."""
         judging = self._model.answering
         keys = [h.key for h in workers if judging == RULES or ticket_policy.is_binding(_reason(h).severity)]
         return await self._write_in_batches(keys, "too many at once for the model")
 
     async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers; return the outcome of each that was written."""
+        """Write the rules' tickets of these workers in batches; return their outcomes."""
         note = "" if self._model.answering == RULES else f" Written by the rules: {why}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for first in range(0, len(keys), _BATCH):
@@ -239,16 +239,18 @@ class HealthJudge:
     async def _write_rules_tickets(
         self, keys: Sequence[WorkerKey], note: str
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets about these workers in one transaction; return the outcome of each."""
+        """Write the rules' tickets of these workers in one transaction; return their outcomes."""
         now = self._clock()
-        trace_id, span_id = ids_of(get_current_span())
-        workers = [health for key in keys if (health := self._monitor.get(*key)) and self.wants(health)]
+        trace_id, span_id = get_span_ids(get_current_span())
+        workers = [
+            health for key in keys if (health := self._monitor.get(*key)) and self.needs_judging(health)
+        ]
         has_ticket_by_key = await self._report_by_rules(
             workers, "ticket", note, trace_id=trace_id, span_id=span_id, model=RULES
         )
         outcomes: dict[WorkerKey, CheckOutcome] = {}
         for key in keys:
-            has_ticket = has_ticket_by_key.get(key, self._coverage.ticket_of(key) is not None)
+            has_ticket = has_ticket_by_key.get(key, self._coverage.find_ticket(key) is not None)
             outcomes[key] = "ticket" if has_ticket else "healthy"
         for health in workers:
             self._answers.note_request(health, now)
@@ -260,7 +262,7 @@ class HealthJudge:
     async def _report_by_rules(
         self, workers: Iterable[WorkerHealth], verdict: str, note: str = "", **origin: str
     ) -> dict[WorkerKey, bool]:
-        """Report workers by the rules, in one transaction; return whether each has a ticket."""
+        """Report workers by the rules in one transaction; return whether each has a ticket."""
         now = self._clock()
         reports: list[tuple[Report, dict[str, Any]]] = []
         for health in workers:
@@ -277,17 +279,17 @@ class HealthJudge:
         return has_ticket_by_key
 
     async def _bypass(self) -> None:
-        """Write the rules' ticket where they bind and the model has not judged a worker in time."""
+        """Write the rules' ticket for workers that wait too long for the model."""
         while True:
             await self._context.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._wake_reasons:
                 self._waiting.setdefault(key, now)
-            late = [key for key, since in self._waiting.items() if now - since >= BYPASS_SECONDS]
-            for key in late:
+            overdue_keys = [key for key, since in self._waiting.items() if now - since >= BYPASS_SECONDS]
+            for key in overdue_keys:
                 self._waiting[key] = now
                 health = self._monitor.get(*key)
-                if health is None or not self.wants(health):
+                if health is None or not self.needs_judging(health):
                     continue
                 try:
                     await self._hold_floor(health, f"did not judge it within {BYPASS_SECONDS:g} s")
@@ -295,7 +297,7 @@ class HealthJudge:
                     _log.exception("cannot write a ticket about %s, retrying", key[0])
 
     async def _record_check(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
-        """Publish the record and save the trends; a failure of either does not stop the judging."""
+        """Publish the record and save the trends; a failure of either does not stop the judge."""
         event = record.event(
             outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.answering, prompt=self._prompt.id
         )
@@ -313,13 +315,15 @@ class HealthJudge:
             _log.error("cannot save the judge's trends: %s", error)
 
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> None:
-        """Count each condition that has a ticket and still holds, without a model call."""
+        """Count another occurrence of each condition that has a ticket, without a model call."""
         for first in range(0, len(standing), _BATCH):
             healths = (self._monitor.get(*key) for key in standing[first : first + _BATCH])
             workers = [
                 health
                 for health in healths
-                if health is not None and reason_for_ticket(health) is not None and not self.wants(health)
+                if health is not None
+                and reason_for_ticket(health) is not None
+                and not self.needs_judging(health)
             ]
             try:
                 record.counted += sum((await self._report_by_rules(workers, "counted")).values())
@@ -331,14 +335,14 @@ class HealthJudge:
         self._case.select(key)
         self._has_raised, self._rejections = False, []
         health, summary = self._case.health, self._case.summary()
-        if health is None or summary is None or not self.wants(health):
-            # It recovered while others were judged, or the rules wrote its ticket.
-            return "healthy" if self._coverage.ticket_of(key) is None else "ticket"
+        if health is None or summary is None or not self.needs_judging(health):
+            # The worker recovered while others were judged, or the rules wrote its ticket.
+            return "healthy" if self._coverage.find_ticket(key) is None else "ticket"
         self._answers.note_request(health, self._clock())
         vitals = health.vitals
         with self._context.tracer.start_as_current_span(
             f"{names.SPAN_JUDGE_CHECK} {vitals.agent_id}",
-            links=links_to(vitals.last_trace_id, vitals.last_span_id),
+            links=build_links(vitals.last_trace_id, vitals.last_span_id),
             attributes={
                 names.GEN_AI_AGENT_NAME: vitals.agent_id,
                 names.GEN_AI_CONVERSATION_ID: vitals.session_id,
@@ -361,7 +365,7 @@ class HealthJudge:
         return outcome
 
     async def _handle_failure(self, fault: str) -> None:
-        """Write the rules' ticket where they bind, although the model call failed."""
+        """Write the rules' ticket if the model call failed and the rules bind."""
         health = self._case.health
         if self._has_raised or health is None:
             return
@@ -371,7 +375,7 @@ class HealthJudge:
             _log.exception("cannot write a ticket about %s, retrying", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
-        """Return the outcome of a run of the model and its explanation; the rules' floor holds."""
+        """Return the outcome of a model's run and its explanation, with the rules' floor applied."""
         verdict = str(result.outputs.get("health_verdict", ""))
         if self._has_raised:
             return "ticket", verdict or "ticket written"
@@ -387,7 +391,7 @@ class HealthJudge:
         return ("healthy", verdict) if is_healthy else ("unknown", f"the model {reply}")
 
     async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
-        """Write the rules' ticket if they bind and there is none yet; return whether it was written."""
+        """Write the rules' ticket if they bind and there is none; return whether it was written."""
         finding = reason_for_ticket(health)
         if (
             finding is None
@@ -398,17 +402,21 @@ class HealthJudge:
         draft = ticket_policy.draft_ticket(summarise(health, self._clock()))
         if draft is None:
             return False
-        await self._raise(health, _add_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES)
+        await self._raise_ticket(
+            health, _add_note(draft, f" Written by the rules: the model {reply}."[:300]), RULES
+        )
         return True
 
-    async def _emit(self, arguments: EmitArguments) -> str:
+    async def _write_ticket(self, arguments: EmitArguments) -> str:
         health = self._case.health
         if health is None:
             raise ToolError("the worker is gone; end with health_verdict healthy")
         if self._has_raised:
             raise ToolError("this check has written a ticket already; end with health_verdict ticket")
         try:
-            result = await self._raise(health, parse_draft(arguments.ticket_json), self._model.answering)
+            result = await self._raise_ticket(
+                health, parse_draft(arguments.ticket_json), self._model.answering
+            )
             self._has_raised = True
             return result
         except TicketRejectedError as error:
@@ -417,8 +425,8 @@ class HealthJudge:
                 return f"{error}. That was the last try; the rules' answer stands."
             raise ToolError(f"{error}. Correct this, and send the whole ticket again.") from error
 
-    async def _raise(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
-        trace_id, span_id = ids_of(get_current_span())
+    async def _raise_ticket(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
+        trace_id, span_id = get_span_ids(get_current_span())
         results = await self._tickets.raise_ticket(
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
@@ -434,7 +442,7 @@ class HealthJudge:
             "findings": findings,
             "woken_by": reason,
         }
-        return check_message(now, check, summary, self._trends.of(summary, now))
+        return check_message(now, check, summary, self._trends.compare(summary, now))
 
 
 def _add_note(draft: TicketDraft, note: str) -> TicketDraft:
@@ -442,7 +450,7 @@ def _add_note(draft: TicketDraft, note: str) -> TicketDraft:
 
 
 def _reason(health: WorkerHealth) -> Finding:
-    """Return the reason for a ticket of a worker that has one."""
+    """Return the finding that needs a ticket."""
     finding = reason_for_ticket(health)
     assert finding is not None, "only workers with a reason are due"
     return finding

@@ -58,7 +58,7 @@ class JudgeAndQueen:
         decide: Carries out the queen's decision on an escalation. Without it, or if the settings name
             another orchestrator, the queen decides no escalations.
         actions: Nudges and stops workers for the queen; without it, she has no tools for that.
-        read_tools: Tools besides the health summary that only read.
+        read_tools: Read-only tools besides the health summary.
         list_interventions: Returns the interventions on an agent's workers, for the operator chat.
         fleet: The services that watch other parts of the fleet.
 
@@ -102,7 +102,7 @@ class JudgeAndQueen:
             judge.budget, clock=clock, file=storage / BUDGET_FILE, disk=self.runtime.disk, fleet=fleet
         )
         self.budget = budget
-        """What judge and queen may spend, with those of the other services of the fleet."""
+        """The budget of judge and queen, shared with the other services of the fleet."""
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
@@ -169,7 +169,7 @@ class JudgeAndQueen:
 
     async def start(self) -> None:
         """Start judging, and triage the tickets that were open before a restart."""
-        # Before the queen's own subscription: the bypass time runs from a ticket's arrival.
+        # Subscribe before the queen, because the bypass time starts with a ticket's arrival.
         self._subscriptions = [
             self._bus.subscribe(
                 self._expect_ticket, name="triage-clock", types={EventType.WORKER_ESCALATION_TICKET}
@@ -211,14 +211,14 @@ class JudgeAndQueen:
             await self._orchestrator.stop()
 
     def resume_escalations(self, escalations: Iterable[Escalation]) -> None:
-        """Have the queen decide escalations that were pending before a restart. Call it after ``start``."""
+        """Let the queen decide escalations that were pending before a restart. Call it after ``start``."""
         if self._orchestrator is not None and self._is_running:
             for escalation in escalations:
                 self._orchestrator.expect(escalation)
                 self._request_escalation_decision(escalation.escalation_id)
 
     def replacements(self) -> list[str]:
-        """Return a sentence about each model that the rules replace now."""
+        """Return a sentence about each model that the rules currently replace."""
         return [
             f"The {role}'s model {model.provider.name} is not called ({_REASONS[reason]}); rules apply."
             for role, model in zip(("judge", "queen"), self._models, strict=True)
@@ -226,7 +226,7 @@ class JudgeAndQueen:
         ]
 
     def wake(self, agent_id: str | None = None, reason: str = "") -> None:
-        """Have the judge check one agent's workers now, or all. Call it from the loop's thread."""
+        """Let the judge check one agent's workers now, or all. Call it from the loop's thread."""
         self._wake(agent_id, None, reason or "woken")
 
     def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:

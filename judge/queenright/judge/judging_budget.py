@@ -26,7 +26,7 @@ SHARED_SPENDING: Final = "judging"
 
 _SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
 _PARTS: Final[Mapping[Window, int]] = {"hour": 10, "day": 1}
-"""Which part of a day's limit may be used in the window."""
+"""The share of a day's limit that may be used in the window."""
 _UNITS: Final[tuple[Unit, ...]] = ("dollars", "tokens")
 _SLOT_SECONDS: Final = 300
 """Spending is stored per five minutes; a slot counts until its end leaves the window."""
@@ -37,7 +37,7 @@ class Spending:
     The spending of the last day, by role.
 
     Args:
-        rows: The result of an earlier ``rows``: ``[slot start, role, dollars, tokens]`` each.
+        rows: The result of ``rows``: a list of ``[slot start, role, dollars, tokens]``.
 
     Raises:
         ValueError: The rows are invalid.
@@ -55,7 +55,7 @@ class Spending:
         """
         Add a payment at ``at``, in seconds since the epoch; drop payments older than a day.
 
-        A negative one takes back a part of what was added for the same time. ``now`` is ``at`` by default.
+        A negative payment takes back a part of an earlier one at the same time. ``now`` is ``at`` by default.
         """
         key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
         before = self._slots.get(key, (0.0, 0))
@@ -63,7 +63,7 @@ class Spending:
         for old in [key for key in self._slots if not _is_within(key[0], now or at, _SECONDS["day"])]:
             del self._slots[old]
 
-    def of(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
+    def sum_window(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
         """Return the spending in the window that ends now, of one role or of all."""
         return sum(
             amounts[_UNITS.index(unit)]
@@ -85,7 +85,7 @@ class ExceededLimit:
     limit: float
     spent: float
     requested: float = 0
-    """The estimated cost of the call that does not fit."""
+    """The estimated cost of the call that exceeds it."""
 
     @property
     def seconds(self) -> float:
@@ -108,7 +108,7 @@ class Reservation:
     role: str
     estimate: Estimate
     at: float
-    """When it was made, in seconds since the epoch."""
+    """When the reservation was made, in seconds since the epoch."""
 
 
 class ModelBudget:
@@ -121,9 +121,9 @@ class ModelBudget:
     Args:
         file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
             at 0.
-        disk: Writes the file; None gives it threads of its own.
-        fleet: If it is shared, the limits are those of all its services, which keep the spending instead of
-            the file.
+        disk: Writes the file; None creates threads for it.
+        fleet: If it is shared, the limits apply to all its services together, and it stores the spending
+            instead of the file.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ModelBudget:
         self._file = file
         self._spending = Spending() if file is None or self._fleet is not None else _read(file)
         self._misfit = Cost()
-        """The last requested cost, if it did not fit."""
+        """The last requested cost, if it exceeded a limit."""
         self._disk = disk or Disk()
         self._writing = asyncio.Lock()
 
@@ -160,18 +160,18 @@ class ModelBudget:
 
         A limit that left too little for the last call counts as fully spent: no model is called.
         """
-        limits = {(limit.window, limit.unit): limit.limit for limit in self._exceeded_by(self._misfit)}
+        limits = {(limit.window, limit.unit): limit.limit for limit in self._find_exceeded(self._misfit)}
         for window in _SECONDS:
             for unit in _UNITS:
                 yield window, unit, max(self.sum_spending(window, unit), limits.get((window, unit), 0.0))
 
     def sum_spending(self, window: Window, unit: Unit, role: str | None = None) -> float:
         """Return the spending and reservations in the window that ends now, of one role or of all."""
-        return self._spending.of(window, unit, self._clock(), role)
+        return self._spending.sum_window(window, unit, self._clock(), role)
 
     def find_exceeded_limit(self) -> ExceededLimit | None:
         """Return the exceeded limit with the longest window; None if another call may be made."""
-        return max(self._exceeded_by(self._misfit), key=lambda limit: limit.seconds, default=None)
+        return max(self._find_exceeded(self._misfit), key=lambda limit: limit.seconds, default=None)
 
     async def reserve(
         self, role: str, estimate: Estimate, *, force: bool = False
@@ -193,7 +193,7 @@ class ModelBudget:
 
         def add() -> bool:
             nonlocal limits
-            limits = self._exceeded_by(cost)
+            limits = self._find_exceeded(cost)
             return (force or not limits) and self._add(reservation, cost)
 
         try:
@@ -210,7 +210,7 @@ class ModelBudget:
         return bool(cost)
 
     async def _change(self, change: Callable[[], bool]) -> None:
-        """Change the spending, and store it in the fleet or the file if ``change`` returns that it did."""
+        """Change the spending, and store it in the fleet or the file if ``change`` returns True."""
         if self._fleet is not None:
 
             def update(rows: Any) -> Any:
@@ -224,11 +224,11 @@ class ModelBudget:
                 try:
                     await self._disk.run(lambda: write_json(file, {"spent": rows}))
                 except OSError as error:
-                    _log.warning("cannot save the spending of judge and queen, a restart loses it: %s", error)
+                    _log.warning("cannot save the spending of judge and queen; a restart loses it: %s", error)
 
     def replace_spending(self, rows: object) -> None:
         """
-        Replace the spending by that of the whole fleet.
+        Replace the spending with that of the whole fleet.
 
         Args:
             rows: The value of `SHARED_SPENDING`.
@@ -237,11 +237,11 @@ class ModelBudget:
 
     async def settle(self, reservation: Reservation, cost: Cost | None) -> None:
         """
-        Replace a reservation by the actual cost.
+        Replace a reservation with the actual cost.
 
         Args:
             reservation: The result of ``reserve``.
-            cost: None without a reply: then the question is charged, which was sent.
+            cost: None without a reply: then the question is charged, because it was sent.
         """
         estimate = reservation.estimate.call
         cost = reservation.estimate.question if cost is None else cost
@@ -251,13 +251,13 @@ class ModelBudget:
         try:
             await self._change(lambda: self._add(reservation, change))
         except StoreError as error:
-            _log.warning("cannot save what a model call cost; its estimate counts: %s", error)
+            _log.warning("cannot save the cost of a model call; its estimate counts: %s", error)
 
-    def _exceeded_by(self, cost: Cost) -> list[ExceededLimit]:
+    def _find_exceeded(self, cost: Cost) -> list[ExceededLimit]:
         return [
-            ExceededLimit(window, unit, limit, spent, cost.of(unit))
+            ExceededLimit(window, unit, limit, spent, cost.amount(unit))
             for (window, unit), limit in self._limits.items()
-            if (spent := self.sum_spending(window, unit)) >= limit or spent + cost.of(unit) > limit
+            if (spent := self.sum_spending(window, unit)) >= limit or spent + cost.amount(unit) > limit
         ]
 
 

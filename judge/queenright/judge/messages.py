@@ -18,9 +18,9 @@ def check_message(
     Return the judge's message about one worker.
 
     Args:
-        check: The worker (``agent_id``, ``session_id``), its findings, what woke the judge.
+        check: The worker (``agent_id``, ``session_id``), its findings, and why the judge checks it.
         summary: The worker's health (``get_worker_health_summary``).
-        trend: The last check's numbers and the change since (``Trends.of``); None if there was no check.
+        trend: The last check's numbers and the change since (``Trends.compare``); None if there was no check.
     """
     parts = [f"Health check at {_iso(at)}. This worker has findings. Judge it.", quote("check", check)]
     if trend is None:
@@ -56,7 +56,7 @@ def question_message(
 
 def quote_worker(summary: Mapping[str, Any] | None) -> str:
     """
-    Quote a worker's health for a model: part of it was written by the worker.
+    Quote a worker's health for a model, because the worker wrote a part of it.
 
     Each finding has ``progress_since``, the time of the last progress after its onset, or null. Findings of
     detectors in shadow are omitted: they must not influence a decision.

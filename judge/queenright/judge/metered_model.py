@@ -25,16 +25,16 @@ from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT
 _log = logging.getLogger(__name__)
 
 FALLBACK_PREFIX: Final = "rules_in_place"
-"""Prefix of the ``finish_reason`` of a reply that the rules gave in place of the model."""
+"""Prefix of the ``finish_reason`` of a reply by the rules in place of the model."""
 
 _DECIDING: Final = frozenset({EMIT, NOTIFY, DISMISS, DECIDE, SET_OUTPUT})
 
 FAILURES_UNTIL_RULES: Final = 3
-"""Providers fail once or twice in normal operation; a third failure in a row is an outage."""
+"""Providers fail once or twice in normal operation; a third consecutive failure is an outage."""
 RULES_SECONDS: Final = 300.0
 """Long enough to spare a provider that is down, short enough to notice soon that it is back."""
 _TIMEOUT_FRACTION: Final = 0.99
-"""The caller may have the same time limit and cancel the call just before ours."""
+"""The caller may have the same time limit and cancel the call just before it expires here."""
 
 
 class MeteredModel:
@@ -80,12 +80,12 @@ class MeteredModel:
 
     @property
     def name(self) -> str:
-        """The model's own name."""
+        """The name of the model."""
         return self._model.name
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why the stand-in would reply now; None if the model would."""
+        """Why the stand-in would reply now; None if the model would reply."""
         if self._stand_in is None:
             return None
         is_spent = self._budget is not None and self._budget.find_exceeded_limit() is not None
@@ -100,7 +100,7 @@ class MeteredModel:
         Raises:
             ModelError, TimeoutError: There is no reply.
         """
-        if must_call(tools) and (rejection := rejection_of(messages)) is not None:
+        if must_call(tools) and (rejection := find_rejection(messages)) is not None:
             self.count_invalid(rejection)
         reason = None if self._stand_in is None else self._backoff.reason
         limit: ExceededLimit | None = None
@@ -115,7 +115,7 @@ class MeteredModel:
         return await self._replace(reason or "error", limit, messages, tools, on_text)
 
     def count_invalid(self, why: str) -> None:
-        """Count the newest reply as a failure: its calls were rejected, or it decided nothing."""
+        """Count the newest reply as a failure: its calls were rejected, or it made no decision."""
         if (
             self._stand_in is not None
             and self._backoff.reason is None
@@ -139,7 +139,7 @@ class MeteredModel:
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> tuple[ModelReply | None, FallbackReason | None]:
-        """Return the model's reply; or None and the reason if this failure starts a backoff."""
+        """Return the model's reply; None and the reason if this failure starts a backoff."""
         started_at = self._monotonic()
         try:
             reply = await self._ask(reservation, messages, tools, on_text)
@@ -164,7 +164,7 @@ class MeteredModel:
         if must_call(tools) and not _decides(reply):
             self._backoff.note_undecided()
         elif self._backoff.note_reply():
-            _log.info("%s answers the %s again", self.name, self._role)
+            _log.info("%s replies to the %s again", self.name, self._role)
         return reply, None
 
     async def _ask(
@@ -174,7 +174,7 @@ class MeteredModel:
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
-        """Ask the model within its time limit; record its metrics and cost."""
+        """Call the model within its time limit; record metrics and cost."""
         started_at = self._monotonic()
         reply: ModelReply | None = None
         if isinstance(self._model, LiteLlmProvider):
@@ -232,16 +232,16 @@ class MeteredModel:
 
 
 def must_call(tools: Sequence[ToolSpec]) -> bool:
-    """Return whether a reply needs a tool call: there are outputs to set, and no user to talk to."""
+    """Return whether a reply needs a tool call: outputs must be set, and there is no user to talk to."""
     tool_names = {tool.name for tool in tools}
     return SET_OUTPUT in tool_names and ASK_USER not in tool_names
 
 
-def rejection_of(messages: Sequence[Message]) -> str | None:
+def find_rejection(messages: Sequence[Message]) -> str | None:
     """
-    Return why all calls of the newest reply were rejected; None if one was accepted, or none is known.
+    Return why all calls of the newest reply were rejected; None if one was accepted, or if that is unknown.
 
-    Only our own tools count: a query of an external system can fail through no fault of the model.
+    Only built-in tools count: a query of an external system can fail through no fault of the model.
     """
     rejections: dict[str, str] = {}
     for message in reversed(messages):

@@ -15,7 +15,7 @@ from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation import names
 from queenright.instrumentation.families import LiveGauges, counter, gauge, histogram
 from queenright.judge.judging_budget import ModelBudget
-from queenright.judge.tracing import ids_of
+from queenright.judge.tracing import get_span_ids
 from queenright.runtime.llm.model import ModelReply
 
 CheckOutcome = Literal["healthy", "ticket", "unknown"]
@@ -48,7 +48,7 @@ class JudgeMetrics:
         self._triage = counter(names.TRIAGE, registry)
         self._triage_duration = histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
         self._tickets = counter(names.TICKETS, registry)
-        # A rate needs a zero to rise from: otherwise the first ticket is the first sample.
+        # Start at 0; otherwise the first ticket would be the first sample and not an increase.
         for outcome in ("healthy", "ticket", "unknown"):
             self._checks.labels(outcome)
         for decision in ("dismiss", "intervene", "bypass"):
@@ -86,7 +86,7 @@ class JudgeMetrics:
         self._fallbacks.labels(role, reason).inc()
 
     def watch(self, budget: ModelBudget) -> None:
-        """Expose a budget's limits and spending. Call it once."""
+        """Expose a budget's limits and spending. Call it once per budget."""
         self._registry.register(
             LiveGauges(partial(_read_budget, budget), names.LLM_BUDGET_LIMIT, names.LLM_BUDGET_SPENT)
         )
@@ -103,7 +103,7 @@ class JudgeMetrics:
 
 def _exemplar() -> dict[str, str] | None:
     """Return the current trace as an exemplar, or None without one."""
-    trace_id, _ = ids_of(get_current_span())
+    trace_id, _ = get_span_ids(get_current_span())
     return {"trace_id": trace_id} if trace_id else None
 
 
@@ -113,7 +113,7 @@ def _read_open_tickets(counts: Callable[[], OpenCounts], tickets: GaugeMetricFam
 
 
 def _read_budget(budget: ModelBudget, limits: GaugeMetricFamily, spending: GaugeMetricFamily) -> None:
-    # At each scrape: spending leaves its window without an event.
+    # Read at each scrape, because spending leaves its window without an event.
     for window, unit, limit in budget.limits():
         limits.add_metric([window, unit], limit)
     for window, unit, amount in budget.all_spent():

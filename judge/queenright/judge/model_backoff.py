@@ -19,10 +19,11 @@ class ModelBackoff:
     """
     Counts failures. Too many start a pause; after it, one call tries the model again.
 
-    Too many are ``failures`` in a row, or twice as many within an hour if they are half of the calls.
+    A pause starts after ``failures`` consecutive failures, or after twice as many within an hour if they are
+    half of the calls.
 
     Args:
-        failures: Failures in a row that start a pause.
+        failures: Consecutive failures that start a pause.
     """
 
     def __init__(self, failures: int, pause_seconds: float, monotonic: Callable[[], float]) -> None:
@@ -31,14 +32,16 @@ class ModelBackoff:
         self._clock = monotonic
         self._consecutive = 0
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_MAX_CALLS)
-        """When each call ended, and whether it failed."""
+        """When each recent call ended, and whether it failed."""
         self._last: FallbackReason = "error"
         self._is_tripped = False
         self._until = 0.0
         self._before = (0, False)
-        """The state before the newest reply, should that be rejected: failures in a row, tripped."""
+        """
+        The consecutive failures and the pause before the newest reply, to restore them if it is rejected.
+        """
         self._is_undecided = False
-        """Whether the newest call was a reply that decides nothing yet."""
+        """Whether the newest reply only requests more data."""
 
     @property
     def reason(self) -> FallbackReason | None:
@@ -73,7 +76,7 @@ class ModelBackoff:
         self._is_undecided = True
 
     def reject_reply(self, reason: FallbackReason) -> bool:
-        """Count the newest reply as a failure after all, once; return whether it starts a pause."""
+        """Count the newest reply as a failure after all, but only once; return whether it starts a pause."""
         if self._is_undecided:
             return self.note_failure(reason)
         if not self._calls or self._calls[-1][1]:

@@ -38,11 +38,11 @@ class AssignedModel:
 
     @property
     def answering(self) -> str:
-        """The name of the model that answers now: the rules' while they replace it."""
+        """The name of the model that answers now: the rules' while they replace the model."""
         return RULES if self.fallback_reason is not None else self.provider.name
 
     def count_invalid(self, reason: str) -> None:
-        """Count a reply that holds no valid decision."""
+        """Count a reply without a valid decision."""
         if isinstance(self.provider, MeteredModel):
             self.provider.count_invalid(reason)
 
@@ -59,7 +59,7 @@ def load_model(
     """
     Return the model called ``settings.model``, metered for ``role``.
 
-    The rules answer in its place if the budget is spent or it fails too often.
+    The rules replace it while the budget is spent or if it fails too often.
 
     Args:
         budget: Limits what calls may cost; None for no limit.

@@ -1,7 +1,7 @@
 """
-The monitoring tools: a worker's health, a ticket about it, a notification of the operator.
+The monitoring tools of judge and queen: a worker's health, a ticket about it, a notification of the operator.
 
-Judge and queen add their own rules. The ticket service validates tickets and decisions of every caller.
+Both add their own checks. The ticket service validates the tickets and decisions of every caller.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from queenright.runtime.tooling.tools import Tool, ToolError
 
 
 def _reject_path(session_id: str) -> str:
-    # The step logs of a session are in a folder of that name.
+    # The step logs of a session are in a folder with the session's name.
     if session_id == ".." or any(separator in session_id for separator in "/\\\x00"):
         raise ValueError("a session id must not contain a path separator or '..'")
     return session_id
@@ -101,12 +101,12 @@ def notify_tool(run: Callable[[NotifyArguments], Awaitable[str]]) -> Tool:
 
 
 def show_summary(health: WorkerHealth | None, now: float, last_n_steps: int) -> str:
-    """Return a worker's summary for a model."""
+    """Return a worker's summary as text for a model."""
     return quote_worker(None if health is None else summarise(health, now, last_n_steps))
 
 
 def show_report_result(result: TicketReportResult) -> str:
-    """Return the result of raising a ticket for a model."""
+    """Return the result of raising a ticket as text for a model."""
     ticket = result.ticket
     return json.dumps(
         {"ticket_id": ticket.ticket_id, "change": result.change, "severity": ticket.severity.value}
@@ -115,7 +115,7 @@ def show_report_result(result: TicketReportResult) -> str:
 
 def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> EscalationTicket:
     """
-    Return a ticket that is open for a decision.
+    Return a ticket that may be decided.
 
     Args:
         ticket_id: The id that a model passed.
@@ -136,6 +136,6 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> Escala
     return ticket
 
 
-def urgency_of(draft: Severity, ticket: EscalationTicket) -> Severity:
-    """Return the urgency of a notification: never below the ticket's severity."""
+def raise_to_severity(draft: Severity, ticket: EscalationTicket) -> Severity:
+    """Return the urgency of a notification, at least the ticket's severity."""
     return max(draft, ticket.severity, key=lambda severity: severity.rank)

@@ -1,5 +1,5 @@
 """
-The queen as the orchestrator: she decides escalations of workers that nudges did not help.
+The queen as the orchestrator: she decides escalations of workers that did not recover after nudges.
 
 This is a second entry point of her graph. A failing model is retried until the escalation's deadline, after
 which the default applies.
@@ -27,7 +27,7 @@ from queenright.judge.messages import escalation_message
 from queenright.judge.models import AssignedModel
 from queenright.judge.prompting import escalation_prompt
 from queenright.judge.rules_model import DECIDE, SUMMARY
-from queenright.judge.tracing import child_of
+from queenright.judge.tracing import child_context
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
@@ -50,7 +50,7 @@ Decide = Callable[..., Awaitable[object]]
 
 
 class _Open(NamedTuple):
-    """An undecided escalation, and the (trace id, span id) that led to it."""
+    """An undecided escalation, and the (trace id, span id) of the event that triggered it."""
 
     escalation: Escalation
     trace: tuple[str, str]
@@ -85,7 +85,7 @@ class Orchestrator:
     Decides escalations one after another, each once.
 
     Args:
-        decide: Carries out a decision; raises a ``QueenrightError`` if it is refused.
+        decide: Carries out a decision; raises a ``QueenrightError`` if it is rejected.
         retry: Requests another try at an escalation, by id.
     """
 
@@ -118,7 +118,7 @@ class Orchestrator:
         )
 
     def entry(self) -> EntryPointSpec:
-        """Return the entry point, started by escalations."""
+        """Return the entry point, which escalations start."""
         return EntryPointSpec(
             id=ESCALATION_RECEIVER,
             node_id=DECISION_NODE,
@@ -136,7 +136,7 @@ class Orchestrator:
     # -- escalations ----------------------------------------------------------------------------
 
     def handle_event(self, event: AgentEvent) -> None:
-        """Expect an escalation that was triggered; forget one that was decided."""
+        """Keep an escalation that was triggered; drop one that was decided."""
         if event.type is EventType.ESCALATION_DECIDED:
             self._forget(str(event.data["escalation_id"]))
             return
@@ -194,7 +194,7 @@ class Orchestrator:
         self._current, self._outcome = escalation, _NO_DECISION
         with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
-            context=child_of(*waiting.trace),
+            context=child_context(*waiting.trace),
             attributes={
                 names.INTERVENTION_KIND: ActionKind.ESCALATE.value,
                 names.GEN_AI_AGENT_NAME: escalation.agent_id,
@@ -211,7 +211,7 @@ class Orchestrator:
     async def _decide_or_run(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
-        """Decide by rule if the worker is out of trouble; otherwise ask the model."""
+        """Decide by the rules if the worker has relief; otherwise ask the model."""
         fields = self._fields(escalation, summary)
         if summary is not None and escalation_policy.relief(fields, summary) is not None:
             try:
@@ -242,7 +242,7 @@ class Orchestrator:
         answer = escalation_policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)
         await self._carry_out(escalation, answer)
         if answer.overruled:
-            return f"overruled, decided as {answer.decision}: {answer.reason}"
+            return f"overruled; the decision is {answer.decision}: {answer.reason}"
         return f"decided: {answer.decision}"
 
     def _require_undecided(self, escalation_id: str) -> Escalation:
@@ -250,14 +250,14 @@ class Orchestrator:
         current = self._current
         if current is None or escalation_id != current.escalation_id:
             raise ToolError(
-                f"escalation {escalation_id[:64]!r} is not in question; decide the one in the last message"
+                f"escalation {escalation_id[:64]!r} is not the current one; decide that of the last message"
             )
         if escalation_id not in self._open:
             raise ToolError(f"escalation {escalation_id!r} is already decided; end with set_output")
         return current
 
     async def _carry_out(self, escalation: Escalation, answer: escalation_policy.PolicyDecision) -> None:
-        """Carry out a decision; raises ``ToolError`` if it is late or rejected."""
+        """Carry out a decision; raise ``ToolError`` if it is late or rejected."""
         key = escalation.escalation_id
         seconds = answer.more_time_seconds
         try:
@@ -274,7 +274,7 @@ class Orchestrator:
 
     def _fields(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
         """Return the escalation as JSON values, for the model and the rules."""
-        extra = self._extra_time_of(escalation, summary)
+        extra = self._get_extra_time(escalation, summary)
         return escalation.model_dump(mode="json", include=_FIELDS) | {
             "asked_at": escalation.created_at,
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
@@ -285,7 +285,7 @@ class Orchestrator:
 
     # -- extra time -----------------------------------------------------------------------------
 
-    def _extra_time_of(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
+    def _get_extra_time(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
         extra = self._extra_time.get(escalation.target, _ExtraTime(None))
         has_progress = summary is not None and summary["last_progress"] != extra.progress
         return _ExtraTime(None) if has_progress else extra
@@ -295,8 +295,8 @@ class Orchestrator:
             summary is not None
             and escalation_policy.relief(self._fields(escalation, summary), summary) is not None
         ):
-            return  # the worker is out of trouble and needs no extra time
-        extra = self._extra_time_of(escalation, summary)
+            return  # the worker has relief and needs no extra time
+        extra = self._get_extra_time(escalation, summary)
         progress = extra.progress if summary is None else summary["last_progress"]
         self._extra_time[escalation.target] = _ExtraTime(
             progress, extra.times + 1, extra.minutes + seconds / 60

@@ -1,7 +1,7 @@
 """
-The system prompts: versioned texts in ``prompts/``, filled with the configured thresholds.
+The system prompts: versioned texts in ``prompts/``, with the configured thresholds filled in.
 
-They contain nothing about a worker or a time, so that a provider's prompt cache applies.
+They contain no data about a worker and no time, so that a provider's prompt cache applies.
 """
 
 from __future__ import annotations

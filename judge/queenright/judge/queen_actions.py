@@ -1,7 +1,7 @@
 """
-The queen's actions on a worker. `queen_triage` decides the ticket: dismiss or intervene.
+The queen's actions on a worker; `queen_triage` decides about the ticket.
 
-The model names the ticket and the words. The worker comes from the ticket, and the intervention service
+The model passes the ticket's id and a text. The worker comes from the ticket, and the intervention service
 decides whether an action on that worker is permitted.
 """
 
@@ -31,7 +31,7 @@ NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
 
 MAX_NUDGE_LENGTH: Final = 1000
-"""Characters of a message to a worker."""
+"""Maximum number of characters of a message to a worker."""
 MAX_REASON_LENGTH: Final = 1000
 
 _BY: Final = "queen"
@@ -79,9 +79,9 @@ def termination_tool(run: Callable[..., Awaitable[str]], context: tuple[str, ...
 
 class QueenActions:
     """
-    Acts on the worker that a ticket is about, through the intervention service.
+    Acts on the worker of a ticket, through the intervention service.
 
-    Each returns the result in words for a model. ``ordered_by`` is the operator who ordered it, if any.
+    Each action returns its result as text for a model. ``ordered_by`` is the operator who ordered it, if any.
 
     Args:
         settings: Whether a termination needs approval.
@@ -107,10 +107,10 @@ class QueenActions:
         Raises:
             ToolError: The message was not delivered.
         """
-        message = redact(_printable(message), MAX_NUDGE_LENGTH).strip()
+        message = redact(_remove_invisible(message), MAX_NUDGE_LENGTH).strip()
         if not message:
             raise ToolError("message: must not be blank")
-        intervention = await _attempt(
+        intervention = await _run_action(
             self._interventions.nudge(
                 ticket.agent_id,
                 message,
@@ -120,12 +120,12 @@ class QueenActions:
                 person=False,
             )
         )
-        words = {
+        text = {
             InterventionOutcome.DONE: "nudged: the message is in the worker's context",
             InterventionOutcome.QUEUED: "nudged: the message waits for the worker to fetch it",
             InterventionOutcome.DRY_RUN: "dry run: the nudge is logged and was not sent",
         }
-        return _result(intervention, words, "the nudge was not delivered")
+        return _describe_result(intervention, text, "the nudge was not delivered")
 
     async def request_termination(
         self, ticket: EscalationTicket, reason: str, *, ordered_by: str = ""
@@ -136,16 +136,20 @@ class QueenActions:
         Raises:
             ToolError: Nothing was requested or done.
         """
-        reason = redact(" ".join(_printable(reason).split()), MAX_REASON_LENGTH)
+        reason = redact(" ".join(_remove_invisible(reason).split()), MAX_REASON_LENGTH)
         if not reason:
             raise ToolError("reason: must not be blank")
         if self._settings.on_request == "never":
             raise ToolError("only people may terminate a worker (settings); propose it in your analysis")
         if self._settings.on_request == "allow":
             return await self._terminate(ticket, reason, describe_requester(_BY, ordered_by))
-        approval = await _attempt(
+        approval = await _run_action(
             self._approvals.request(
-                self._worker(ticket), ticket_id=ticket.ticket_id, reason=reason, by=_BY, ordered_by=ordered_by
+                self._get_worker(ticket),
+                ticket_id=ticket.ticket_id,
+                reason=reason,
+                by=_BY,
+                ordered_by=ordered_by,
             )
         )
         time_left = duration(approval.expires_at - approval.created_at)
@@ -155,7 +159,7 @@ class QueenActions:
         )
 
     async def _terminate(self, ticket: EscalationTicket, reason: str, by: str) -> str:
-        intervention = await _attempt(
+        intervention = await _run_action(
             self._interventions.terminate(
                 ticket.agent_id,
                 reason,
@@ -169,36 +173,36 @@ class QueenActions:
             InterventionOutcome.DONE: "the worker has stopped",
             InterventionOutcome.DRY_RUN: "dry run: the termination is logged, and the worker keeps running",
         }
-        return _result(intervention, words, "the worker may still be running")
+        return _describe_result(intervention, words, "the worker may still be running")
 
-    def _worker(self, ticket: EscalationTicket) -> WorkerHealth:
-        """Return the worker that a ticket is about, if it is still the same incarnation."""
+    def _get_worker(self, ticket: EscalationTicket) -> WorkerHealth:
+        """Return the ticket's worker if it is still the same incarnation."""
         worker = self._monitor.get(ticket.agent_id, ticket.session_id)
         if worker is None:
             raise ToolError("the worker of this ticket is no longer known")
         if worker.vitals.incarnation_id != ticket.incarnation_id:
-            raise ToolError("the worker has restarted since the ticket was last seen; look at it again")
+            raise ToolError("the worker has restarted since the ticket's last update; read its summary again")
         return worker
 
 
-def acting_tools(actions: QueenActions, ticket_of: Callable[[str], EscalationTicket]) -> list[Tool]:
+def acting_tools(actions: QueenActions, get_ticket: Callable[[str], EscalationTicket]) -> list[Tool]:
     """
     Return the tools that act on a worker.
 
     Args:
-        ticket_of: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
+        get_ticket: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
     """
 
     async def nudge(arguments: NudgeArguments) -> str:
-        return await actions.nudge(ticket_of(arguments.ticket_id), arguments.message)
+        return await actions.nudge(get_ticket(arguments.ticket_id), arguments.message)
 
     async def request_termination(arguments: TerminationArguments) -> str:
-        return await actions.request_termination(ticket_of(arguments.ticket_id), arguments.reason)
+        return await actions.request_termination(get_ticket(arguments.ticket_id), arguments.reason)
 
     return [nudge_tool(nudge), termination_tool(request_termination)]
 
 
-async def _attempt(work: Awaitable[T]) -> T:
+async def _run_action(work: Awaitable[T]) -> T:
     try:
         return await work
     except StoreError as error:
@@ -207,12 +211,14 @@ async def _attempt(work: Awaitable[T]) -> T:
         raise ToolError(str(error)) from error
 
 
-def _result(intervention: Intervention, words: dict[InterventionOutcome, str], otherwise: str) -> str:
+def _describe_result(
+    intervention: Intervention, words: dict[InterventionOutcome, str], otherwise: str
+) -> str:
     if intervention.outcome in words:
         return words[intervention.outcome]
     raise ToolError(f"{intervention.outcome.value}: {intervention.detail or otherwise}")
 
 
-def _printable(text: str) -> str:
+def _remove_invisible(text: str) -> str:
     """Remove invisible and direction characters."""
     return "".join(char for char in text if char == "\n" or char.isprintable())

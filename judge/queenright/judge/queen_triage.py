@@ -1,4 +1,6 @@
-"""The queen: a node that triages every ticket, dismisses or intervenes; with a bypass for late decisions."""
+"""
+The queen's triage: a node that dismisses tickets or notifies the operator, with a bypass for late decisions.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ from queenright.judge.decision_context import DecisionContext, decision_node
 from queenright.judge.messages import triage_message
 from queenright.judge.metrics import TriageOutcome
 from queenright.judge.models import AssignedModel
-from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, urgency_of
+from queenright.judge.monitoring_tools import NotifyArguments, notify_tool, open_ticket, raise_to_severity
 from queenright.judge.prompting import queen_prompt
 from queenright.judge.queen_actions import QueenActions, acting_tools
 from queenright.judge.rules_model import DISMISS, NOTIFY, SUMMARY
 from queenright.judge.settings import RULES
-from queenright.judge.tracing import child_of
+from queenright.judge.tracing import child_context
 from queenright.runtime.events import EventType
 from queenright.runtime.execution import Trigger
 from queenright.runtime.graphs.graph import EntryPointSpec, NodeSpec
@@ -50,18 +52,18 @@ _FIRST_PAUSE_SECONDS: Final = 1.0
 _TRIES: Final = 4
 """
 A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
-time: a model that fails at once is soon replaced by the rules.
+time, so that the rules soon replace a model that fails at once.
 """
 
 
 _CROWD: Final = 20
-"""If more tickets than this wait, the rules decide: a model is too slow."""
+"""If more tickets than this wait, the rules decide, because a model is too slow."""
 
 _BATCH: Final = 50
-"""Tickets that one transaction decides; the loop gets a turn between two."""
+"""Tickets per transaction; between two, other tasks run."""
 
 _MAX_WAITING: Final = 1_000_000
-"""Every ticket is triaged: after a restart there may be one for each worker."""
+"""High enough for every ticket: after a restart there may be one for each worker."""
 
 
 class DismissArguments(BaseModel):
@@ -75,7 +77,7 @@ class DismissArguments(BaseModel):
 
 @dataclass(slots=True)
 class _Deadline:
-    """When a waiting ticket is checked next, and from when on the rules may decide it."""
+    """When a waiting ticket is checked next, and when the rules may decide it."""
 
     at: float
     bypass_at: float
@@ -86,7 +88,7 @@ class Queen:
     """
     Triages tickets one after another. A high or critical ticket waits no longer than the bypass time.
 
-    A model that would dismiss a high or critical ticket whose condition still holds is overruled.
+    A model that dismisses a high or critical ticket whose condition still holds is overruled.
 
     Args:
         retry: Requests another triage of a ticket, by id.
@@ -115,15 +117,15 @@ class Queen:
         self._arrivals: dict[str, float] = {}
         self._queue: set[str] = set()
         self._left_to_model: set[str] = set()
-        """Waiting tickets that the rules did not decide when many waited."""
+        """Tickets that the rules did not decide while many waited."""
         self._deadlines: dict[str, _Deadline] = {}
         self._checks: list[tuple[float, str]] = []
-        """A heap of the deadlines; an entry that no longer matches its ticket's deadline is skipped."""
+        """A heap of the deadlines; entries that no longer match their ticket's deadline are skipped."""
         self._timer: asyncio.Task[None] | None = None
         self._wakes_at = math.inf
 
     def node(self) -> NodeSpec:
-        """Return the node that triages."""
+        """Return the triage node."""
         return decision_node(
             TRIAGE_NODE,
             system_prompt=self._prompt.text,
@@ -134,7 +136,7 @@ class Queen:
         )
 
     def entry(self) -> EntryPointSpec:
-        """Return the entry point, started by tickets."""
+        """Return the entry point, which tickets start."""
         return EntryPointSpec(
             id=TICKET_RECEIVER,
             node_id=TRIAGE_NODE,
@@ -154,10 +156,10 @@ class Queen:
         ]
 
     def expect(self, ticket_id: str) -> None:
-        """Start the bypass time of a new ticket, if it waits for triage."""
+        """Start the bypass time of a new ticket that waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
-            return  # it got worse after an operator took it, or was triaged in the meantime
+            return  # an operator already handles it, or it was triaged in the meantime
         self._queue.add(ticket_id)
         arrival = self._arrivals.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
@@ -183,7 +185,7 @@ class Queen:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
             if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
-                await self._intervene(ticket, analysis_of(ticket), ticket.severity, by="rules")
+                await self._intervene(ticket, analyse_by_rules(ticket), ticket.severity, by="rules")
                 return "intervene"
             if ticket is None or ticket.status is not TicketStatus.OPEN:
                 return "nothing to decide"
@@ -197,7 +199,7 @@ class Queen:
         self._settle(ticket_id)
 
     async def _triage_crowd(self) -> None:
-        """Let the rules decide the waiting tickets that they would pass on, many per transaction."""
+        """Let the rules decide the waiting tickets, many per transaction."""
         waiting = sorted(self._queue - self._left_to_model)
         for first in range(0, len(waiting), _BATCH):
             batch = waiting[first : first + _BATCH]
@@ -216,12 +218,12 @@ class Queen:
             await asyncio.sleep(0)
 
     def _decide_by_rules(self, ticket_id: str) -> InterveneDecision | None:
-        """Return the rules' decision to pass a ticket on; None if they do not, or the model decides."""
+        """Return the rules' decision to notify the operator; None if the model should decide."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return None
         summary = self._summary(ticket)
-        if not self._holds(ticket, summary):
+        if not self._may_notify(ticket, summary):
             return None
         decision = ticket_policy.triage(_fields(ticket), summary)
         if decision.decision != "intervene":
@@ -230,7 +232,7 @@ class Queen:
             return InterveneDecision(ticket_id, decision.text, decision.urgency, model=RULES)
         if not ticket_policy.is_binding(ticket.severity):
             return None
-        text = f"{decision.text} Too many tickets wait for the queen; it comes to you as the rules see it."
+        text = f"{decision.text} Too many tickets wait for the queen; this is the analysis of the rules."
         return pass_on(ticket, text, decision.urgency)
 
     async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
@@ -243,7 +245,7 @@ class Queen:
         self._current = ticket
         with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {ticket.agent_id}",
-            context=child_of(ticket.trace_id, ticket.span_id),
+            context=child_context(ticket.trace_id, ticket.span_id),
             attributes={
                 names.TICKET_ID: ticket.ticket_id,
                 names.GEN_AI_AGENT_NAME: ticket.agent_id,
@@ -267,13 +269,18 @@ class Queen:
         return decision
 
     async def _handle_no_decision(self, ticket: EscalationTicket, result: NodeResult) -> None:
-        """Pass a binding ticket on at once if the model answered without a decision: it would do so again."""
+        """
+        Notify the operator of a binding ticket if the model ended without a decision, because a retry would
+        too.
+        """
         why = result.error or "it ended without a decision"
         _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
         if result.outcome == "no_answer" or self._is_starting(ticket):
             return  # retried later
         self._model.count_invalid(why)
-        if not ticket_policy.is_binding(ticket.severity) or not self._holds(ticket, self._summary(ticket)):
+        if not ticket_policy.is_binding(ticket.severity) or not self._may_notify(
+            ticket, self._summary(ticket)
+        ):
             return
         try:
             await self._pass_on([ticket], "The queen's model gave no valid decision")
@@ -288,8 +295,10 @@ class Queen:
             return _WAITS
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
-            return f"not sent: the condition is gone; dismissed as {ticket_policy.RECOVERED!r}"
-        await self._intervene(ticket, arguments.analysis, urgency_of(arguments.urgency, ticket), by="queen")
+            return f"not sent: the condition has cleared; dismissed as {ticket_policy.RECOVERED!r}"
+        await self._intervene(
+            ticket, arguments.analysis, raise_to_severity(arguments.urgency, ticket), by="queen"
+        )
         return "the operator is notified"
 
     async def _dismiss(self, arguments: DismissArguments) -> str:
@@ -307,7 +316,7 @@ class Queen:
             f"(The queen proposed to dismiss it: {proposal!r}; a {ticket.severity.value} ticket whose "
             "condition still holds is not dismissed.)"
         )
-        await self._intervene(ticket, f"{analysis_of(ticket)} {note}", ticket.severity, by="rules")
+        await self._intervene(ticket, f"{analyse_by_rules(ticket)} {note}", ticket.severity, by="rules")
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
     def _require_undecided(self, ticket_id: str) -> EscalationTicket:
@@ -316,7 +325,7 @@ class Queen:
         return open_ticket(self._tickets, ticket_id, about=about)
 
     def _is_starting(self, ticket: EscalationTicket) -> bool:
-        """Return whether the worker has restarted since the ticket and is in its start grace."""
+        """Return whether the worker restarted after the ticket and is in its start grace."""
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.has_ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
@@ -325,12 +334,14 @@ class Queen:
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
         return self._context.summary((ticket.agent_id, ticket.session_id))
 
-    def _holds(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
-        """Return whether nothing known speaks against notifying the operator at once."""
+    def _may_notify(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
+        """
+        Return whether the operator may be notified at once: nothing shows that the condition has cleared.
+        """
         return summary is None or not (self._is_starting(ticket) or ticket_policy.is_condition_gone(summary))
 
     def _has_recovered(self) -> bool:
-        # An unknown worker (after a restart) has not recovered.
+        # A worker unknown after a restart has not recovered.
         summary = self._case.summary()
         return summary is not None and ticket_policy.is_condition_gone(summary)
 
@@ -352,7 +363,7 @@ class Queen:
         self._count(ticket.ticket_id, "intervene")
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
-        # The ticket service must know of the recovery first: it rejects dismissing what still holds.
+        # Update the ticket first, because the ticket service does not dismiss a condition that still holds.
         health, summary = self._case.health, self._case.summary()
         if health is not None:
             await self._tickets.observe(health)
@@ -386,7 +397,7 @@ class Queen:
         while self._checks:
             self._wakes_at = self._checks[0][0]
             await self._context.sleep(max(0.0, self._wakes_at - self._clock()))
-            self._wakes_at = -math.inf  # awake: it reads the heap again before it sleeps
+            self._wakes_at = -math.inf  # the timer is awake and reads the heap again before it sleeps
             try:
                 await self._check_due()
             except Exception:
@@ -405,23 +416,23 @@ class Queen:
             await asyncio.sleep(0)
 
     async def _check(self, ticket_ids: Sequence[str]) -> None:
-        """Retry failed triages; past the bypass time, pass binding tickets on to the operator."""
+        """Retry failed triages; after the bypass time, notify the operator of binding tickets."""
         waiting = [
             waiting_ticket for id_ in ticket_ids if (waiting_ticket := self._tickets.get(id_)) is not None
         ]
-        late = [
+        overdue = [
             ticket
             for ticket in waiting
             if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
             and self._clock() >= deadline.bypass_at
             and self._is_undecided(ticket)
             and ticket_policy.is_binding(ticket.severity)
-            and self._holds(ticket, self._summary(ticket))
+            and self._may_notify(ticket, self._summary(ticket))
         ]
         try:
-            await self._pass_on(late, f"The queen has not triaged this within {self._timeout:g} s")
+            await self._pass_on(overdue, f"The queen has not triaged this within {self._timeout:g} s")
         except Exception:
-            _log.exception("cannot pass on %d tickets untriaged, retrying", len(late))
+            _log.exception("cannot pass on %d tickets untriaged, retrying", len(overdue))
         for ticket_id in ticket_ids:
             self._request_retry(ticket_id)
 
@@ -443,7 +454,7 @@ class Queen:
         """Notify the operator of tickets that the queen has not decided."""
         await self._decide_all(
             [
-                pass_on(ticket, f"{analysis_of(ticket)} {why}; it comes to you as the rules see it.")
+                pass_on(ticket, f"{analyse_by_rules(ticket)} {why}; this is the analysis of the rules.")
                 for ticket in tickets
             ]
         )
@@ -455,7 +466,7 @@ class Queen:
         return now is not None and now.status is TicketStatus.OPEN
 
     def _settle(self, ticket_id: str) -> None:
-        """Forget a ticket that has been decided."""
+        """Forget a ticket after its decision."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
@@ -474,7 +485,7 @@ def _is_notified(ticket: EscalationTicket) -> bool:
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a notified ticket has changed since it was triaged; once for several changes."""
+    """Return whether a notified ticket has changed since its triage; once for several changes."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False
@@ -484,13 +495,13 @@ def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
 
 
 def pass_on(ticket: EscalationTicket, text: str, urgency: str = "") -> InterveneDecision:
-    """Return the decision to notify the operator of a ticket that the queen has not decided."""
+    """Return the decision to notify the operator of a ticket without the queen's decision."""
     urgency = urgency or ticket.severity.value
     return InterveneDecision(ticket.ticket_id, text, urgency, by="rules", is_untriaged=True, model=RULES)
 
 
-def analysis_of(ticket: EscalationTicket) -> str:
-    """Return what the rules see in a ticket."""
+def analyse_by_rules(ticket: EscalationTicket) -> str:
+    """Return the rules' analysis of a ticket."""
     return ticket_policy.analysis(_fields(ticket))
 
 

@@ -25,7 +25,7 @@ def quote(tag: str, data: Mapping[str, Any]) -> str:
 def sanitise(value: Any) -> Any:
     """Return JSON values with secrets masked and invisible characters removed in every text."""
     if isinstance(value, str):
-        # A mask may be longer than what it masks.
+        # A mask may be longer than the text that it replaces.
         return redact(value, max(1, len(MASK) * len(value)))
     if isinstance(value, Mapping):
         return {sanitise(str(key)): sanitise(item) for key, item in value.items()}
@@ -33,7 +33,7 @@ def sanitise(value: Any) -> Any:
 
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:
-    """Return the data that ``quote`` put into ``text``, or None if there is none."""
+    """Return the data that ``quote`` put into ``text``; None if there is none."""
     match = re.search(rf"<{tag}>\n(.*)\n</{tag}>", text, re.DOTALL)
     if match is None:
         return None

@@ -1,4 +1,4 @@
-"""The judge's last answer about each worker, so that an unchanged worker is not judged at every check."""
+"""The judge's last answer about each worker, so that an unchanged worker is not judged in every check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Symptoms = frozenset[tuple[FindingKind, Severity]]
 class _Answer(NamedTuple):
     symptoms: Symptoms
     healthy: int
-    """How often the judge called the worker healthy with these symptoms."""
+    """Number of times that the judge called the worker healthy with these symptoms."""
     next_at: float
 
 
@@ -47,7 +47,7 @@ class Answers:
         return self.is_news(health) or now >= self._by_worker[health.key].next_at
 
     def note_request(self, health: WorkerHealth, now: float) -> None:
-        """Note that a worker is being judged; without an answer the next check judges it again."""
+        """Note that a worker is being judged; without an answer, the next check judges it again."""
         healthy = 0 if self.is_news(health) else self._by_worker[health.key].healthy
         # Half an interval of tolerance, because a check may run slightly early.
         self._by_worker[health.key] = _Answer(_symptoms(health), healthy, now + self._interval / 2)

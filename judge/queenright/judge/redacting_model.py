@@ -19,14 +19,14 @@ from queenright.runtime.llm.model import LLMProvider, Message, ModelReply, OnTex
 
 
 class RedactingModel:
-    """A model whose replies are masked, also while they are streamed (``MaskedStream``)."""
+    """A model whose replies are masked, even while they are streamed (``MaskedStream``)."""
 
     def __init__(self, model: LLMProvider) -> None:
         self._model = model
 
     @property
     def name(self) -> str:
-        """The model's own name."""
+        """The name of the model."""
         return self._model.name
 
     async def complete(
@@ -43,7 +43,7 @@ class RedactingModel:
 
 
 def _mask(text: str) -> str:
-    """Return JSON with its texts masked, unchanged if there is nothing to mask."""
+    """Mask the texts in a JSON document; return it unchanged if there is nothing to mask."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -54,7 +54,7 @@ def _mask(text: str) -> str:
 
 def _masked_value(value: Any) -> Any:
     if isinstance(value, str):
-        # A ticket is JSON in a string: masking the string as a whole could break the JSON.
+        # A ticket is JSON in a string; masking that string as a whole could break the JSON.
         return _mask(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
     if isinstance(value, dict):
         return {sanitise(key): _masked_value(item) for key, item in value.items()}
@@ -62,16 +62,16 @@ def _masked_value(value: Any) -> Any:
 
 
 _NAME: Final = re.compile(r"(?i)pass|pwd|secret|credential|key|token|sig|auth|cookie|bearer|basic")
-"""What precedes a secret of several words, or one that only the words before it tell."""
+"""Words before a secret of several words, or one that only these words identify."""
 _BLOCK: Final = re.compile(r"(?i)curl|mysql|mariadb|-----|<|lt;")
-"""What may enclose a secret over several sentences."""
+"""Markers that may enclose a secret of several sentences."""
 _WORDS: Final = re.compile(r".*\s", re.DOTALL)
 _SENTENCE_END: Final = re.compile(r"[.!?][)\"'*_`]*\s|(?<![\s:=,(\[{\\>*_~-])[ \t]*\n")
 
 
 class MaskedStream:
     """
-    Passes text on, masked, as far as no later piece can change how it is masked.
+    Passes masked text on, as far as later text cannot change the mask.
 
     Args:
         on_text: Receives the masked pieces.
@@ -81,14 +81,14 @@ class MaskedStream:
         self._on_text = on_text
         self._text = ""
         self._end = 0
-        """How much of the text was passed on."""
+        """Length of the text that was passed on."""
         self._text_out = ""
         self._is_broken = False
-        """What was passed on is masked otherwise now; nothing more is."""
+        """Whether the mask of text already passed on has changed; then no more is passed on."""
 
     def add(self, piece: str) -> None:
-        """Add a piece of the text."""
-        # A control character could hide a name.
+        """Add a piece of text."""
+        # A control character could hide the name of a secret.
         self._text += "".join(c for c in piece if c.isprintable() or c.isspace())
         end = self._find_end()
         if end <= self._end or self._is_broken:
@@ -103,12 +103,12 @@ class MaskedStream:
             self._on_text(more)
 
     def finish(self, text: str) -> None:
-        """Pass on the rest of ``text``, the whole masked text."""
+        """Pass on the rest of ``text``, the complete masked text."""
         if not self._is_broken and text.startswith(self._text_out) and text != self._text_out:
             self._on_text(text[len(self._text_out) :])
 
     def _find_end(self) -> int:
-        """Return how much of the text can be passed on."""
+        """Return the length of the text that can be passed on."""
         text, end = self._text, self._end
         block = _BLOCK.search(text, end)
         limit = block.start() if block else len(text)

@@ -1,4 +1,4 @@
-"""``queenright/rules``: the rules as a model that makes the same tool calls as any other model."""
+"""``queenright/rules``: the rules as a model, with the same tool calls as any other model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DISMISS: Final = "dismiss_ticket"
 DECIDE: Final = "decide_escalation"
 
 _CALL: Final = "rules_"
-"""Prefix of the ids of the rules' own calls."""
+"""Prefix of the ids of the rules' calls."""
 
 
 class RulesModel:
@@ -34,7 +34,7 @@ class RulesModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """
-        Return the next reply. The offered tools tell the role: judge, queen, orchestrator or chat.
+        Return the next reply. The offered tools show the role: judge, queen, orchestrator or chat.
 
         Raises:
             ModelError: The conversation belongs to none of these roles.
@@ -49,9 +49,9 @@ class RulesModel:
             return _orchestrator(turn)
         if chat_commands.is_chat(messages):
             return chat_commands.reply(messages, tool_names)
-        have = ", ".join(sorted(tool_names)) or "no tools"
+        offered_names = ", ".join(sorted(tool_names)) or "no tools"
         raise ModelError(
-            f"{RULES} only judges, triages and follows chat commands; the tools offered are: {have}"
+            f"{RULES} only judges, triages and follows chat commands; the tools offered are: {offered_names}"
         )
 
 
@@ -100,12 +100,12 @@ def _orchestrator(turn: Sequence[Message]) -> ModelReply:
 def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
     data = unquote(tag, turn[0].content)
     if data is None:
-        raise ModelError(f"the message has no <{tag}>")
+        raise ModelError(f"the message has no <{tag}> block")
     return data
 
 
 def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
-    """Return the worker's health, or None if the worker is no longer known."""
+    """Return the worker's health; None if the worker is no longer known."""
     summary = _data("worker", turn)
     return summary if "agent_id" in summary else None
 
@@ -118,7 +118,7 @@ def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:
 
 
 def _answers(turn: Sequence[Message]) -> dict[str, str]:
-    """Return the last answer of each tool that the rules called; a model may have called others before."""
+    """Return the last answer to each of the rules' calls; a model may have made other calls before."""
     calls = [call for message in turn for call in message.tool_calls]
     ours = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
     return {ours[m.tool_call_id]: m.content for m in turn if m.role == "tool" and m.tool_call_id in ours}

@@ -25,7 +25,7 @@ Tokens = Annotated[int, Field(gt=0)]
 
 
 class ModelSettings(BaseModel):
-    """The model of the judge or of the queen."""
+    """The model of the judge or the queen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

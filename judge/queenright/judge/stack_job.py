@@ -30,11 +30,11 @@ from queenright.health.tickets.ticket_transaction import OnChange
 from queenright.judge import ticket_policy
 from queenright.judge.judge import HEALTH_CHECK, JUDGE_GRAPH
 from queenright.judge.judge_and_queen import JudgeAndQueen
-from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER, analysis_of, pass_on
+from queenright.judge.queen_triage import QUEEN_GRAPH, TICKET_RECEIVER, analyse_by_rules, pass_on
 from queenright.judge.settings import JudgeSettings
 from queenright.judge.stack.http import StackError
 from queenright.judge.stack.prometheus import Prometheus
-from queenright.judge.stack.reading import ended_health, health_of
+from queenright.judge.stack.reading import build_health, ended_health
 from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.stale_tickets import (
     DOUBTFUL,
@@ -60,7 +60,7 @@ _TRACES_PER_CHECK: Final = 50
 _TRACE_AGE_SECONDS: Final = 24 * 3600.0
 _NEVER_SECONDS: Final = 31_536_000.0
 _GRACE_SECONDS: Final = 30.0
-_NO_DECISION: Final = "Triage gave no decision in time; this is the judgement of the rules."
+_NO_DECISION: Final = "Triage gave no decision in time; this is the analysis of the rules."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,9 @@ class CheckResult:
 
     @property
     def is_blind(self) -> bool:
-        """Whether no worker has metrics although there are tickets: probably a fault of Prometheus."""
+        """
+        Whether no worker has metrics although there are tickets, which is probably a fault of Prometheus.
+        """
         return not self.workers and any(ticket.ticket_id in self.missing for ticket in self.tickets)
 
 
@@ -111,7 +113,7 @@ class StackJudge:
         selector: Label matchers, ``{cluster="x"}``, that select the workers.
         removed_targets: Targets that an operator has removed: their tickets close if they have no metrics.
         on_change: Called in the transaction of each change to notify about: the outbox.
-        once: There is no later check that could notify the operator.
+        once: Whether no later check can notify the operator.
         models: Models to use instead of those in ``judge``: (the judge's, the queen's).
     """
 
@@ -152,7 +154,7 @@ class StackJudge:
         self._is_running = False
 
     def clock(self) -> float:
-        """Return Prometheus' time: that of the last check plus the time since."""
+        """Return Prometheus' time: that of the last check plus the time that has passed since."""
         return self._checked_at + self._monotonic() - self._monotonic_at
 
     async def open(self) -> None:
@@ -203,7 +205,7 @@ class StackJudge:
 
     async def check(self) -> CheckResult:
         """
-        Check all workers once: judge, triage, and close the tickets whose condition is gone.
+        Check all workers once: judge, triage, and close the tickets whose condition has cleared.
 
         Raises:
             StackError: Prometheus cannot be queried; nothing was changed.
@@ -216,12 +218,12 @@ class StackJudge:
         )
         live = await self._list_live_tickets()
         _end_grace(sightings, live)
-        missing = await self._missing(live, sightings, now)
+        missing = await self._find_missing(live, sightings, now)
         self._checked_at, self._monotonic_at = now, self._monotonic()
-        healths = await self._read(sightings, now)
+        healths = await self._read_health(sightings, now)
         self.monitor.replace(healths)
         if not self._is_running:
-            # Only once workers are known: the start triages the tickets from before.
+            # Start only when the workers are known, because starting triages the tickets from before.
             await self._judging.start()
             self._is_running = True
         closures = await self._update_tickets(now, missing)
@@ -242,7 +244,7 @@ class StackJudge:
 
     # -- workers ------------------------------------------------------------------------------------
 
-    async def _missing(
+    async def _find_missing(
         self, live: Iterable[EscalationTicket], sightings: Sequence[Sighting], now: float
     ) -> dict[str, str]:
         """
@@ -258,7 +260,7 @@ class StackJudge:
             if sighting is None and ticket.session_id not in self._removed_targets:
                 absent.append(ticket)
                 continue
-            if sighting is None or self._reasons(sighting, now):
+            if sighting is None or self._list_reasons(sighting, now):
                 continue
             if sighting.is_doubtful:
                 missing[ticket.ticket_id] = DOUBTFUL
@@ -271,16 +273,16 @@ class StackJudge:
                 missing[ticket.ticket_id] = why
         return missing
 
-    def _reasons(self, sighting: Sighting, now: float) -> list[Finding]:
-        return reasons(health_of(sighting, self._settings, now))
+    def _list_reasons(self, sighting: Sighting, now: float) -> list[Finding]:
+        return reasons(build_health(sighting, self._settings, now))
 
-    async def _read(self, sightings: Sequence[Sighting], now: float) -> list[WorkerHealth]:
+    async def _read_health(self, sightings: Sequence[Sighting], now: float) -> list[WorkerHealth]:
         counts = Counter(sighting.agent for sighting in sightings)
         healths, traces = [], 0
         for sighting in sightings:
-            health = health_of(sighting, self._settings, now)
+            health = build_health(sighting, self._settings, now)
             suspect = health.findings or sighting.bad_steps >= self._settings.bands.warning
-            # A trace does not name its process, so it proves nothing if the agent has several.
+            # A trace does not name its process, so it is ambiguous if the agent has several.
             if (
                 suspect
                 and self._tempo is not None
@@ -288,15 +290,15 @@ class StackJudge:
                 and traces < _TRACES_PER_CHECK
             ):
                 traces += 1
-                trace_id, spans = await self._newest_trace(self._tempo, sighting, now)
-                health = health_of(sighting, self._settings, now, spans=spans, trace_id=trace_id)
+                trace_id, spans = await self._find_newest_trace(self._tempo, sighting, now)
+                health = build_health(sighting, self._settings, now, spans=spans, trace_id=trace_id)
             healths.append(health)
         return healths
 
-    async def _newest_trace(
+    async def _find_newest_trace(
         self, tempo: Tempo, sighting: Sighting, now: float
     ) -> tuple[str, Sequence[TraceSpan]]:
-        """Return the worker's newest trace; none if Tempo does not answer: it is optional evidence."""
+        """Return the worker's newest trace; none if Tempo does not answer, because a trace is optional."""
         try:
             trace_id = await tempo.newest(sighting.agent, now - _TRACE_AGE_SECONDS, now)
             return trace_id, (await tempo.trace(trace_id) if trace_id else [])
@@ -307,7 +309,7 @@ class StackJudge:
     # -- judging ------------------------------------------------------------------------------------
 
     async def _update_tickets(self, now: float, missing: Collection[str]) -> list[EscalationTicket]:
-        """Update the tickets from before, except those ``missing``; return the closed ones."""
+        """Update the open tickets except those in ``missing``; return the ones that closed."""
         before = [ticket for ticket in await self._list_live_tickets() if ticket.ticket_id not in missing]
         for ticket in before:
             agent, target = ticket.agent_id, ticket.session_id
@@ -347,10 +349,10 @@ class StackJudge:
         return sum(outcome == "unknown" for outcome in outcomes.values())
 
     async def _pass_on(self) -> None:
-        """Notify the operator of binding tickets without a decision: the bypass time ends after the job."""
+        """Notify the operator of undecided binding tickets, because the bypass time ends after the job."""
         await self.tickets.intervene_all(
             [
-                pass_on(ticket, f"{analysis_of(ticket)} {_NO_DECISION}")
+                pass_on(ticket, f"{analyse_by_rules(ticket)} {_NO_DECISION}")
                 for ticket in self.tickets.open_tickets()
                 if is_undecided(ticket) and ticket_policy.is_binding(ticket.severity)
             ]
@@ -363,7 +365,7 @@ def is_undecided(ticket: EscalationTicket) -> bool:
 
 
 def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
-    """End the start grace of workers with a ticket: they only seem new after a gap in Prometheus."""
+    """End the start grace of workers with a ticket, which only seem new after a gap in Prometheus."""
     ticket_keys = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
     for sighting in sightings:
         if sighting.key in ticket_keys:

@@ -14,7 +14,7 @@ from queenright.health.tickets.ticket_rules import has_current_text, reasons
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """
-    Return the worst finding worth a ticket; None for a worker that is healthy, waits, or has ended.
+    Return the worst finding that needs a ticket; None for a worker that is healthy, waits, or has ended.
 
     Failed recoveries and repeatedly failing runs need a person although the worker has ended.
     """
@@ -34,10 +34,10 @@ class _Coverage:
 
 class Coverage:
     """
-    Maps workers to their tickets, so that a ticket's condition is not judged again.
+    Maps workers to their tickets, so that a condition with a ticket is not judged again.
 
-    An open ticket covers all findings of its worker while its texts hold and nothing is worse; a dismissed
-    one covers only the findings it was about.
+    An open ticket covers all findings of its worker while its texts apply and nothing is worse; a dismissed
+    ticket covers only the dismissed findings.
     """
 
     def __init__(self, tickets: TicketService) -> None:
@@ -58,7 +58,7 @@ class Coverage:
 
     def covers(self, health: WorkerHealth, finding: Finding) -> bool:
         """Return whether a ticket covers ``finding``, the worst of this worker."""
-        ticket = self.ticket_of(health.key)
+        ticket = self.find_ticket(health.key)
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
         if ticket.is_open:
@@ -67,14 +67,14 @@ class Coverage:
         return kinds <= self._by_worker[health.key].kinds
 
     def is_outdated(self, health: WorkerHealth) -> bool:
-        """Return whether a worker has an open ticket whose texts no longer hold, and nothing is worse."""
-        ticket, finding = self.ticket_of(health.key), reason_for_ticket(health)
+        """Return whether the texts of a worker's open ticket no longer apply, although nothing is worse."""
+        ticket, finding = self.find_ticket(health.key), reason_for_ticket(health)
         if ticket is None or not ticket.is_open or finding is None:
             return False
         return finding.severity.rank <= ticket.severity.rank and not self.covers(health, finding)
 
-    def ticket_of(self, key: WorkerKey) -> EscalationTicket | None:
-        """Return the live ticket about a worker, if there is one."""
+    def find_ticket(self, key: WorkerKey) -> EscalationTicket | None:
+        """Return a worker's live ticket, if there is one."""
         coverage = self._by_worker.get(key)
         if coverage is None:
             return None
@@ -86,4 +86,4 @@ class Coverage:
 
     def workers(self) -> list[WorkerKey]:
         """Return the workers with a live ticket."""
-        return [key for key in list(self._by_worker) if self.ticket_of(key) is not None]
+        return [key for key in list(self._by_worker) if self.find_ticket(key) is not None]

@@ -1,8 +1,8 @@
 """
 The rules of judge and queen, as pure functions.
 
-``queenright/rules`` follows them. They are the floor below every other model: a model may add to them and
-never weaken them.
+``queenright/rules`` follows them. They are the floor for every other model: a model may add to them but not
+weaken them.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from queenright.instrumentation.sentences import sentence
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
-"""For models: a ticket of low severity about fewer bad steps is dismissed."""
+"""For models: dismiss a ticket of low severity about fewer bad steps than this."""
 INTERVENE_STEPS: Final = 10
-"""Bad steps from which on the operator is notified."""
+"""Number of bad steps at which the operator is notified."""
 INTERVENE_STALL_MINUTES: Final = 4.0
-"""Minutes without activity from which on the operator is notified."""
+"""Minutes without activity at which the operator is notified."""
 
 RECOVERED: Final = "recovered before triage"
 
@@ -39,7 +39,7 @@ def is_binding(severity: Severity) -> bool:
     return severity in _BINDING
 
 
-def findings_of(summary: Mapping[str, Any]) -> list[Finding]:
+def parse_findings(summary: Mapping[str, Any]) -> list[Finding]:
     """Return the findings in a health summary; invalid ones are skipped."""
     findings = []
     for row in summary.get("findings") or ():
@@ -78,7 +78,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     Returns:
         The draft of a ticket, or None if there is nothing to escalate.
     """
-    finding = worst(f for f in findings_of(summary) if f.ticket)
+    finding = worst(f for f in parse_findings(summary) if f.ticket)
     if finding is None:
         return None
     agent = str(summary.get("agent_id") or "the worker")
@@ -102,7 +102,9 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
 
 
 def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
-    """State the numbers and times behind a ticket; it is not updated later, so it has its own time."""
+    """
+    State the numbers and times behind a ticket. They are not updated, so the text contains its own time.
+    """
     what = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
         what = f"{what}: {evidence}"
@@ -135,12 +137,12 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
     A condition that still holds reaches the operator, except a short series of bad steps. An accepted step is
-    no reason to dismiss it: either it came before the finding, or the finding is about something else, or
-    the detector would have cleared it.
+    no reason to dismiss it: the step came before the finding, or has nothing to do with it; otherwise the
+    detector would have cleared the finding.
 
     Args:
         ticket: All its fields.
-        summary: The worker's health now; None if the worker is not known.
+        summary: The worker's health; None if the worker is unknown.
     """
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
@@ -161,7 +163,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
 
 
 def dismissal_reason(summary: Mapping[str, Any]) -> str:
-    """Return the reason to dismiss a ticket whose condition is gone, with the times compared."""
+    """Return the reason to dismiss a ticket whose condition has cleared, with the times compared."""
     now, progress = summary.get("looked_at"), summary.get("last_progress")
     if now is None:
         return RECOVERED
@@ -174,19 +176,19 @@ def dismissal_reason(summary: Mapping[str, Any]) -> str:
 
 
 def is_condition_gone(summary: Mapping[str, Any]) -> bool:
-    """Return whether a worker's summary has no finding worth a ticket."""
-    return not any(f.ticket for f in findings_of(summary))
+    """Return whether a worker's summary has no finding that needs a ticket."""
+    return not any(f.ticket for f in parse_findings(summary))
 
 
 def _standing_kinds(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> set[FindingKind]:
-    """Return the kinds of the findings worth a ticket; of an unknown worker, those that the ticket names."""
+    """Return the kinds of the findings that need a ticket; for an unknown worker, those of the ticket."""
     if summary is None:
         return {FindingKind(kind) for kind in ticket.get("active_kinds") or (ticket["kind"],)}
-    return {finding.kind for finding in findings_of(summary) if finding.ticket}
+    return {finding.kind for finding in parse_findings(summary) if finding.ticket}
 
 
 def analysis(ticket: Mapping[str, Any]) -> str:
-    """Return the analysis for the operator: the cause, why it matters, what to do."""
+    """Return the analysis for the operator: the cause, its impact, and the advice."""
     kind = _kind(ticket)
     agent = str(ticket.get("agent_id") or "")
     cause = wording.one_line(str(ticket.get("cause") or ""), 400)
@@ -204,7 +206,7 @@ def analysis(ticket: Mapping[str, Any]) -> str:
 
 
 def _describe_numbers(numbers: Mapping[str, Any], kind: FindingKind, occurrences: int = 1) -> str:
-    """Return the numbers of a worker that the evidence of the finding does not state."""
+    """Return the numbers of a worker that the finding's evidence does not contain."""
     return wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(numbers.get("steps_since_last_accept") or 0),
         stall_minutes=None if kind in _SILENT else numbers.get("stall_minutes"),

@@ -1,4 +1,4 @@
-"""Link spans by the trace ids that workers and tickets carry, from a page back to the step."""
+"""Connect spans by the trace ids of workers and tickets, so that a page leads back to the step."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from opentelemetry.trace import (
 )
 
 
-def links_to(trace_id: str, span_id: str) -> list[Link]:
-    """Return a link to the span with these hexadecimal ids, or none if they are invalid."""
+def build_links(trace_id: str, span_id: str) -> list[Link]:
+    """Return a list with a link to the span with these hexadecimal ids; empty if they are invalid."""
     context = _context(trace_id, span_id)
     return [Link(context)] if context.is_valid else []
 
 
-def child_of(trace_id: str, span_id: str) -> Context | None:
-    """Return the context for a child of the span with these ids, or None if they are invalid."""
+def child_context(trace_id: str, span_id: str) -> Context | None:
+    """Return the parent context for a child of the span with these ids; None if they are invalid."""
     context = _context(trace_id, span_id)
     return set_span_in_context(NonRecordingSpan(context), Context()) if context.is_valid else None
 
 
-def ids_of(span: Span) -> tuple[str, str]:
-    """Return (trace id, span id) in hexadecimal, or empty strings without tracing."""
+def get_span_ids(span: Span) -> tuple[str, str]:
+    """Return (trace id, span id) in hexadecimal; empty strings without tracing."""
     context = span.get_span_context()
     if not context.is_valid:
         return "", ""

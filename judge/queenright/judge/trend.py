@@ -17,7 +17,7 @@ from queenright.health.findings import WorkerKey
 from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
 MAX_WORKERS: Final = 1_000
-"""Above it, the worker checked longest ago is dropped."""
+"""Maximum number of workers; the one checked longest ago is dropped."""
 
 COUNTS: Final = (
     "total_steps",
@@ -30,7 +30,7 @@ COUNTS: Final = (
 
 
 class Reading(BaseModel):
-    """One worker at one check."""
+    """The numbers of one worker at one check."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,18 +40,18 @@ class Reading(BaseModel):
     at: float
     """Seconds since the epoch."""
     checks: int
-    """How often it has been checked in this session."""
+    """Number of checks of the worker in this session."""
     counts: dict[str, int | None]
     """``COUNTS``; None if unknown."""
     last_progress: float | None
     stall_minutes: float | None
     state: str
     verdict: str
-    """The outcome: ``healthy``, ``ticket``, ``unknown``; ``counted`` for a ticket that still holds."""
+    """The outcome: ``healthy``, ``ticket``, ``unknown``, or ``counted`` if a ticket still applies."""
 
     @property
     def key(self) -> WorkerKey:
-        """The worker; another session is another worker."""
+        """The worker and its session."""
         return self.agent_id, self.session_id
 
 
@@ -70,7 +70,7 @@ class Trends:
         return len(self._readings)
 
     def note(self, summary: Mapping[str, Any], at: float, verdict: str) -> None:
-        """Store a reading of a worker from its health summary at ``at``, with the outcome of the check."""
+        """Store a reading from a worker's health summary at ``at``, with the outcome of the check."""
         key = (str(summary["agent_id"]), str(summary["session_id"]))
         before = self._readings.pop(key, None)
         self._readings[key] = Reading(
@@ -89,11 +89,11 @@ class Trends:
             self._readings.popitem(last=False)
         self.has_changed = True
 
-    def of(self, summary: Mapping[str, Any], now: float) -> dict[str, Any] | None:
+    def compare(self, summary: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """
         Return a worker's last reading and the change since, as JSON values; None if there is none.
 
-        A count that went down was reset by a restart; its change is None.
+        A count that has decreased was reset by a restart; its change is None.
         """
         key = (str(summary["agent_id"]), str(summary["session_id"]))
         last = self._readings.get(key)

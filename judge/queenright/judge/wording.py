@@ -1,7 +1,7 @@
 """
-The sentences of judge and queen by the rules, short enough for a phone.
+The rules' texts for judge and queen, short enough for a phone.
 
-Each kind of finding has three: the cause (which worker, since when), why it matters now, and what to do.
+Each kind of finding has three sentences: the cause (which worker, since when), the impact, and the advice.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLIP: Final = 240
 @dataclass(frozen=True, slots=True)
 class _Sentences:
     cause: str
-    """Completes "{agent} ...", before the evidence."""
+    """Completes the sentence "{agent} ...", which the evidence follows."""
     impact: str
     advice: str
 
@@ -49,21 +49,23 @@ def cause(
 
     Args:
         since: When the condition began.
-        now: The time of the text: a condition that began on another day is given with its date.
+        now: The time of the text; a condition that began on another day is given with its date.
     """
-    where = f" (node {node})" if node else ""
-    when = f" since {clock_time(since, now)}" if since is not None else ""
-    what = one_line(evidence).rstrip(".")
-    return f"{agent}{where} {_SENTENCES[kind].cause}{when}" + (f": {what}." if what else ".")
+    node_text = f" (node {node})" if node else ""
+    since_text = f" since {clock_time(since, now)}" if since is not None else ""
+    evidence_text = one_line(evidence).rstrip(".")
+    return f"{agent}{node_text} {_SENTENCES[kind].cause}{since_text}" + (
+        f": {evidence_text}." if evidence_text else "."
+    )
 
 
 def impact(kind: FindingKind) -> str:
-    """Return why it matters now."""
+    """Return the impact."""
     return _SENTENCES[kind].impact
 
 
 def advice(kind: FindingKind, agent: str, session: str) -> str:
-    """Return what a person should do; its commands name the worker's agent and session."""
+    """Return the advice; its commands name the worker's agent and session."""
     text = _SENTENCES[kind].advice
     return text.replace("{agent}", quote(agent)).replace("{session}", quote(session))
 

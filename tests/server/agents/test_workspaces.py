@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.server.access.roles import Role
 from tests.judge.conftest import call
-from tests.judge.test_chat import Chatting
+from tests.judge.test_chat import ChatModel
 from tests.server.access.test_service_with_tokens import guarded, token_for
 from tests.server.agents.parts import House, house, looper
 from tests.server.conftest import HOUR
@@ -36,7 +36,7 @@ class QueenChat:
     """A service with a looping agent that has a ticket, a queen with a script, and a token for each role."""
 
     home: House
-    model: Chatting
+    model: ChatModel
     ticket_id: str
     session: str
     run: str
@@ -62,7 +62,7 @@ class QueenChat:
     @property
     def results(self) -> list[str]:
         """What the tools returned for the newest question."""
-        requests = self.model.shown[-1]
+        requests = self.model.conversations[-1]
         newest = max(at for at, one in enumerate(requests) if one.role == "user")
         return [request.content for request in requests[newest:] if request.role == "tool"]
 
@@ -90,7 +90,7 @@ class QueenChat:
 async def queen_chat(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **monitored: Any
 ) -> AsyncIterator[QueenChat]:
-    model = Chatting()
+    model = ChatModel()
     monkeypatch.setattr(models, "load_provider", lambda *_, **__: model)
     looper(folder / "agents" / "looper")
     tokens = {role: token_for(guarded(folder / "storage"), role.value, role) for role in Role}

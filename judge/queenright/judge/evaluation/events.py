@@ -32,16 +32,16 @@ _NO_CLOCK_STEP_SECONDS: Final = 1.0
 """Seconds between the steps of a run that has no times: too short to look like silence."""
 
 _MAX_WAIT_SECONDS: Final = 3600.0
-"""Maximum seconds of waiting that such a run may report in one step."""
+"""Maximum wait in seconds that one step of such a run may report."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
 
 _WORDS: Final = re.compile(r"[^\W\d_]+")
-"""Words of an answer; answers that differ only in numbers and punctuation are equal."""
+"""Words of an answer; answers that differ only in numbers and punctuation count as identical."""
 
-_STEPS_A_MODEL_CALL: Final = 4
-_SIDE_BY_SIDE: Final = 32
+_MAX_TOOLS_PER_MODEL_CALL: Final = 4
+_MAX_PARALLEL_CALLS: Final = 32
 
 # Error messages of LLM APIs, for records that keep the text without marking it as an error.
 _PROVIDER_FAILED: Final = re.compile(
@@ -50,7 +50,7 @@ _PROVIDER_FAILED: Final = re.compile(
     r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
     re.IGNORECASE,
 )
-# Text with such a beginning is not an answer: it is an error message of the client.
+# A text that begins like this is not an answer but an error message of the client.
 _NO_ANSWER: Final = re.compile(
     r"\s*(?:[\w.]*(?:Error|Timeout|Exception)\s*[:(\[]|Connection error\.|Request timed out\."
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
@@ -64,16 +64,16 @@ class RunSteps:
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
         self._steps = steps
         self._kinds = [_kind(step) for step in steps]
-        self._turns = _turns(steps, self._kinds)
-        self._parts = _parts(steps)
-        self._has_times = any(number_of(step.get("t")) is not None for step in steps)
+        self._turns = _find_turns(steps, self._kinds)
+        self._truncated_texts = _find_truncated_texts(steps)
+        self._has_times = any(to_finite_number(step.get("t")) is not None for step in steps)
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def time(self, index: int, clock: float) -> float:
-        """Return when a step ended, never before ``clock``: in seconds, from wherever the record counts."""
-        recorded_time = number_of(self._steps[index].get("t"))
+        """Return when a step ended, never before ``clock``, in seconds from the record's own origin."""
+        recorded_time = to_finite_number(self._steps[index].get("t"))
         if recorded_time is not None:
             # The first recorded time is arbitrary; later ones never go back.
             return recorded_time if index == 0 else max(clock, recorded_time)
@@ -85,7 +85,7 @@ class RunSteps:
         return clock + _NO_CLOCK_STEP_SECONDS + min(pause, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
-        """Return the event of a step."""
+        """Return a step as an event."""
         step, kind = self._steps[index], self._kinds[index]
         if kind == "event":
             return _logged_event(step, at)
@@ -130,18 +130,21 @@ class RunSteps:
 
     def _is_complete(self, name: str, value: object, original: object, what: str) -> bool:
         """
-        Return whether a recorded text or value is all that there was.
+        Return whether a recorded text or value is complete.
 
-        It is better than its recorded hash then, which sees every id and time stamp in it.
+        A complete text is better than its recorded hash, which changes with every id and timestamp in the
+        text.
         """
         if not isinstance(value, str):
             return value is not None
         recorded_hash = _word(original)
-        return not recorded_hash or (0 < len(value) <= _CUT and (what, name, value) not in self._parts)
+        return not recorded_hash or (
+            0 < len(value) <= _CUT and (what, name, value) not in self._truncated_texts
+        )
 
 
 def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
-    """Return an event of the log; of a type that is unknown to this version, only that it happened."""
+    """Convert a logged event. An event of an unknown type only counts as activity."""
     try:
         kind = EventType(_word(step.get("type")))
     except ValueError:
@@ -149,7 +152,7 @@ def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
     data = step.get("data")
     return AgentEvent(
         type=kind,
-        time=number_of(step.get("t")) or at,
+        time=to_finite_number(step.get("t")) or at,
         incarnation_id=_word(step.get("incarnation_id")),
         node_id=_word(step.get("node_id")),
         data=data if isinstance(data, Mapping) else {},
@@ -189,15 +192,15 @@ def _kind(step: Mapping[str, Any]) -> str:
     return word or "unknown"
 
 
-def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[object]:
+def _find_turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[object]:
     """
-    Return what the calls of one turn share, a step.
+    Return a key per step that the calls of one turn share.
 
-    A model call between two calls separates them, regardless of their content. Where turns are not recorded,
-    calls after one model call are one turn, if model calls are recorded throughout.
+    A model call between two calls separates them, regardless of their content. If turns are not recorded,
+    calls after one model call are one turn, provided that the record contains the model calls.
     """
-    models, tools = kinds.count("llm"), kinds.count("tool")
-    throughout = models * _STEPS_A_MODEL_CALL >= tools
+    model_calls, tool_calls = kinds.count("llm"), kinds.count("tool")
+    has_model_calls = model_calls * _MAX_TOOLS_PER_MODEL_CALL >= tool_calls
     turns: list[object] = []
     number = 0
     for step, kind in zip(steps, kinds, strict=True):
@@ -206,17 +209,17 @@ def _turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[obj
         if isinstance(turn, str | int | float) and not isinstance(turn, bool):
             turns.append(f"{turn}/{number}")
         else:
-            turns.append(f"/{number}" if throughout and number else None)
+            turns.append(f"/{number}" if has_model_calls and number else None)
     for turn, members in groupby(range(len(steps)), key=turns.__getitem__):
-        where = [index for index in members if kinds[index] == "tool"]
-        if str(turn).startswith("/") and len(where) > _SIDE_BY_SIDE:
-            for index in where:
+        tool_indexes = [index for index in members if kinds[index] == "tool"]
+        if str(turn).startswith("/") and len(tool_indexes) > _MAX_PARALLEL_CALLS:
+            for index in tool_indexes:
                 turns[index] = None
     return turns
 
 
-def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]]:
-    """Return the short texts that are recorded with two hashes: the recorder truncated them."""
+def _find_truncated_texts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]]:
+    """Return the texts that are recorded with two hashes: the recorder truncated them."""
     hashes: dict[tuple[str, str, str], str] = {}
     parts = set()
     for step in steps:
@@ -234,7 +237,7 @@ def _parts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]
 
 
 def _parse_arguments(args: object) -> object:
-    """Return arguments parsed from their JSON text; unchanged if they are not JSON or are truncated."""
+    """Parse arguments from their JSON text; return other or truncated text unchanged."""
     if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
         try:
             return json.loads(args)
@@ -243,8 +246,8 @@ def _parse_arguments(args: object) -> object:
     return args
 
 
-def number_of(value: object) -> float | None:
-    """Return a finite number, None for anything else."""
+def to_finite_number(value: object) -> float | None:
+    """Return a finite number; None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:

@@ -17,7 +17,7 @@ FORMAT: Final = 'the format is in docs/detection.md, "Recorded runs of other sys
 
 
 _CONTENT: Final = frozenset({"error", "message", "progress_indicator", "question", "reason", "text"})
-"""Data of events that may hold text of the agent."""
+"""Data of events that may contain text of the agent."""
 
 
 class InvalidRunError(QueenrightError, ValueError):
@@ -28,13 +28,13 @@ def recorded_run(
     events: Iterable[AgentEvent], *, agent_id: str, session_id: str, until: float
 ) -> dict[str, Any]:
     """
-    Return logged events of a session as a recorded run, which ``queenright evaluate`` reads.
+    Return a session's logged events as a recorded run for ``queenright evaluate``.
 
     Args:
         events: The events, in the order of the log.
         agent_id: The worker.
         session_id: Its session.
-        until: The session was watched until then, in seconds since the epoch.
+        until: The end of the observation, in seconds since the epoch.
     """
     return {
         "dataset": agent_id,
@@ -73,7 +73,7 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
                     if line.strip():
                         yield _parse(line, path, number)
         except (EOFError, gzip.BadGzipFile, zlib.error, UnicodeDecodeError) as error:
-            raise InvalidRunError(f"cannot read {path} as lines of text: {error}") from error
+            raise InvalidRunError(f"cannot read {path}: {error}") from error
         if number == 0:
             raise InvalidRunError(f"{path} is empty; {FORMAT}")
 

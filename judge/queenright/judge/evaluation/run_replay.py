@@ -14,11 +14,11 @@ from typing import Any, Final
 from queenright.health.detection.session_replay import TimedEvent, replay
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
-from queenright.judge.evaluation.events import RunSteps, number_of
+from queenright.judge.evaluation.events import RunSteps, to_finite_number
 from queenright.judge.evaluation.recorded_runs import FORMAT, InvalidRunError, read_runs
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
-"""Not listed: agents that experiment show it and recover from it."""
+"""Left out of the findings: experimenting agents show it and recover."""
 
 
 def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
@@ -56,7 +56,7 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     """
     rows: list[dict[str, Any]] = []
     worst: dict[FindingKind, int] = {}
-    until = number_of(run.get("until"))
+    until = to_finite_number(run.get("until"))
     for step, _, findings, _ in replay(events_of(run), settings, until=until):
         for finding in findings:
             if finding.kind in NO_ALARM or (finding.shadow and finding.kind not in settings.detectors):

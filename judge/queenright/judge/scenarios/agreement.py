@@ -24,7 +24,7 @@ _SEED: Final = 20_231
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """
-    The agreement of answers with what was expected.
+    The agreement of answers with the expected ones.
 
     ``kappa`` and its 95 % interval, ``low`` to ``high``, are None if undefined: there are no answers, or all
     expected and given answers are the same.
@@ -49,7 +49,7 @@ def agreement(
     Return the agreement of the two sides of ``pairs``.
 
     Args:
-        order: All answers from least to most, for linear weights; without it all misses weigh the same.
+        order: All answers from least to most, for linear weights; without it, all deviations weigh the same.
     """
     value = kappa(pairs, order)
     low = high = None

@@ -1,4 +1,4 @@
-"""Play scenarios with given models of judge and queen."""
+"""Run scenarios with given models of judge and queen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queenright.runtime.llm.model import LLMProvider
 WORKER: Final = "research_agent"
 NEVER_TRIAGED: Final = "none"
 _NEIGHBOUR_START_SECONDS: Final = 600.0
-"""Seconds over which the neighbours' starts are spread."""
+"""Seconds over which the starts of the neighbours are spread."""
 
 MakeModel = Callable[[], LLMProvider]
 
@@ -35,8 +35,8 @@ class Outcome:
     """
     The outcome of one scenario.
 
-    ``level`` is the severity of the worst ticket, or ``none``. ``judge_answer`` and ``queen_answer`` are
-    the models' own answers before the rules apply, None for a model that was not called.
+    ``level`` is the severity of the worst ticket, or ``none``. ``judge_answer`` and ``queen_answer`` are the
+    models' own answers before the rules apply; None for a model that was not called.
     """
 
     scenario: Scenario
@@ -55,12 +55,15 @@ class Outcome:
     judge_answers: tuple[RecordedCall, ...]
     queen_answers: tuple[RecordedCall, ...]
     faults: tuple[str, ...] = ()
-    """What no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules."""
+    """
+    Violations that no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules.
+    """
 
 
 def model_maker(name: str, *, timeout_seconds: float = 60.0) -> MakeModel:
     """
-    Return a factory for the model called ``name``: each scenario gets its own, as scripts have a state.
+    Return a factory for the model called ``name``. Each scenario gets its own model, because scripts have a
+    state.
 
     Raises:
         ProviderUnavailableError: The factory raises it if the model cannot be used here.
@@ -81,10 +84,10 @@ async def play_all(
     on_played: Callable[[Outcome], None] | None = None,
 ) -> list[Outcome]:
     """
-    Play scenarios, each on its own stage, and return the outcomes in order.
+    Run scenarios, each with its own components, and return the outcomes in order.
 
     Args:
-        at_once: How many to play in parallel; useful with slow models.
+        at_once: How many run in parallel; useful with slow models.
     """
     limit = asyncio.Semaphore(at_once)
 
@@ -108,7 +111,7 @@ async def play(
     settings: HealthSettings | None = None,
     judging: JudgeSettings | None = None,
 ) -> Outcome:
-    """Play one scenario in a temporary folder, and return the outcome."""
+    """Run one scenario in a temporary folder, and return the outcome."""
     with tempfile.TemporaryDirectory(prefix="queenright-scenario-", ignore_cleanup_errors=True) as folder:
         stage = Stage(
             Path(folder),
@@ -129,7 +132,7 @@ async def play(
             await stage.play(part)
             await stage.settle()
             if any(ticket.status is TicketStatus.OPEN for ticket in stage.tickets.open_tickets()):
-                # The queen gave no answer: let the bypass time pass.
+                # The queen gave no answer; let the bypass time pass.
                 await stage.pass_time(stage.settings.judge.triage_timeout_seconds + 1)
             return _outcome(scenario, stage, await stage.all_tickets())
 

@@ -36,11 +36,11 @@ class RecordingModel:
         self.answers: list[RecordedCall] = []
         """Oldest first."""
         self.in_flight = 0
-        """Calls in progress."""
+        """Number of calls in progress."""
 
     @property
     def name(self) -> str:
-        """The model's own name."""
+        """The name of the model."""
         return self._model.name
 
     async def complete(
@@ -70,7 +70,7 @@ class RecordingModel:
 
 
 def questions(answers: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
-    """Group the answers by question, that is by decision, in order."""
+    """Group the answers by question, that is, by decision, in order."""
     by_question: dict[str, list[RecordedCall]] = {}
     for answer in answers:
         by_question.setdefault(answer.question, []).append(answer)
@@ -81,7 +81,7 @@ def answered_severity(answers: Sequence[RecordedCall]) -> str | None:
     """
     Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
-    None if it was not called. The rules are not applied.
+    None if the judge was not called. The rules are not applied.
     """
     if not answers:
         return None
@@ -104,7 +104,9 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
 
 
 def answered_triage(answers: Sequence[RecordedCall]) -> str | None:
-    """Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None: not called."""
+    """
+    Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None if she was not called.
+    """
     if not answers:
         return None
     decisions = {NOTIFY: "intervene", DISMISS: "dismiss"}

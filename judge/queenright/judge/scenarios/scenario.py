@@ -41,21 +41,21 @@ def _as_list(value: Any) -> Any:
 
 class Label(BaseModel):
     """
-    The expected result of a scenario, and why; set independently of any model or rule.
+    The expected result of a scenario, and the reason, independent of any model or rule.
 
     ``ticket`` lists the acceptable severities, ``none`` for no ticket. ``triage`` is the expected decision
-    on a ticket; if no ticket is expected, one should be dismissed.
+    on a ticket; if no ticket is expected, a ticket should be dismissed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ticket: Annotated[tuple[Level, ...], BeforeValidator(_as_list), Field(min_length=1)]
     causes: Annotated[tuple[FindingKind, ...], BeforeValidator(_as_list)] = ()
-    """The acceptable causes of the ticket; empty: any."""
+    """The acceptable causes of the ticket; empty accepts any."""
     triage: Triage = "dismiss"
     why: Annotated[str, Field(min_length=10, max_length=300)]
     people_differ: bool = False
-    """Reasonable people would disagree about the label."""
+    """Whether reasonable people would disagree about the label."""
 
     @model_validator(mode="after")
     def _check_label(self) -> Label:
@@ -72,7 +72,7 @@ class Label(BaseModel):
         return None if none and len(self.ticket) > 1 else not none
 
     def level_due(self, answer: str) -> str:
-        """Return the acceptable severity nearest to the answered one."""
+        """Return the acceptable severity that is nearest to the answer."""
         return min(self.ticket, key=lambda level: abs(LEVELS.index(level) - LEVELS.index(answer)))
 
 
@@ -88,7 +88,7 @@ class Scenario(BaseModel):
     """The number of healthy workers that run in parallel; there must be no ticket about them."""
     script: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     meanwhile: tuple[dict[str, Any], ...] = ()
-    """The worker's actions between its first ticket and the triage; no time passes."""
+    """The worker's actions between its first ticket and the triage, during which no time passes."""
     label: Label
 
     @model_validator(mode="after")

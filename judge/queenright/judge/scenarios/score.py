@@ -17,7 +17,7 @@ NO: Final = "no"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """The agreement of one decision with the labels: of all, and without the disputed ones."""
+    """The agreement of one decision with the labels, with and without the disputed scenarios."""
 
     name: str
     all: Agreement
@@ -26,7 +26,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """One kind of scenario: the number of scenarios, and of those that match their labels."""
+    """The number of scenarios of one kind, and how many match their labels."""
 
     kind: str
     scenarios: int
@@ -39,7 +39,7 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The cost of one role's decisions. Seconds are real time in the models."""
+    """The cost of one role's decisions. Seconds are real time spent in the models."""
 
     role: str
     decisions: int
@@ -52,7 +52,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Miss:
-    """One scenario that deviates from its label."""
+    """A scenario whose outcome deviates from its label."""
 
     id: str
     kind: str
@@ -78,7 +78,7 @@ class Score:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest kappa of the decisions; None if there is none."""
+        """The lowest kappa of the decisions; None if no kappa is defined."""
         kappas = [row.all.kappa for row in self.decisions if row.all.kappa is not None]
         return min(kappas, default=None)
 
@@ -241,7 +241,7 @@ _JSON_KEYS: Final = {
     "mismatches": "wrong",
     "agreements": "agreed",
 }
-"""The keys in the output of the command, where they differ from the names of the fields."""
+"""JSON keys of the command's output that differ from the names of the fields."""
 
 
 def as_dict(result: Score) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """
-Scripts of workers, line by line, and the events they produce.
+Scripts of workers, line by line, and the events that they produce.
 
 A line is an action with parameters: ``turn: {tool: search, args: "q {n}", result: "page {n}", times: 5}``.
 ``{n}`` in a text is the number of the turn. Times are written as ``90``, ``90s``, ``15m`` or ``2h``.
@@ -110,7 +110,7 @@ def action(line: Mapping[str, Any]) -> Action:
     play, bare = _ACTIONS[word]
     if not isinstance(details, Mapping):
         details = {} if details is None else {bare: details}
-    play(Actor(""), **details)  # checks the parameters; nothing happens until it is iterated
+    play(Actor(""), **details)  # This only checks the parameters; no action runs before the iteration.
     return partial(play, **details)
 
 
@@ -118,7 +118,7 @@ def action(line: Mapping[str, Any]) -> Action:
 def start(
     who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
 ) -> Iterator[Happening]:
-    """The session starts; ``start_records``: it also emits events at the start of calls and steps."""
+    """Start the session; ``start_records`` also emits events at the start of calls and steps."""
     who.beats, who.node_id, who.waits = beats, node, ""
     data: dict[str, Any] = {"start_records": start_records}
     if beats:
@@ -130,7 +130,7 @@ def start(
 def _restart(
     who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
 ) -> Iterator[Happening]:
-    """Another process continues the session."""
+    """Continue the session in another process."""
     who.life += 1
     yield from start(who, beats=beats, node=node, start_records=start_records)
 
@@ -144,7 +144,7 @@ def _new_session(
     node: str = "work",
     start_records: bool = True,
 ) -> Iterator[Happening]:
-    """The worker starts another session."""
+    """Start another session of the worker."""
     who.session_id, who.life = id, 1
     yield from start(who, beats=beats, node=node, start_records=start_records)
 
@@ -167,11 +167,11 @@ def turn(
     node: str = "",
 ) -> Iterator[Happening]:
     """
-    A step: a model call, perhaps tool calls, and perhaps a verdict.
+    Run a step: a model call, perhaps tool calls, and perhaps a verdict.
 
     Args:
         error: The class of the tool's error; ``result`` is its message.
-        parallel: The number of equal parallel calls.
+        parallel: The number of identical parallel calls.
         fails: The class of the step's error.
     """
     for _ in range(times):
@@ -197,7 +197,7 @@ def turn(
 
 
 def _fill(text: str, turn: int) -> str:
-    """Fill in the number of the turn."""
+    """Replace ``{n}`` with the number of the turn."""
     return text.replace("{n}", str(turn))
 
 
@@ -218,7 +218,7 @@ def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int)
 
 @_word("again")
 def _repeat(who: Who, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
-    """Repeat some lines."""
+    """Repeat lines."""
     actions = [action(line) for line in lines]
     return (happening for _ in range(times) for play in actions for happening in play(who))
 
@@ -235,7 +235,7 @@ def _think(
     comes_back: bool = True,
     tokens: Tokens = 2_000,
 ) -> Iterator[Happening]:
-    """A model call outside a turn: it may fail, stream, or never return."""
+    """Call the model outside a turn: the call may fail, stream, or never return."""
     for _ in range(times):
         yield Emits(EventType.LLM_CALL_STARTED)
         remaining = lasts
@@ -262,7 +262,7 @@ def _use_tool(
     result: str | None = "{n}",
     error: str = "",
 ) -> Iterator[Happening]:
-    """A tool call outside a turn: it may take long or never return."""
+    """Call a tool outside a turn: the call may take long or never return."""
     who.turn += 1
     call: dict[str, Any] = {"tool": name, "call_id": f"{who.turn}-t"}
     yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": declares} if declares else {}))
@@ -273,19 +273,19 @@ def _use_tool(
 
 @_word("pass", "time")
 def _pass(who: Who, *, time: Time) -> Iterator[Happening]:
-    """Time passes with heartbeats only."""
+    """Let time pass with heartbeats only."""
     yield Passes(time)
 
 
 @_word("host_sleeps", "time")
 def _sleep(who: Who, *, time: Time) -> Iterator[Happening]:
-    """The host sleeps."""
+    """Suspend the host."""
     yield HostSleeps(time)
 
 
 @_word("dies")
 def _die(who: Who) -> Iterator[Happening]:
-    """The process dies without a final event."""
+    """Kill the process without a final event."""
     who.beats = None
     yield from ()
 
@@ -294,26 +294,26 @@ _WAITS: Final = {
     "user_input": (Emits(EventType.CLIENT_INPUT_REQUESTED), Emits(EventType.CLIENT_INPUT_RECEIVED)),
     "paused": (Emits(EventType.EXECUTION_PAUSED), Emits(EventType.EXECUTION_RESUMED)),
 }
-"""How a wait begins and ends."""
+"""The events that begin and end each wait."""
 
 
 @_word("wait", "reason")
 def _wait(who: Who, *, reason: Literal["user_input", "paused", "children", "backoff"]) -> Iterator[Happening]:
-    """The worker waits."""
+    """Let the worker wait."""
     who.waits = reason
     yield _WAITS[reason][0] if reason in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": reason})
 
 
 @_word("go_on")
-def _go_on(who: Who) -> Iterator[Happening]:
-    """The wait ends."""
+def _end_wait(who: Who) -> Iterator[Happening]:
+    """End the wait."""
     pause, who.waits = who.waits, ""
     yield _WAITS[pause][1] if pause in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": None})
 
 
 @_word("checkpoint")
 def _checkpoint(who: Who) -> Iterator[Happening]:
-    """The worker saves a checkpoint."""
+    """Save a checkpoint."""
     yield Emits(EventType.CHECKPOINT_SAVED)
 
 
@@ -325,7 +325,7 @@ def _end(
     error: str = "RuntimeError",
     says: str = "",
 ) -> Iterator[Happening]:
-    """The session ends."""
+    """End the session."""
     who.beats = None
     if how == "completed":
         yield Emits(EventType.EXECUTION_COMPLETED)
@@ -336,12 +336,12 @@ def _end(
 
 @_word("breaker", "to")
 def _breaker(who: Who, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
-    """A circuit breaker changes its state."""
+    """Change the state of a circuit breaker."""
     data = {"name": f"tool_execution:{who.agent_id}:search", "kind": "tool_execution", "from": "closed"}
     yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data | {"to": to})
 
 
 @_word("recovery_failed", "reason")
-def _lose(who: Who, *, reason: str) -> Iterator[Happening]:
-    """The recovery of the worker is abandoned."""
+def _give_up_recovery(who: Who, *, reason: str) -> Iterator[Happening]:
+    """Give up the recovery of the worker."""
     yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": reason})

@@ -1,5 +1,5 @@
 """
-The stage for scenarios: real monitor, tickets, judge, queen and database, on virtual time.
+The environment of a scenario: real monitor, tickets, judge, queen and database, on virtual time.
 
 Only the workers are simulated.
 """
@@ -40,9 +40,9 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider
 
 _QUIET_ROUNDS: Final = 12
-"""Idle turns of the event loop after which everything is settled."""
+"""Idle turns of the event loop after which the stage counts as settled."""
 _STUCK_SECONDS: Final = 5.0
-"""A run that is idle for this long in real time waits for the virtual clock."""
+"""Real seconds after which an idle run must be waiting for the virtual clock."""
 _MAX_POLL_SECONDS: Final = 0.02
 _CHANGES: Final = frozenset(
     {
@@ -71,7 +71,7 @@ class ActorScript:
 
 class Stage:
     """
-    Judge, queen and everything below them; use it as an asynchronous context manager.
+    Judge, queen and the components that they need; use it as an asynchronous context manager.
 
     Args:
         judging: Prompts and limits of judge and queen; its models are not used.
@@ -92,7 +92,7 @@ class Stage:
         self.settings = settings or HealthSettings()
         self.judge, self.queen = RecordingModel(judge), RecordingModel(queen)
         self.findings: list[Finding] = []
-        """The worst finding at each change of any worker, oldest first."""
+        """The worst finding at each change of a worker, oldest first."""
         self.monitor = HealthMonitor(self.settings)
         self._meanwhile = list(meanwhile)
         self._judging = judging or JudgeSettings()
@@ -134,7 +134,7 @@ class Stage:
         await self.bus.close()
         await self.store.close()
 
-    # -- playing ------------------------------------------------------------------------------------
+    # -- time ---------------------------------------------------------------------------------------
 
     def enter(self, actor: Actor, acts: Iterable[Happening]) -> ActorScript:
         """Start an actor now."""
@@ -233,7 +233,7 @@ class Stage:
     # -- events -------------------------------------------------------------------------------------
 
     async def _publish_pending(self) -> None:
-        """Publish the pending events as the service does, and let all subscribers react."""
+        """Publish the pending events like the service does, and let all subscribers handle them."""
         while self._pending:
             events, self._pending = self._pending, []
             await self.bus.publish(*events)

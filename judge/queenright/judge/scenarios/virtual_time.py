@@ -1,4 +1,4 @@
-"""A manual clock, with sleepers that wake as it moves."""
+"""A manual clock, with sleepers that wake when it passes their time."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class VirtualTime:
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        waking = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), waking))
-        await waking
+        wake_up = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), wake_up))
+        await wake_up
 
     def next_waking(self) -> float:
         """Return when the first sleeper wakes; infinity without sleepers."""

@@ -79,7 +79,7 @@ class StackClient:
 
     @property
     def name(self) -> str:
-        """Its address without credentials."""
+        """The API's address without credentials."""
         return self.address.name
 
     async def get(self, path: str, params: Mapping[str, str]) -> Any:
@@ -135,7 +135,7 @@ class StackClient:
         import httpx
 
         if self._client is None:
-            # trust_env: a proxy of the environment would hide loopback. A redirect would forward credentials.
+            # trust_env: a proxy would break loopback addresses. A redirect would forward credentials.
             self._client = httpx.AsyncClient(
                 trust_env=False, follow_redirects=False, verify=certificates(self.address.name)
             )
@@ -152,7 +152,7 @@ class StackClient:
                 body += part
                 if len(body) > MAX_BYTES:
                     raise InvalidQueryError(
-                        address.name, f"the answer has more than {MAX_BYTES >> 20} MB; narrow the query"
+                        address.name, f"the response has more than {MAX_BYTES >> 20} MB; narrow the query"
                     )
         return response.status_code, bytes(body)
 

@@ -31,7 +31,7 @@ class Prometheus(StackClient):
 
     async def query(self, promql: str, at: float | None = None) -> list[Series]:
         """
-        Run an instant query, by default for now.
+        Run an instant query, by default at the current time.
 
         Raises:
             InvalidQueryError: Prometheus rejects the query.
@@ -65,7 +65,7 @@ class Prometheus(StackClient):
         except InvalidQueryError as error:
             if not error.reason.startswith("404"):
                 raise
-            # Every Prometheus has these paths: the address is wrong, or a proxy has no backend yet.
+            # Every Prometheus has these paths, so the address is wrong, or a proxy has no backend yet.
             raise StackUnavailableError(self.name, f"{error.reason}; check the address") from None
 
     def _read(self, answer: Any) -> list[Series]:
@@ -77,7 +77,9 @@ class Prometheus(StackClient):
             data = answer["data"]
             return _READERS[data["resultType"]](data["result"])
         except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError):
-            raise StackUnavailableError(self.name, "it is not a Prometheus; check the address") from None
+            raise StackUnavailableError(
+                self.name, "it is not a Prometheus server; check the address"
+            ) from None
 
 
 def _point(point: Any) -> tuple[float, float]:

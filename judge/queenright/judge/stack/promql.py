@@ -8,7 +8,7 @@ from typing import Final
 
 MAX_SECONDS: Final = 24 * 3600.0
 
-# Strings and comments in one expression: a quote in a comment starts no string, and vice versa.
+# Match strings and comments together: a quote in a comment starts no string, and vice versa.
 _NO_CODE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdwy])")
@@ -21,17 +21,16 @@ _SECONDS: Final = {
     "w": 604_800.0,
     "y": 31_536_000.0,
 }
-# Case-insensitive. A label may have this name too: then a matcher or the next label follows.
+# Case-insensitive. A label may also have this name, followed by a matcher or the next label.
 _OFFSET: Final = re.compile(r"(?<![\w:.])offset(?![\w:])(?!\s*(?:=|!|,|\)))", re.IGNORECASE)
 _OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 
 def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     """
-    Return why a query may look further back than allowed, or an empty string.
+    Return why a query may look further back than allowed; empty if it does not.
 
-    The sum counts of everything that may add up: ranges, subquery steps, offsets in both directions, and the
-    range of the query itself.
+    The sum counts: ranges, subquery steps, offsets in both directions, and the range of the query itself.
     """
     code = _NO_CODE.sub('""', promql)
     if "@" in code:
@@ -45,8 +44,8 @@ def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
         back += seconds
     if back > MAX_SECONDS:
         parts = "range_minutes, ranges" if range_seconds else "ranges"
-        most = f"at most {MAX_SECONDS / 3600:g} h"
-        return f"its {parts} and offsets together look {back / 3600:.4g} h back; {most}"
+        limit = f"at most {MAX_SECONDS / 3600:g} h"
+        return f"its {parts} and offsets together look {back / 3600:.4g} h back; {limit}"
     return ""
 
 

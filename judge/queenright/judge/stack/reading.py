@@ -49,7 +49,7 @@ _NEVER_KNOWN: Final = frozenset(
 _KNOWN_FROM_TRACES: Final = frozenset({"node_id", "recent_verdicts", "trace_id", "span_id"})
 
 
-def health_of(
+def build_health(
     sighting: Sighting,
     settings: HealthSettings,
     now: float,
@@ -59,12 +59,12 @@ def health_of(
 ) -> WorkerHealth:
     """Return a worker's health from its metrics and its newest trace, if there is one."""
     if sighting.is_down:
-        # A batch worker that has ended is silent too: judge its last known state.
+        # A batch worker that has ended is silent, too, so its last known state is judged.
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
     v = _vitals(sighting, settings, now)
-    events = events_of(spans, sighting.agent)
+    events = build_events(spans, sighting.agent)
     if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE_SECONDS:
-        events = []  # of an earlier session
+        events = []  # the trace is of an earlier session
     for event in events:
         event.trace_id = trace_id
         v.apply(event, min(event.time, now))
@@ -110,10 +110,10 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
     )
     began = now if sighting.is_in_grace else min((at for at in times if at), default=now)
     if sighting.process_started is None and not sighting.is_in_grace:
-        # The start of its process is unknown and all times may be recent, but its grace is over.
+        # Only its start is unknown, and all times may be recent, but its grace is over.
         began = min(began, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
-        # The process restarted: earlier samples belong to another incarnation.
+        # The process has restarted, so earlier samples belong to another incarnation.
         began = max(began, min(sighting.process_started, now))
     v = VitalSigns(*sighting.key, min(began, now), settings)
     v.framework = sighting.framework
@@ -121,14 +121,14 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
 
 
 def _apply_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
-    """Let the metrics override the trace, which may be incomplete and is never current."""
+    """Override the trace with the metrics, because the trace may be incomplete and is never current."""
     v.only_heartbeats = sighting.last_activity is None
     v.status, v.ended_at = WorkerStatus.ACTIVE, None
     v.last_activity = min(sighting.last_activity or v.started_at, now)
     v.last_progress = v.progress_from = _not_after(sighting.last_progress, now)
     v.last_heartbeat = _not_after(sighting.last_heartbeat, now)
     v.last_checkpoint = v.saved_from = _not_after(sighting.last_checkpoint, now)
-    # No metric contains the times of the last tool call and token use.
+    # The metrics contain neither the time of the last tool call nor of the last token use.
     v.last_tool_call = v.tokens_at = v.tokens_from = None
     v.steps_total = max(v.steps_total, sighting.steps)
     v.tokens = max(v.tokens, sighting.tokens)
@@ -145,7 +145,7 @@ def _apply_repetition(v: VitalSigns, sighting: Sighting, settings: HealthSetting
     """
     Detect calls without progress.
 
-    Progress is an ACCEPT, a checkpoint or a new result, so all calls since the last progress returned nothing
+    Progress is an ACCEPT, a checkpoint or a new result, so no call since the last progress returned anything
     new.
     """
     since = v.last_progress or v.started_at
@@ -162,7 +162,7 @@ def _apply_repetition(v: VitalSigns, sighting: Sighting, settings: HealthSetting
 
 
 def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
-    """Count the recent calls into the error rate, successes first; a trace has their real order."""
+    """Count the recent calls in the error rate, successes first; a trace has their real order."""
     if v.outcomes:
         return
     failures = sum(bad for _, bad in sighting.recent_calls.values())
@@ -174,7 +174,7 @@ def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
 
 
 def _apply_phase(v: VitalSigns, sighting: Sighting) -> None:
-    """Set the phase if the worker reported a stall in itself."""
+    """Set the phase if the worker reported a stall."""
     v.open_tools, v.llm_open = None, 0
     v.start_records = sighting.stalled_in in (Phase.IDLE, Phase.LLM, Phase.TOOL)
     if sighting.stalled_in == Phase.LLM:
@@ -184,7 +184,7 @@ def _apply_phase(v: VitalSigns, sighting: Sighting) -> None:
 
 
 def _not_after(at: float | None, now: float) -> float | None:
-    # The worker's clock may be ahead of Prometheus'.
+    # The worker's clock may be ahead of Prometheus' clock.
     return None if at is None else min(at, now)
 
 
@@ -215,7 +215,7 @@ _KINDS: Final = {
 }
 
 
-def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
+def build_events(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
     """
     Return an agent's ended steps, model calls and tool calls as events, by end time.
     """
@@ -229,7 +229,7 @@ def events_of(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
 
 
 class _Turns:
-    """Groups parallel tool calls: those after one reply of the model, or those that overlap."""
+    """Groups parallel tool calls: those after one reply of the model, and those that overlap."""
 
     def __init__(self) -> None:
         self._llm = self._first = ""
@@ -241,7 +241,7 @@ class _Turns:
     def end_step(self) -> None:
         self._llm = self._first = ""
 
-    def of(self, span: TraceSpan) -> str:
+    def get_turn(self, span: TraceSpan) -> str:
         if self._llm:
             return self._llm
         if not self._first or span.start >= self._until:
@@ -281,7 +281,7 @@ def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
             "result_hash": result,
             "effect": attributes.get(names.TOOL_EFFECT),
             "outcome": "error" if span.error else "ok",
-            "turn": turns.of(span) or None,
+            "turn": turns.get_turn(span) or None,
         }
     return AgentEvent(
         type=kind,

@@ -1,4 +1,4 @@
-"""Skip invalid samples: they are counted, and logged once."""
+"""Skip invalid samples: they are counted, and each fault is logged once."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Samples:
         self.skipped_count = 0
         self._log_keys: set[tuple[str, str]] = set()
 
-    def usable(
+    def select_valid(
         self, answer: Iterable[Series], known_names: Collection[str] | None = None
     ) -> tuple[list[Series], list[Series]]:
         """
-        Split an answer into valid series and series of known metrics with an invalid value.
+        Split an answer into valid series, and series of known metrics with an invalid value.
 
         Args:
             answer: Series with one value each.

@@ -15,7 +15,7 @@ from typing import Final
 
 from queenright.instrumentation import names
 from queenright.judge.stack.prometheus import Series
-from queenright.judge.stack.targets import UP, Targets, target_of
+from queenright.judge.stack.targets import UP, Targets, target_name
 from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class MissingWorker:
     """A ticket's worker without usable metrics."""
 
     since: float
-    """The first check without metrics; all later ones had none either."""
+    """The time of the first of the consecutive checks without metrics."""
     why: str
 
     def is_overdue(self, now: float) -> bool:
@@ -57,7 +57,7 @@ def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
         if series.labels.get("__name__") == UP:
             if series.value in (0, 1):
                 ups.append(series)
-        elif target_of(series.labels) == target and series.labels.get("agent") == agent:
+        elif target_name(series.labels) == target and series.labels.get("agent") == agent:
             has_metrics = True
     if has_metrics:
         return NOT_SELECTED
@@ -68,7 +68,7 @@ def explain_stale(agent: str, target: str, answer: Iterable[Series]) -> str:
 
 
 class StaleTickets:
-    """Remembers since when the workers of tickets have no metrics."""
+    """Remembers since when the workers of tickets have had no metrics."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -82,7 +82,7 @@ class StaleTickets:
         except FileNotFoundError:
             return
         except (UnusableFileError, OSError, ValueError, TypeError, AttributeError) as error:
-            _log.warning("cannot read %s (%s), ignoring it", self._path.name, type(error).__name__)
+            _log.warning("cannot read %s (%s); ignoring it", self._path.name, type(error).__name__)
 
     def note(self, why: Mapping[str, str], now: float) -> dict[str, MissingWorker]:
         """Store the missing workers of this check, by ticket id; return them with their start."""

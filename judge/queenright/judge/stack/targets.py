@@ -1,4 +1,4 @@
-"""Scrape targets: which worker is on which, and whether it is up."""
+"""Scrape targets: the target of each worker, and whether it is up."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _WORKER_LABELS: Final = frozenset({"__name__"}).union(
 
 _STRING: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
 _MATCHER: Final = re.compile(rf"([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*({_STRING})")
-# Since Prometheus 3 a label name may be any quoted text.
+# In Prometheus 3, a label name may be any quoted text.
 _SINGLE_MATCHER: Final = rf"(?:[a-zA-Z_]\w*|{_STRING})\s*(?:=~|!~|!=|=)\s*{_STRING}"
 _MATCHERS: Final = re.compile(rf"\s*(?:{_SINGLE_MATCHER}\s*(?:,\s*{_SINGLE_MATCHER}\s*)*(?:,\s*)?)?")
 _SPECIAL: Final = re.compile(r"([\\.+*?()|\[\]{}^$])")
 
 
-def target_of(labels: Mapping[str, str]) -> str:
-    """Return the process of a series, by its target's labels."""
+def target_name(labels: Mapping[str, str]) -> str:
+    """Return the name of a series' target."""
     parts = [labels.get("job", ""), labels.get("instance", "")]
     if labels.get("cluster"):
         parts.insert(0, labels["cluster"])
@@ -44,7 +44,7 @@ def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def is_of(labels: Mapping[str, str], other: Mapping[str, str]) -> bool:
+def may_share_target(labels: Mapping[str, str], other: Mapping[str, str]) -> bool:
     """Return whether two series may come from one target: their common target labels are equal."""
     first, second = target_labels(labels), target_labels(other)
     return _place(first) == _place(second) and all(
@@ -67,12 +67,14 @@ class Targets:
         A target of the same name with another value in any label does not count. With several Prometheus
         replicas, one that sees the target is enough.
         """
-        return _up(series for series in self._ups.get(_place(labels), ()) if is_of(labels, series.labels))
+        return _up(
+            series for series in self._ups.get(_place(labels), ()) if may_share_target(labels, series.labels)
+        )
 
     def all_up(self, target: str) -> bool | None:
         """Return whether all targets of a name are up, as it may be ambiguous; None without one."""
         by_labels: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
-        own_series = (s for ups in self._ups.values() for s in ups if target_of(s.labels) == target)
+        own_series = (s for ups in self._ups.values() for s in ups if target_name(s.labels) == target)
         for series in own_series:
             by_labels[tuple(sorted(target_labels(series.labels).items()))].append(series)
         return all(_up(ups) for ups in by_labels.values()) if by_labels else None
@@ -101,7 +103,7 @@ async def query_targets(
     # A job may contain a slash, so the start of the instance is ambiguous.
     instances = sorted({part for target in targets for part in _ends(target)})
     batches = [instances[at : at + _BATCH] for at in range(0, len(instances), _BATCH)]
-    where = _MATCHER.sub(_relax_matcher, matchers_of(selector))
+    where = _MATCHER.sub(_relax_matcher, strip_braces(selector))
     answer = []
     for batch in batches:
         matchers = f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escape, batch)))}'
@@ -117,7 +119,7 @@ def is_selector(text: str) -> bool:
     return _MATCHERS.fullmatch(inside[1:-1] if inside.startswith("{") else inside) is not None
 
 
-def matchers_of(selector: str) -> str:
+def strip_braces(selector: str) -> str:
     """Return the matchers inside a selector's braces."""
     return selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright.instrumentation import names
 from queenright.judge.stack.http import InvalidQueryError, StackClient, StackUnavailableError
-from queenright.judge.stack.traces import TraceSpan, hexadecimal, read_otlp
+from queenright.judge.stack.traces import TraceSpan, read_otlp, to_hexadecimal
 
 _SEARCH_LIMIT: Final = 20
 
@@ -55,4 +55,4 @@ class Tempo(StackClient):
             return ""
         # Search results omit leading zeros of ids.
         newest = max(traces)[1]
-        return newest.lower().zfill(32) if len(newest) <= 32 else hexadecimal(newest)
+        return newest.lower().zfill(32) if len(newest) <= 32 else to_hexadecimal(newest)

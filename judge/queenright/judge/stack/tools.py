@@ -38,7 +38,7 @@ _VALUE_LIMIT: Final = 120
 _ERROR_LIMIT: Final = 300
 _CALL_LIFETIME_SECONDS: Final = 600.0
 
-# The attributes of a span that are shown.
+# The span attributes that a model sees.
 _LABELS: Final = (
     names.NODE_ID,
     names.STEP_VERDICT,
@@ -83,7 +83,7 @@ class CallLimit:
         visit = (node_id, get_current_span().get_span_context().trace_id)
         calls = self._calls.setdefault(visit, deque())
         if len(calls) >= self._limit:
-            raise ToolError(f"all {self._limit} queries are used; decide with what you know")
+            raise ToolError(f"all {self._limit} queries are used; decide with the data that you have")
         calls.append(now)
 
     def _expire(self, before: float) -> None:
@@ -99,7 +99,7 @@ class _Arguments(BaseModel):
 
 
 class QueryArguments(_Arguments):
-    """A query of Prometheus."""
+    """A query to Prometheus."""
 
     promql: str = Field(min_length=1, max_length=2_000, description="The query, in PromQL.")
     range_minutes: int = Field(default=0, ge=0, le=1_440, description="How far back to look; 0: only now.")
@@ -187,15 +187,15 @@ def _trace_tool(traces: Traces, calls: CallLimit) -> Callable[..., Awaitable[str
     return get
 
 
-def _as_tool_error(what: str, error: StackError) -> ToolError:
+def _as_tool_error(source: str, error: StackError) -> ToolError:
     """Return an error for a model, without addresses."""
     if isinstance(error, InvalidQueryError):
-        return ToolError(f"{what} rejected the query: {error.reason}")
-    return ToolUnavailableError(f"{what} is unavailable: {error.reason}; continue without it")
+        return ToolError(f"{source} rejected the query: {error.reason}")
+    return ToolUnavailableError(f"{source} is unavailable: {error.reason}; continue without it")
 
 
 def metrics_text(answer: Sequence[Series]) -> str:
-    """Return an answer of Prometheus for a model, bounded; it states how much is omitted."""
+    """Return an answer of Prometheus as text for a model, bounded; it states how much is omitted."""
     rows = [
         {
             "labels": {key: redact(value, _VALUE_LIMIT) for key, value in series.labels.items()},
@@ -207,7 +207,7 @@ def metrics_text(answer: Sequence[Series]) -> str:
 
 
 def trace_text(trace_id: str, spans: Sequence[TraceSpan]) -> str:
-    """Return the newest spans of a trace for a model, bounded, with the total number."""
+    """Return the newest spans of a trace as text for a model, bounded, with the total number."""
     rows = [_row(span) for span in spans[-_MAX_SPANS:]]
     return _quote_bounded("trace", "spans", rows, len(spans), newest=True, trace_id=trace_id)
 
@@ -238,14 +238,14 @@ def _quote_bounded(
         if len(text) <= MAX_CHARACTERS:
             return text
         if len(rows) > 1:
-            keep = max(1, min(len(rows) - 1, int(len(rows) * MAX_CHARACTERS / len(text))))
-            rows = rows[-keep:] if newest else rows[:keep]
+            kept = max(1, min(len(rows) - 1, int(len(rows) * MAX_CHARACTERS / len(text))))
+            rows = rows[-kept:] if newest else rows[:kept]
         else:
             rows = [_halve(rows[0])]
 
 
 def _halve(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that alone exceeds the limit, with half of its points or labels."""
+    """Halve the points or labels of a row that exceeds the limit by itself."""
     if len(row.get("points") or ()) > 1:
         return {**row, "points": row["points"][len(row["points"]) // 2 :]}
     labels = list((row.get("labels") or {}).items())
@@ -253,7 +253,7 @@ def _halve(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | str:
-    """Return a rounded number; NaN and infinity as Prometheus writes them, since JSON has none."""
+    """Return a rounded number; NaN and infinity as text like in Prometheus, because JSON has none."""
     if math.isfinite(value):
         return float(f"{value:.6g}") if abs(value) < 1e8 else round(value, 3)
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")

@@ -47,7 +47,7 @@ class Traces(Protocol):
 
 def read_otlp(answer: Any) -> list[TraceSpan]:
     """
-    Return the spans of a trace in OTLP JSON, as both of Tempo's trace APIs wrap it; oldest first.
+    Return the spans of a trace in OTLP JSON, in either wrapping of Tempo's trace APIs; oldest first.
 
     Raises:
         ValueError: The body is not a trace in OTLP JSON.
@@ -70,8 +70,8 @@ def _spans(rows: Iterable[Any]) -> Iterator[TraceSpan]:
                     name=str(span.get("name") or ""),
                     start=_seconds(span.get("startTimeUnixNano")) or 0.0,
                     end=_seconds(span.get("endTimeUnixNano")),
-                    span_id=hexadecimal(span.get("spanId")),
-                    parent_id=hexadecimal(span.get("parentSpanId")),
+                    span_id=to_hexadecimal(span.get("spanId")),
+                    parent_id=to_hexadecimal(span.get("parentSpanId")),
                     error=_error(span, attributes),
                     attributes=resource | attributes,
                 )
@@ -113,7 +113,7 @@ def _seconds(nanoseconds: Any) -> float | None:
     return int(nanoseconds) / 1e9 if nanoseconds else None
 
 
-def hexadecimal(span_or_trace_id: Any) -> str:
+def to_hexadecimal(span_or_trace_id: Any) -> str:
     """Return an id in hexadecimal. OTLP JSON uses hexadecimal, Tempo's protobuf JSON base64."""
     text = str(span_or_trace_id or "")
     if len(text) in (16, 32):

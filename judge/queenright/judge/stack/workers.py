@@ -15,10 +15,10 @@ from queenright.instrumentation.names import MetricName, WaitingReason
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError, StackUnavailableError
 from queenright.judge.stack.prometheus import Prometheus, Series
 from queenright.judge.stack.samples import Samples
-from queenright.judge.stack.targets import Targets, is_of, matchers_of, target_labels, target_of
+from queenright.judge.stack.targets import Targets, may_share_target, strip_braces, target_labels, target_name
 
 GONE_FOR: Final = "1h"
-"""How long the last samples of a process whose target is down count, as in the recording rules."""
+"""How long the last samples of a process with a down target count, as in the recording rules."""
 
 _STATES: Final = (
     names.WORKER_INFO,
@@ -31,11 +31,11 @@ _STATES: Final = (
 )
 _TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
 _POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+: ')
-"""Positions in our own query, which mean nothing to the author of the selector."""
+"""Positions in the generated query, which mean nothing to the author of the selector."""
 
 _PROCESS_START: Final = "process_start_time_seconds"
 
-# The metrics in each answer that has metric names.
+# The metrics in each answer that contains metric names.
 _NAME_LABELS: Final[Mapping[str, Collection[str]]] = {
     "here": {metric.name for metric in _STATES},
     "gone": {metric.name for metric in _STATES},
@@ -43,7 +43,7 @@ _NAME_LABELS: Final[Mapping[str, Collection[str]]] = {
 }
 
 Target = tuple[str, str]
-"""``(agent, target)``: the agent and its process."""
+"""``(agent, target)``: an agent and its process."""
 
 
 @dataclass(slots=True)
@@ -62,7 +62,7 @@ class Sighting:
     is_in_grace: bool = False
     """Whether it did not exist one start grace ago."""
     known_for: float = 0.0
-    """It has existed for at least so many seconds."""
+    """The worker has existed for at least this many seconds."""
     is_doubtful: bool = False
     """Whether one of its metrics is not a number, so the absence of findings means nothing."""
     bad_steps: int = 0
@@ -74,7 +74,7 @@ class Sighting:
     steps: int = 0
     tokens: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """By class of error, since the start of the process."""
+    """By error class, since the start of the process."""
     tool_calls: dict[str, tuple[int, int]] = field(default_factory=dict)
     """By tool: (calls, failed calls), since the start of the process."""
     recent_calls: dict[str, tuple[float, float]] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Sighting:
 
 async def prometheus_time(prometheus: Prometheus) -> float:
     """
-    Return Prometheus' time, the clock for all ages.
+    Return Prometheus' time, which is the clock for all ages.
 
     Raises:
         StackError: Prometheus cannot be queried.
@@ -139,7 +139,7 @@ async def find_workers(
     answers, doubtful = dict[str, list[Series]](), set[Target]()
     for name, promql in queries.items():
         answer = await _query(prometheus, promql, now, selector)
-        answers[name], invalid = samples.usable(answer, _NAME_LABELS.get(name))
+        answers[name], invalid = samples.select_valid(answer, _NAME_LABELS.get(name))
         doubtful |= {key for series in invalid if (key := _target(series)) is not None}
     targets = Targets(answers["up"])
     sightings: dict[Target, Sighting] = {}
@@ -167,28 +167,28 @@ async def _query(prometheus: Prometheus, promql: str, now: float, selector: str)
     try:
         return await prometheus.query(promql, now)
     except InvalidQueryError as error:
-        # Our own part of the query is well-formed, so a parse error is the selector's. Other 422s are limits.
-        if not matchers_of(selector) or not (error.reason.startswith("400") or "pars" in error.reason):
+        # The generated part is well-formed, so a parse error is in the selector. Other 422s are limits.
+        if not strip_braces(selector) or not (error.reason.startswith("400") or "pars" in error.reason):
             raise
         raise InvalidSelectorError(selector, _POSITION.sub("", error.reason)) from None
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:
     """Return a PromQL selector for several metrics with the matchers in ``selector``."""
-    matchers = matchers_of(selector)
+    matchers = strip_braces(selector)
     alternatives = "|".join(metric.name for metric in metrics)
     return f'{{__name__=~"{alternatives}"{"," if matchers else ""}{matchers}}}'
 
 
 def _target(series: Series) -> Target | None:
     agent = series.labels.get("agent")
-    return (agent, target_of(series.labels)) if agent else None
+    return (agent, target_name(series.labels)) if agent else None
 
 
-def _of_known(
+def _select_known(
     sightings: Mapping[Target, Sighting], answer: Iterable[Series]
 ) -> Iterator[tuple[Sighting, Series]]:
-    """Yield the series of known workers."""
+    """Yield the series of known workers, each with its worker."""
     for series in answer:
         key = _target(series)
         if key is not None and key in sightings:
@@ -196,7 +196,7 @@ def _of_known(
 
 
 def _apply_state(sighting: Sighting, series: Series) -> None:
-    # Two Prometheus replicas return a series twice: the later value counts.
+    # Two Prometheus replicas return a series twice; the later value counts.
     metric, value = series.labels.get("__name__"), series.value
     if metric == names.WORKER_INFO.name:
         sighting.framework = series.labels.get("framework", "")
@@ -227,10 +227,14 @@ def _reason(word: str) -> WaitingReason:
 
 def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
     by_labels: dict[tuple[Target, str, tuple[str, ...]], float] = defaultdict(float)
-    for sighting, series in _of_known(sightings, totals):
+    for sighting, series in _select_known(sightings, totals):
         metric = names.METRICS[series.labels["__name__"]]
-        of = (sighting.key, metric.name, tuple(series.labels.get(name, "") for name in metric.labels[1:]))
-        by_labels[of] = max(by_labels[of], series.value)
+        counter_key = (
+            sighting.key,
+            metric.name,
+            tuple(series.labels.get(name, "") for name in metric.labels[1:]),
+        )
+        by_labels[counter_key] = max(by_labels[counter_key], series.value)
     for (key, name, labels), value in by_labels.items():
         sighting, number = sightings[key], round(value)
         if name == names.WORKER_STEPS.name:
@@ -241,22 +245,22 @@ def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) 
             sighting.errors[labels[0]] = sighting.errors.get(labels[0], 0) + number
         else:
             calls, failures = sighting.tool_calls.get(labels[0], (0, 0))
-            bad = 0 if labels[1] == names.ToolOutcome.OK.value else number
-            sighting.tool_calls[labels[0]] = (calls + number, failures + bad)
+            failed = 0 if labels[1] == names.ToolOutcome.OK.value else number
+            sighting.tool_calls[labels[0]] = (calls + number, failures + failed)
 
 
 def _add_recent(
     sightings: Mapping[Target, Sighting], calls: Iterable[Series], stalls: Iterable[Series]
 ) -> None:
     by_labels: dict[tuple[Target, str, str], float] = defaultdict(float)
-    for sighting, series in _of_known(sightings, calls):
+    for sighting, series in _select_known(sightings, calls):
         labels = (sighting.key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
         by_labels[labels] = max(by_labels[labels], series.value)
     for (key, tool, outcome), value in by_labels.items():
         so_far, failures = sightings[key].recent_calls.get(tool, (0.0, 0.0))
-        bad = 0.0 if outcome == names.ToolOutcome.OK.value else value
-        sightings[key].recent_calls[tool] = (so_far + value, failures + bad)
-    for sighting, series in _of_known(sightings, stalls):
+        failed = 0.0 if outcome == names.ToolOutcome.OK.value else value
+        sightings[key].recent_calls[tool] = (so_far + value, failures + failed)
+    for sighting, series in _select_known(sightings, stalls):
         sighting.stalled_in = series.labels.get("phase", "")
 
 
@@ -265,14 +269,14 @@ def _add_ages(
     before: Mapping[float, Iterable[Series]],
     starts: Iterable[Series],
 ) -> None:
-    """Set the age of workers: ``before`` has their series, by seconds ago."""
+    """Set the age of the workers. ``before`` has the series from this many seconds ago."""
     for ago, answer in before.items():
-        for sighting, _ in _of_known(sightings, answer):
+        for sighting, _ in _select_known(sightings, answer):
             sighting.known_for = max(sighting.known_for, ago)
     since: dict[str, list[Series]] = defaultdict(list)
     for series in starts:
-        since[target_of(series.labels)].append(series)
+        since[target_name(series.labels)].append(series)
     for sighting in sightings.values():
         for series in since[sighting.target]:
-            if is_of(sighting.labels, series.labels):
+            if may_share_target(sighting.labels, series.labels):
                 sighting.process_started = series.value

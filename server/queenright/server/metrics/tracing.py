@@ -20,7 +20,7 @@ from opentelemetry.trace import Span, Status, StatusCode, Tracer
 from queenright.health.action_kind import ActionKind
 from queenright.health.ticket_service import TicketService
 from queenright.instrumentation import names
-from queenright.judge.tracing import child_of, links_to
+from queenright.judge.tracing import build_links, child_context
 from queenright.runtime.events import RECOVERY_EVENTS, AgentEvent, EventType
 
 ENDPOINT_ENV = "OTEL_EXPORTER_OTLP_ENDPOINT"
@@ -105,7 +105,7 @@ class EventTracer:
                 names.GEN_AI_CONVERSATION_ID: event.session_id,
                 names.HEALTH_STATE: str(event.data["to"]),
             },
-            links=links_to(event.trace_id, event.span_id),
+            links=build_links(event.trace_id, event.span_id),
             start_time=at,
         )
         for finding in event.data.get("findings", ()):
@@ -120,12 +120,12 @@ class EventTracer:
         at = int(event.time * 1e9)
         self._tracer.start_span(
             f"{names.SPAN_NOTIFY} {event.data['peer']}",
-            context=child_of(ticket.trace_id, ticket.span_id),
+            context=child_context(ticket.trace_id, ticket.span_id),
             attributes={
                 names.GEN_AI_AGENT_NAME: ticket.agent_id,
                 names.TICKET_ID: ticket.ticket_id,
             },
-            links=links_to(ticket.worker_trace_id, ticket.worker_span_id),
+            links=build_links(ticket.worker_trace_id, ticket.worker_span_id),
             start_time=at,
         ).end(at)
 
@@ -158,13 +158,13 @@ class EventTracer:
             names.GEN_AI_CONVERSATION_ID: event.session_id,
             names.INTERVENTION_KIND: kind.value,
         }
-        links = links_to(event.trace_id, event.span_id)
+        links = build_links(event.trace_id, event.span_id)
         if ticket is not None:
             attributes[names.TICKET_ID] = ticket.ticket_id
-            links = links or links_to(ticket.worker_trace_id, ticket.worker_span_id)
+            links = links or build_links(ticket.worker_trace_id, ticket.worker_span_id)
         return self._tracer.start_span(
             name,
-            context=child_of(ticket.trace_id, ticket.span_id) if ticket is not None else None,
+            context=child_context(ticket.trace_id, ticket.span_id) if ticket is not None else None,
             attributes=attributes,
             links=links,
             start_time=int(began * 1e9),
