@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from queenright.alerting.alert import labels_for, reminder_labels
+from queenright.alerting.alert import build_labels, reminder_labels
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
@@ -38,7 +38,7 @@ def of_queen() -> list[dict[str, str]]:
         for severity in Severity:
             for storm in ("", "storm-1"):
                 one = ticket(kind=kind, severity=severity, storm_id=storm)
-                found.append(labels_for(one, settings))
+                found.append(build_labels(one, settings))
                 for _ in range(3):
                     found.append(reminder_labels(found[-1], one))
     return found

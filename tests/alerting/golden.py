@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import httpx
 
-from queenright.alerting.alert import annotations_for, labels_for, reminder_labels
+from queenright.alerting.alert import build_annotations, build_labels, reminder_labels
 from queenright.alerting.alertmanager import PostedAlert
 from queenright.alerting.rules import Alert, Links, rule_groups
 from queenright.alerting.settings import AlertingSettings
@@ -159,8 +159,8 @@ def _of(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> Poste
     if name in ("medium", "untriaged"):
         settings = AlertingSettings(cluster=settings.cluster)
     return PostedAlert(
-        labels=labels_for(one, settings),
-        annotations=annotations_for(one, settings),
+        labels=build_labels(one, settings),
+        annotations=build_annotations(one, settings),
         starts_at=begun,
         ends_at=begun + 42 * 60 if ended else begun + _DAY,
     )

@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from pydantic import ValidationError
 
-from queenright.alerting.alert import LABEL_STORM, annotations_for, labels_for
+from queenright.alerting.alert import LABEL_STORM, build_annotations, build_labels
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets.ticket import TicketStatus
@@ -28,7 +28,7 @@ SETTINGS = AlertingSettings()
     ],
 )
 def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
-    labels = labels_for(ticket(severity=inside), SETTINGS)
+    labels = build_labels(ticket(severity=inside), SETTINGS)
     assert labels == {
         "alertname": ALERT_INTERVENTION,
         "agent": "researcher",
@@ -43,14 +43,14 @@ def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
 
 def test_ticket_opened_in_a_storm_carries_its_id() -> None:
     """B71: by this label many are one message."""
-    alone = labels_for(ticket(), SETTINGS)
-    stormy = labels_for(ticket(storm_id="storm-1"), SETTINGS)
+    alone = build_labels(ticket(), SETTINGS)
+    stormy = build_labels(ticket(storm_id="storm-1"), SETTINGS)
 
     assert stormy == alone | {LABEL_STORM: "storm-1"}
 
 
 def test_empty_annotations_are_left_out() -> None:
-    annotations = annotations_for(ticket(evidence_snippet="", graph_id=""), SETTINGS)
+    annotations = build_annotations(ticket(evidence_snippet="", graph_id=""), SETTINGS)
     assert set(annotations) == {
         "summary",
         "description",
@@ -72,7 +72,7 @@ def test_resolved_text_has_duration_and_reason() -> None:
         acknowledged_by="grace",
     )
 
-    ended = annotations_for(over, SETTINGS)["ended"]
+    ended = build_annotations(over, SETTINGS)["ended"]
     assert all(part in ended for part in ("1.5 h", "ada", "[!channel>", "grace"))
 
 
@@ -80,12 +80,12 @@ def test_resolved_text_has_duration_and_reason() -> None:
 def test_duration_of_resolved_alert_has_plain_units(seconds: float, lasted: str) -> None:
     over = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
 
-    assert annotations_for(over, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
+    assert build_annotations(over, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
 
 
 def test_evidence_is_short_and_holds_no_secret() -> None:
     secret = "sk-" + "a1B2" * 12
-    annotations = annotations_for(
+    annotations = build_annotations(
         ticket(evidence_snippet=f"{'x' * 400} api_key={secret}", analysis=f"It sent {secret}"), SETTINGS
     )
     assert len(annotations["evidence"]) <= 500
@@ -94,14 +94,14 @@ def test_evidence_is_short_and_holds_no_secret() -> None:
 
 def test_untriaged_ticket_is_marked_untriaged() -> None:
     """B46"""
-    annotations = annotations_for(ticket(untriaged=True, analysis=""), SETTINGS)
+    annotations = build_annotations(ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
     assert annotations["analysis"].endswith("It repeats search(hive).")
 
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_every_cause_has_its_own_text(kind: FindingKind) -> None:
-    annotations = annotations_for(ticket(kind=kind), SETTINGS)
+    annotations = build_annotations(ticket(kind=kind), SETTINGS)
     assert annotations["summary"].startswith("researcher ")
     assert annotations["summary"].endswith("(high).")
 
@@ -113,7 +113,7 @@ def test_links_are_filled_and_quoted() -> None:
         trace_url="https://t.example/{trace_id}",
         runbook_url="https://wiki.example/rb/",
     )
-    annotations = annotations_for(ticket(agent_id="a b&c=d", trace_id="0af7"), settings)
+    annotations = build_annotations(ticket(agent_id="a b&c=d", trace_id="0af7"), settings)
     assert annotations["dashboard_url"] == "https://g.example/d/a?var-agent=a%20b%26c%3Dd"
     assert annotations["trace_url"] == "https://t.example/0af7"
     assert annotations["console_url"] == "https://queenright.example/tickets/ticket-1"
@@ -130,7 +130,7 @@ def test_name_is_escaped_in_a_link(odd: str) -> None:
     )
     one = ticket(agent_id=odd, session_id=odd, ticket_id=odd, trace_id=odd)
 
-    links = annotations_for(one, settings)
+    links = build_annotations(one, settings)
 
     assert not [
         link for link in (links[f"{to}_url"] for to in LINKS) if re.search(r'[\s"<>\\^`{|}()#]', link)
@@ -144,7 +144,7 @@ def test_name_is_escaped_in_a_link(odd: str) -> None:
 
 def test_link_with_a_missing_value_is_left_out() -> None:
     settings = AlertingSettings(trace_url="https://t.example/{trace_id}")
-    annotations = annotations_for(ticket(), settings)
+    annotations = build_annotations(ticket(), settings)
     assert "trace_url" not in annotations
 
 
@@ -174,7 +174,7 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
 def test_end_of_a_worker_is_not_reported_as_recovery() -> None:
     gone = ticket(status=TicketStatus.WORKER_GONE)
 
-    assert "without recovering" in annotations_for(gone, SETTINGS)["summary"]
+    assert "without recovering" in build_annotations(gone, SETTINGS)["summary"]
 
 
 @pytest.mark.parametrize("cleared", [None, 7.0])
@@ -186,7 +186,7 @@ def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
         closed_at=T0,
     )
 
-    annotations = annotations_for(gone, SETTINGS)
+    annotations = build_annotations(gone, SETTINGS)
     assert annotations["summary"].startswith(
         "researcher has completed its run; the page was: it is in a loop"
     )
@@ -197,7 +197,7 @@ def test_worker_with_late_progress_is_reported_as_such() -> None:
     """B122: the end of a page says what became of the worker."""
     gone = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
 
-    summary = annotations_for(gone, SETTINGS)["summary"]
+    summary = build_annotations(gone, SETTINGS)["summary"]
     assert "progress" in summary
     assert "without recovering" not in summary
 
@@ -209,5 +209,5 @@ def test_summary_names_the_finding_that_the_text_describes(status: TicketStatus)
     """B102: the finding that opened the ticket may be over; labels stay."""
     changed = ticket(kind=FindingKind.RESOURCE_LIMIT, words_kind=FindingKind.STALL, status=status)
 
-    assert "has stalled (" in annotations_for(changed, SETTINGS)["summary"]
-    assert labels_for(changed, SETTINGS)["cause"] == "resource_limit"
+    assert "has stalled (" in build_annotations(changed, SETTINGS)["summary"]
+    assert build_labels(changed, SETTINGS)["cause"] == "resource_limit"

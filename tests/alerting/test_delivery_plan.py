@@ -73,7 +73,7 @@ class World:
                 self.ends.discard(post.key)
             else:
                 self.ends.add(post.key)
-            for about in post.about:
+            for about in post.new_notifications:
                 (about.fired if post.status == "firing" else about.resolved)["p"] = self.now
         if not crash:
             for quiet in work.silent:

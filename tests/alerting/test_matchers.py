@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
+from queenright.alerting.export.matchers import InvalidMatchersError, Scope, read_matchers
 from tests.programs import run
 
 VALID_MATCHERS = [
@@ -76,7 +76,7 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "of", "expected"),
+    ("given", "scope", "expected"),
     [
         ('__name__="x"', "service", "select the metrics themselves"),
         ('__address__="x"', "worker", "start with __"),
@@ -88,9 +88,9 @@ def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
         ("instance=~''", "worker", "nothing would match"),
     ],
 )
-def test_matchers_without_a_target_are_rejected(given: str, of: Of, expected: str) -> None:
+def test_matchers_without_a_target_are_rejected(given: str, scope: Scope, expected: str) -> None:
     with pytest.raises(InvalidMatchersError, match=expected):
-        read_matchers(given, of)
+        read_matchers(given, scope)
 
 
 def test_agent_label_is_allowed_for_workers() -> None:

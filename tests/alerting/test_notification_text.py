@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.alerting import notification_text
-from queenright.alerting.alert import OperatorRequest, annotations_for
-from queenright.alerting.model_text import NO_COMMAND, NO_LINK, inert, plain
+from queenright.alerting.alert import OperatorRequest, build_annotations
+from queenright.alerting.model_text import NO_COMMAND, NO_LINK, neutralize_markup, sanitize_line
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind
 from queenright.health.tickets.ticket import EscalationTicket
@@ -55,7 +55,7 @@ def test_finding_uses_the_numbers_of_the_rules_first() -> None:
     lied = ticket(
         **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
     )
-    page = annotations_for(lied, SETTINGS)
+    page = build_annotations(lied, SETTINGS)
 
     assert page["description"] == (
         "researcher (node search) has been going in circles since 07:50 UTC: search(hive) 5 times with the "
@@ -71,7 +71,7 @@ def test_finding_uses_the_numbers_of_the_rules_first() -> None:
 
 
 def test_models_are_named() -> None:
-    page = annotations_for(ticket(queen_model="anthropic/x", judge_model="openai/y"), SETTINGS)
+    page = build_annotations(ticket(queen_model="anthropic/x", judge_model="openai/y"), SETTINGS)
 
     assert page["analysis"].startswith("The queen (anthropic/x) says: ")
     assert "The judge (openai/y) suggests: " in page["suggested_action"]
@@ -79,7 +79,7 @@ def test_models_are_named() -> None:
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
-    page = annotations_for(by_rules(kind), SETTINGS)
+    page = build_annotations(by_rules(kind), SETTINGS)
     whole = " ".join(page[name] for name in ("description", "suggested_action"))
 
     assert "analysis" not in page
@@ -92,7 +92,7 @@ def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
 def test_newer_numbers_are_not_a_contradiction() -> None:
     moved = by_rules(occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times")
 
-    page = annotations_for(moved, SETTINGS)
+    page = build_annotations(moved, SETTINGS)
 
     assert "analysis" not in page
     assert "9 times" in page["description"]
@@ -126,14 +126,14 @@ def test_untriaged_page_attributes_the_judge() -> None:
 
 def test_operator_request_comes_before_the_model() -> None:
     request = OperatorRequest("Approve it until 12:00 UTC.", "Approve: queenright approvals approve 7.", 0.0)
-    page = annotations_for(ticket(), SETTINGS, requests=[request])
+    page = build_annotations(ticket(), SETTINGS, requests=[request])
 
     assert page["suggested_action"].startswith("Approve: queenright approvals approve 7.\n")
 
 
 def test_ticket_of_an_earlier_version_has_a_page() -> None:
     """It knows no finding: what it quotes may be a model's."""
-    page = annotations_for(ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
+    page = build_annotations(ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
 
     assert "08:00" in page["description"]
     assert page["evidence"] == f"see {NO_LINK}"
@@ -158,7 +158,7 @@ def test_ticket_of_an_earlier_version_has_a_page() -> None:
 )
 @pytest.mark.parametrize("text", ["{}", "Log in at {} now.", "[here]({})", "<{}|Ticket>", "({})"])
 def test_links_in_model_text_are_removed(link: str, text: str) -> None:
-    result = plain(text.format(link), 500, ours=("http://127.0.0.1:8420",))
+    result = sanitize_line(text.format(link), 500, own_urls=("http://127.0.0.1:8420",))
 
     assert NO_LINK in result
     assert "evil" not in result.lower().replace(NO_LINK, "")
@@ -167,7 +167,7 @@ def test_links_in_model_text_are_removed(link: str, text: str) -> None:
 
 def test_our_own_links_stay() -> None:
     analysis = "See http://127.0.0.1:8420/tickets/1 and https://grafana.example/d/x, not https://e.example/"
-    page = annotations_for(ticket(analysis=analysis), SETTINGS)
+    page = build_annotations(ticket(analysis=analysis), SETTINGS)
 
     assert "http://127.0.0.1:8420/tickets/1" in page["analysis"]
     assert "https://grafana.example/d/x" in page["analysis"]
@@ -191,7 +191,7 @@ def test_our_own_links_stay() -> None:
     ],
 )
 def test_commands_in_model_text_are_removed(command: str) -> None:
-    text = plain(f"To mend it run `{command}`. Then wait.", 500)
+    text = sanitize_line(f"To mend it run `{command}`. Then wait.", 500)
 
     assert text == f"To mend it run {NO_COMMAND}. Then wait."
 
@@ -206,17 +206,17 @@ def test_commands_in_model_text_are_removed(command: str) -> None:
     ],
 )
 def test_plain_text_is_unchanged(prose: str) -> None:
-    assert plain(prose, 500) == prose
+    assert sanitize_line(prose, 500) == prose
 
 
 def test_mentions_and_code_blocks_are_neutralized() -> None:
-    assert plain("<!channel> <@U1> ```x```", 500) == "[!channel> [@U1> x"
-    assert inert("```\n<http://x|ok> <for>") == "'''\n[http://x|ok> <for>"
+    assert sanitize_line("<!channel> <@U1> ```x```", 500) == "[!channel> [@U1> x"
+    assert neutralize_markup("```\n<http://x|ok> <for>") == "'''\n[http://x|ok> <for>"
 
 
 @given(st.text(max_size=6000))
 def test_page_length_is_bounded(text: str) -> None:
-    page = annotations_for(
+    page = build_annotations(
         ticket(analysis=text or "x", suggested_action=text or "x", worker_excerpt=text, judge_model=text),
         SETTINGS,
     )

@@ -144,7 +144,7 @@ async def test_crash_loop_is_one_incident_with_a_count(line: Line, store: Store)
     assert len(ours) == 2
     # Whoever was told of the incident was told of them all.
     tickets = [f"ticket-{n}" for n in range(1, 9)]
-    records = await store.read(lambda conn: notification_ledger.deliveries_of(conn, tickets))
+    records = await store.read(lambda conn: notification_ledger.list_deliveries(conn, tickets))
     assert {name: [one.receiver for one in some] for name, some in records.items()} == {
         name: ["pagerduty"] for name in tickets
     }

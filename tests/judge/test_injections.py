@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection
 
-from queenright.alerting.alert import annotations_for, labels_for
+from queenright.alerting.alert import build_annotations, build_labels
 from queenright.alerting.notification_rules import enqueue
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.action_kind import ActionKind
@@ -428,7 +428,7 @@ async def check_no_leak(trial: Trial, tickets: dict[str, EscalationTicket]) -> N
     fleet, settings = trial.fleet, AlertingSettings()
     for ticket in tickets.values():
         await fleet.store.transact(partial(_notify, ticket, settings, fleet.time.now))
-        alert = labels_for(ticket, settings) | annotations_for(ticket, settings)
+        alert = build_labels(ticket, settings) | build_annotations(ticket, settings)
         assert not find_leaks(str(alert)), ticket.agent_id
     for span in fleet.exporter.get_finished_spans():
         assert not find_leaks(span.to_json()), span.name

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from queenright.alerting.export.addresses import is_here
+from queenright.alerting.export.addresses import is_local_url
 from queenright.cli.app import app
 from queenright.instrumentation.errors import QueenrightError
 
@@ -144,4 +144,4 @@ def test_invalid_service_url_is_refused(url: str) -> None:
     ],
 )
 def test_addresses_of_each_machine_itself_are_known(url: str, here: bool) -> None:
-    assert is_here(url) is here
+    assert is_local_url(url) is here

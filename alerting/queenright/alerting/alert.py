@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import quote, urlsplit
 
 from queenright.alerting import notification_text
-from queenright.alerting.model_text import inert
+from queenright.alerting.model_text import neutralize_markup
 from queenright.alerting.settings import AlertingSettings
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
@@ -21,7 +21,7 @@ LABEL_STORM: Final = "storm"
 """Label with the id of the storm, if many workers got worse at once when the ticket was opened."""
 
 LABEL_REMINDER: Final = "reminder"
-"""Label of a reminder, which cycles through ``_TURNS`` so that Alertmanager sends a new notification."""
+"""Label of a reminder. It cycles through ``_TURNS`` so that Alertmanager sends a new notification."""
 REMINDERS: Final = "reminders"
 """Annotation with the number of reminders."""
 
@@ -74,9 +74,9 @@ class OperatorRequest:
     """A decision or action that is requested from a person."""
 
     title: str
-    """A sentence for the title: the request and its deadline."""
+    """The request and its deadline in one sentence, for the title."""
     text: str
-    """The request with the command that carries it out."""
+    """The request, with the command that carries it out."""
     since: float
     """Seconds since the epoch."""
 
@@ -86,7 +86,7 @@ def alert_severity(severity: Severity) -> str:
     return _SEVERITY[severity]
 
 
-def labels_for(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
+def build_labels(ticket: EscalationTicket, settings: AlertingSettings) -> dict[str, str]:
     """Return the labels of a new alert for a ticket."""
     labels = {
         "alertname": ALERT_INTERVENTION,
@@ -109,15 +109,15 @@ def reminder_labels(labels: Mapping[str, str], ticket: EscalationTicket) -> dict
     """
     Return the labels of a reminder, which replaces the alert with ``labels``.
 
-    Alertmanager sends a group again if it contains a new alert. So one label changes that no route matches
-    and no group uses; the group, and with it the incident, stays the same.
+    Alertmanager sends a group again if it contains a new alert. One label changes therefore, which no route
+    matches and no group uses, so that the group, and with it the incident, stays the same.
     """
     turn = labels.get(LABEL_REMINDER)
     following = _TURNS[(_TURNS.index(turn) + 1) % len(_TURNS)] if turn in _TURNS else _TURNS[0]
     return {**labels, "ticket_severity": ticket.severity.value, LABEL_REMINDER: following}
 
 
-def annotations_for(
+def build_annotations(
     ticket: EscalationTicket,
     settings: AlertingSettings,
     *,
@@ -131,17 +131,20 @@ def annotations_for(
         requests: Decisions or actions that the message asks for.
         sessions: Number of consecutive sessions that the alert covers.
     """
-    ours = _own_base_urls(settings)
+    own_urls = _own_base_urls(settings)
     annotations = {
         "summary": _summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
         SESSIONS: str(sessions) if sessions > 1 else "",
         "description": notification_text.describe_finding(ticket),
         "evidence": notification_text.quote_evidence(ticket),
-        "analysis": notification_text.quote_models(ticket, ours=ours),
+        "analysis": notification_text.quote_models(ticket, own_urls=own_urls),
         "suggested_action": redact(
             "\n".join(
-                [*(request.text for request in requests), notification_text.suggest_action(ticket, ours=ours)]
+                [
+                    *(request.text for request in requests),
+                    notification_text.suggest_action(ticket, own_urls=own_urls),
+                ]
             ),
             _TEXT_LIMIT,
         ),
@@ -160,28 +163,28 @@ def annotations_for(
 
 
 def count_reminders(ticket: EscalationTicket) -> int:
-    """Return the number of reminders and requests since the ticket's severity last rose."""
+    """Return the number of reminders and requests since the last rise of the ticket's severity."""
     return ticket.reminders + ticket.requests
 
 
 def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
     # The summary has the current severity; the label keeps the one of the first notification.
-    agent = redact(inert(ticket.agent_id), 100)
-    of_runs = ticket.kind is FindingKind.RUNS_FAILED
-    words = _WORDS[ticket.kind if of_runs else ticket.words_kind or ticket.kind]
+    agent = redact(neutralize_markup(ticket.agent_id), 100)
+    is_about_runs = ticket.kind is FindingKind.RUNS_FAILED
+    description = _WORDS[ticket.kind if is_about_runs else ticket.words_kind or ticket.kind]
     if ticket.status is TicketStatus.WORKER_GONE:
         # Alertmanager reports it as resolved, which must not look like a recovery.
-        became = "has ended without recovering"
+        ending = "has ended without recovering"
         if ticket.closed_reason == RUN_COMPLETED:
-            became = "has completed its run; the page was"
+            ending = "has completed its run; the page was"
         elif ticket.condition_cleared_at is not None:
-            became = "made progress again and has ended; the page was"
-        return f"{agent} {became}: it {words} ({ticket.severity.value})."
+            ending = "made progress again and has ended; the page was"
+        return f"{agent} {ending}: it {description} ({ticket.severity.value})."
     request_titles = "".join(f" {request.title}" for request in requests if ticket.is_live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
-    now_too = f", and now it {_WORDS[others[0]]}" if others and of_runs else ""
-    return f"{agent} {words}{now_too} ({ticket.severity.value}).{request_titles}{_reminder(ticket)}"
+    addition = f", and now it {_WORDS[others[0]]}" if others and is_about_runs else ""
+    return f"{agent} {description}{addition} ({ticket.severity.value}).{request_titles}{_reminder(ticket)}"
 
 
 def _reminder(ticket: EscalationTicket) -> str:
@@ -198,10 +201,12 @@ def _describe_end(ticket: EscalationTicket) -> str:
     """Return how long the ticket lasted and what ended it; empty while it is open."""
     if ticket.closed_at is None:
         return ""
-    why = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
+    reason = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
     sentence = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
     return redact(
-        inert(f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{why}.{sentence}"),
+        neutralize_markup(
+            f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{reason}.{sentence}"
+        ),
         400,
     )
 

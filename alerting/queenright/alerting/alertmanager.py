@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     import httpx
 
 PEER_TIMEOUT_SECONDS: Final = 10.0
-"""Alertmanager answers in milliseconds; Prometheus also gives up on it after ten seconds."""
+"""Alertmanager answers within milliseconds; Prometheus uses the same limit of ten seconds."""
 MAX_LIST_BYTES: Final = 4 << 20
 """Maximum bytes of a list of silences or alerts."""
 _MAX_BYTES: Final = 64 << 10
 """Maximum bytes of any other response."""
 _REJECTION_STATUSES: Final = frozenset({400, 413, 422})
-"""Status codes that blame the request. All other failures are temporary."""
+"""Status codes that mean an invalid request. All other failures are temporary."""
 
 
 class AlertmanagerError(QueenrightError):
@@ -88,7 +88,7 @@ class AlertmanagerClient:
 
     def __init__(self) -> None:
         self._clients: dict[bool, httpx.AsyncClient] = {}
-        """Clients by whether they are for https peers."""
+        """Clients by whether they use TLS."""
 
     async def post_alerts(self, peer: PeerAddress, alerts: Sequence[PostedAlert]) -> None:
         """

@@ -26,7 +26,7 @@ group ended in the meantime.
 """
 
 RESEND_SECONDS: Final = 60.0
-"""Prometheus' default; a peer that lost its state gets its alerts back within it."""
+"""Prometheus' default; a peer that lost its state gets its alerts back within this time."""
 
 _PEER_SECONDS: Final = 15.0
 """
@@ -60,18 +60,18 @@ class Post:
     alert: PostedAlert
     status: Status
     text_version: float
-    about: tuple[Notification, ...]
+    new_notifications: tuple[Notification, ...]
 
 
 @dataclass(slots=True)
 class Plan:
-    """What to send to one peer, and when to plan again."""
+    """What to send to one peer, and when to plan next."""
 
     posts: list[Post] = field(default_factory=list)
     silent: list[Notification] = field(default_factory=list)
     """Ended notifications that need no delivery, because the peer never had them or others still fire."""
     pending: dict[int, float] = field(default_factory=dict)
-    """Overdue notifications, by id, and since when they are due."""
+    """Overdue notifications, by id, with the times at which they became due."""
     next_due: float = float("inf")
 
 
@@ -94,7 +94,7 @@ def plan(
         sent_alerts: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
         ends: Keys of alerts whose end this process sent since the peer's last restart.
         refused_versions: Alerts that the peer rejected, with the rejected version of their text.
-        later_peers: The peers behind it in its Alertmanager cluster. They get ends first.
+        later_peers: The peers after it in the order of its Alertmanager cluster. They get ends first.
         began: When this process began to deliver.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
@@ -185,20 +185,20 @@ def _end(
         return
     undelivered_ends = tuple(n for n in notifications if not n.was_delivered_in_time and peer not in n.fired)
     if undelivered_ends:
-        # No peer was reachable while it fired. Send it firing first, then its end, to notify people.
+        # No peer was reachable while it fired. Send it as firing first, then its end, to notify people.
         result.pending |= {n.id: n.created_at for n in undelivered_ends}
         result.posts.append(_fire(key, newest, undelivered_ends, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
     next_due = max((_end_due_at(n, peer, settings) for n in notifications), default=now)
-    for before in replaced_notifications.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
+    for old_alert in replaced_notifications.get(newest.labels.get(ALERT_LABEL_TICKET_ID, ""), ()):
         if (
-            before.labels["severity"] != newest.labels["severity"]
-            and (before.ends_at or 0.0) <= newest.starts_at
+            old_alert.labels["severity"] != newest.labels["severity"]
+            and (old_alert.ends_at or 0.0) <= newest.starts_at
         ):
             # Different severities are different groups: the old alert's end must arrive while this alert
             # still inhibits it, otherwise Alertmanager sends a resolve.
-            next_due = max(next_due, before.resolved.get(peer, now) + settings.late_resolve_seconds)
+            next_due = max(next_due, old_alert.resolved.get(peer, now) + settings.late_resolve_seconds)
     # The upper bound covers a clock that was set back after a late delivery.
     if now < next_due <= now + settings.late_resolve_seconds:
         result.next_due = min(result.next_due, next_due)
@@ -216,7 +216,7 @@ def _end(
             alert=alert,
             status="resolved",
             text_version=newest.updated_at,
-            about=tuple(notifications),
+            new_notifications=tuple(notifications),
         )
     )
 
@@ -235,12 +235,12 @@ def _repeat_end(
     newest = max(notifications, key=lambda n: (n.ends_at or 0.0, n.id))
     alert = _ended_alert(newest, notifications, now)
     result.posts.append(
-        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, about=())
+        Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, new_notifications=())
     )
 
 
 def is_end_final(notification: Notification, peer: str, now: float) -> bool:
-    """Return whether a peer accepted an end so long ago that it is never sent again."""
+    """Return whether a peer accepted an end so long ago that it is not sent again."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
@@ -269,10 +269,10 @@ def _end_due_at(notification: Notification, peer: str, settings: AlertingSetting
 
 
 def _find_turn(notifications: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
-    """Return when the peers behind this one have had an end for long enough, or are no longer waited for."""
+    """Return when every later peer has had the end for long enough, or this peer stops waiting for them."""
     accepted_times = [n.resolved.get(peer) for n in notifications for peer in later_peers]
     if None in accepted_times:
-        # Each of them waits for those behind it.
+        # Each of them waits for the peers after it.
         return due + _PEER_SECONDS * len(later_peers)
     return max((at + _PEER_SECONDS for at in accepted_times if at is not None), default=0.0)
 
@@ -290,4 +290,6 @@ def _fire(
         starts_at=representative.starts_at,
         ends_at=max(now, representative.starts_at) + settings.lifetime_seconds,
     )
-    return Post(key=key, alert=alert, status="firing", text_version=representative.updated_at, about=new)
+    return Post(
+        key=key, alert=alert, status="firing", text_version=representative.updated_at, new_notifications=new
+    )

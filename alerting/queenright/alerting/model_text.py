@@ -16,7 +16,7 @@ NO_LINK: Final = "[link removed]"
 NO_COMMAND: Final = "[command removed]"
 
 _READ: Final = 4000
-"""Characters of a text that are processed; the rest is cut."""
+"""Maximum number of characters that are processed; the rest is cut."""
 
 _LINK: Final = re.compile(
     r"""
@@ -44,14 +44,14 @@ _COMMAND: Final = re.compile(
 _MARKUP: Final = re.compile(r"<(?=[!@#]|[a-z][a-z0-9+.-]*:|www\.|\[link removed\])", re.IGNORECASE)
 
 
-def plain(text: str, limit: int, *, ours: Collection[str] = ()) -> str:
+def sanitize_line(text: str, limit: int, *, own_urls: Collection[str] = ()) -> str:
     """Sanitize a model's text to one line without links, commands, markup and secrets."""
     line = " ".join(text[:_READ].replace("`", "").split())
-    safe_line = _LINK.sub(lambda link: link[0] if _is_ours(link[0], ours) else NO_LINK, line)
-    return redact(inert(_COMMAND.sub(NO_COMMAND, safe_line)), limit)
+    safe_line = _LINK.sub(lambda link: link[0] if _is_ours(link[0], own_urls) else NO_LINK, line)
+    return redact(neutralize_markup(_COMMAND.sub(NO_COMMAND, safe_line)), limit)
 
 
-def inert(text: str) -> str:
+def neutralize_markup(text: str) -> str:
     """Neutralize code fences, link markup and mentions (``<!channel>``) in a text."""
     return _MARKUP.sub("[", text.replace("```", "'''"))
 

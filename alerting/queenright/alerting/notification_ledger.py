@@ -82,9 +82,9 @@ def record_deliveries(
     return len(known_alerts)
 
 
-def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
+def list_deliveries(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
     """
-    Return the deliveries of each ticket, latest first; tickets without any are left out.
+    Return the deliveries of each ticket, latest first; tickets without deliveries are left out.
 
     If several tickets share an alert, Alertmanager names only one of them; its deliveries count for all.
     """
@@ -99,7 +99,7 @@ def deliveries_of(conn: Connection, tickets: Collection[str]) -> dict[str, list[
     return deliveries
 
 
-def ticket_ids_of_group(conn: Connection, dedup_key: str) -> set[str]:
+def list_group_tickets(conn: Connection, dedup_key: str) -> set[str]:
     """Return the tickets named in a group's notifications; at least one of each incident."""
     return set(conn.execute(select(_LEDGER.c.ticket_id).where(_LEDGER.c.dedup_key == dedup_key)).scalars())
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, select
 
 from queenright.alerting.notification import NO_PEER, Status, has_not_ended
-from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
+from queenright.alerting.notification_ledger import DeliveredNotification, list_deliveries
 from queenright.health.store.tables import OUTBOX, OUTBOX_DELIVERIES
 from queenright.instrumentation.redaction import redact
 
@@ -84,7 +84,7 @@ def list_notifications(
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
-    deliveries_by_ticket = deliveries_of(conn, {row.ticket_id for row in rows})
+    deliveries_by_ticket = list_deliveries(conn, {row.ticket_id for row in rows})
     return [
         _to_record(row, tuple(states[row.id]), deliveries_by_ticket.get(row.ticket_id, ()), now)
         for row in rows

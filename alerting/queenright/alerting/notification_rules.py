@@ -20,9 +20,9 @@ from queenright.alerting.alert import (
     SESSIONS,
     OperatorRequest,
     alert_severity,
-    annotations_for,
+    build_annotations,
+    build_labels,
     count_reminders,
-    labels_for,
     reminder_labels,
 )
 from queenright.alerting.notification import Notification
@@ -74,7 +74,7 @@ def enqueue(
         is_replaced: Whether a newer incarnation runs in the ticket's session.
         hold_seconds: How long the alert keeps firing after the end of the worker, of its incarnation, or of a
             series of failed runs, so that the next ticket can join it. Not applied if a person resolved the
-            ticket. If it shares a cause, the first ticket with that cause that resolves ends it.
+            ticket. Of several tickets with one cause, the first one that resolves ends the alert.
     """
     if ticket.status is TicketStatus.OPEN:
         return
@@ -83,23 +83,23 @@ def enqueue(
     if current is None and ticket.status in _NOTIFIED_STATUSES:
         shared_alert = _find_joined(conn, ticket, earlier_tickets, now)
     sessions = _sessions(current or shared_alert) + (shared_alert is not None)
-    annotations = annotations_for(ticket, settings, requests=requests, sessions=sessions)
+    annotations = build_annotations(ticket, settings, requests=requests, sessions=sessions)
     if ticket.status in _NOTIFIED_STATUSES:
         if shared_alert is not None:
             _join(conn, ticket, shared_alert, annotations, now)
         elif current is None:
-            insert_notification(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
+            insert_notification(conn, ticket.ticket_id, build_labels(ticket, settings), annotations, now)
         elif _is_more_severe(ticket, current):
             _replace_for_all(conn, current, _raise_severity(current, ticket), annotations, now)
         elif _joins_storm(ticket, current, now):
-            insert_notification(conn, ticket.ticket_id, labels_for(ticket, settings), annotations, now)
+            insert_notification(conn, ticket.ticket_id, build_labels(ticket, settings), annotations, now)
             end_notification(conn, current, now, now, silent=True)
         elif _is_reminder(ticket, current):
             _remind(conn, current, ticket, annotations, now)
         else:
             update_annotations(conn, current, annotations, now)
     elif current is not None and current.ends_at is None:
-        # The text of the end matters too: a worker that ended has not recovered.
+        # The text of the end also changes: a worker that ended has not recovered.
         update_annotations(conn, current, annotations, now)
         ends_at = now + hold_seconds if _may_be_joined(ticket, is_replaced=is_replaced) else now
         silent = ends_at > now or ticket.status is not TicketStatus.RESOLVED
@@ -130,7 +130,7 @@ def _find_joined(
 ) -> Notification | None:
     for earlier in earlier_tickets:
         notification = find_firing(conn, earlier, now)
-        # A storm's alerts are one incident; an agent that keeps crashing after it gets a separate one.
+        # A storm's alerts are one incident; an agent that keeps crashing afterwards gets a separate one.
         if notification is not None and notification.labels.get(LABEL_STORM, "") in ("", ticket.storm_id):
             return notification
     return None
@@ -183,7 +183,7 @@ def _join(
     count = annotations[SESSIONS]
     for holder in holding:
         if holder.ends_at is not None:
-            # It was held open for this ticket.
+            # The alert was held open for this ticket.
             end_notification(conn, holder, now, now, silent=True)
         elif holder.ticket_id != ticket.ticket_id:
             summary = (

@@ -120,7 +120,7 @@ def end_notification(
 
 
 def end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
-    """End the alerts that are held open for the next ticket, because the incident is resolved."""
+    """End the alerts that are held open for a next ticket, because the incident is resolved."""
     condition = OUTBOX.c.alert_key == key
     if ticket.shares_cause:
         condition |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from queenright.alerting.model_text import inert, plain
+from queenright.alerting.model_text import neutralize_markup, sanitize_line
 from queenright.health.findings import FindingKind
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.health.tickets.ticket_rules import BY_RULES
@@ -46,41 +46,45 @@ def describe_finding(ticket: EscalationTicket) -> str:
         text = f"{text} It has spent {cost} since then."
     if ticket.untriaged:
         text = f"Untriaged: the queen did not answer in time. {text}"
-    return redact(inert(text), _FINDING_LIMIT)
+    return redact(neutralize_markup(text), _FINDING_LIMIT)
 
 
 def quote_evidence(ticket: EscalationTicket) -> str:
     """Return the worker's output, otherwise the detector's evidence, otherwise the quoted snippet."""
     text = ticket.worker_excerpt or ticket.finding_evidence
-    return redact(inert(text), _EVIDENCE_LIMIT) if text else plain(ticket.evidence_snippet, _EVIDENCE_LIMIT)
+    return (
+        redact(neutralize_markup(text), _EVIDENCE_LIMIT)
+        if text
+        else sanitize_line(ticket.evidence_snippet, _EVIDENCE_LIMIT)
+    )
 
 
-def quote_models(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+def quote_models(ticket: EscalationTicket, *, own_urls: Collection[str] = ()) -> str:
     """Return the attributed statements of the models; empty if they only repeat the rules."""
     if ticket.untriaged or not ticket.analysis:
         if ticket.judge_reasoning.startswith(_RULES_ATTRIBUTION):
             return ""
-        reasoning = plain(ticket.judge_reasoning, _MODEL_LIMIT, ours=ours)
+        reasoning = sanitize_line(ticket.judge_reasoning, _MODEL_LIMIT, own_urls=own_urls)
         return f"{_attribute('judge', ticket.judge_model)} says: {reasoning}"
     model_text = _beyond_rules(ticket)
     if not model_text:
         return ""
-    text = plain(model_text, _MODEL_LIMIT, ours=ours)
+    text = sanitize_line(model_text, _MODEL_LIMIT, own_urls=own_urls)
     return text if ticket.triaged_by == "rules" else f"{_attribute('queen', ticket.queen_model)} says: {text}"
 
 
-def suggest_action(ticket: EscalationTicket, *, ours: Collection[str] = ()) -> str:
+def suggest_action(ticket: EscalationTicket, *, own_urls: Collection[str] = ()) -> str:
     """Return the suggested action of the rules, and the judge's if it differs."""
     kind = ticket.finding_kind or ticket.kind
     action = ticket.suggested_action.strip()
-    by_rule = redact(inert(_advice(ticket, kind)), _ACTION_LIMIT)
+    by_rule = redact(neutralize_markup(_advice(ticket, kind)), _ACTION_LIMIT)
     if not action:
         return by_rule
     if (
         rule_kind := next((kind for kind in FindingKind if action == _advice(ticket, kind)), None)
     ) is not None:
-        return redact(inert(_advice(ticket, rule_kind)), _ACTION_LIMIT)
-    suggestion = plain(action, _ACTION_LIMIT, ours=ours)
+        return redact(neutralize_markup(_advice(ticket, rule_kind)), _ACTION_LIMIT)
+    suggestion = sanitize_line(action, _ACTION_LIMIT, own_urls=own_urls)
     return f"{by_rule}\n{_attribute('judge', ticket.judge_model)} suggests: {suggestion}"
 
 
@@ -90,7 +94,7 @@ def _advice(ticket: EscalationTicket, kind: FindingKind) -> str:
 
 def _attribute(role: str, model: str) -> str:
     # No model name if the rules currently replace the model, because the text may be from either.
-    name = redact(inert(model), 80) if model != RULES else ""
+    name = redact(neutralize_markup(model), 80) if model != RULES else ""
     return f"The {role} ({name})" if name else f"The {role}"
 
 
@@ -104,9 +108,9 @@ def current_analysis(ticket: EscalationTicket) -> str:
 
 def _beyond_rules(ticket: EscalationTicket) -> str:
     """
-    Return the part of the analysis after the rules' text, which is on the page already.
+    Return the part of the analysis after the rules' text, which the page already contains.
 
-    The rules' text is recognized by its fixed ending. Everything before it is dropped, from any author:
+    The rules' text is recognized by its fixed ending. Everything before it is dropped, whoever wrote it:
     ``describe_finding`` states it from the rules' own numbers.
     """
     about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)

@@ -45,10 +45,10 @@ _POLL_SECONDS: Final = 5.0
 """Seconds between two polls of the outbox without a ``wake``."""
 
 _WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
-"""Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
+"""Poll delays after a ``wake``, which may be called inside a transaction before its commit."""
 
 _CHECK_SECONDS: Final = 1.0
-"""For how long the first delivery to several peers waits for their places in their cluster, at most."""
+"""Maximum time for which the first delivery to several peers waits for their places in the cluster."""
 _NOT_NOW_SECONDS: Final = 1.0
 _STORE_RETRY_SECONDS: Final = 1.0
 
@@ -81,7 +81,7 @@ class Outbox:
 
     Args:
         publish: Publishes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are already durable.
-        may_deliver: Whether this process is the one that delivers; asked before each round.
+        may_deliver: Returns whether this process delivers; called before each round.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Outbox:
         self._last_id = 0
         """Highest id at the last read; rows with a higher id are new."""
         self._read_at: float | None = None
-        """Time of the last read, in seconds since the epoch; None if all must be read again."""
+        """Time of the last read, in seconds since the epoch; None requires a full read."""
         self._all_read_at = 0.0
         self._first_check: asyncio.Task[None] | None = None
         self._wakes = [asyncio.Event() for _ in self._deliveries_or_none]
@@ -214,7 +214,7 @@ class Outbox:
             return line.retry.next_attempt_at
         later_peers = [other.peer.name for other in self._peer_deliveries if line.is_before(other)]
         result, next_due = await line.deliver(notifications, now, later_peers=later_peers)
-        # An ended row is done if a newer row of the same alert fires: its end comes with that one's.
+        # An ended row is done if a newer row of the same alert fires: they share their end.
         firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
         completed_ids = [
             n.id
@@ -232,7 +232,7 @@ class Outbox:
             try:
                 await self._store.transact(write)
             except BaseException:
-                # Memory is ahead of the store now, so read everything again.
+                # Memory is ahead of the store, so read everything again.
                 self._read_at = None
                 raise
             self._apply(result.receipts, completed_ids)
@@ -242,7 +242,7 @@ class Outbox:
         return next_due
 
     async def _check_peers(self, now: float) -> None:
-        """Find the places of the peers in their cluster: the order of ends depends on them."""
+        """Determine the peers' places in their cluster, which decide the order of ends."""
         checks = [line.begin_status_check(now) for line in self._peer_deliveries]
         await asyncio.wait(checks, timeout=_CHECK_SECONDS)
 
@@ -268,13 +268,13 @@ class Outbox:
                 notification.fired.update(earlier.fired)
                 notification.resolved.update(earlier.resolved)
             self._notifications[notification.id] = notification
-        # None after a failed write in the meantime, which requires a full read.
+        # None after a failed write in the meantime: the next read must be a full one.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)
         return list(self._notifications.values())
 
     def _apply(self, receipts: Sequence[Receipt], completed_ids: Sequence[int]) -> None:
-        """Apply what was written to the notifications in memory."""
+        """Apply the written changes to the notifications in memory."""
         for receipt in receipts:
             notification = self._notifications.get(receipt.notification_id)
             if notification is not None and receipt.error is None:

@@ -77,7 +77,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedAlert:
-    """An alert that a peer refused."""
+    """An alert that a peer rejected."""
 
     ticket_ids: list[str]
     peer: str
@@ -128,13 +128,13 @@ class PeerDelivery:
     ) -> None:
         self.peer = peer
         self.pending: dict[int, float] = {}
-        """Overdue notifications, by id, and since when they are due."""
+        """Overdue notifications, by id, with the times at which they became due."""
         self.refused_alerts: dict[str, tuple[float, RefusedAlert]] = {}
         """Alerts that it rejected: the version of their text, and the details to display."""
         self.failing_since: float | None = None
         self.error = ""
         self.position: int | None = None
-        """Its place in its Alertmanager cluster, from 0; None if unknown, or if it is in none."""
+        """The peer's place in its Alertmanager cluster, from 0; None if unknown, or without a cluster."""
         self._began: float | None = None
         self.retry = DeliveryRetry(jitter)
         self._settings = settings
@@ -157,7 +157,7 @@ class PeerDelivery:
         self.pending = self._plan(notifications, now, ()).pending
 
     def is_before(self, other: PeerDelivery) -> bool:
-        """Return whether another peer is behind this one in their Alertmanager cluster, and answers."""
+        """Return whether another peer comes after this one in their Alertmanager cluster, and answers."""
         if self.position is None or other.position is None or other.failing_since is not None:
             return False
         return self.position < other.position
@@ -216,7 +216,7 @@ class PeerDelivery:
 
     def begin_status_check(self, now: float) -> asyncio.Task[None]:
         """
-        Ask the peer for its start time and its place, unless a check is running; return the task.
+        Request the peer's start time and place, unless a check is running; return the task.
 
         Only the first delivery to several peers waits for it.
         """
@@ -227,7 +227,7 @@ class PeerDelivery:
 
     async def _check_status(self) -> None:
         """
-        Note the peer's place, and forget which ends it accepted if it may have restarted since.
+        Store the peer's place, and forget which ends it accepted if it may have restarted since.
 
         A restart between two requests makes no request fail, because the client reconnects silently.
         """
@@ -237,14 +237,14 @@ class PeerDelivery:
                 status = await self._client.status(self.peer)
         except PeerUnavailableError as error:
             if not error.was_reached:
-                # It may be starting: ask again in the next round, because the order of ends depends on it.
+                # The peer may be starting. Ask again next round: the order of ends depends on its place.
                 self._status_read_at = None
         except (AlertmanagerError, TimeoutError):
             pass
         if status:
             self.position = _find_position(status)
         started_at = str(status.get("uptime") or "")
-        # A peer that never reports it, as behind a proxy for alerts only, counts as not restarted.
+        # A peer without a start time, such as behind a proxy for alerts only, counts as not restarted.
         if self._peer_starts and started_at not in self._peer_starts:
             self._ends.clear()
         if started_at:
@@ -267,7 +267,7 @@ class PeerDelivery:
     async def _send(self, batch: Sequence[Post], result: Deliveries, now: float) -> bool:
         """Send one batch; return False if the peer is unavailable."""
         for post in batch:
-            for notification in post.about:
+            for notification in post.new_notifications:
                 key = (notification.id, post.status)
                 self._attempts[key] = self._attempts.get(key, 0) + 1
         try:
@@ -308,11 +308,11 @@ class PeerDelivery:
         else:
             self._sent_alerts.pop(post.key, None)
             self._ends.add(post.key)
-        for notification in post.about:
+        for notification in post.new_notifications:
             receipt = self._receipt(notification, post.status, now)
             result.receipts.append(receipt)
             result.first_deliveries.append((notification, receipt))
-        self._count("delivered", len(post.about))
+        self._count("delivered", len(post.new_notifications))
 
     def status(self) -> PeerStatus:
         """Return the state of the deliveries."""
@@ -328,24 +328,24 @@ class PeerDelivery:
     def _refuse(self, post: Post, error: AlertsRejectedError, result: Deliveries, now: float) -> None:
         _log.error("%s; the rejected notification is not retried until its content changes", error)
         refused_alert = RefusedAlert(
-            ticket_ids=[n.ticket_id for n in post.about],
+            ticket_ids=[n.ticket_id for n in post.new_notifications],
             peer=self.peer.name,
             status=post.status,
             error=error.reason,
         )
         self.refused_alerts[post.key] = (post.text_version, refused_alert)
-        for notification in post.about:
+        for notification in post.new_notifications:
             receipt = self._receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)
             result.failures.append(Failure(post, notification, error.reason, receipt.attempts, is_final=True))
-        self._count("failed", max(1, len(post.about)))
+        self._count("failed", max(1, len(post.new_notifications)))
 
     def _fail(
         self, batch: Sequence[Post], error: PeerUnavailableError, result: Deliveries, now: float
     ) -> None:
-        about = [(post, notification) for post in batch for notification in post.about]
+        about = [(post, notification) for post in batch for notification in post.new_notifications]
         self._count("retried", max(1, len(about)))
-        # It may have restarted and lost the ends that it accepted.
+        # The peer may have restarted and lost the ends that it accepted.
         self._ends.clear()
         if self.failing_since is None:
             self.failing_since = now

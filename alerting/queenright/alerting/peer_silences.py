@@ -24,7 +24,7 @@ MAX_ITEMS: Final = 10_000
 
 _COMMENT: Final = 500
 _PARTS: Final = 1000
-"""Matchers of a silence, labels of an alert, silences on one alert."""
+"""Maximum number of matchers of a silence, labels of an alert, and silences of an alert."""
 _OPERATORS: Final = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
 
 
@@ -66,7 +66,7 @@ class PeerView:
 
     peer: str
     answer: PeerSilences | None = None
-    """Its last answer; None if it never answered."""
+    """The peer's last answer; None if it has never answered."""
     read_at: float | None = None
     error: str = ""
     """Why the last request failed; empty if it succeeded."""
@@ -186,14 +186,14 @@ def find_active_silence(
 def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) -> ActiveSilence | None:
     if not (ids := frozenset(answer.silence_ids(labels))):
         return None
-    holding = [
+    matching_silences = [
         silence
         for silence in answer.silences
         if silence.id in ids and silence.starts_at <= now < silence.ends_at
     ]
-    if not holding:
+    if not matching_silences:
         return None
-    longest = max(holding, key=lambda silence: silence.ends_at)
+    longest = max(matching_silences, key=lambda silence: silence.ends_at)
     return ActiveSilence(silence_id=longest.id, by=longest.by, comment=longest.comment, until=longest.ends_at)
 
 
@@ -207,7 +207,7 @@ class NewSilence:
     """A silence to create. Times in seconds since the epoch."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the silence matches exactly."""
+    """Labels that the silence matches by equality."""
     by: str
     comment: str
     starts_at: float

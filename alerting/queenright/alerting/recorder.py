@@ -1,5 +1,5 @@
 """
-A fake of Slack and PagerDuty that validates requests like the originals and records the messages.
+A stand-in for Slack and PagerDuty that validates requests like the originals and records the messages.
 
 An ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` the Events API v2, and
 ``/deadman`` the dead man's switch for the Watchdog alert.
@@ -50,7 +50,7 @@ class _RejectedError(Exception):
 
 
 class Recorder:
-    """The fake receiver."""
+    """The stand-in."""
 
     def __init__(
         self, on_message: Callable[[RecordedMessage], None] | None = None, *, clock: Clock = time.time
@@ -141,14 +141,14 @@ def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _check_attachment(attachment: dict[str, Any]) -> None:
-    """Reject what Slack would truncate or drop silently."""
+    """Reject attachments that Slack would truncate or drop silently."""
     actions = attachment.get("actions") or []
     if len(actions) > _MAX_BUTTONS:
         raise _RejectedError(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
     for action in actions:
         has_url = str(action.get("url") or "").startswith(("http://", "https://"))
         if not action.get("text") or not (has_url or (action.get("name") and attachment.get("callback_id"))):
-            raise _RejectedError(f"action {action.get('text')!r} leads nowhere: no text, no url, or no name")
+            raise _RejectedError(f"action {action.get('text')!r} has no text, or neither a url nor a name")
         if len(str(action.get("value") or "")) > _MAX_VALUE:
             raise _RejectedError(
                 f"the value of action {action['text']!r} is longer than {_MAX_VALUE} characters"

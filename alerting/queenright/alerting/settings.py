@@ -30,9 +30,9 @@ class AlertingSettings(BaseModel):
     late_resolve_seconds: Seconds = 60
     """Seconds between an alert that was delivered late and its end; above Alertmanager's ``group_wait``."""
     slack_signing_secret_file: Path | None = None
-    """File with the signing secret of the Slack app; None: clicks on buttons are refused."""
+    """File with the signing secret of the Slack app; None: clicks on buttons are rejected."""
     pagerduty_webhook_secret_files: tuple[Path, ...] = ()
-    """Files with the secrets of PagerDuty webhook subscriptions; empty: webhooks are refused."""
+    """Files with the secrets of PagerDuty webhook subscriptions; empty: webhooks are rejected."""
     cluster: Annotated[str, Field(min_length=1, max_length=100)] = "default"
     """Label ``cluster`` of alerts; must equal Prometheus' external label for inhibition to work."""
 

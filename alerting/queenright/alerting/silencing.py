@@ -88,7 +88,7 @@ class SilenceWatch:
         self._changed.set()
 
     def find_silence(self, ticket_id: str) -> ActiveSilence | None:
-        """Return the silence that mutes a ticket; None if it is not silenced or that is unknown."""
+        """Return the silence that mutes a ticket; None if it is not silenced, or if that is unknown."""
         labels = self._labels.get(ticket_id)
         return None if labels is None else find_active_silence(labels, self._views, self._clock())
 
@@ -166,16 +166,16 @@ class SilenceWatch:
             starts_at=now,
             ends_at=now + seconds,
         )
-        failure: QueenrightError = NoPeerError()
+        last_error: QueenrightError = NoPeerError()
         for peer in self._peers:
             try:
                 silence_id = await self._client.silence(peer, silence)
             except AlertmanagerError as error:
-                failure = error
+                last_error = error
                 continue
             await self.read_peers()
             return silence_id, peer.name
-        raise failure
+        raise last_error
 
     async def expire(self, silence_id: str) -> str:
         """
@@ -186,17 +186,17 @@ class SilenceWatch:
             SilenceNotFoundError: No peer that answered has a silence with this id.
             AlertmanagerError: No peer did it; the error of the last one that failed otherwise.
         """
-        failure: QueenrightError = NoPeerError()
+        last_error: QueenrightError = NoPeerError()
         for peer in self._peers:
             try:
                 await self._client.expire(peer, silence_id)
             except AlertmanagerError as error:
-                if not isinstance(error, SilenceNotFoundError) or isinstance(failure, NoPeerError):
-                    failure = error
+                if not isinstance(error, SilenceNotFoundError) or isinstance(last_error, NoPeerError):
+                    last_error = error
                 continue
             await self.read_peers()
             return peer.name
-        raise failure
+        raise last_error
 
     async def _read_peer(self, peer: PeerAddress, before: PeerView) -> PeerView:
         try:

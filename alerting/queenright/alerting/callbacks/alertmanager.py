@@ -2,7 +2,7 @@
 Parse Alertmanager's webhooks (version 4): symptoms of agents, and notifications that it sent to people.
 
 An alert that a peer accepted may still be silenced, inhibited or waiting for its group. Receivers for people
-therefore also post to a webhook, which tells who was notified about which ticket.
+therefore also post to a webhook, which reports who was notified about which ticket.
 """
 
 from __future__ import annotations

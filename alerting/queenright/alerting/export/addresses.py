@@ -11,7 +11,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.instrumentation.api_address import read_base_url
 
 
-def reached_at(settings: AlertingSettings, service_url: str | None) -> AlertingSettings:
+def with_service_url(settings: AlertingSettings, service_url: str | None) -> AlertingSettings:
     """
     Return the settings with ``service_url`` as the console URL, unless the settings contain one.
 
@@ -26,23 +26,23 @@ def reached_at(settings: AlertingSettings, service_url: str | None) -> AlertingS
     return settings.model_copy(update={"console_url": name})
 
 
-def links_here(
+def find_local_links(
     settings: AlertingSettings, links: Links, *, service_url: str | None, dashboards: bool
 ) -> Iterator[str]:
     """
     Yield a warning, with a fix, for each link that points to the local machine.
 
     Args:
-        settings: Settings from ``reached_at``.
+        settings: Settings from ``with_service_url``.
         service_url: URL at which Alertmanager reaches Queenright; None without an Alertmanager configuration.
         dashboards: Whether dashboards are exported.
     """
-    if is_here(links.runbooks):
+    if is_local_url(links.runbooks):
         yield (
             f"Runbooks of the alerts are linked at {links.runbooks}: set Queenright's URL with "
             "--service-url or alerting.console_url, or another base URL with --runbooks."
         )
-    if is_here(links.dashboards):
+    if is_local_url(links.dashboards):
         yield (
             f"Dashboards of the alerts are linked at {links.dashboards}: set Grafana's URL with --dashboards "
             "or alerting.dashboard_url."
@@ -52,16 +52,16 @@ def links_here(
             "Alerts have no link to their dashboards: set Grafana's URL with --dashboards or "
             "alerting.dashboard_url."
         )
-    if dashboards and is_here(settings.console_url):
+    if dashboards and is_local_url(settings.console_url):
         yield (
             f"Dashboards link to Queenright's pages at {settings.console_url}: set its URL with "
             "--service-url or alerting.console_url."
         )
-    if service_url is not None and is_here(service_url):
+    if service_url is not None and is_local_url(service_url):
         yield "Alertmanager would look for Queenright on its own machine: set its URL with --service-url."
 
 
-def is_here(url: str) -> bool:
+def is_local_url(url: str) -> bool:
     """Return whether a URL points to the local machine: 127.0.0.1, ::1, localhost, 0.0.0.0."""
     host = (urlsplit(url).hostname or "").rstrip(".")
     try:

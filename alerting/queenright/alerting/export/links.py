@@ -21,11 +21,12 @@ def rule_links(
         dashboards: Base URL of the dashboards (before the uid), instead of the settings.
     """
     return Links(
-        runbooks=runbooks or settings.runbooks, dashboards=dashboards or _before_uid(settings.dashboard_url)
+        runbooks=runbooks or settings.runbooks,
+        dashboards=dashboards or _dashboard_base(settings.dashboard_url),
     )
 
 
-def _before_uid(template: str) -> str:
+def _dashboard_base(template: str) -> str:
     """Return the part of a dashboard URL before its uid, ``https://host/d``; empty if there is none."""
     parts = urlsplit(template)
     prefix, separator, _ = parts.path.partition("/d/")

@@ -23,7 +23,7 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
     def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        # PyYAML looks at each character in Python, and a dashboard has hundreds of thousands.
+        # PyYAML checks each character in Python, and a dashboard has hundreds of thousands.
         if _LINES.fullmatch(scalar) and " \n" not in scalar and not scalar.endswith(" "):
             return ScalarAnalysis(scalar, False, True, False, False, True, True, True)
         return super().analyze_scalar(scalar)

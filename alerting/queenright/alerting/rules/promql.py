@@ -19,7 +19,7 @@ BY_WORKER: Final = f"by ({_WORKER})"
 ON_WORKER: Final = f"on ({_WORKER})"
 
 IN_PARTITIONS: Final = f'{names.PARTITION_LABEL}!=""'
-"""Selects the series of a cluster with several partitions, of which each has its own for an agent."""
+"""Selects the series of a cluster with several partitions, each of which has its own series of an agent."""
 
 MIN_WINDOW: Final = 60
 """Seconds; four scrapes, because a rate needs several."""
@@ -39,7 +39,7 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
-        scope = ""  # reported by workers and service alike
+        scope = ""  # reported by both workers and the service
     label_matchers = ", ".join(filter(None, (scope, *matchers)))
     return f"{metric}{suffix}{{{label_matchers}}}" if label_matchers else f"{metric}{suffix}"
 

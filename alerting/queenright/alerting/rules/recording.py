@@ -98,15 +98,15 @@ def _usage(selectors: Selectors) -> tuple[RecordingRule, ...]:
     )
 
 
-def _count_again(series: str) -> str:
-    """Return the query for how many series the agents have, besides one each."""
+def _count_duplicates(series: str) -> str:
+    """Return a query for the number of series beyond one per agent."""
     return f"(sum(count by (job, agent) ({series}) - 1) or vector(0))"
 
 
 def _service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     alive = select(selectors, names.AGENTS)
-    known_again = _count_again(select(selectors, names.AGENT_STATE_SINCE, IN_PARTITIONS))
-    unhealthy_again = _count_again(select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS))
+    duplicate_agents = _count_duplicates(select(selectors, names.AGENT_STATE_SINCE, IN_PARTITIONS))
+    duplicate_unhealthy = _count_duplicates(select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS))
     unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
     # These agents continue with their other tools, so they need no page.
     missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
@@ -114,12 +114,12 @@ def _service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     return (
         RecordingRule(
             name=AGENTS,
-            expr=f"sum({alive}) - {known_again}",
+            expr=f"sum({alive}) - {duplicate_agents}",
             why="An agent with sessions in several partitions of a cluster counts once.",
         ),
         RecordingRule(
             name=UNHEALTHY,
-            expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)) - {unhealthy_again})\n"
+            expr=f"(sum({unhealthy}) - (sum({missing_server}) or vector(0)) - {duplicate_unhealthy})\n"
             f"/\n{AGENTS}",
         ),
         RecordingRule(

@@ -34,7 +34,7 @@ class Selectors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Base URLs for the links in alert annotations; an empty one is left out."""
+    """Base URLs for the links in alert annotations; an empty URL leaves its links out."""
 
     runbooks: str = "http://127.0.0.1:8420/runbooks"
     dashboards: str = "http://127.0.0.1:3000/d"

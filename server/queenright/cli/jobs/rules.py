@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import typer
 
-from queenright.alerting.export.addresses import reached_at
+from queenright.alerting.export.addresses import with_service_url
 from queenright.alerting.export.check import check_rules
 from queenright.alerting.export.compare import Difference, compare
 from queenright.alerting.export.links import rule_links
@@ -23,7 +23,7 @@ from queenright.alerting.export.loaded_rules import (
     parse_rules_response,
     read_rule_files,
 )
-from queenright.alerting.export.matchers import InvalidMatchersError, Of, read_matchers
+from queenright.alerting.export.matchers import InvalidMatchersError, Scope, read_matchers
 from queenright.alerting.rules import Alert, Group, Links, Selectors, rule_files, rule_groups
 from queenright.cli.errors import UsageError
 from queenright.cli.options import RuleOptions
@@ -56,7 +56,7 @@ class RuleSelection:
         """Return the settings, with ``service_url`` as the console's URL unless they set one."""
         settings = load_settings(self.options.config)
         try:
-            alerting = reached_at(settings.alerting, self.options.service_url)
+            alerting = with_service_url(settings.alerting, self.options.service_url)
         except ValueError as error:
             raise UsageError(f"--service-url {error}") from None
         return settings.model_copy(update={"alerting": alerting}).linked_to_service()
@@ -77,16 +77,16 @@ class RuleSelection:
 
     def selectors(self) -> Selectors:
         """Return the label selectors, after checking their syntax."""
-        matchers: dict[Of, str] = {}
-        texts: dict[Of, str] = {
+        matchers: dict[Scope, str] = {}
+        texts: dict[Scope, str] = {
             "service": self.options.service_selector,
             "worker": self.options.worker_selector,
         }
-        for kind, text in texts.items():
+        for scope, text in texts.items():
             try:
-                matchers[kind] = read_matchers(text, kind)
+                matchers[scope] = read_matchers(text, scope)
             except InvalidMatchersError as error:
-                raise UsageError(f"--{kind}-selector: {error}") from None
+                raise UsageError(f"--{scope}-selector: {error}") from None
         return Selectors(**matchers)
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from queenright.alerting.export.addresses import links_here
+from queenright.alerting.export.addresses import find_local_links
 from queenright.alerting.export.alertmanager import UNSET_DEADMAN_URL, deadman_warning
 from queenright.alerting.export.extra_files import Extras, read_texts
 from queenright.alerting.export.kubernetes import Placement, kubernetes_files, prometheus_rule
@@ -52,7 +52,7 @@ def export(selection: RuleSelection, format_: str, output: Path, target: ExportT
     settings = selection.settings()
     _check_with_promtool(selection.files(settings))
     is_full = format_ in ("kubernetes", "mixin")
-    for warning in links_here(
+    for warning in find_local_links(
         settings.alerting,
         selection.links(settings),
         service_url=(selection.options.service_url or _DEFAULT_SERVICE_URL) if is_full else None,

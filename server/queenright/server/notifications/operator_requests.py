@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import Connection
 
 from queenright.alerting.alert import OperatorRequest
-from queenright.alerting.model_text import plain
+from queenright.alerting.model_text import sanitize_line
 from queenright.health.action_kind import ActionKind
 from queenright.health.findings import Severity, WorkerKey
 from queenright.health.interventions.approval import (
@@ -120,7 +120,7 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
 
 def _approval(approval: Approval) -> OperatorRequest:
     # A model may have written the reason; the command next to it is from Queenright.
-    approval = approval.model_copy(update={"reason": plain(approval.reason, 500)})
+    approval = approval.model_copy(update={"reason": sanitize_line(approval.reason, 500)})
     return OperatorRequest(
         title=f"Approve or deny its termination until {wording.clock_time(approval.expires_at)}.",
         text=call_to_action(approval),
@@ -141,7 +141,7 @@ def _decision(question: Escalation, settings: InterventionSettings) -> OperatorR
 
 
 def _not_stopped(intervention: Intervention) -> OperatorRequest:
-    detail = plain(intervention.detail, 300)
+    detail = sanitize_line(intervention.detail, 300)
     why = f"{_NOT_STOPPED[intervention.outcome]} ({detail})" if detail else _NOT_STOPPED[intervention.outcome]
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",

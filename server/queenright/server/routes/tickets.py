@@ -10,7 +10,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.alerting.alert import trace_link
-from queenright.alerting.notification_ledger import deliveries_of
+from queenright.alerting.notification_ledger import list_deliveries
 from queenright.health.findings import Severity
 from queenright.health.store.former_names import find_current_name
 from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
@@ -102,7 +102,7 @@ async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
 
 async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
-    deliveries = await service.store.read(lambda conn: deliveries_of(conn, ids)) if ids else {}
+    deliveries = await service.store.read(lambda conn: list_deliveries(conn, ids)) if ids else {}
     return [
         ticket_row(
             ticket,

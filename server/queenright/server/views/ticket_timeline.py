@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from queenright import api
-from queenright.alerting.notification_ledger import DeliveredNotification, deliveries_of
+from queenright.alerting.notification_ledger import DeliveredNotification, list_deliveries
 from queenright.health.audit.audit_page import read_page
 from queenright.health.findings import WorkerKey
 from queenright.health.store.former_names import all_names
@@ -78,7 +78,7 @@ def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
         entries.append(_incident_entry(ticket))
     entries += [
         _delivery_entry(delivery, ticket.first_seen)
-        for delivery in deliveries_of(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
+        for delivery in list_deliveries(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
         if delivery.last_at >= ticket.first_seen
     ]
     return api.Timeline(timeline=sorted(entries, key=lambda entry: entry.at), more=len(rows) > _MAX_ENTRIES)

@@ -211,7 +211,7 @@ class Callbacks:
         ticket_ids: set[str] = set()
         if _DEDUP_KEY.fullmatch(event.dedup_key):
             ticket_ids = await self._store.read(
-                lambda conn: notification_ledger.ticket_ids_of_group(conn, event.dedup_key)
+                lambda conn: notification_ledger.list_group_tickets(conn, event.dedup_key)
             )
         if not ticket_ids:
             return _outcome(
