@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from queenright.runtime.agents.credentials import (
     MissingCredentialError,
+    find_missing_credentials,
     find_references,
     get_model_variables,
-    missing_credentials,
     substitute_variables,
 )
 
@@ -39,13 +39,13 @@ def test_missing_variables_are_named_once() -> None:
     environment = {"SET": "x", "EMPTY": "", "OPENAI_API_KEY": "k"}
     models = ["gemini/flash", "gpt-4o", "gemini/pro"]
 
-    absent = missing_credentials(["SET", "EMPTY", "ABSENT"], models, environment)
+    absent = find_missing_credentials(["SET", "EMPTY", "ABSENT"], models, environment)
 
     assert absent == ["EMPTY", "ABSENT", "GEMINI_API_KEY or GOOGLE_API_KEY"]
 
 
 def test_either_of_two_variables_is_enough() -> None:
-    assert missing_credentials([], ["gemini/pro"], {"GOOGLE_API_KEY": "k"}) == []
+    assert find_missing_credentials([], ["gemini/pro"], {"GOOGLE_API_KEY": "k"}) == []
 
 
 def test_reference_that_cannot_be_filled_in_names_every_variable_and_no_value() -> None:

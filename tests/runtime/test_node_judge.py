@@ -22,7 +22,7 @@ from queenright.runtime.nodes.node_judge import (
     LlmJudge,
     NodeJudge,
     Turn,
-    judge_for,
+    select_judge,
 )
 from tests.runtime.conftest import FakeTime, ScriptedModel
 from tests.runtime.node_parts import Bench, reply, sets
@@ -140,7 +140,7 @@ def test_node_names_its_judge() -> None:
     model = ScriptedModel()
 
     def named(name: str) -> NodeJudge:
-        return judge_for(SPEC.model_copy(update={"conversation_judge": name}), model, {"mine": mine})
+        return select_judge(SPEC.model_copy(update={"conversation_judge": name}), model, {"mine": mine})
 
     assert named("mine") is mine
     assert isinstance(named("llm"), LlmJudge)

@@ -30,8 +30,8 @@ from queenright.runtime.inputs import (
     check_input,
     check_json,
     check_names,
+    find_missing_inputs,
     input_schema,
-    missing_input,
     used_names,
 )
 from queenright.runtime.llm.model import LLMProvider
@@ -93,7 +93,7 @@ class _RegisteredGraph:
 
 class AgentRuntime:
     """
-    Run graphs. They share one event bus; each graph has its own sessions on disk.
+    Runs graphs, which share one event bus. Each graph has its own sessions on disk.
 
     Args:
         storage: Folder of the sessions: ``sessions/...`` for the primary graph, ``graphs/{id}/...`` for
@@ -136,7 +136,7 @@ class AgentRuntime:
         self._user_spoke_at: float | None = None
         self._executions: dict[str, Execution] = {}
         self._finished_runs: dict[str, Execution] = {}
-        """Those of ``_executions`` that have ended, in the order of their ends."""
+        """The ended runs among ``_executions``, in the order in which they ended."""
         self._deleting: set[str] = set()
         """Sessions that are being deleted; no run may be queued in them."""
         self._is_started = False
@@ -178,7 +178,7 @@ class AgentRuntime:
         if not self._is_started:
             self._is_started = True
             for registration in self._registrations.values():
-                _start(registration)
+                _start_streams(registration)
 
     async def stop(self) -> None:
         """Stop all graphs. Runs are paused and can be resumed; no task or subscription remains."""
@@ -220,7 +220,7 @@ class AgentRuntime:
         """
         if graph.id in self._registrations:
             raise GraphError(f"graph {graph.id!r} already exists; remove it first")
-        if primary and (current := self._primary()) is not None:
+        if primary and (current := self._get_primary_id()) is not None:
             raise GraphError(f"graph {graph.id!r} cannot be primary: {current!r} already is")
         registry = ToolRegistry(tools)
         loaded_graph = LoadedGraph(
@@ -233,7 +233,7 @@ class AgentRuntime:
             goal=goal,
             agent_id=agent_id,
             primary=primary,
-            store=self._store(graph.id, primary=primary),
+            store=self._create_store(graph.id, primary=primary),
         )
         handlers = dict(entries or {})
         _check_references(loaded_graph, handlers)
@@ -245,7 +245,7 @@ class AgentRuntime:
         }
         self._registrations[graph.id] = _RegisteredGraph(loaded_graph, streams)
         if self._is_started:
-            _start(self._registrations[graph.id])
+            _start_streams(self._registrations[graph.id])
 
     async def remove_graph(self, graph_id: str) -> None:
         """
@@ -254,7 +254,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist, or is the primary graph.
         """
-        registration = self._find(graph_id)
+        registration = self._get_registration(graph_id)
         if registration.graph.primary:
             raise GraphError(f"graph {graph_id!r} is primary and cannot be removed; stop the runtime instead")
         del self._registrations[graph_id]
@@ -273,7 +273,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
         """
-        return self._find(graph_id).graph.spec
+        return self._get_registration(graph_id).graph.spec
 
     def get_active_graph(self) -> GraphSpec:
         """
@@ -292,11 +292,11 @@ class AgentRuntime:
         Raises:
             GraphError: There is no graph, or the one that was set no longer exists.
         """
-        return self._find(None).graph.spec.id
+        return self._get_registration(None).graph.spec.id
 
     @active_graph_id.setter
     def active_graph_id(self, graph_id: str) -> None:
-        self._active_graph_id = self._find(graph_id).graph.spec.id
+        self._active_graph_id = self._get_registration(graph_id).graph.spec.id
 
     def get_entry_points(self, graph_id: str | None = None) -> list[EntryPointSpec]:
         """
@@ -305,7 +305,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
         """
-        return list(self._find(graph_id).graph.spec.entry_points)
+        return list(self._get_registration(graph_id).graph.spec.entry_points)
 
     def get_stream(self, entry_point_id: str, *, graph_id: str | None = None) -> ExecutionStream:
         """
@@ -314,7 +314,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph or the entry point does not exist.
         """
-        registration = self._find(graph_id)
+        registration = self._get_registration(graph_id)
         stream = registration.streams.get(entry_point_id)
         if stream is None:
             names, name = ", ".join(registration.streams), registration.graph.spec.id
@@ -328,7 +328,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
         """
-        return self._find(graph_id).graph.store
+        return self._get_registration(graph_id).graph.store
 
     def find_session(
         self, session_id: str, graph_id: str | None = None
@@ -342,7 +342,7 @@ class AgentRuntime:
             SessionNotFoundError: The session does not exist.
             UnusableFileError: The session's state cannot be read.
         """
-        return self._sessions.locate(self._find(graph_id).graph, session_id)
+        return self._sessions.locate(self._get_registration(graph_id).graph, session_id)
 
     def list_sessions(self, graph_id: str | None = None) -> list[tuple[SessionStore, SessionState]]:
         """
@@ -351,7 +351,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
         """
-        graph = self._find(graph_id).graph
+        graph = self._get_registration(graph_id).graph
         sessions = [(graph.store, state) for state in graph.store.list_sessions()]
         if _shares_sessions(graph):
             sessions += [
@@ -414,7 +414,7 @@ class AgentRuntime:
                 f"input_data of {stream.id!r} must be a mapping of names to JSON values, "
                 f'such as {{"question": "..."}}, not {kind}'
             )
-        await self._check_input(self._find(graph_id).graph, stream, input_data or {}, session_id)
+        await self._check_input(self._get_registration(graph_id).graph, stream, input_data or {}, session_id)
         self._check_not_deleting(session_id)
         return stream.fire(Trigger(input_data=input_data or {}), session_id=session_id).id
 
@@ -437,21 +437,21 @@ class AgentRuntime:
         function = graph.functions[node.function] if node.function else None
         check_json(input_data)
         names = list(input_data)
-        if missing_input(node, function, input_data):
+        if find_missing_inputs(node, function, input_data):
             memory = await self.disk.run(lambda: self._sessions.memory(graph, stream.spec, session_id))
             if memory is None:
                 return  # the run itself reports what is wrong with the session
             input_data = {**memory, **input_data} if node.input_keys else input_data
         check_input(node, function, input_data)
-        check_names(graph.spec, node, function, names, self._used_names(graph))
+        check_names(graph.spec, node, function, names, self._list_used_names(graph))
 
     def get_input_schema(self, graph_id: str, node_id: str) -> dict[str, Any]:
         """Return the JSON schema of the input that a run needs to start at a node."""
-        graph = self._find(graph_id).graph
+        graph = self._get_registration(graph_id).graph
         node = graph.spec.node(node_id)
         return input_schema(node, graph.functions[node.function] if node.function else None)
 
-    def _used_names(self, graph: LoadedGraph) -> set[str]:
+    def _list_used_names(self, graph: LoadedGraph) -> set[str]:
         """Return the memory keys that this graph and the graphs sharing its sessions use."""
         graphs = [graph]
         if _shares_sessions(graph):
@@ -476,7 +476,7 @@ class AgentRuntime:
             SessionBusyError: Another process runs an execution in the session.
             TooManyWaitingError: The queue of the entry point is full.
         """
-        graph = self._find(graph_id).graph
+        graph = self._get_registration(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
         self._check_started(stream)
@@ -519,7 +519,7 @@ class AgentRuntime:
         Check that no other process runs in a session; runs of this process take turns. Blocks.
 
         Raises:
-            SessionBusyError: Another process does.
+            SessionBusyError: Another process runs in it.
             SessionNotFoundError: The session was deleted.
         """
         _, session, _ = self._sessions.locate(graph, session_id)
@@ -544,7 +544,7 @@ class AgentRuntime:
                 is isolated, or the runtime is not started.
             TooManyWaitingError: The queue of the entry point is full.
         """
-        graph = self._find(graph_id).graph
+        graph = self._get_registration(graph_id).graph
         last, checkpoint = await self.disk.run(lambda: self._find_resumable(graph, session_id, checkpoint_id))
         assert checkpoint is not None  # a checkpoint id was passed
         stream = self.get_stream(last.entry_point, graph_id=graph.spec.id)
@@ -603,7 +603,7 @@ class AgentRuntime:
 
         Return False if the run does not exist or has already ended.
         """
-        return await self._end(execution_id, graph_id, SessionStatus.CANCELLED)
+        return await self._stop_execution(execution_id, graph_id, SessionStatus.CANCELLED)
 
     async def pause_execution(self, execution_id: str, graph_id: str | None = None) -> bool:
         """
@@ -611,7 +611,7 @@ class AgentRuntime:
 
         Return False if the run does not exist or has already ended.
         """
-        return await self._end(execution_id, graph_id, SessionStatus.PAUSED)
+        return await self._stop_execution(execution_id, graph_id, SessionStatus.PAUSED)
 
     def get_goal_progress(self, graph_id: str | None = None) -> GoalProgress | None:
         """
@@ -620,7 +620,7 @@ class AgentRuntime:
         Raises:
             GraphError: The graph does not exist.
         """
-        name = self._find(graph_id).graph.spec.id
+        name = self._get_registration(graph_id).graph.spec.id
         for execution in reversed(self._executions.values()):
             if execution.graph_id == name and (goal := execution.goal) is not None:
                 return goal
@@ -653,7 +653,7 @@ class AgentRuntime:
             QuestionAnsweredError: The question has an answer.
         """
         self._user_spoke_at = self._monotonic()
-        graphs = [self._find(graph_id)] if graph_id is not None else self._graphs_by_priority()
+        graphs = [self._get_registration(graph_id)] if graph_id is not None else self._list_by_priority()
         for registration in graphs:
             nodes = [
                 (execution, node)
@@ -683,7 +683,7 @@ class AgentRuntime:
                 question=node.question or "",
                 question_id=node.question_id or "",
             )
-            for registration in self._graphs_by_priority()
+            for registration in self._list_by_priority()
             for stream in registration.streams.values()
             for execution, node_id, node in stream.nodes()
             if node.is_waiting_for_user
@@ -703,8 +703,8 @@ class AgentRuntime:
         """
         Set a callback that approves each tool call before it runs; None approves all calls.
 
-        The callback is called for the tools of all graphs, one call at a time, and may take as long as a
-        person does: the worker waits for user input meanwhile. If a call is not approved or the callback
+        The callback is called for the tools of all graphs, one call at a time. It may wait for a person;
+        meanwhile the worker counts as waiting for user input. If a call is not approved or the callback
         raises, the call is not made and the model gets an error. Built-in tools of nodes need no approval.
         Setting a callback affects visits that begin afterwards; None takes effect at once.
         """
@@ -721,32 +721,37 @@ class AgentRuntime:
         """Call ``handler`` for matching events; call ``cancel()`` on the result to unsubscribe."""
         return self.bus.subscribe(handler, name=name, types=types, **filters)
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- private --------------------------------------------------------------------------------
 
-    def _primary(self) -> str | None:
+    def _get_primary_id(self) -> str | None:
         return next((name for name, r in self._registrations.items() if r.graph.primary), None)
 
-    def _store(self, graph_id: str, *, primary: bool) -> SessionStore:
+    def _create_store(self, graph_id: str, *, primary: bool) -> SessionStore:
         base = self.storage if primary else self.storage / "graphs" / graph_id
         return SessionStore(base, clock=self._services.clock)
 
-    def _find(self, graph_id: str | None) -> _RegisteredGraph:
-        name = graph_id or self._active_graph_id or self._primary() or next(iter(self._registrations), None)
+    def _get_registration(self, graph_id: str | None) -> _RegisteredGraph:
+        name = (
+            graph_id
+            or self._active_graph_id
+            or self._get_primary_id()
+            or next(iter(self._registrations), None)
+        )
         registration = self._registrations.get(name or "")
         if registration is None:
             names = ", ".join(self._registrations) or "none"
             raise GraphError(f"there is no graph {name!r}; available: {names}")
         return registration
 
-    def _graphs_by_priority(self) -> list[_RegisteredGraph]:
+    def _list_by_priority(self) -> list[_RegisteredGraph]:
         if not self._registrations:
             return []
-        first = self._find(None)
+        first = self._get_registration(None)
         return [first, *(r for r in self._registrations.values() if r is not first)]
 
     def _is_shareable(self, state: SessionState) -> bool:
         registration = self._registrations.get(state.graph_id) or self._registrations.get(
-            self._primary() or ""
+            self._get_primary_id() or ""
         )
         entries = registration.graph.spec.entry_points if registration is not None else ()
         return state.entry_point not in {e.id for e in entries if e.isolation_level == "isolated"}
@@ -772,8 +777,10 @@ class AgentRuntime:
         if self._executions.get(execution.id) is execution:
             self._finished_runs[execution.id] = execution
 
-    async def _end(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
-        graphs = [self._find(graph_id)] if graph_id is not None else list(self._registrations.values())
+    async def _stop_execution(self, execution_id: str, graph_id: str | None, status: SessionStatus) -> bool:
+        graphs = (
+            [self._get_registration(graph_id)] if graph_id is not None else list(self._registrations.values())
+        )
         for registration in graphs:
             for stream in registration.streams.values():
                 if await stream.stop_execution(execution_id, status):
@@ -781,7 +788,7 @@ class AgentRuntime:
         return False
 
 
-def _start(registration: _RegisteredGraph) -> None:
+def _start_streams(registration: _RegisteredGraph) -> None:
     for stream in registration.streams.values():
         stream.start()
 

@@ -72,7 +72,7 @@ class Breakers(Protocol):
         self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
     ) -> CallBreaker:
         """
-        Return the breaker for these arguments, always the same one.
+        Return the breaker for these arguments; equal arguments get the same breaker.
 
         Args:
             agent: The worker that makes the calls; empty if shared by all workers.
@@ -87,7 +87,7 @@ def guarded_by(breaker: CallBreaker | None, *failures: type[Exception]) -> Itera
     Ask a breaker for a permit for a call, and report the outcome to it.
 
     Args:
-        failures: Exceptions that are failures of the callee; others, such as a cancellation, say nothing.
+        failures: Exceptions that are failures of the callee; others, such as a cancellation, do not count.
 
     Raises:
         CallRefusedError: The breaker is open.

@@ -55,7 +55,7 @@ class EventLog(Protocol):
 
 class EventBus:
     """
-    Deliver published events to subscribers.
+    Delivers published events to subscribers.
 
     Each subscriber has its own bounded queue. A slow subscriber does not delay the publisher or other
     subscribers; it loses its oldest events, and the loss is counted. Events of ``ALERT_CLASS`` are never
@@ -88,7 +88,7 @@ class EventBus:
         self._publish_listeners.append(listener)
 
     def report_drop(self, subscriber: str, count: int) -> None:
-        """Report events that a subscriber lost, as ``on_drop`` says."""
+        """Report the events that a subscriber lost to ``on_drop``."""
         if self._on_drop is not None:
             self._on_drop(subscriber, count)
 
@@ -135,7 +135,7 @@ class EventBus:
 
         Args:
             name: Label of the dropped-events metric: a fixed word, not an id.
-            filters: Whose events; see ``Filters``.
+            filters: Conditions on the origin of the events; see ``Filters``.
 
         Raises:
             ValueError: ``capacity`` is not positive.
@@ -165,7 +165,7 @@ class EventBus:
         **filters: Unpack[Filters],
     ) -> Expectation:
         """
-        Start to look for an event at once and await it later, so that no event is missed.
+        Start to wait for an event now and await it later, so that no event is missed.
 
         ``with bus.expect(EventType.EXECUTION_COMPLETED) as done: ...`` and then ``await done.within(5)``.
 

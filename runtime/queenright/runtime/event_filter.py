@@ -13,7 +13,7 @@ Where = tuple[tuple[str, str], ...]
 
 class Filters(TypedDict, total=False):
     """
-    Whose events match; one that is None or left out matches everything.
+    Conditions on the origin of events; one that is None or left out matches everything.
 
     Node ids repeat between graphs: set ``filter_graph`` with ``filter_node``.
     """
@@ -34,7 +34,7 @@ class EventFilter:
     @property
     def where(self) -> Where:
         """The conditions other than the types, by field of ``AgentEvent``."""
-        return where_of(self.filters)
+        return build_where(self.filters)
 
     def __str__(self) -> str:
         """Describe the filter for messages: ``step_started or step_completed with node_id 'judge'``."""
@@ -43,7 +43,7 @@ class EventFilter:
         return f"{types} with {fields}" if fields else types
 
 
-def where_of(filters: Filters) -> Where:
+def build_where(filters: Filters) -> Where:
     """Return the conditions of filters, by field of ``AgentEvent``."""
     fields = ((f"{name.removeprefix('filter_')}_id", value) for name, value in filters.items())
     return tuple((field, value) for field, value in fields if isinstance(value, str))

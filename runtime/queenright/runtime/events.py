@@ -14,9 +14,9 @@ Clock = Callable[[], float]
 
 
 class EventType(StrEnum):
-    """Type of an event. The values go over the wire."""
+    """The type of an event. The values go over the wire."""
 
-    # Workers: what they did.
+    # Activity of workers.
     EXECUTION_STARTED = "execution_started"
     EXECUTION_COMPLETED = "execution_completed"
     EXECUTION_FAILED = "execution_failed"
@@ -45,12 +45,12 @@ class EventType(StrEnum):
     AGENT_HEARTBEAT = "agent_heartbeat"
     MCP_SERVER_CHANGED = "mcp_server_changed"
 
-    # Health layer: what was observed.
+    # Observations of the health layer.
     FINDING_OPENED = "finding_opened"
     FINDING_CLEARED = "finding_cleared"
     HEALTH_STATE_CHANGED = "health_state_changed"
 
-    # Judge, queen and operator: what was decided.
+    # Decisions of judge, queen and operator.
     JUDGE_CHECKED = "judge_checked"
     WORKER_ESCALATION_TICKET = "worker_escalation_ticket"
     QUEEN_INTERVENTION_REQUESTED = "queen_intervention_requested"
@@ -67,11 +67,11 @@ class EventType(StrEnum):
     NOTIFICATION_FAILED = "notification_failed"
     RECEIVER_NOTIFIED = "receiver_notified"
 
-    # People: operations on agents inside the service, and changes to access tokens.
+    # Operations of people on agents inside the service, and changes to access tokens.
     AGENT_OPERATED = "agent_operated"
     TOKENS_CHANGED = "tokens_changed"
 
-    # Interventions: what was done.
+    # Interventions.
     NUDGE_SENT = "nudge_sent"
     ESCALATION_TRIGGERED = "escalation_triggered"
     ESCALATION_DECIDED = "escalation_decided"
@@ -129,7 +129,7 @@ RECOVERY_EVENTS: Final = frozenset(
 TRANSIENT: Final[frozenset[EventType]] = frozenset(
     {EventType.CLIENT_OUTPUT_DELTA, EventType.LLM_TEXT_DELTA, EventType.QUEEN_ANSWER_DELTA}
 )
-"""Events that may not be in the log: pieces of a text."""
+"""Events that are not necessarily in the log: pieces of a text."""
 
 
 @dataclass(slots=True, kw_only=True)

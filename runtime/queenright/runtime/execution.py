@@ -63,7 +63,7 @@ class Respawn:
     incarnation_id: str
     note: str = ""
     restarts: str = ""
-    """The run that this one restarts from the beginning; its conversation is forgotten. Empty: resume."""
+    """The run that this one restarts from the beginning; its conversation is discarded. Empty: resume."""
 
 
 @dataclass(eq=False, kw_only=True)

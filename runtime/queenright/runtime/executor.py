@@ -31,7 +31,7 @@ from queenright.runtime.nodes.cursor import NodeCursor
 from queenright.runtime.nodes.event_loop import EventLoopNode, NodeResult
 from queenright.runtime.nodes.function_node import call_function
 from queenright.runtime.nodes.inbox import Inbox, Note
-from queenright.runtime.nodes.node_judge import judge_for
+from queenright.runtime.nodes.node_judge import select_judge
 from queenright.runtime.nodes.reporting import Origin, Reporter
 from queenright.runtime.nodes.routing import route_judge, routing_node
 from queenright.runtime.nodes.visit import CURSOR_FILE
@@ -44,7 +44,7 @@ from queenright.runtime.storage.checkpoint_store import (
     CheckpointStore,
     SaveReason,
 )
-from queenright.runtime.storage.conversation import Conversation, conversations_in, read_last_seq
+from queenright.runtime.storage.conversation import Conversation, list_conversations, read_last_seq
 from queenright.runtime.storage.files import UnusableFileError, read_json
 from queenright.runtime.storage.runtime_logger import RuntimeLogger, VisitRow
 from queenright.runtime.storage.session_state import (
@@ -254,7 +254,7 @@ class GraphExecutor:
         """Open the conversations of the graph in this session, with their names."""
         services, folder = self._services, self._session.conversations
         conversations = []
-        for name in await services.disk.run(lambda: conversations_in(folder)):
+        for name in await services.disk.run(lambda: list_conversations(folder)):
             open_ = partial(Conversation.open, folder / name, disk=services.disk, clock=services.clock)
             conversations.append((name, await services.disk.run(open_)))
         return conversations
@@ -277,7 +277,7 @@ class GraphExecutor:
                 for task in [task for task in self._running if task in done_tasks]:
                     # A cancelled run still records and reports the node that ended.
                     recording = asyncio.create_task(
-                        self._record_result(self._running.pop(task), _result(task))
+                        self._record_result(self._running.pop(task), _get_result(task))
                     )
                     await wait_all([recording])
                     recording.result()
@@ -327,7 +327,7 @@ class GraphExecutor:
         in_progress = [running.pending for running in self._running.values()]
         waiting = [pending for pending in self.state.pending if pending not in in_progress]
         for pending in ready_nodes(self._graph.spec, waiting, {node.node_id for node in in_progress}):
-            task = asyncio.create_task(self._visit(pending), name=f"node:{self._key}:{pending.node_id}")
+            task = asyncio.create_task(self._run_visit(pending), name=f"node:{self._key}:{pending.node_id}")
             self._running[task] = _Running(pending, self._services.clock())
 
     async def _stop_nodes(self) -> None:
@@ -337,10 +337,10 @@ class GraphExecutor:
             await wait_all(self._running)
         self._running.clear()
 
-    async def _visit(self, pending: PendingNode) -> NodeResult:
+    async def _run_visit(self, pending: PendingNode) -> NodeResult:
         spec = self._graph.spec.node(pending.node_id)
         try:
-            inputs = self._inputs(spec, pending)
+            inputs = self._collect_inputs(spec, pending)
             if spec.function:
                 return await call_function(
                     spec,
@@ -359,7 +359,7 @@ class GraphExecutor:
                 _log.error("node %s of %s failed: %s", spec.id, self._key, masked_traceback(error))
             return NodeResult(outcome="failed", error=redact(str(error)), error_type=type(error).__name__)
 
-    def _inputs(self, spec: NodeSpec, pending: PendingNode) -> dict[str, Any]:
+    def _collect_inputs(self, spec: NodeSpec, pending: PendingNode) -> dict[str, Any]:
         available = {**self._memory.view(spec.input_keys), **pending.input}
         missing = [key for key in spec.input_keys if key not in available]
         if missing:
@@ -378,7 +378,7 @@ class GraphExecutor:
         )
         node = self.nodes[spec.id] = EventLoopNode(
             routing_node(spec) if spec.node_type == "router" else spec,
-            model=graph.model_of(spec),
+            model=graph.get_model(spec),
             tools=graph.tools,
             conversation=conversation,
             folder=folder,
@@ -388,7 +388,7 @@ class GraphExecutor:
             sleep=services.sleep,
             judge=route_judge(spec.routes)
             if spec.node_type == "router"
-            else judge_for(spec, graph.model_of(spec), graph.judges),
+            else select_judge(spec, graph.get_model(spec), graph.judges),
             guard=services.guards(self._origin, spec.id) if services.guards and graph.agent_id else None,
             breakers=services.breakers,
             context=self._context(spec.id),
@@ -399,7 +399,7 @@ class GraphExecutor:
             approve=partial(self._approve, spec.id) if services.approvals.callback is not None else None,
         )
         try:
-            return await node.run(self._visit_id(pending), _message(inputs))
+            return await node.run(self._visit_id(pending), _format_message(inputs))
         finally:
             del self.nodes[spec.id]
 
@@ -493,7 +493,7 @@ class GraphExecutor:
         folder = self._session.conversations
         try:
             seqs = await self._services.disk.run(
-                lambda: {name: read_last_seq(folder / name) for name in conversations_in(folder)}
+                lambda: {name: read_last_seq(folder / name) for name in list_conversations(folder)}
             )
         except OSError:
             _log.exception("could not make a checkpoint of session %s", self._session.id)
@@ -560,14 +560,14 @@ class MissingInputError(QueenrightError):
     """Raised when an input key of a node is not set."""
 
 
-def _message(inputs: Mapping[str, Any]) -> str:
+def _format_message(inputs: Mapping[str, Any]) -> str:
     """Return a node's input as text: a message as it is, anything else as JSON."""
     if set(inputs) == {"message"} and isinstance(inputs["message"], str):
         return inputs["message"]
     return json.dumps(inputs, ensure_ascii=False, indent=1)
 
 
-def _result(task: asyncio.Task[NodeResult]) -> NodeResult:
+def _get_result(task: asyncio.Task[NodeResult]) -> NodeResult:
     if task.cancelled():
         # Cancelled by something that the node waited for, not by the executor.
         return NodeResult(outcome="failed", error="cancelled within the node", error_type="CancelledError")

@@ -45,7 +45,7 @@ class InvalidInputError(InvalidValueError):
         self.field = field
 
 
-def missing_input(
+def find_missing_inputs(
     node: NodeSpec, function: Callable[..., Any] | None, values: Mapping[str, Any]
 ) -> tuple[str, ...]:
     """Return the names of required inputs that are missing, in the node's order."""
@@ -64,7 +64,7 @@ def check_input(node: NodeSpec, function: Callable[..., Any] | None, values: Map
         InvalidInputError: A field is missing, or its value does not match the function's annotation.
     """
     required_names = _required_names(node, function)
-    for field in missing_input(node, function, values):
+    for field in find_missing_inputs(node, function, values):
         other_names = [name for name in values if name not in required_names]
         close = get_close_matches(field, other_names, 1, 0.5)
         hint = f" (is {close[0]!r} a typo?)" if close else ""
@@ -86,18 +86,18 @@ def input_schema(node: NodeSpec, function: Callable[..., Any] | None) -> dict[st
     Args:
         function: The node's function; None for a node with a model.
     """
-    parameters = _parameters(function) if function is not None else {}
-    hints = _hints(function) if function is not None else {}
+    parameters = _list_parameters(function) if function is not None else {}
+    hints = _get_hints(function) if function is not None else {}
     properties = {}
     for name in _accepted_names(node, function) or ():
-        properties[name] = _schema_of(hints[name]) if name in hints else {}
+        properties[name] = _build_schema(hints[name]) if name in hints else {}
         default = parameters[name].default if name in parameters else None
         if isinstance(default, str | int | float) and name not in node.input_keys:
             properties[name]["default"] = default
     return {"type": "object", "properties": properties, "required": list(_required_names(node, function))}
 
 
-def _schema_of(hint: Any) -> dict[str, Any]:
+def _build_schema(hint: Any) -> dict[str, Any]:
     """Return the JSON schema of an annotated type; an empty one if it does not describe a JSON value."""
     try:
         return TypeAdapter(hint).json_schema()
@@ -110,7 +110,7 @@ def _required_names(node: NodeSpec, function: Callable[..., Any] | None) -> tupl
         return node.input_keys
     return tuple(
         name
-        for name, parameter in _parameters(function).items()
+        for name, parameter in _list_parameters(function).items()
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         and name not in CONTEXT_PARAMETERS
@@ -193,7 +193,7 @@ def convert_arguments(function: Callable[..., Any], values: Mapping[str, Any]) -
 
     A value without an annotation, or that does not match it, is returned unchanged.
     """
-    hints = _hints(function)
+    hints = _get_hints(function)
     arguments = dict(values)
     for field in values.keys() & hints.keys():
         try:
@@ -219,7 +219,7 @@ def _accepted_names(node: NodeSpec, function: Callable[..., Any] | None) -> tupl
 
 
 def _check_types(node: NodeSpec, function: Callable[..., Any], values: Mapping[str, Any]) -> None:
-    parameters, hints = _parameters(function), _hints(function)
+    parameters, hints = _list_parameters(function), _get_hints(function)
     for field, value in values.items():
         parameter = parameters.get(field)
         if (
@@ -256,14 +256,14 @@ def _as_annotated(hint: Any, value: Any) -> Any:
     return value if isinstance(result, Iterator) else result
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _get_hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function, include_extras=True)
     except Exception:  # such as a name that is imported for type checkers only
         return {}
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def _list_parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(function).parameters
     except (ValueError, TypeError):  # some builtins have no signature

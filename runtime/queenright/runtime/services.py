@@ -48,7 +48,7 @@ class LoadedGraph:
     primary: bool
     store: SessionStore
 
-    def model_of(self, node: NodeSpec) -> LLMProvider:
+    def get_model(self, node: NodeSpec) -> LLMProvider:
         """Return the model of ``node``; ``add_graph`` has checked that there is one."""
         model = self.models[node.model] if node.model else self.model
         assert model is not None

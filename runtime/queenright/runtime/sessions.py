@@ -86,7 +86,7 @@ class SessionResolver:
             return store, session, state
 
     def stores(self) -> list[SessionStore]:
-        """Return the session stores of the primary graph and of every other."""
+        """Return the session stores of the primary graph and of all others."""
         return [self._main, *(store for store in self._others() if store.base != self._main.base)]
 
     def memory(

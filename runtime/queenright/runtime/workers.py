@@ -28,7 +28,7 @@ class InvalidWorkerError(QueenrightError):
     """
     Raised when an action on a worker is not possible; says why.
 
-    ``final``: it will never be possible for this run. ``over``: because the run has ended.
+    ``final``: it will never be possible for this run. ``over``: the run has ended.
     """
 
     def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:
@@ -83,7 +83,7 @@ class WorkerRegistry:
         """Return the active run of a worker in a session, or else a queued one."""
         runs = [
             RunningWorker(graph=graph, stream=stream, execution=execution)
-            for graph, streams in self._of(agent_id)
+            for graph, streams in self._list_graphs(agent_id)
             for stream in streams.values()
             for execution in stream.executions
             if execution.session_id == session_id
@@ -92,7 +92,9 @@ class WorkerRegistry:
 
     def has_session(self, agent_id: str, session_id: str) -> bool:
         """Return whether a worker's session is on disk. Checks one file."""
-        return any(self._services.sessions.exists(graph, session_id) for graph, _ in self._of(agent_id))
+        return any(
+            self._services.sessions.exists(graph, session_id) for graph, _ in self._list_graphs(agent_id)
+        )
 
     async def send_note(self, run: RunningWorker, note: Note) -> None:
         """
@@ -104,10 +106,10 @@ class WorkerRegistry:
         """
         nodes = [node for execution, _, node in run.stream.nodes() if execution is run.execution]
         if not nodes:
-            raise InvalidWorkerError("no node of the run is talking to a model")
+            raise InvalidWorkerError("the run has no running node with a model")
         listening = [node for node in nodes if not node.is_waiting_for_user]
         if not listening:
-            raise InvalidWorkerError("it waits for its user")
+            raise InvalidWorkerError("the worker waits for its user")
         for node in listening:
             await node.send_note(note)
 
@@ -120,7 +122,7 @@ class WorkerRegistry:
         await run.stream.stop_execution(run.execution.id, SessionStatus.TERMINATED, reason)
         return await run.execution.wait()
 
-    def still_works(self, run: RunningWorker) -> bool:
+    def has_running_function(self, run: RunningWorker) -> bool:
         """Return whether a function of a run is still running in a thread, which cannot be stopped."""
         return bool(run.graph.tools.threads.count_running(run.execution.session_id or ""))
 
@@ -200,12 +202,12 @@ class WorkerRegistry:
             raise InvalidWorkerError(f"session {session_id!r} did not start again: {reason}")
         return execution
 
-    def _of(self, agent_id: str) -> list[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]:
+    def _list_graphs(self, agent_id: str) -> list[tuple[LoadedGraph, Mapping[str, ExecutionStream]]]:
         return [(g, streams) for g, streams in self._graphs() if agent_id and g.agent_id == agent_id]
 
     def _find_interrupted(self, agent_id: str, session_id: str, incarnation_id: str) -> StoppedWorker:
         """Find an interrupted run. Blocks."""
-        for graph, streams in self._of(agent_id):
+        for graph, streams in self._list_graphs(agent_id):
             if self._services.sessions.exists(graph, session_id):
                 return self._load_stopped(graph, streams, session_id, incarnation_id)
         raise InvalidWorkerError(
@@ -242,7 +244,7 @@ class WorkerRegistry:
                 final=True,
             )
         nodes = {node.id for node in graph.spec.nodes}
-        links = [_usable(link, nodes) for link in self._checkpoints(session).chain()]
+        links = [_discard_outdated(link, nodes) for link in self._checkpoints(session).chain()]
         chain = [
             link
             for link in links
@@ -262,7 +264,7 @@ def _select_run(runs: Sequence[ExecutionState], incarnation_id: str) -> Executio
     return max(active_runs or runs, key=lambda run: run.updated_at, default=None)
 
 
-def _usable(link: ChainLink, nodes: Collection[str]) -> ChainLink:
+def _discard_outdated(link: ChainLink, nodes: Collection[str]) -> ChainLink:
     """Return a link without its checkpoint, if the graph has changed since it was made."""
     if link.checkpoint is None:
         return link

@@ -91,7 +91,7 @@ class RuntimeControl:
                 checkpoint_id=result.checkpoint_id,
                 detail=f"it was {result.status.value} before it could be stopped",
             )
-        if self._workers.still_works(run):
+        if self._workers.has_running_function(run):
             return StopResult(
                 is_confirmed=False,
                 checkpoint_id=result.checkpoint_id,

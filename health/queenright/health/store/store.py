@@ -33,7 +33,7 @@ from queenright.health.store.event_log import (
     record_appends,
     touch_head,
 )
-from queenright.runtime.event_filter import Filters, where_of
+from queenright.runtime.event_filter import Filters, build_where
 from queenright.runtime.events import ALERT_CLASS, AgentEvent, EventType
 
 __all__ = ["Store", "StoreError"]
@@ -230,7 +230,7 @@ class Store:
             UnknownEventError: The log has no event ``after``.
             StoreError: The database cannot be read.
         """
-        where = dict(where_of(filters))
+        where = dict(build_where(filters))
         if session_id is not None:
             where["session_id"] = session_id
         return await self.read(

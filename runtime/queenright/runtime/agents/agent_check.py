@@ -59,7 +59,7 @@ def find_unknown_names(parts: AgentParts, offered_names: Collection[str] = ()) -
     for node in parts.spec.graph.nodes:
         for kind, names, available in (
             ("function", (node.function,), parts.functions),
-            ("judge", (_judge_of(node),), parts.judges),
+            ("judge", (_get_judge_name(node),), parts.judges),
             ("tool", node.tools, tools),
         ):
             for name in names:
@@ -78,5 +78,5 @@ def needs_model(node: NodeSpec) -> bool:
     return not node.function
 
 
-def _judge_of(node: NodeSpec) -> str:
+def _get_judge_name(node: NodeSpec) -> str:
     return node.conversation_judge if node.conversation_judge != "llm" else ""

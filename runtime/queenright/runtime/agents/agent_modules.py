@@ -49,7 +49,7 @@ class AgentModules:
         path = self.folder / f"{name}.py"
         if not path.is_file():
             return None
-        with _loading, self._plain_imports():
+        with _loading, self._allow_plain_imports():
             try:
                 return importlib.import_module(f"{self._package}.{name}")
             except BaseException as error:
@@ -64,7 +64,7 @@ class AgentModules:
             del sys.modules[name]
 
     @contextmanager
-    def _plain_imports(self) -> Iterator[None]:
+    def _allow_plain_imports(self) -> Iterator[None]:
         if self._package not in sys.modules:
             package = types.ModuleType(self._package, "An agent's folder.")
             package.__path__ = [str(self.folder)]
@@ -100,14 +100,17 @@ class AgentModules:
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Compile a file on each load: cached byte code is compared by whole seconds and misses quick edits."""
+    """
+    Compiles a file on each load, because cached byte code is compared by whole seconds and misses quick
+    edits.
+    """
 
     def path_stats(self, path: str) -> Any:
         raise OSError("byte code is disabled for agent modules")
 
 
 class _Finder(MetaPathFinder):
-    """Find the modules of one folder: by full name and, in the loading thread, by plain name."""
+    """Finds the modules of one folder: by full name and, in the loading thread, by plain name."""
 
     def __init__(self, package: str, folder: Path) -> None:
         self._package = package
@@ -134,7 +137,7 @@ class _Finder(MetaPathFinder):
 
 
 class _Alias(Loader):
-    """Return a module that is already loaded under another name."""
+    """Loads a module that is already loaded under another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name

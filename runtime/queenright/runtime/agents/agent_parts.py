@@ -68,7 +68,7 @@ def read_agent(path: Path, environment: Mapping[str, str] = os.environ) -> Agent
             modules=modules,
             provider=provider,
             tools=_load_tools(modules),
-            functions=_public(modules, "functions", inspect.isfunction),
+            functions=_list_public(modules, "functions", inspect.isfunction),
             judges=_load_judges(modules),
             mcp_servers=servers,
         )
@@ -117,7 +117,7 @@ def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
         tools = tuple(tool_list)
     else:
         function_tools = []
-        for function in _public(modules, "tools", inspect.isfunction).values():
+        for function in _list_public(modules, "tools", inspect.isfunction).values():
             try:
                 function_tools.append(tool_from_function(function))
             except (TypeError, ValueError) as error:
@@ -131,16 +131,16 @@ def _load_tools(modules: AgentModules) -> tuple[Tool, ...]:
 
 
 def _load_judges(modules: AgentModules) -> dict[str, NodeJudge]:
-    functions = _public(modules, "judges", inspect.isfunction)
-    objects = _public(modules, "judges", lambda value: inspect.iscoroutinefunction(_judge_of(value)))
+    functions = _list_public(modules, "judges", inspect.isfunction)
+    objects = _list_public(modules, "judges", lambda value: inspect.iscoroutinefunction(_to_judge(value)))
     return {**objects, **{name: FunctionJudge(function) for name, function in functions.items()}}
 
 
-def _judge_of(value: object) -> object:
+def _to_judge(value: object) -> object:
     return None if inspect.isclass(value) else getattr(value, "judge", None)
 
 
-def _public(modules: AgentModules, name: str, accept: Callable[[Any], bool]) -> dict[str, Any]:
+def _list_public(modules: AgentModules, name: str, accept: Callable[[Any], bool]) -> dict[str, Any]:
     """Return the public objects that a module defines itself."""
     module = modules.load(name)
     if module is None:

@@ -56,7 +56,7 @@ def get_model_variables(model: str) -> tuple[str, ...]:
     return ()
 
 
-def missing_credentials(
+def find_missing_credentials(
     names: Iterable[str], models: Iterable[str], environment: Mapping[str, str]
 ) -> list[str]:
     """

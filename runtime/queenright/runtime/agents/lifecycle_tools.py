@@ -73,12 +73,12 @@ class Lifecycle:
     def tools(self) -> list[Tool]:
         """The tools, for the graph that manages others."""
         return [
-            _tool(_LoadArguments, self._load_agent),
-            _tool(_GraphArguments, self._unload_agent),
-            _tool(_StartArguments, self._start_agent),
-            _tool(_GraphArguments, self._restart_agent),
-            _tool(_NoArguments, self._list_agents),
-            _tool(_NoArguments, self._get_user_presence),
+            _make_tool(_LoadArguments, self._load_agent),
+            _make_tool(_GraphArguments, self._unload_agent),
+            _make_tool(_StartArguments, self._start_agent),
+            _make_tool(_GraphArguments, self._restart_agent),
+            _make_tool(_NoArguments, self._list_agents),
+            _make_tool(_NoArguments, self._get_user_presence),
         ]
 
     async def close(self) -> None:
@@ -88,7 +88,7 @@ class Lifecycle:
             self._runners.clear()
             await asyncio.gather(*(runner.cleanup_async() for runner in runners))
 
-    # -- the tools; models see their docstrings -------------------------------------------------
+    # -- tools; models see their docstrings -----------------------------------------------------
 
     async def _load_agent(self, arguments: _LoadArguments, *, runtime: AgentRuntime) -> str:
         """Load an agent and return its graph_id."""
@@ -117,8 +117,8 @@ class Lifecycle:
         if target == graph_id:
             raise ToolError("an agent cannot start a run of itself; continue with your own work")
         if target not in runtime.list_graphs():
-            raise ToolError(_no_graph(target, runtime))
-        entry = arguments.entry_point or _first_entry(runtime, target)
+            raise ToolError(_describe_unknown_graph(target, runtime))
+        entry = arguments.entry_point or _get_first_entry(runtime, target)
         run_id = await runtime.trigger(entry, _parse_object(arguments.input_data), graph_id=target)
         return f"started {target!r} at {entry!r}: run {run_id}"
 
@@ -133,7 +133,7 @@ class Lifecycle:
             errors = (await asyncio.to_thread(new.validate)).errors
             if errors:
                 await new.cleanup_async()
-                raise ToolError(f"{target!r} would not start and was left running: {'; '.join(errors)}")
+                raise ToolError(f"{target!r} cannot be reloaded and keeps running: {'; '.join(errors)}")
             await runtime.remove_graph(target)
             self._runners.pop(target, None)
             await old.cleanup_async()
@@ -170,7 +170,7 @@ class Lifecycle:
         seconds = None if math.isinf(idle) else round(idle, 1)
         return json.dumps({"user_present": runtime.is_user_present, "user_idle_seconds": seconds})
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- private --------------------------------------------------------------------------------
 
     def _resolve_path(self, agent_path: str) -> Path:
         roots = ", ".join(map(str, self._roots)) or "nowhere"
@@ -205,20 +205,20 @@ class Lifecycle:
             return self._runners[target]
         if target in runtime.list_graphs():
             raise ToolError(f"{target!r} was not loaded by load_agent and cannot be changed")
-        raise ToolError(_no_graph(target, runtime))
+        raise ToolError(_describe_unknown_graph(target, runtime))
 
 
-def _tool(arguments: type[_Arguments], method: Callable[..., Any]) -> Tool:
+def _make_tool(arguments: type[_Arguments], method: Callable[..., Any]) -> Tool:
     context = tuple(name for name in inspect.signature(method).parameters if name in CONTEXT_PARAMETERS)
     name = method.__name__.removeprefix("_")
     return Tool(name, docstring_summary(method), arguments, method, context=context)
 
 
-def _no_graph(graph_id: str, runtime: AgentRuntime) -> str:
+def _describe_unknown_graph(graph_id: str, runtime: AgentRuntime) -> str:
     return f"there is no graph {graph_id!r}; available: {', '.join(runtime.list_graphs())}"
 
 
-def _first_entry(runtime: AgentRuntime, graph_id: str) -> str:
+def _get_first_entry(runtime: AgentRuntime, graph_id: str) -> str:
     entries = runtime.get_entry_points(graph_id)
     return next((entry.id for entry in entries if entry.trigger_type == "manual"), entries[0].id)
 

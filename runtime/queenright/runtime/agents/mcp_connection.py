@@ -184,7 +184,7 @@ def _describe_output(error: Exception) -> str:
 
 
 def _is_not_parse_error(record: logging.LogRecord) -> bool:
-    """Drop the client's traceback for each invalid line: ``_Watched`` logs the first one."""
+    """Drop the client's traceback for each invalid line: ``_WatchedTransport`` logs the first one."""
     return not str(record.msg).startswith("Failed to parse JSONRPC")
 
 

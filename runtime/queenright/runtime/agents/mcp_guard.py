@@ -63,7 +63,7 @@ def _kill(_number: int, _frame: FrameType | None) -> None:
 
 
 def _request_parent_death_signal(number: int) -> bool:
-    """Have the kernel send a signal when the parent ends. Return False on systems other than Linux."""
+    """Let the kernel send a signal when the parent ends. Return False on systems other than Linux."""
     try:
         import ctypes
 

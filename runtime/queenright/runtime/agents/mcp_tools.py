@@ -214,7 +214,7 @@ async def list_mcp_tools(servers: Iterable[McpServer], known_names: Collection[s
         pairs += [(server, tool) for tool in tools]
     names = [_sanitize(tool.name) for _, tool in pairs]
     return [
-        _tool(
+        _make_tool(
             server, tool, f"{server.name}__{name}" if name in known_names or names.count(name) > 1 else name
         )
         for (server, tool), name in zip(pairs, names, strict=True)
@@ -225,7 +225,7 @@ async def _list_tools(connection: McpConnection) -> None:
     await connection.client.list_tools()
 
 
-def _tool(server: McpServer, declaration: mcp.Tool, name: str) -> Tool:
+def _make_tool(server: McpServer, declaration: mcp.Tool, name: str) -> Tool:
     async def run(arguments: Mapping[str, Any]) -> str:
         return await server.call(declaration.name, arguments)
 
@@ -235,11 +235,11 @@ def _tool(server: McpServer, declaration: mcp.Tool, name: str) -> Tool:
         arguments=declaration.input_schema,
         run=run,
         timeout_seconds=server.timeout_seconds,
-        effect=_effect_of(declaration.annotations),
+        effect=_read_effect(declaration.annotations),
     )
 
 
-def _effect_of(annotations: ToolAnnotations | None) -> str:
+def _read_effect(annotations: ToolAnnotations | None) -> str:
     """Return the effect that a server declares for a tool; empty if it declares none."""
     if annotations is None:
         return ""
@@ -261,10 +261,10 @@ def result_text(result: CallToolResult) -> str:
     if content is not None and is_text and len(result.content) != 1:
         is_wrapped = isinstance(content, dict) and content.keys() == {"result"}
         return json_text(content["result"] if is_wrapped else content)
-    return "\n".join(_block(block) for block in result.content)
+    return "\n".join(_describe_block(block) for block in result.content)
 
 
-def _block(block: Any) -> str:
+def _describe_block(block: Any) -> str:
     if block.type == "text":
         return str(block.text)
     if block.type == "resource":

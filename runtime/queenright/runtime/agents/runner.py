@@ -20,7 +20,7 @@ from queenright.runtime.agents.agent_check import (
 )
 from queenright.runtime.agents.agent_parts import AgentParts, hide_credentials, read_agent
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec
-from queenright.runtime.agents.credentials import hide_variables, missing_credentials
+from queenright.runtime.agents.credentials import find_missing_credentials, hide_variables
 from queenright.runtime.agents.mcp_tools import McpServer, list_mcp_tools
 from queenright.runtime.breaker_protocols import Breakers
 from queenright.runtime.bus import EventBus
@@ -139,7 +139,7 @@ class AgentRunner:
             entry_points=tuple(entry.id for entry in graph.entry_points),
             tools=tuple(tool.name for tool in self._parts.tools),
             mcp_servers=tuple(self._parts.mcp_servers),
-            models=tuple(dict.fromkeys((self._model_name, *self._node_models()))),
+            models=tuple(dict.fromkeys((self._model_name, *self._list_node_models()))),
             credentials=spec.credentials,
         )
 
@@ -156,8 +156,8 @@ class AgentRunner:
             if unset:
                 reported_variables.update(unset)
                 errors.append(f"MCP server {name!r}: not set in the environment: {', '.join(unset)}")
-        models = [m for m in (self._model, *self._node_models()) if m and isinstance(m, str)]
-        for variable in missing_credentials(self.spec.credentials, models, self._environment):
+        models = [m for m in (self._model, *self._list_node_models()) if m and isinstance(m, str)]
+        for variable in find_missing_credentials(self.spec.credentials, models, self._environment):
             if variable not in reported_variables:
                 errors.append(f"not set in the environment: {variable}")
         without_model = [n.id for n in self.spec.graph.nodes if needs_model(n) and not n.model]
@@ -168,7 +168,7 @@ class AgentRunner:
             )
         for model in models:
             try:
-                provider = self._provider(model)
+                provider = self._get_provider(model)
                 if isinstance(provider, LiteLlmProvider):
                     provider.check()
             except QueenrightError as error:
@@ -266,12 +266,12 @@ class AgentRunner:
 
     @property
     def default_entry_point(self) -> str:
-        """The entry point of a run that names none: the first manual one, or the first."""
+        """The default entry point: the first manual one, otherwise the first."""
         entries = self.spec.graph.entry_points
         manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
         return (manual or [entry.id for entry in entries])[0]
 
-    # -- inside ---------------------------------------------------------------------------------
+    # -- private --------------------------------------------------------------------------------
 
     async def _join(self, runtime: AgentRuntime, graph: GraphSpec, *, primary: bool) -> None:
         # The environment or the model may have changed since the agent was loaded.
@@ -301,8 +301,8 @@ class AgentRunner:
             }
             runtime.add_graph(
                 graph,
-                model=self._provider(self._model) if self._model else None,
-                models={name: self._provider(name) for name in self._node_models()},
+                model=self._get_provider(self._model) if self._model else None,
+                models={name: self._get_provider(name) for name in self._list_node_models()},
                 tools=[*tools, *(tool for tool in self._offered_tools if tool.name in missing_tools)],
                 functions=parts.functions,
                 judges=parts.judges,
@@ -326,10 +326,10 @@ class AgentRunner:
     def _model_name(self) -> str:
         return self._model if isinstance(self._model, str) else self._model.name
 
-    def _node_models(self) -> list[str]:
+    def _list_node_models(self) -> list[str]:
         return list(dict.fromkeys(node.model for node in self.spec.graph.nodes if node.model))
 
-    def _provider(self, model: str | LLMProvider) -> LLMProvider:
+    def _get_provider(self, model: str | LLMProvider) -> LLMProvider:
         if not isinstance(model, str):
             return model
         if model not in self._provider_cache:

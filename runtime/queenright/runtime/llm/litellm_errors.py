@@ -38,7 +38,7 @@ def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
         now: Seconds since the epoch, to interpret a ``Retry-After`` date.
     """
     kind = type(getattr(error, "original_exception", None) or error).__name__
-    text, status, headers = _provider_message(error), status_of(error), _headers(error)
+    text, status, headers = _provider_message(error), get_status(error), _get_headers(error)
     message = f"{model}: {kind}: {text}"
     keyless = not headers and _NO_KEY.search(text)
     if not keyless and (status is None or status in _TRANSIENT or status >= 500):
@@ -46,7 +46,7 @@ def to_model_error(model: str, error: Exception, *, now: float) -> ModelError:
     return ModelError(message)
 
 
-def status_of(error: Exception) -> int | None:
+def get_status(error: Exception) -> int | None:
     """Return the HTTP status of ``error``, if it has one."""
     status = getattr(error, "status_code", None)
     return int(status) if isinstance(status, int | str) and str(status).isdecimal() else None
@@ -54,12 +54,12 @@ def status_of(error: Exception) -> int | None:
 
 def rejects_streaming(error: Exception) -> bool:
     """Return whether the provider rejects streaming."""
-    return status_of(error) in (400, 422, 501) and re.search(r"(?i)\bstream", str(error)) is not None
+    return get_status(error) in (400, 422, 501) and re.search(r"(?i)\bstream", str(error)) is not None
 
 
 def rejects_tool_choice(error: Exception) -> bool:
     """Return whether the provider rejects ``tool_choice``."""
-    return status_of(error) in (400, 422, 501) and re.search(r"(?i)tool[_ ]?choice", str(error)) is not None
+    return get_status(error) in (400, 422, 501) and re.search(r"(?i)tool[_ ]?choice", str(error)) is not None
 
 
 def retry_after(headers: Mapping[str, str], *, now: float) -> float | None:
@@ -86,7 +86,7 @@ def _seconds(text: str) -> float | None:
     return value if math.isfinite(value) and value >= 0 else None
 
 
-def _headers(error: Exception) -> dict[str, str]:
+def _get_headers(error: Exception) -> dict[str, str]:
     """Return the response headers; litellm keeps them in different places for different providers."""
     places: list[Any] = [
         getattr(error, "litellm_response_headers", None),
@@ -94,7 +94,7 @@ def _headers(error: Exception) -> dict[str, str]:
         getattr(error, "headers", None),
     ]
     inner = getattr(error, "original_exception", None)
-    result = _headers(inner) if isinstance(inner, Exception) and inner is not error else {}
+    result = _get_headers(inner) if isinstance(inner, Exception) and inner is not error else {}
     for headers in reversed(places):
         if isinstance(headers, Mapping):
             result |= {str(name).lower(): str(value) for name, value in headers.items()}

@@ -16,7 +16,9 @@ CURRENT_RUN_ID: Final[ContextVar[str]] = ContextVar("queenright_run", default=""
 
 
 class ModelError(QueenrightError):
-    """Raised when a model gave no reply: the provider failed, rejected the request, or answered nonsense."""
+    """
+    Raised when a model gave no reply: the provider failed, rejected the request, or sent an invalid response.
+    """
 
 
 class TransientModelError(ModelError):
@@ -80,7 +82,7 @@ OnText = Callable[[str], None]
 
 
 class LLMProvider(Protocol):
-    """Continues a conversation: a language model, or rules that stand in for one."""
+    """Continues a conversation: a language model, or rules that replace one."""
 
     @property
     def name(self) -> str:

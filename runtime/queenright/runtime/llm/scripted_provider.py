@@ -120,7 +120,7 @@ class ScriptedProvider:
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the provider."""
         return self._name
 
     async def complete(

@@ -1,5 +1,5 @@
 """
-The event-loop node: call the model, run the tools it asks for, pass it their results, until it is done.
+The event-loop node: calls the model, runs the requested tools and returns their results, until it is done.
 
 All state is on disk before it is acted on: the conversation, and the cursor over it. A visit that was
 cancelled or killed at any point is resumed from there.
@@ -51,8 +51,8 @@ class QuestionAnsweredError(ConflictError):
     """Raised for an answer to a question that is no longer open."""
 
     def __init__(self, answer: str | None) -> None:
-        what = "is no longer open" if answer is None else f"was answered already: {redact(answer, 200)!r}"
-        super().__init__(f"the question {what}; this answer was not sent")
+        state = "is no longer open" if answer is None else f"was answered already: {redact(answer, 200)!r}"
+        super().__init__(f"the question {state}; this answer was not sent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class EventLoopNode:
                 elif visit.stop is not None:
                     await self._hold(visit.stop)
                 else:
-                    await self._step()
+                    await self._run_step()
         except (ModelError, TimeoutError) as error:
             return await self._end_unfinished("no_answer", error)
         except JudgeFailedError as error:
@@ -269,7 +269,7 @@ class EventLoopNode:
 
     # -- one turn ---------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
+    async def _run_step(self) -> None:
         visit = self._visit
         async with self._reporter.step(self._spec.id, visit.cursor.iteration) as step:
             try:
@@ -317,7 +317,7 @@ class EventLoopNode:
     async def _read_inbox(self) -> None:
         """Append new user input, notes and guard warnings to the conversation."""
         visit = self._visit
-        drafts, ids = await self._inputs()
+        drafts, ids = await self._read_inputs()
         for finding in visit.warnings():
             message = _user(f"You may be going in circles: {finding.evidence}. Try something else.")
             data = {"source": "guard", "finding": finding.label}
@@ -325,7 +325,7 @@ class EventLoopNode:
         await visit.append(*drafts)
         await self._inbox.remove(ids)
 
-    async def _inputs(self, *, notes: bool = True) -> tuple[list[Draft], list[str]]:
+    async def _read_inputs(self, *, notes: bool = True) -> tuple[list[Draft], list[str]]:
         """
         Return the new inputs of the inbox as drafts, and the ids that can be removed from it.
 
@@ -393,10 +393,10 @@ class EventLoopNode:
         visit.raise_if_stopped()
         action = assess_turn(self._spec, cursor, started_by_user=self._started_by_user)
         if action.verdict is None:
-            judgement = await self._judgement(step)
+            judgement = await self._get_judgement(step)
         else:
             judgement = Judgement(action.verdict, action.feedback)
-        late, ids = await self._late_user_input(judgement)
+        late, ids = await self._read_late_user_input(judgement)
         if late:
             judgement = Judgement(Verdict.CONTINUE, "")
         verdict, feedback = judgement.verdict, judgement.feedback
@@ -408,7 +408,7 @@ class EventLoopNode:
             await self._inbox.remove(ids)
             return
         waits = verdict is Verdict.CONTINUE and action.question is not None
-        if (end := self._ending(judgement, action)) is not None:
+        if (end := self._find_ending(judgement, action)) is not None:
             await self._end(judgement, end)
         elif not waits and (feedback or not cursor.calls):
             # The next model call needs a new message to respond to.
@@ -421,13 +421,13 @@ class EventLoopNode:
                 cursor.awaiting, cursor.question = "user", action.question
             await visit.save()
 
-    async def _late_user_input(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
+    async def _read_late_user_input(self, judgement: Judgement) -> tuple[list[Draft], list[str]]:
         """Return input that the user sent during the turn that would end the visit: the visit continues."""
         if judgement.verdict is not Verdict.ACCEPT or not self._spec.client_facing:
             return [], []
-        return await self._inputs()
+        return await self._read_inputs()
 
-    async def _judgement(self, step: StepReport) -> Judgement:
+    async def _get_judgement(self, step: StepReport) -> Judgement:
         visit, cursor = self._visit, self._visit.cursor
 
         async def ask_model(
@@ -457,7 +457,7 @@ class EventLoopNode:
             raise JudgeFailedError(fault or TypeError("the judge returned no judgement")) from fault
         return judgement
 
-    def _ending(self, judgement: Judgement, action: NextAction) -> NodeResult | None:
+    def _find_ending(self, judgement: Judgement, action: NextAction) -> NodeResult | None:
         """Return the result if this was the visit's last turn, otherwise None."""
         if judgement.verdict is Verdict.ACCEPT:
             return NodeResult(outcome="done")
@@ -553,7 +553,7 @@ class EventLoopNode:
 
     async def _wait_for_user(self) -> None:
         """Wait for user input, and append it to the conversation."""
-        drafts, ids = await self._inputs(notes=False)
+        drafts, ids = await self._read_inputs(notes=False)
         if not drafts:
             self._waiting = True
             try:
@@ -562,7 +562,7 @@ class EventLoopNode:
                 async with self._reporter.waiting(WaitingReason.USER_INPUT, node_id=self._spec.id):
                     while not drafts:
                         await self._input_came.wait()
-                        drafts, more = await self._inputs(notes=False)
+                        drafts, more = await self._read_inputs(notes=False)
                         ids += more
             finally:
                 self._waiting = False

@@ -87,7 +87,7 @@ class Inbox:
         self._random = random
         self._numbers = itertools.count()
         self._unreadable_files: set[Path] = set()
-        """They are left in place, and logged once."""
+        """Unreadable files, which are left in place and logged once."""
 
     async def put(self, content: str) -> str:
         """
@@ -97,7 +97,7 @@ class Inbox:
             OSError: The disk write failed.
         """
         at = self._clock()
-        name = f"{self._order(at)}-{self._random.getrandbits(32):08x}"
+        name = f"{self._make_sort_key(at)}-{self._random.getrandbits(32):08x}"
         row = {"content": content, "at": at}
         await self._disk.run(lambda: write_json(self._folder / f"{name}.json", row))
         return name
@@ -110,7 +110,7 @@ class Inbox:
             OSError: The disk write failed.
         """
         at = self._clock()
-        name = f"{self._order(at)}{note.suffix}"
+        name = f"{self._make_sort_key(at)}{note.suffix}"
         row = {**asdict(note), "at": at}
 
         def put() -> None:
@@ -128,7 +128,7 @@ class Inbox:
         if ids:
             await self._disk.run(lambda: self._remove(ids))
 
-    def _order(self, at: float) -> str:
+    def _make_sort_key(self, at: float) -> str:
         return f"{int(at * 1000):015d}-{next(self._numbers) % 1_000_000:06d}"
 
     def _read(self) -> list[InboxItem]:

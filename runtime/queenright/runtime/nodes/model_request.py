@@ -49,8 +49,8 @@ async def request_reply(
     """
     Call a model and return its reply, with the report of the successful call.
 
-    Transient failures, including timeouts, are retried after a wait that is reported as one, as often as
-    the node's specification allows. ``streams`` emits the text as it arrives, or at the end from a provider
+    Transient failures, including timeouts, are retried as often as the node's specification allows, after
+    a wait that is reported. ``streams`` emits the text as it arrives, or at the end from a provider
     that does not stream.
 
     While ``breaker`` is open, the model is not called; the wait lasts until the breaker may admit a call.

@@ -21,7 +21,7 @@ from queenright.runtime.llm.model import LLMProvider, Message, ModelError, Model
 
 Ask = Callable[[LLMProvider, Sequence[Message], Sequence[ToolSpec]], Awaitable[ModelReply]]
 """
-Calls a model as the node calls its own: with its time limit, retries and reports. Raises ModelError or
+Calls a model like the node calls its own: with its time limit, retries and reports. Raises ModelError or
 TimeoutError if there is no reply.
 """
 
@@ -180,7 +180,7 @@ def _format_turn(turn: Turn) -> str:
     return json.dumps(work, ensure_ascii=False, indent=1, default=str)
 
 
-def judge_for(spec: NodeSpec, model: LLMProvider, judges: Mapping[str, NodeJudge]) -> NodeJudge:
+def select_judge(spec: NodeSpec, model: LLMProvider, judges: Mapping[str, NodeJudge]) -> NodeJudge:
     """
     Return the judge that a node's specification names.
 

@@ -52,7 +52,7 @@ def call_effect(name: str, arguments: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _outputs_of(keys: tuple[str, ...]) -> type[BaseModel]:
+def _build_outputs_model(keys: tuple[str, ...]) -> type[BaseModel]:
     """Return the argument model of ``set_output`` for these keys; cached because nodes are visited often."""
     # Generated field names, so that an output may have any name.
     fields: dict[str, Any] = {
@@ -85,4 +85,4 @@ def _set_output(spec: NodeSpec) -> Tool:
         f"{key} (optional)" if key in spec.nullable_output_keys else key for key in spec.output_keys
     )
     description = f"Set your results: {keys}. You may set some now and the others later."
-    return Tool(SET_OUTPUT, description, _outputs_of(tuple(spec.output_keys)), run)
+    return Tool(SET_OUTPUT, description, _build_outputs_model(tuple(spec.output_keys)), run)

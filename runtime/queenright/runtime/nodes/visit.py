@@ -36,8 +36,8 @@ class Visit:
     """
     One visit of a node: its conversation, its cursor and the findings of its guard.
 
-    Everything is appended to the conversation first, and folded into the cursor from there, live as after a
-    restart. The guard is shown what the cursor records, in the same order in both cases.
+    Everything is first appended to the conversation and then applied to the cursor, both live and after a
+    restart. The guard observes what the cursor records, in the same order in both cases.
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class Visit:
         self._has_changes = True
 
     def _notify_guard(self) -> None:
-        """Show the guard the new events: after a restart, all that the cursor recorded."""
+        """Show the guard the new events; after a restart, all events that the cursor recorded."""
         new = self.cursor.noted - self._shown_count
         self._shown_count = self.cursor.noted
         if self._guard is None or new <= 0:

@@ -23,7 +23,10 @@ _log = logging.getLogger(__name__)
 
 MAX_CHECKPOINTS: Final = 20
 MAX_QUEUED_CHECKPOINTS: Final = 5
-"""Unsaved checkpoints kept per run, newest first: recovery needs the last one and some to fall back on."""
+"""
+Unsaved checkpoints kept per run, newest first: recovery needs the last one, and some older ones as a
+fallback.
+"""
 
 _RETRY_SECONDS: Final = 60.0
 """Retry interval without a circuit breaker."""

@@ -308,7 +308,7 @@ class Conversation:
             return 0
         through = _number(row.get("through")) if isinstance(row, Mapping) else 0
         if not through:
-            self._skip(self._clear_file, "it does not say up to which entry")
+            self._skip(self._clear_file, "it contains no entry number")
         return through
 
     def _numbers(self) -> list[int]:
@@ -366,7 +366,7 @@ class Conversation:
         return self._parts / f"{seq:010d}.json"
 
 
-def conversations_in(folder: Path) -> list[str]:
+def list_conversations(folder: Path) -> list[str]:
     """Return the names of the conversations in a session's folder. Blocks."""
     try:
         return sorted(path.name for path in folder.iterdir() if (path / "parts").is_dir())

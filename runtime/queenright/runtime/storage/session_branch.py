@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from queenright.runtime.storage.checkpoint_store import Checkpoint
-from queenright.runtime.storage.conversation import conversations_in
+from queenright.runtime.storage.conversation import list_conversations
 from queenright.runtime.storage.files import make_folder, sync_folder
 from queenright.runtime.storage.session_state import SessionState, SessionStatus, execution_key
 from queenright.runtime.storage.session_store import Session, SessionStore
@@ -30,7 +30,7 @@ def branch_session(
     """
     run = checkpoint.execution
     copy = store.create(graph_id=run.graph_id, entry_point=run.entry_point, agent_id=agent_id)
-    for name in conversations_in(session.conversations):
+    for name in list_conversations(session.conversations):
         last = checkpoint.conversations.get(name, 0)
         _copy_conversation(session.conversations / name, copy.conversations / name, last)
     if session.artifacts.is_dir():

@@ -28,7 +28,7 @@ class ApprovalRequest:
 
 
 ApprovalCallback = Callable[[ApprovalRequest], bool | Awaitable[bool]]
-"""Returns whether a call may be made. It may take its time, and is called for one call at a time."""
+"""Returns whether a call may be made. It may take any time, and is called for one call at a time."""
 
 
 class NotApprovedError(ToolError):

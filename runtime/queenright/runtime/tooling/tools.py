@@ -61,7 +61,7 @@ class UnknownToolError(ToolError):
 _schemas: Final[WeakKeyDictionary[type[BaseModel], dict[str, Any]]] = WeakKeyDictionary()
 
 
-def _schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
+def _get_schema(arguments: type[BaseModel]) -> dict[str, Any]:
     """Return a copy of a model's schema; the schema is cached because generating it takes milliseconds."""
     schema = _schemas.get(arguments)
     if schema is None:
@@ -73,7 +73,7 @@ def _schema_of(arguments: type[BaseModel]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The text for the model: the tool's answer, or the problem; then ``error`` is its cause."""
+    """The text for the model: the tool's answer, or a problem, of which ``error`` is the cause."""
 
     content: str
     failed: bool = False
@@ -109,7 +109,7 @@ class Tool:
         """The tool as shown to a model."""
         if isinstance(self.arguments, Mapping):
             return ToolSpec(self.name, self.description, self.arguments)
-        return ToolSpec(self.name, self.description, _schema_of(self.arguments))
+        return ToolSpec(self.name, self.description, _get_schema(self.arguments))
 
     async def call(
         self, arguments: str, context: Mapping[str, object] | None = None, threads: ToolThreads | None = None
@@ -121,7 +121,7 @@ class Tool:
             context: Values of the context parameters; missing ones are None.
         """
         try:
-            arguments_value = self._check(arguments)
+            arguments_value = self._parse_arguments(arguments)
         except InvalidToolArgumentsError as refusal:
             # The message only repeats what the model wrote, so nothing needs masking.
             return ToolResult(f"error: {self.name}: {refusal}", failed=True, error=refusal)
@@ -147,7 +147,7 @@ class Tool:
         answer = self.run(arguments_value, **parameters)
         return _text(await answer if inspect.isawaitable(answer) else answer)
 
-    def _check(self, arguments: str) -> object:
+    def _parse_arguments(self, arguments: str) -> object:
         if not isinstance(self.arguments, Mapping):
             try:
                 return self.arguments.model_validate_json(arguments or "{}")

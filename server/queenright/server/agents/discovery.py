@@ -13,7 +13,7 @@ from queenright.api.loaded_agents import DiscoveredAgent
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.agents.agent_parts import SPEC_FILES
 from queenright.runtime.agents.agent_spec import AgentLoadError, AgentSpec, read_agent_spec
-from queenright.runtime.agents.credentials import missing_credentials
+from queenright.runtime.agents.credentials import find_missing_credentials
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 
 MAX_DEPTH: Final = 3
@@ -113,7 +113,7 @@ def _list_needs(spec: AgentSpec) -> dict[str, list[str]]:
     return {
         "inputs": list(dict.fromkeys(inputs)),
         "credentials": list(spec.credentials),
-        "missing": missing_credentials(spec.credentials, [spec.model], os.environ),
+        "missing": find_missing_credentials(spec.credentials, [spec.model], os.environ),
     }
 
 

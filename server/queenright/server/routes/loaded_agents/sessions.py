@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 from queenright.api import loaded_agents as api
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.storage.checkpoint_store import ChainLink, CheckpointStore
-from queenright.runtime.storage.conversation import Conversation, conversations_in
+from queenright.runtime.storage.conversation import Conversation, list_conversations
 from queenright.runtime.storage.entries import Entry
 from queenright.runtime.storage.files import UnusableFileError
 from queenright.runtime.storage.session_state import ExecutionState, SessionState, SessionStatus
@@ -294,7 +294,7 @@ def _read_messages(
 ) -> list[tuple[str, Entry]]:
     """Return the messages of a session, each with the name of its conversation. Blocks."""
     _, session, _ = read_session(slot, graph_id, session_id)
-    names = conversations_in(session.conversations)
+    names = list_conversations(session.conversations)
     return [
         (name, entry)
         for name in names
