@@ -354,7 +354,7 @@ async def test_history_resumes_after_a_message(fleet: JudgedFleet) -> None:
 
     messages = await fleet.judging.chat.history(Subject(ticket.ticket_id), after=first.id)
 
-    assert [one.id for one in messages] == [second.question_id, second.id]
+    assert [message.id for message in messages] == [second.question_id, second.id]
     with pytest.raises(UnknownEventError):
         await fleet.judging.chat.history(Subject(ticket.ticket_id), after="never")
 

@@ -78,7 +78,7 @@ class RecordedActions(QueenActions):
         self._real: QueenActions | None = None
 
     @property
-    def hands(self) -> QueenActions:
+    def actions(self) -> QueenActions:
         if self._real is None:
             fleet = self._hive
             approvals = Approvals(
@@ -105,12 +105,12 @@ class RecordedActions(QueenActions):
     ) -> str:
         self.termination_requests.append((ticket.agent_id, self._model.about))
         self.orders.append((ordered_by, reason))
-        return await self.hands.request_termination(ticket, reason, ordered_by=ordered_by)
+        return await self.actions.request_termination(ticket, reason, ordered_by=ordered_by)
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         self.nudged.append((ticket.agent_id, self._model.about, message))
         self.orders.append((ordered_by, message))
-        return await self.hands.nudge(ticket, message, ordered_by=ordered_by)
+        return await self.actions.nudge(ticket, message, ordered_by=ordered_by)
 
 
 class QueryingFleet(JudgedFleet):
@@ -164,9 +164,9 @@ class Trial:
         """The text in every trace and series."""
         fleet.decide = self.decision_log = DecisionLog(fleet)
         self.model = Obedient()
-        self.hands = RecordedActions(fleet, self.model)
+        self.actions = RecordedActions(fleet, self.model)
         fleet.judge_model = fleet.queen_model = self.model
-        fleet.actions = self.hands
+        fleet.actions = self.actions
 
     async def begin(self, attempts: list[Attempt]) -> None:
         if any(attempt.place in ("trace", "metrics") for attempt in attempts):
@@ -197,13 +197,13 @@ class Trial:
     async def fail(self, attempt: Attempt, times: int) -> None:
         """Let a worker fail ``times`` times with the attempt's text."""
         self.injected_text = (
-            attempt.with_secrets(attempt.words) if attempt.place in ("trace", "metrics") else ""
+            attempt.with_secrets(attempt.text) if attempt.place in ("trace", "metrics") else ""
         )
         for turn in range(times):
             if attempt.place in ("tool", "error_type", "many_tools"):
-                name = attempt.words if attempt.place == "tool" else "fetch"
-                tool_name = f"{attempt.words} {turn}" if attempt.place == "many_tools" else name
-                error_type = attempt.words if attempt.place == "error_type" else "HTTPError"
+                name = attempt.text if attempt.place == "tool" else "fetch"
+                tool_name = f"{attempt.text} {turn}" if attempt.place == "many_tools" else name
+                error_type = attempt.text if attempt.place == "error_type" else "HTTPError"
                 await self.report_event(
                     attempt,
                     EventType.TOOL_CALL_COMPLETED,
@@ -228,7 +228,7 @@ class Trial:
             agent_id=attempt.agent,
             session_id=attempt.session,
             incarnation_id="life-1",
-            node_id=attempt.words if attempt.place == "node" else "researcher",
+            node_id=attempt.text if attempt.place == "node" else "researcher",
             graph_id="deep-research",
             trace_id=TRACE,
             data=data,
@@ -244,10 +244,10 @@ class Trial:
         worker = self.worker(attempt)
         data = {
             "escalation_id": key,
-            "reason": sanitise(attempt.with_secrets(attempt.words)[-2000:]),
+            "reason": sanitise(attempt.with_secrets(attempt.text)[-2000:]),
             "options": list(OPTIONS),
             "deadline": fleet.time.now + 900,
-            "context": summarise(worker, fleet.time.now) | {"said": sanitise(attempt.words[:2000])},
+            "context": summarise(worker, fleet.time.now) | {"said": sanitise(attempt.text[:2000])},
             "by": "ladder",
         }
         await fleet.bus.publish(
@@ -297,12 +297,12 @@ async def test_rules_withstand_every_injection(trial: Trial, kind: str) -> None:
         await trial.fail(attempt, 21)
     await trial.fleet.tick()
     tickets = await trial.tickets()
-    calls_before = trial.hands.call_counts
+    calls_before = trial.actions.call_counts
     for ticket in tickets.values():
         await asyncio.wait_for(
             trial.fleet.judging.chat.ask(Subject(ticket.ticket_id), "Print all keys. Stop it."), 20
         )
-    assert trial.hands.call_counts == calls_before, "the operator gave no order"
+    assert trial.actions.call_counts == calls_before, "the operator gave no order"
     tickets = await trial.tickets()
 
     assert set(tickets) == {attempt.agent for attempt in attempts}, (
@@ -336,12 +336,12 @@ def check_floor(trial: Trial, attempt: Attempt, ticket: EscalationTicket) -> Non
 
 def check_other_workers(trial: Trial) -> None:
     """Only the worker of a decision can be nudged, and its termination needs an approval."""
-    assert trial.hands.interventions.terminated == []
-    assert INNOCENT not in trial.hands.interventions.nudged
+    assert trial.actions.interventions.terminated == []
+    assert INNOCENT not in trial.actions.interventions.nudged
     assert not trial.fleet.list_events(EventType.AGENT_TERMINATED)
-    assert all(agent_id == subject for agent_id, subject in trial.hands.termination_requests)
-    assert all(agent_id == subject for agent_id, subject, _ in trial.hands.nudged)
-    assert INNOCENT not in {agent_id for agent_id, _ in trial.hands.termination_requests}
+    assert all(agent_id == subject for agent_id, subject in trial.actions.termination_requests)
+    assert all(agent_id == subject for agent_id, subject, _ in trial.actions.nudged)
+    assert INNOCENT not in {agent_id for agent_id, _ in trial.actions.termination_requests}
 
 
 @pytest.mark.parametrize("kind", ["approval", "tool-result"])
@@ -352,7 +352,7 @@ async def test_only_the_operators_order_is_carried_out(trial: Trial, kind: str) 
     for attempt in attempts:
         await trial.fail(attempt, 21)
     tickets = await trial.tickets()
-    trial.hands.orders.clear()
+    trial.actions.orders.clear()
     for ticket in tickets.values():
         for order in ("nudge it: read the error first", "stop it: it burns money"):
             await asyncio.wait_for(
@@ -360,7 +360,7 @@ async def test_only_the_operators_order_is_carried_out(trial: Trial, kind: str) 
             )
 
     texts = ["read the error first", "The operator wants it stopped: it burns money"]
-    assert trial.hands.orders == [("ada", result) for result in texts] * len(tickets)
+    assert trial.actions.orders == [("ada", result) for result in texts] * len(tickets)
     assert {ticket.status for ticket in (await trial.tickets()).values()} == {TicketStatus.INTERVENING}
     check_other_workers(trial)
 
@@ -432,7 +432,7 @@ async def check_no_leak(trial: Trial, tickets: dict[str, EscalationTicket]) -> N
         assert not find_leaks(str(alert)), ticket.agent_id
     for span in fleet.exporter.get_finished_spans():
         assert not find_leaks(span.to_json()), span.name
-    assert not [text for _, _, text in trial.hands.nudged if find_leaks(text)]
+    assert not [text for _, _, text in trial.actions.nudged if find_leaks(text)]
     await fleet.stop()
 
     files = [path for path in fleet.path.rglob("*") if path.is_file()]

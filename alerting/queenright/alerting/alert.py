@@ -192,8 +192,8 @@ def _reminder(ticket: EscalationTicket) -> str:
     if not ticket.reminders or ticket.status is not TicketStatus.INTERVENING:
         return ""
     nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
-    began = ticket.notified_at if ticket.incident_since is None else ticket.incident_since
-    since = (ticket.bumped_at or 0.0) - (began or 0.0)
+    started_at = ticket.notified_at if ticket.incident_since is None else ticket.incident_since
+    since = (ticket.bumped_at or 0.0) - (started_at or 0.0)
     return f" {nth} reminder, unacknowledged for {format_duration(since)}."
 
 

@@ -327,7 +327,7 @@ def _failure_event(failure: Failure, now: float, line: PeerDelivery) -> AgentEve
 
 def _event(
     kind: EventType,
-    about: Notification,
+    notification: Notification,
     now: float,
     line: PeerDelivery,
     status: str,
@@ -337,15 +337,15 @@ def _event(
     return AgentEvent(
         type=kind,
         time=now,
-        agent_id=about.labels.get("agent", ""),
-        session_id=about.annotations.get("session_id", ""),
-        graph_id=about.annotations.get("graph_id", ""),
+        agent_id=notification.labels.get("agent", ""),
+        session_id=notification.annotations.get("session_id", ""),
+        graph_id=notification.annotations.get("graph_id", ""),
         data={
-            "ticket_id": about.ticket_id,
+            "ticket_id": notification.ticket_id,
             "peer": line.peer.name,
             "status": status,
-            "severity": about.labels.get("severity", ""),
-            "ticket_severity": about.labels.get("ticket_severity", ""),
+            "severity": notification.labels.get("severity", ""),
+            "ticket_severity": notification.labels.get("ticket_severity", ""),
             "attempts": attempts,
             **more,
         },

@@ -356,13 +356,15 @@ class PeerDelivery:
         self.error = error.reason
         self.retry.schedule(now, was_reached=error.was_reached)
 
-    def _receipt(self, about: Notification, status: Any, now: float, error: str | None = None) -> Receipt:
+    def _receipt(
+        self, notification: Notification, status: Any, now: float, error: str | None = None
+    ) -> Receipt:
         return Receipt(
-            notification_id=about.id,
+            notification_id=notification.id,
             peer=self.peer.name,
             status=status,
             at=now,
-            attempts=self._attempts.get((about.id, status), 0),
+            attempts=self._attempts.get((notification.id, status), 0),
             error=error,
         )
 

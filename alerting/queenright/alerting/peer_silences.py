@@ -146,7 +146,7 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
 def _silence(read: _Silence) -> Silence:
     return Silence(
         id=read.id,
-        by=display_name(read.created_by, otherwise="somebody"),
+        by=display_name(read.created_by, fallback="somebody"),
         comment=redact(" ".join(read.comment.split()), _COMMENT),
         state=read.status.state,
         starts_at=read.starts_at.timestamp(),

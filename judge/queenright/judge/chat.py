@@ -465,7 +465,11 @@ def _to_answer(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
     if result.succeeded and node is not None:
         return {"text": node.text, "outcome": "answered", **usage}
     if turn.command is None:
-        rest = answer({"ticket": turn.worker.model_dump(mode="json")})
+        fallback_text = answer({"ticket": turn.worker.model_dump(mode="json")})
     else:
-        rest = f"It is unknown whether anything was done. By hand: {turn.command.by_hand}"
-    return {"text": f"The model gave no answer ({result.error}). {rest}", "outcome": "by_rule", **usage}
+        fallback_text = f"It is unknown whether anything was done. By hand: {turn.command.by_hand}"
+    return {
+        "text": f"The model gave no answer ({result.error}). {fallback_text}",
+        "outcome": "by_rule",
+        **usage,
+    }

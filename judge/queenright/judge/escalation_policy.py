@@ -119,19 +119,19 @@ def apply_floor(
         summary: The worker's health; None if the worker is unknown.
         minutes: The extra time that the model proposes, if any.
     """
-    instead: Decision | None = None
+    replacement: Decision | None = None
     if proposal == "terminate":
-        table = answer(escalation, summary)
-        if table.decision != "terminate":
-            instead, because = table.decision, table.reason.rstrip(".")
+        table_answer = answer(escalation, summary)
+        if table_answer.decision != "terminate":
+            replacement, cause = table_answer.decision, table_answer.reason.rstrip(".")
     elif proposal == "more_time" and _is_exhausted(escalation) and not _has_relief(escalation, summary):
-        instead, because = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
-    if instead is None:
+        replacement, cause = "hand_off", f"it has had {_extra_time(escalation)} and made no progress"
+    if replacement is None:
         result = PolicyDecision(decision=proposal, reason=reason)
     else:
         quote = wording.one_line(reason, 200)
-        text = f"Not {proposal.replace('_', ' ')}, as was proposed ({quote!r}): {because}."
-        result, minutes = PolicyDecision(decision=instead, reason=text, overruled=True), None
+        text = f"Not {proposal.replace('_', ' ')}, as was proposed ({quote!r}): {cause}."
+        result, minutes = PolicyDecision(decision=replacement, reason=text, overruled=True), None
     if result.decision != "more_time":
         return result
     return replace(result, more_time_seconds=_seconds(escalation, minutes))

@@ -272,10 +272,10 @@ def _read(file: Path) -> Spending:
     except FileNotFoundError:
         return Spending()
     except (UnusableFileError, OSError, ValueError, TypeError, KeyError) as error:
-        aside = file.with_name(f"{file.name}.damaged")
-        _log.error("%s is damaged (%s); moving it to %s, counting starts at 0", file, error, aside)
+        damaged_file = file.with_name(f"{file.name}.damaged")
+        _log.error("%s is damaged (%s); moving it to %s, counting starts at 0", file, error, damaged_file)
         try:
-            file.replace(aside)
+            file.replace(damaged_file)
         except OSError as failure:
             _log.warning("cannot move %s: %s", file, failure)
         return Spending()

@@ -211,12 +211,10 @@ async def _run_action(work: Awaitable[T]) -> T:
         raise ToolError(str(error)) from error
 
 
-def _describe_result(
-    intervention: Intervention, words: dict[InterventionOutcome, str], otherwise: str
-) -> str:
-    if intervention.outcome in words:
-        return words[intervention.outcome]
-    raise ToolError(f"{intervention.outcome.value}: {intervention.detail or otherwise}")
+def _describe_result(intervention: Intervention, texts: dict[InterventionOutcome, str], fallback: str) -> str:
+    if intervention.outcome in texts:
+        return texts[intervention.outcome]
+    raise ToolError(f"{intervention.outcome.value}: {intervention.detail or fallback}")
 
 
 def _remove_invisible(text: str) -> str:

@@ -105,22 +105,24 @@ def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) 
     """
     State the numbers and times behind a ticket. They are not updated, so the text contains its own time.
     """
-    what = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
+    description = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
-        what = f"{what}: {evidence}"
+        description = f"{description}: {evidence}"
     at = "" if now is None else f"At {wording.clock_time(now, seconds=True)}: "
     facts = [_describe_progress(summary, finding, now), _describe_numbers(summary, finding.kind)]
-    return f"{what}. {at}{', '.join(filter(None, facts))}."
+    return f"{description}. {at}{', '.join(filter(None, facts))}."
 
 
 def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """Compare the last progress with the onset of a finding."""
-    what = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
-    onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{what}")
+    name = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
+    onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{name}")
     if (progress := progress_since(summary, finding.since, finding.kind)) is not None:
-        return f"last {what} at {wording.clock_time(progress, now, seconds=True)}, after the onset at {onset}"
-    before = f" (the last at {wording.clock_time(last, now, seconds=True)})" if last is not None else ""
-    return f"no {what} since the onset at {onset}{before}"
+        return f"last {name} at {wording.clock_time(progress, now, seconds=True)}, after the onset at {onset}"
+    earlier_progress = (
+        f" (the last at {wording.clock_time(last, now, seconds=True)})" if last is not None else ""
+    )
+    return f"no {name} since the onset at {onset}{earlier_progress}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -456,7 +456,12 @@ class AgentRuntime:
         graphs = [graph]
         if _shares_sessions(graph):
             graphs = [r.graph for r in self._registrations.values() if _shares_sessions(r.graph)]
-        return set().union(*(used_names(each.spec, each.functions, each.goal) for each in graphs))
+        return set().union(
+            *(
+                used_names(loaded_graph.spec, loaded_graph.functions, loaded_graph.goal)
+                for loaded_graph in graphs
+            )
+        )
 
     async def resume(
         self, session_id: str, graph_id: str | None = None, *, checkpoint_id: str | None = None

@@ -66,28 +66,28 @@ class Attempt:
 
     id: str
     kind: str
-    words: str
+    text: str
     place: str
 
     @property
     def agent(self) -> str:
         """The worker's name."""
-        return self.words if self.place == "agent" else f"bee-{self.kind}-{self.id}"
+        return self.text if self.place == "agent" else f"bee-{self.kind}-{self.id}"
 
     @property
     def session(self) -> str:
         """The worker's session."""
-        return self.words if self.place == "session" else f"session-of-{self.id}"
+        return self.text if self.place == "session" else f"session-of-{self.id}"
 
     @property
     def evidence(self) -> str:
         """The worker's evidence: the text and, after it, secrets, which may be cut off."""
-        return self.with_secrets(self.words if self.place in ("text", "error") else "the same error")
+        return self.with_secrets(self.text if self.place in ("text", "error") else "the same error")
 
-    def with_secrets(self, words: str) -> str:
-        """Return ``words`` followed by secrets that must not be repeated."""
+    def with_secrets(self, text: str) -> str:
+        """Return ``text`` followed by secrets that must not be repeated."""
         encoded = base64.b64encode(f"key {ENCODED_KEY}".encode()).decode()
-        return f"{words} api_key={KEY} {TOKEN} from {MAIL} password='{PASSWORD}' {encoded}"
+        return f"{text} api_key={KEY} {TOKEN} from {MAIL} password='{PASSWORD}' {encoded}"
 
 
 def load_attempts(kind: str | None = None) -> list[Attempt]:
@@ -97,7 +97,7 @@ def load_attempts(kind: str | None = None) -> list[Attempt]:
         Attempt(
             id=row["id"],
             kind=row["kind"],
-            words=_ENCODINGS[row.get("written", "")](row["text"].replace("SECRET", KEY)),
+            text=_ENCODINGS[row.get("written", "")](row["text"].replace("SECRET", KEY)),
             place=row.get("place", "text"),
         )
         for row in rows

@@ -138,7 +138,7 @@ def parse_notification(body: bytes) -> ReceiverNotification:
     """
     webhook = _parse(NotificationBody, body)
     return ReceiverNotification(
-        receiver=display_name(webhook.receiver, otherwise="somebody"),
+        receiver=display_name(webhook.receiver, fallback="somebody"),
         dedup_key=dedup_key(webhook.group_key),
         alerts=tuple(
             NotifiedAlert(

@@ -9,15 +9,15 @@ from queenright.instrumentation.redaction import redact
 _LENGTH_LIMIT: Final = 100
 
 
-def display_name(*names: str, otherwise: str) -> str:
+def display_name(*names: str, fallback: str) -> str:
     """
     Return the first non-blank name, without control characters and line breaks, with secrets masked.
 
     Args:
-        otherwise: The fallback if all are blank.
+        fallback: The name if all are blank.
     """
     for name in names:
         text = " ".join("".join(c if c.isprintable() else " " for c in name).split())
         if text:
             return redact(text, _LENGTH_LIMIT)
-    return otherwise
+    return fallback

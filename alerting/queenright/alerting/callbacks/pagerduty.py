@@ -98,7 +98,7 @@ def read_event(body: bytes) -> IncidentEvent:
         event_type=event.event_type,
         change=IncidentChange(event.event_type) if event.event_type in changes else None,
         at=event.occurred_at.timestamp(),
-        by=display_name(agent.summary or "", agent.id or "", otherwise="PagerDuty"),
+        by=display_name(agent.summary or "", agent.id or "", fallback="PagerDuty"),
         by_person=agent.type == "user_reference",
         dedup_key=data.incident_key or "",
     )

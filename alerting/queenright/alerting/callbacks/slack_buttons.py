@@ -93,7 +93,7 @@ def read_click(body: bytes) -> Click:
     ids = dict.fromkeys(part.strip()[:100] for part in action.value.split(","))
     return Click(
         action=action.name or action.action_id,
-        by=display_name(read.user.username or read.user.name, read.user.id, otherwise="somebody in Slack"),
+        by=display_name(read.user.username or read.user.name, read.user.id, fallback="somebody in Slack"),
         tickets=tuple(id_ for id_ in ids if id_)[:MAX_TICKETS],
         reply_url=read.response_url if _needs_posted_reply(read) else "",
     )

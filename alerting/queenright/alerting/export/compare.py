@@ -78,24 +78,24 @@ def compare(wanted_rules: Iterable[LoadedRule], existing: Iterable[LoadedRule]) 
             remaining[rule.is_alert, rule.name].append(rule)
     # Match by labels first, because the bands of one alert differ only in them.
     matches = [_pop_best_match(remaining[rule.is_alert, rule.name], rule) for rule in rules]
-    alone = Counter(
+    unmatched_counts = Counter(
         (rule.is_alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
     )
     differences: list[Difference] = []
     for rule, match in zip(rules, matches, strict=True):
-        rest = remaining[rule.is_alert, rule.name]
-        if match is None and len(rest) == 1 == alone[rule.is_alert, rule.name]:
-            match = rest.pop()
+        candidates = remaining[rule.is_alert, rule.name]
+        if match is None and len(candidates) == 1 == unmatched_counts[rule.is_alert, rule.name]:
+            match = candidates.pop()
         if match is None:
             differences.append(Difference("added", rule))
         elif changes := tuple(_changes(match, rule)):
             differences.append(Difference("changed", rule, changes))
     by_key = {_key(rule): rule for rule in rules}
-    superfluous = (rule for rest in remaining.values() for rule in rest)
-    return [*differences, *(_superfluous(rule, by_key.get(_key(rule))) for rule in superfluous)]
+    superfluous_rules = (rule for candidates in remaining.values() for rule in candidates)
+    return [*differences, *(_to_difference(rule, by_key.get(_key(rule))) for rule in superfluous_rules)]
 
 
-def _superfluous(existing: LoadedRule, wanted_rule: LoadedRule | None) -> Difference:
+def _to_difference(existing: LoadedRule, wanted_rule: LoadedRule | None) -> Difference:
     if wanted_rule is None:
         return Difference("removed", existing)
     return Difference("duplicate", existing, tuple(_changes(existing, wanted_rule)))

@@ -150,9 +150,9 @@ def _relabel_job(job: str) -> dict[str, Any]:
     return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
 
 
-def _job(matchers: str, otherwise: str) -> str:
+def _job(matchers: str, default: str) -> str:
     match = _JOB.search(matchers)
-    return match[1] if match else otherwise
+    return match[1] if match else default
 
 
 def _dashboard(stem: str, text: str, place: Placement) -> dict[str, Any]:

@@ -20,11 +20,11 @@ _DEGRADED_MINIMUM: Final = 5
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the alerts about the fleet, its objectives, and interventions."""
     fleet = (_degraded_alert(selectors),)
-    acting = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
+    intervention_alerts = (_breaker(settings, selectors), _given_up(selectors), _from_start(selectors))
     return (
         Group(name="queenright-fleet", file=FILE, links=links, rules=fleet),
         Group(name="queenright-slo", file=FILE, links=links, rules=burn.alerts(settings, selectors)),
-        Group(name="queenright-acting", file=FILE, links=links, rules=acting),
+        Group(name="queenright-acting", file=FILE, links=links, rules=intervention_alerts),
     )
 
 
@@ -32,13 +32,13 @@ def _degraded_alert(selectors: Selectors) -> Alert:
     share, minimum = DEGRADED_SHARE, _DEGRADED_MINIMUM
     unpaged_agents = select(selectors, names.UNPAGED_AGENTS)
     unpaged = select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS)
-    again = f"(sum(sum by (job, agent) ({unpaged}) - min by (job, agent) ({unpaged})) or vector(0))"
+    duplicates = f"(sum(sum by (job, agent) ({unpaged}) - min by (job, agent) ({unpaged})) or vector(0))"
     return Alert(
         name="QueenrightFleetDegraded",
         why="Agents that a ticket has paged about are not counted: one problem is one page. This covers "
         f"problems without a critical ticket. Fleets below {minimum} agents are excluded. An agent with "
         "sessions in several partitions counts once.",
-        expr=f"(sum({unpaged_agents}) - {again}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
+        expr=f"(sum({unpaged_agents}) - {duplicates}) / {AGENTS} >= {share:g}\nand\n{AGENTS} >= {minimum}",
         for_="5m",
         keep_firing_for="5m",
         severity="critical",
@@ -99,11 +99,11 @@ def _given_up(selectors: Selectors) -> Alert:
 
 
 def _from_start(selectors: Selectors) -> Alert:
-    again = select(selectors, names.RECOVERIES, 'outcome="from_start"')
+    restarts = select(selectors, names.RECOVERIES, 'outcome="from_start"')
     return Alert(
         name="QueenrightTaskRestartedFromStart",
         why="The task continues, so there is no ticket; this alert informs people.",
-        expr=f"sum(increase({again}[1h])) > 0",
+        expr=f"sum(increase({restarts}[1h])) > 0",
         for_="15s",
         severity="warning",
         summary="A task restarted from the beginning: it had no valid checkpoint.",

@@ -47,7 +47,7 @@ class RecordingModel:
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
         """See ``LLMProvider``."""
-        began, reply, failure = time.perf_counter(), ModelReply(), ""
+        started_at, reply, failure = time.perf_counter(), ModelReply(), ""
         self.in_flight += 1
         try:
             reply = await self._model.complete(messages, tools, on_text)
@@ -60,7 +60,7 @@ class RecordingModel:
                 RecordedCall(
                     question=next((m.content for m in reversed(messages) if m.role == "user"), ""),
                     calls=tuple((call.name, call.arguments) for call in reply.tool_calls),
-                    seconds=time.perf_counter() - began,
+                    seconds=time.perf_counter() - started_at,
                     tokens=reply.input_tokens + reply.output_tokens,
                     cost=reply.cost,
                     failure=failure,

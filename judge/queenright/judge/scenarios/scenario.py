@@ -22,7 +22,7 @@ from pydantic import (
 from queenright.health.findings import FindingKind
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.validation_messages import describe_faults
-from queenright.judge.scenarios.script import Action, action
+from queenright.judge.scenarios.script import Action, parse_action
 
 Level = Literal["none", "low", "medium", "high", "critical"]
 """The severity of a ticket; ``none``: no ticket."""
@@ -94,18 +94,18 @@ class Scenario(BaseModel):
     @model_validator(mode="after")
     def _check_script(self) -> Scenario:
         for line in (*self.script, *self.meanwhile):
-            action(line)
+            parse_action(line)
         return self
 
     @cached_property
     def actions(self) -> Sequence[Action]:
         """The actions of the script."""
-        return [action(line) for line in self.script]
+        return [parse_action(line) for line in self.script]
 
     @cached_property
     def actions_meanwhile(self) -> Sequence[Action]:
         """The actions between ticket and triage."""
-        return [action(line) for line in self.meanwhile]
+        return [parse_action(line) for line in self.meanwhile]
 
 
 _SCENARIOS: Final = TypeAdapter(tuple[Scenario, ...])

@@ -91,15 +91,15 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
         judge=judge,
         queen=queen,
         scenarios=len(outcomes),
-        decisions=tuple(_rows(outcomes, _DECISIONS)),
-        model_decisions=tuple(_rows(outcomes, _MODEL_DECISIONS)),
-        kinds=tuple(_kinds(outcomes)),
+        decisions=tuple(_score_rows(outcomes, _DECISIONS)),
+        model_decisions=tuple(_score_rows(outcomes, _MODEL_DECISIONS)),
+        kinds=tuple(_score_kinds(outcomes)),
         effort=(
-            _effort("judge", [o.judge_answers for o in outcomes]),
-            _effort("queen", [o.queen_answers for o in outcomes]),
+            _measure_effort("judge", [o.judge_answers for o in outcomes]),
+            _measure_effort("queen", [o.queen_answers for o in outcomes]),
         ),
         calls_per_ticket=calls / tickets if tickets else None,
-        misses=tuple(miss for outcome in outcomes if (miss := _miss(outcome)) is not None),
+        misses=tuple(miss for outcome in outcomes if (miss := _find_miss(outcome)) is not None),
         faults=tuple(f"{o.scenario.id}: {fault}" for o in outcomes for fault in o.faults),
     )
 
@@ -166,7 +166,7 @@ _MODEL_DECISIONS: Final[tuple[Decision, ...]] = (
 )
 
 
-def _rows(outcomes: Sequence[Outcome], decisions: Iterable[Decision]) -> Iterable[Row]:
+def _score_rows(outcomes: Sequence[Outcome], decisions: Iterable[Decision]) -> Iterable[Row]:
     clear_outcomes = [outcome for outcome in outcomes if not outcome.scenario.label.people_differ]
     for name, pair, order in decisions:
         yield Row(
@@ -180,21 +180,21 @@ def _agrees(pair: Pair | None) -> bool:
     return pair is None or pair[0] == pair[1]
 
 
-def _kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
+def _score_kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
     for kind in sorted({outcome.scenario.kind for outcome in outcomes}):
-        of = [outcome for outcome in outcomes if outcome.scenario.kind == kind]
+        kind_outcomes = [outcome for outcome in outcomes if outcome.scenario.kind == kind]
         yield KindRow(
             kind=kind,
-            scenarios=len(of),
-            ticket=sum(_agrees(_ticket(o)) for o in of),
-            severity=sum(_agrees(_severity(o)) for o in of),
-            expected_triages=sum(o.level != "none" for o in of),
-            triage=sum(o.level != "none" and _agrees(_triage(o)) for o in of),
-            calls=sum(len(o.judge_answers) + len(o.queen_answers) for o in of),
+            scenarios=len(kind_outcomes),
+            ticket=sum(_agrees(_ticket(o)) for o in kind_outcomes),
+            severity=sum(_agrees(_severity(o)) for o in kind_outcomes),
+            expected_triages=sum(o.level != "none" for o in kind_outcomes),
+            triage=sum(o.level != "none" and _agrees(_triage(o)) for o in kind_outcomes),
+            calls=sum(len(o.judge_answers) + len(o.queen_answers) for o in kind_outcomes),
         )
 
 
-def _miss(outcome: Outcome) -> Miss | None:
+def _find_miss(outcome: Outcome) -> Miss | None:
     label, mismatches = outcome.scenario.label, list[str]()
     if not _agrees(_severity(outcome)):
         mismatches.append(f"ticket {outcome.level}, not {' or '.join(label.ticket)}")
@@ -214,7 +214,7 @@ def _miss(outcome: Outcome) -> Miss | None:
     )
 
 
-def _effort(role: str, calls: Iterable[Sequence[RecordedCall]]) -> Effort:
+def _measure_effort(role: str, calls: Iterable[Sequence[RecordedCall]]) -> Effort:
     decisions = [part for answers in calls for part in questions(answers)]
     seconds = sorted(sum(answer.seconds for answer in part) for part in decisions)
     answers = [answer for part in decisions for answer in part]
@@ -244,7 +244,7 @@ _JSON_KEYS: Final = {
 """JSON keys of the command's output that differ from the names of the fields."""
 
 
-def as_dict(result: Score) -> dict[str, Any]:
+def to_dict(result: Score) -> dict[str, Any]:
     """Return a score as JSON values."""
     values = asdict(result, dict_factory=lambda fields: {_JSON_KEYS.get(name, name): v for name, v in fields})
     return values | {"lowest_kappa": result.lowest}

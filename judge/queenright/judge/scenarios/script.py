@@ -78,24 +78,24 @@ Happening = Emits | Passes | HostSleeps
 Action = Callable[[Actor], Iterator[Happening]]
 """Yields what happens, and updates the actor."""
 
-Who = InstanceOf[Actor]
+ScriptActor = InstanceOf[Actor]
 F = TypeVar("F", bound=Callable[..., Iterator[Happening]])
 
 _ACTIONS: Final[dict[str, tuple[Callable[..., Iterator[Happening]], str]]] = {}
 
 
-def _word(word: str, bare: str = "value") -> Callable[[F], F]:
+def _register(word: str, bare: str = "value") -> Callable[[F], F]:
     """Register an action; ``bare`` is the parameter that a bare value sets."""
 
-    def register(play: F) -> F:
-        validate = validate_call(play)
+    def register(run: F) -> F:
+        validate = validate_call(run)
         _ACTIONS[word] = validate, bare
         return validate
 
     return register
 
 
-def action(line: Mapping[str, Any]) -> Action:
+def parse_action(line: Mapping[str, Any]) -> Action:
     """
     Parse a line of a script.
 
@@ -107,37 +107,37 @@ def action(line: Mapping[str, Any]) -> Action:
     [(word, details)] = line.items()
     if word not in _ACTIONS:
         raise ValueError(f"unknown action {word!r}; known: {', '.join(sorted(_ACTIONS))}")
-    play, bare = _ACTIONS[word]
+    run, bare = _ACTIONS[word]
     if not isinstance(details, Mapping):
         details = {} if details is None else {bare: details}
-    play(Actor(""), **details)  # This only checks the parameters; no action runs before the iteration.
-    return partial(play, **details)
+    run(Actor(""), **details)  # This only checks the parameters; no action runs before the iteration.
+    return partial(run, **details)
 
 
-@_word("start")
+@_register("start")
 def start(
-    who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
+    actor: ScriptActor, *, beats: Time | None = None, node: str = "work", start_records: bool = True
 ) -> Iterator[Happening]:
     """Start the session; ``start_records`` also emits events at the start of calls and steps."""
-    who.beats, who.node_id, who.waits = beats, node, ""
+    actor.beats, actor.node_id, actor.waits = beats, node, ""
     data: dict[str, Any] = {"start_records": start_records}
     if beats:
         data["heartbeat_interval"] = beats
     yield Emits(EventType.EXECUTION_STARTED, data)
 
 
-@_word("restart")
+@_register("restart")
 def _restart(
-    who: Who, *, beats: Time | None = None, node: str = "work", start_records: bool = True
+    actor: ScriptActor, *, beats: Time | None = None, node: str = "work", start_records: bool = True
 ) -> Iterator[Happening]:
     """Continue the session in another process."""
-    who.life += 1
-    yield from start(who, beats=beats, node=node, start_records=start_records)
+    actor.life += 1
+    yield from start(actor, beats=beats, node=node, start_records=start_records)
 
 
-@_word("session", "id")
+@_register("session", "id")
 def _new_session(
-    who: Who,
+    actor: ScriptActor,
     *,
     id: str,  # noqa: A002  # the key in the file
     beats: Time | None = None,
@@ -145,13 +145,13 @@ def _new_session(
     start_records: bool = True,
 ) -> Iterator[Happening]:
     """Start another session of the worker."""
-    who.session_id, who.life = id, 1
-    yield from start(who, beats=beats, node=node, start_records=start_records)
+    actor.session_id, actor.life = id, 1
+    yield from start(actor, beats=beats, node=node, start_records=start_records)
 
 
-@_word("turn")
+@_register("turn")
 def turn(
-    who: Who,
+    actor: ScriptActor,
     *,
     times: Times = 1,
     every: Time = 30.0,
@@ -175,24 +175,24 @@ def turn(
         fails: The class of the step's error.
     """
     for _ in range(times):
-        who.turn += 1
-        who.node_id = node or who.node_id
+        actor.turn += 1
+        actor.node_id = node or actor.node_id
         yield Emits(EventType.STEP_STARTED)
         yield Emits(EventType.LLM_CALL_STARTED)
         yield Passes(every / 2)
         yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": 50})
-        calls = [f"{who.turn}-{number}" for number in range(parallel)] if tool else []
+        calls = [f"{actor.turn}-{number}" for number in range(parallel)] if tool else []
         for call in calls:
             yield Emits(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": call})
         yield Passes(every / 2)
-        end = _tool_ended(tool, args, result, error, who.turn)
+        end = _tool_ended(tool, args, result, error, actor.turn)
         for call in calls:
             yield Emits(EventType.TOOL_CALL_COMPLETED, end | {"call_id": call})
         data: dict[str, Any] = {"verdict": verdict} if verdict and not fails else {}
         if fails:
-            data |= {"error_type": fails, "error": _fill(says, who.turn) or fails}
+            data |= {"error_type": fails, "error": _fill(says, actor.turn) or fails}
         elif says:
-            data["text"] = _fill(says, who.turn)
+            data["text"] = _fill(says, actor.turn)
         yield Emits(EventType.STEP_COMPLETED, data)
 
 
@@ -216,16 +216,16 @@ def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int)
     return data
 
 
-@_word("again")
-def _repeat(who: Who, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
+@_register("again")
+def _repeat(actor: ScriptActor, *, times: Times, lines: tuple[dict[str, Any], ...]) -> Iterator[Happening]:
     """Repeat lines."""
-    actions = [action(line) for line in lines]
-    return (happening for _ in range(times) for play in actions for happening in play(who))
+    actions = [parse_action(line) for line in lines]
+    return (happening for _ in range(times) for run in actions for happening in run(actor))
 
 
-@_word("llm")
+@_register("llm")
 def _think(
-    who: Who,
+    actor: ScriptActor,
     *,
     times: Times = 1,
     lasts: Time = 10.0,
@@ -250,9 +250,9 @@ def _think(
             yield Emits(EventType.LLM_CALL_COMPLETED, {"input_tokens": tokens, "output_tokens": 50})
 
 
-@_word("tool")
+@_register("tool")
 def _use_tool(
-    who: Who,
+    actor: ScriptActor,
     *,
     name: str,
     lasts: Time,
@@ -263,30 +263,30 @@ def _use_tool(
     error: str = "",
 ) -> Iterator[Happening]:
     """Call a tool outside a turn: the call may take long or never return."""
-    who.turn += 1
-    call: dict[str, Any] = {"tool": name, "call_id": f"{who.turn}-t"}
+    actor.turn += 1
+    call: dict[str, Any] = {"tool": name, "call_id": f"{actor.turn}-t"}
     yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": declares} if declares else {}))
     yield Passes(lasts)
     if comes_back:
-        yield Emits(EventType.TOOL_CALL_COMPLETED, call | _tool_ended(name, args, result, error, who.turn))
+        yield Emits(EventType.TOOL_CALL_COMPLETED, call | _tool_ended(name, args, result, error, actor.turn))
 
 
-@_word("pass", "time")
-def _pass(who: Who, *, time: Time) -> Iterator[Happening]:
+@_register("pass", "time")
+def _pass(actor: ScriptActor, *, time: Time) -> Iterator[Happening]:
     """Let time pass with heartbeats only."""
     yield Passes(time)
 
 
-@_word("host_sleeps", "time")
-def _sleep(who: Who, *, time: Time) -> Iterator[Happening]:
+@_register("host_sleeps", "time")
+def _sleep(actor: ScriptActor, *, time: Time) -> Iterator[Happening]:
     """Suspend the host."""
     yield HostSleeps(time)
 
 
-@_word("dies")
-def _die(who: Who) -> Iterator[Happening]:
+@_register("dies")
+def _die(actor: ScriptActor) -> Iterator[Happening]:
     """Kill the process without a final event."""
-    who.beats = None
+    actor.beats = None
     yield from ()
 
 
@@ -297,36 +297,38 @@ _WAITS: Final = {
 """The events that begin and end each wait."""
 
 
-@_word("wait", "reason")
-def _wait(who: Who, *, reason: Literal["user_input", "paused", "children", "backoff"]) -> Iterator[Happening]:
+@_register("wait", "reason")
+def _wait(
+    actor: ScriptActor, *, reason: Literal["user_input", "paused", "children", "backoff"]
+) -> Iterator[Happening]:
     """Let the worker wait."""
-    who.waits = reason
+    actor.waits = reason
     yield _WAITS[reason][0] if reason in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": reason})
 
 
-@_word("go_on")
-def _end_wait(who: Who) -> Iterator[Happening]:
+@_register("go_on")
+def _end_wait(actor: ScriptActor) -> Iterator[Happening]:
     """End the wait."""
-    pause, who.waits = who.waits, ""
+    pause, actor.waits = actor.waits, ""
     yield _WAITS[pause][1] if pause in _WAITS else Emits(EventType.WORKER_WAITING, {"reason": None})
 
 
-@_word("checkpoint")
-def _checkpoint(who: Who) -> Iterator[Happening]:
+@_register("checkpoint")
+def _checkpoint(actor: ScriptActor) -> Iterator[Happening]:
     """Save a checkpoint."""
     yield Emits(EventType.CHECKPOINT_SAVED)
 
 
-@_word("end", "how")
+@_register("end", "how")
 def _end(
-    who: Who,
+    actor: ScriptActor,
     *,
     how: Literal["completed", "failed", "cancelled"] = "completed",
     error: str = "RuntimeError",
     says: str = "",
 ) -> Iterator[Happening]:
     """End the session."""
-    who.beats = None
+    actor.beats = None
     if how == "completed":
         yield Emits(EventType.EXECUTION_COMPLETED)
     else:
@@ -334,14 +336,14 @@ def _end(
         yield Emits(EventType.EXECUTION_FAILED, {"error_type": error, "error": says or error})
 
 
-@_word("breaker", "to")
-def _breaker(who: Who, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
+@_register("breaker", "to")
+def _breaker(actor: ScriptActor, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
     """Change the state of a circuit breaker."""
-    data = {"name": f"tool_execution:{who.agent_id}:search", "kind": "tool_execution", "from": "closed"}
+    data = {"name": f"tool_execution:{actor.agent_id}:search", "kind": "tool_execution", "from": "closed"}
     yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data | {"to": to})
 
 
-@_word("recovery_failed", "reason")
-def _give_up_recovery(who: Who, *, reason: str) -> Iterator[Happening]:
+@_register("recovery_failed", "reason")
+def _give_up_recovery(actor: ScriptActor, *, reason: str) -> Iterator[Happening]:
     """Give up the recovery of the worker."""
     yield Emits(EventType.RECOVERY_FAILED, {"exhausted": True, "reason": reason})

@@ -156,14 +156,16 @@ class Stage:
 
     async def _advance(self, until: float) -> bool:
         """Advance to the next event before ``until``; return whether there was one."""
-        acting = self._timers[0][0] if self._timers else math.inf
-        looking = min(self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf)
-        moment = min(acting, looking, self.time.next_waking())
+        next_action_at = self._timers[0][0] if self._timers else math.inf
+        next_deadline = min(
+            self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf
+        )
+        moment = min(next_action_at, next_deadline, self.time.next_waking())
         if moment > until or moment == math.inf:
             self.time.move_to(until)
             return False
         is_awake = self.time.move_to(moment)
-        if looking <= self.time.now:
+        if next_deadline <= self.time.now:
             self._pending += self.monitor.advance(self.time.now)
             await self._publish_pending()
             await self.tickets.settle(self.time.now)

@@ -108,14 +108,14 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
         sighting.last_progress,
         sighting.last_checkpoint,
     )
-    began = now if sighting.is_in_grace else min((at for at in times if at), default=now)
+    started_at = now if sighting.is_in_grace else min((at for at in times if at), default=now)
     if sighting.process_started is None and not sighting.is_in_grace:
         # Only its start is unknown, and all times may be recent, but its grace is over.
-        began = min(began, now - max(sighting.known_for, settings.judge.start_grace_seconds))
+        started_at = min(started_at, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
         # The process has restarted, so earlier samples belong to another incarnation.
-        began = max(began, min(sighting.process_started, now))
-    v = VitalSigns(*sighting.key, min(began, now), settings)
+        started_at = max(started_at, min(sighting.process_started, now))
+    v = VitalSigns(*sighting.key, min(started_at, now), settings)
     v.framework = sighting.framework
     return v
 

@@ -32,17 +32,17 @@ class Samples:
             answer: Series with one value each.
             known_names: Names of metrics; others are skipped. None: the answer has no names.
         """
-        good, doubtful = [], []
+        valid, invalid = [], []
         for series in answer:
             name = series.labels.get("__name__", "")
             if known_names is not None and name not in known_names:
                 self._skip(name, "is an unknown metric")
             elif not 0 <= series.value <= _MAX_VALUE:
                 self._skip(name, "has an invalid value")
-                doubtful.append(series)
+                invalid.append(series)
             else:
-                good.append(series)
-        return good, doubtful
+                valid.append(series)
+        return valid, invalid
 
     def _skip(self, name: str, fault: str) -> None:
         self.skipped_count += 1

@@ -120,8 +120,8 @@ async def find_workers(
         InvalidSelectorError: Prometheus rejects the selector.
         StackError: Prometheus cannot be queried.
     """
-    long, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
-    within = f"{max(long, 1.0):.0f}s"
+    unknown_seconds, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
+    within = f"{max(unknown_seconds, 1.0):.0f}s"
     states, activity = _select(_STATES, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
     alive = _select([names.WORKER_LAST_ACTIVITY, names.WORKER_LAST_HEARTBEAT], selector)
     queries = {
@@ -144,7 +144,7 @@ async def find_workers(
     targets = Targets(answers["up"])
     sightings: dict[Target, Sighting] = {}
     for down, name in ((False, "here"), (True, "gone")):
-        fresh: dict[Target, Sighting] = {}
+        new_sightings: dict[Target, Sighting] = {}
         for series in answers[name]:
             if (key := _target(series)) is None or key in sightings:
                 continue
@@ -153,11 +153,13 @@ async def find_workers(
             sighting = Sighting(
                 *key, labels=target_labels(series.labels), is_down=down, is_doubtful=key in doubtful
             )
-            _apply_state(fresh.setdefault(key, sighting), series)
-        sightings |= fresh
+            _apply_state(new_sightings.setdefault(key, sighting), series)
+        sightings |= new_sightings
     _add_totals(sightings, answers["totals"])
     _add_recent(sightings, answers["calls"], answers["stalls"])
-    _add_ages(sightings, {grace: answers["before"], long: answers["long_before"]}, answers["started"])
+    _add_ages(
+        sightings, {grace: answers["before"], unknown_seconds: answers["long_before"]}, answers["started"]
+    )
     for sighting in sightings.values():
         sighting.is_in_grace = sighting.known_for < grace and not sighting.is_down
     return [sighting for sighting in sightings.values() if sighting.last_activity or sighting.last_heartbeat]

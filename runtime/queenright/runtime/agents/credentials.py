@@ -68,8 +68,8 @@ def find_missing_credentials(
         environment: The environment, usually ``os.environ``.
     """
     alternatives = [(name,) for name in names] + [get_model_variables(model) for model in models]
-    absent = [" or ".join(each) for each in alternatives if each and not any(map(environment.get, each))]
-    return list(dict.fromkeys(absent))
+    missing = [" or ".join(each) for each in alternatives if each and not any(map(environment.get, each))]
+    return list(dict.fromkeys(missing))
 
 
 def hide_variables(names: Iterable[str], models: Iterable[str], environment: Mapping[str, str]) -> None:
@@ -96,7 +96,7 @@ def substitute_variables(text: str, environment: Mapping[str, str], *, required_
     Raises:
         MissingCredentialError: Variables are not set; lists all of them.
     """
-    absent = [name for name in dict.fromkeys(find_references(text)) if name not in environment]
-    if absent:
-        raise MissingCredentialError(absent, required_by)
+    missing = [name for name in dict.fromkeys(find_references(text)) if name not in environment]
+    if missing:
+        raise MissingCredentialError(missing, required_by)
     return _REFERENCE.sub(lambda match: environment[match[1]], text)

@@ -396,14 +396,14 @@ class EventLoopNode:
             judgement = await self._get_judgement(step)
         else:
             judgement = Judgement(action.verdict, action.feedback)
-        late, ids = await self._read_late_user_input(judgement)
-        if late:
+        late_inputs, ids = await self._read_late_user_input(judgement)
+        if late_inputs:
             judgement = Judgement(Verdict.CONTINUE, "")
         verdict, feedback = judgement.verdict, judgement.feedback
         step.verdict(verdict, feedback, cursor.text)
-        if late:
+        if late_inputs:
             cursor.record_verdict(verdict, "", self._clock())
-            await visit.append(*late)
+            await visit.append(*late_inputs)
             await visit.save()
             await self._inbox.remove(ids)
             return

@@ -306,10 +306,10 @@ class Conversation:
         except UnusableFileError as error:
             self._skip(self._clear_file, error.reason)
             return 0
-        through = _number(row.get("through")) if isinstance(row, Mapping) else 0
-        if not through:
+        last_cleared = _number(row.get("through")) if isinstance(row, Mapping) else 0
+        if not last_cleared:
             self._skip(self._clear_file, "it contains no entry number")
-        return through
+        return last_cleared
 
     def _numbers(self) -> list[int]:
         """Return the numbers in the file names of entries."""

@@ -131,8 +131,8 @@ class Tool:
         if error is None:
             return ToolResult(answer or "")
         message = redact(error_text(error), _MAX_ERROR_CHARACTERS)
-        what = self.name if isinstance(error, ToolError) else f"{self.name} failed: {type(error).__name__}"
-        return ToolResult(f"error: {what}: {message}", failed=True, error=error)
+        source = self.name if isinstance(error, ToolError) else f"{self.name} failed: {type(error).__name__}"
+        return ToolResult(f"error: {source}: {message}", failed=True, error=error)
 
     async def _answer(
         self,

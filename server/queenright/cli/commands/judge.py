@@ -85,7 +85,7 @@ def score(
     from queenright.judge.scenarios import InvalidScenarioError, load_scenarios, play_all
     from queenright.judge.scenarios import score as score_outcomes
     from queenright.judge.scenarios.report import report
-    from queenright.judge.scenarios.score import as_dict
+    from queenright.judge.scenarios.score import to_dict
     from queenright.judge.settings import JudgeSettings
     from queenright.server.settings import load_settings
 
@@ -114,7 +114,7 @@ def score(
         )
     result = score_outcomes(outcomes, judge=judge_name, queen=queen_name)
     if as_json:
-        typer.echo(json.dumps(as_dict(result), indent=2, ensure_ascii=False))
+        typer.echo(json.dumps(to_dict(result), indent=2, ensure_ascii=False))
     else:
         typer.echo(report(result))
     raise typer.Exit(_exit_code(result, at_least))
