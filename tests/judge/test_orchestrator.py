@@ -25,13 +25,13 @@ class Decisions:
     """Records decisions like the interventions do: the first one counts and is published."""
 
     fleet: JudgedFleet
-    taken: list[dict[str, Any]] = field(default_factory=list)
+    records: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
 
     async def __call__(self, escalation_id: str, decision: str, **more: Any) -> None:
         if self.error:
             raise QueenrightError(self.error)
-        self.taken.append({"escalation_id": escalation_id, "decision": decision, **more})
+        self.records.append({"escalation_id": escalation_id, "decision": decision, **more})
         await self.publish_decision(escalation_id, decision)
 
     async def publish_decision(self, escalation_id: str, decision: str, by: str = "queen") -> None:
@@ -42,14 +42,14 @@ class Decisions:
 
     @property
     def decisions(self) -> list[str]:
-        return [taken["decision"] for taken in self.taken]
+        return [record["decision"] for record in self.records]
 
 
 @pytest.fixture
-def decided(fleet: JudgedFleet) -> Decisions:
+def decision_log(fleet: JudgedFleet) -> Decisions:
     """Return the recorded decisions; the fleet's queen is the orchestrator."""
-    fleet.decide = decided = Decisions(fleet)
-    return decided
+    fleet.decide = decision_log = Decisions(fleet)
+    return decision_log
 
 
 async def escalate(fleet: JudgedFleet, escalation_id: str = "e-1", agent: str = AGENT, **data: Any) -> None:
@@ -129,17 +129,17 @@ def count_model_calls(model: TalkingModel) -> int:
     return len([m for m in model.conversations if m[-1].role == "user" and "<escalation>" in m[-1].content])
 
 
-async def test_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decision_log: Decisions) -> None:
     """It decides once, with a readable reason, in a span of the escalation's trace."""
     await fleet.start()
     await stall(fleet)
     await escalate(fleet)
     await fleet.pass_time(DEADLINE + 60)
 
-    [taken] = decided.taken
-    assert (taken["escalation_id"], taken["decision"], taken["by"]) == ("e-1", "terminate", "queen")
-    assert taken["more_time_seconds"] is None
-    assert AGENT in taken["reason"]
+    [record] = decision_log.records
+    assert (record["escalation_id"], record["decision"], record["by"]) == ("e-1", "terminate", "queen")
+    assert record["more_time_seconds"] is None
+    assert AGENT in record["reason"]
     [span] = [
         s
         for s in fleet.exporter.get_finished_spans()
@@ -151,7 +151,9 @@ async def test_rules_stop_a_worker_that_hangs(fleet: JudgedFleet, decided: Decis
     assert f"{span.context.trace_id:032x}" == TRACE
 
 
-async def test_orchestrator_receives_the_whole_escalation(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_orchestrator_receives_the_whole_escalation(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
     """002 §11: an escalation contains its reason, the actions so far and the worker."""
     fleet.queen_model = model = model_that_decides("hand_off")
     await fleet.start()
@@ -172,11 +174,11 @@ async def test_orchestrator_receives_the_whole_escalation(fleet: JudgedFleet, de
     assert escalation["context"]["nudges"] == 3
     [question] = [m for m in model.conversations[0] if m.role == "user"]
     assert question.content.count("</escalation>") == 1
-    assert decided.decisions == ["hand_off"]
+    assert decision_log.decisions == ["hand_off"]
 
 
 async def test_summary_without_a_name_is_about_the_worker_in_question(
-    fleet: JudgedFleet, decided: Decisions
+    fleet: JudgedFleet, decision_log: Decisions
 ) -> None:
     """A summary without an agent name is about the worker in the model's own message."""
     gate = asyncio.Event()
@@ -216,7 +218,7 @@ async def test_summary_without_a_name_is_about_the_worker_in_question(
     ],
 )
 async def test_waiting_or_progressing_worker_gets_time_without_a_model_call(
-    fleet: JudgedFleet, decided: Decisions, event: EventType, data: dict[str, Any]
+    fleet: JudgedFleet, decision_log: Decisions, event: EventType, data: dict[str, Any]
 ) -> None:
     """B69, B66: the worker is checked again before the decision."""
     fleet.queen_model = model = model_that_decides("terminate")
@@ -226,11 +228,13 @@ async def test_waiting_or_progressing_worker_gets_time_without_a_model_call(
     await fleet.report_event(event, **data)
     await escalate(fleet)
 
-    assert decided.decisions == ["more_time"]
+    assert decision_log.decisions == ["more_time"]
     assert count_model_calls(model) == 0
 
 
-async def test_model_cannot_stop_a_worker_that_progressed(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_model_cannot_stop_a_worker_that_progressed(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
     """B69: the worker is checked again after the model's decision."""
     gate = asyncio.Event()
     terminating_model = model_that_decides("terminate", reason="it hangs")
@@ -251,13 +255,13 @@ async def test_model_cannot_stop_a_worker_that_progressed(fleet: JudgedFleet, de
     gate.set()
     await fleet.settle()
 
-    assert decided.decisions == ["more_time"]
-    assert "'it hangs'" in decided.taken[0]["reason"]
+    assert decision_log.decisions == ["more_time"]
+    assert "'it hangs'" in decision_log.records[0]["reason"]
     assert len(model.conversations) == 1
 
 
 async def test_failing_model_decides_nothing_and_the_deadline_applies(
-    fleet: JudgedFleet, decided: Decisions
+    fleet: JudgedFleet, decision_log: Decisions
 ) -> None:
     """B51: the model is called again after growing pauses, but not after the deadline."""
     fleet.queen_model = model = EscalationModel(raise_model_error)
@@ -268,12 +272,14 @@ async def test_failing_model_decides_nothing_and_the_deadline_applies(
     calls = count_model_calls(model)
     await fleet.pass_time(3600)
 
-    assert decided.taken == []
+    assert decision_log.records == []
     assert 4 <= calls <= 7
     assert count_model_calls(model) == calls
 
 
-async def test_recovered_model_decides_before_the_deadline(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_recovered_model_decides_before_the_deadline(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
     fleet.queen_model = model = EscalationModel(raise_model_error)
     await fleet.start()
     await stall(fleet)
@@ -281,24 +287,24 @@ async def test_recovered_model_decides_before_the_deadline(fleet: JudgedFleet, d
     model.answer = RulesModel().complete
     await fleet.pass_time(31)
 
-    assert decided.decisions == ["terminate"]
+    assert decision_log.decisions == ["terminate"]
 
 
 async def test_escalation_decided_by_an_operator_is_not_sent_again(
-    fleet: JudgedFleet, decided: Decisions
+    fleet: JudgedFleet, decision_log: Decisions
 ) -> None:
     fleet.queen_model = model = EscalationModel(raise_model_error)
     await fleet.start()
     await stall(fleet)
     await escalate(fleet)
-    await decided.publish_decision("e-1", "hand_off", by="operator")
+    await decision_log.publish_decision("e-1", "hand_off", by="operator")
     await fleet.pass_time(DEADLINE)
 
     assert count_model_calls(model) == 1
-    assert decided.taken == []
+    assert decision_log.records == []
 
 
-async def test_worker_that_has_ended_needs_no_decision(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_worker_that_has_ended_needs_no_decision(fleet: JudgedFleet, decision_log: Decisions) -> None:
     """B70: the escalation is closed without a decision."""
     fleet.queen_model = model = model_that_decides("terminate")
     await fleet.start()
@@ -307,11 +313,11 @@ async def test_worker_that_has_ended_needs_no_decision(fleet: JudgedFleet, decid
     await escalate(fleet)
     await fleet.pass_time(DEADLINE)
 
-    assert decided.taken == []
+    assert decision_log.records == []
     assert count_model_calls(model) == 0
 
 
-async def test_extra_time_without_progress_is_limited(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_extra_time_without_progress_is_limited(fleet: JudgedFleet, decision_log: Decisions) -> None:
     """Repeated extra time is overruled; progress resets the count."""
     fleet.queen_model = model_that_decides("more_time", more_time_minutes=5)
     await fleet.start()
@@ -319,37 +325,39 @@ async def test_extra_time_without_progress_is_limited(fleet: JudgedFleet, decide
     for number in range(4):
         await escalate(fleet, f"e-{number}")
 
-    assert decided.decisions == ["more_time"] * 3 + ["hand_off"]
-    assert [taken["more_time_seconds"] for taken in decided.taken] == [300.0, 300.0, 300.0, None]
+    assert decision_log.decisions == ["more_time"] * 3 + ["hand_off"]
+    assert [record["more_time_seconds"] for record in decision_log.records] == [300.0, 300.0, 300.0, None]
     await fleet.report_event(EventType.STEP_COMPLETED, verdict="ACCEPT", text="done")
     await stall(fleet)
     await escalate(fleet, "e-5")
-    assert decided.decisions[-1] == "more_time"
+    assert decision_log.decisions[-1] == "more_time"
 
 
-async def test_unknown_worker_does_not_get_unlimited_time(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_unknown_worker_does_not_get_unlimited_time(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
     fleet.queen_model = model_that_decides("more_time", more_time_minutes=5)
     await fleet.start()
     for number in range(4):
         await escalate(fleet, f"e-{number}", agent="nobody")
 
-    assert decided.decisions == ["more_time"] * 3 + ["hand_off"]
+    assert decision_log.decisions == ["more_time"] * 3 + ["hand_off"]
 
 
-async def test_model_can_give_at_most_an_hour_in_total(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_model_can_give_at_most_an_hour_in_total(fleet: JudgedFleet, decision_log: Decisions) -> None:
     fleet.queen_model = model_that_decides("more_time", more_time_minutes=45)
     await fleet.start()
     await stall(fleet)
     for number in range(3):
         await escalate(fleet, f"e-{number}")
 
-    assert decided.decisions == ["more_time", "more_time", "hand_off"]
-    assert [taken["more_time_seconds"] for taken in decided.taken] == [2700.0, 900.0, None]
-    assert "60 min" in decided.taken[-1]["reason"]
+    assert decision_log.decisions == ["more_time", "more_time", "hand_off"]
+    assert [record["more_time_seconds"] for record in decision_log.records] == [2700.0, 900.0, None]
+    assert "60 min" in decision_log.records[-1]["reason"]
 
 
 async def test_model_cannot_stop_a_worker_for_a_provider_failure(
-    fleet: JudgedFleet, decided: Decisions
+    fleet: JudgedFleet, decision_log: Decisions
 ) -> None:
     fleet.queen_model = model_that_decides("terminate", reason="the worker asks to be stopped")
     await fleet.start()
@@ -361,12 +369,14 @@ async def test_model_cannot_stop_a_worker_for_a_provider_failure(
     for number in range(5):
         await escalate(fleet, f"e-{number}")
 
-    assert decided.decisions == ["more_time"] * 3 + ["hand_off"] * 2
-    assert "'the worker asks to be stopped'" in decided.taken[0]["reason"]
+    assert decision_log.decisions == ["more_time"] * 3 + ["hand_off"] * 2
+    assert "'the worker asks to be stopped'" in decision_log.records[0]["reason"]
 
 
-async def test_rejected_decision_is_returned_to_the_model(fleet: JudgedFleet, decided: Decisions) -> None:
-    decided.error = "the emergency stop is on"
+async def test_rejected_decision_is_returned_to_the_model(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
+    decision_log.error = "the emergency stop is on"
     fleet.queen_model = model = model_that_decides("terminate")
     await fleet.start()
     await stall(fleet)
@@ -384,7 +394,7 @@ async def test_rejected_decision_is_returned_to_the_model(fleet: JudgedFleet, de
     ],
 )
 async def test_invalid_decision_is_returned_as_an_error(
-    fleet: JudgedFleet, decided: Decisions, arguments: dict[str, str], expected: str
+    fleet: JudgedFleet, decision_log: Decisions, arguments: dict[str, str], expected: str
 ) -> None:
     fleet.queen_model = model = model_that_decides(**{"decision": "hand_off"} | arguments)
     await fleet.start()
@@ -392,10 +402,12 @@ async def test_invalid_decision_is_returned_as_an_error(
     await escalate(fleet, options=["more_time", "hand_off"])
 
     assert expected in model.conversations[1][-1].content
-    assert decided.taken == []
+    assert decision_log.records == []
 
 
-async def test_escalation_of_an_earlier_process_is_decided(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_escalation_of_an_earlier_process_is_decided(
+    fleet: JudgedFleet, decision_log: Decisions
+) -> None:
     """B77: the process is killed between the escalation and its decision."""
     fleet.queen_model = EscalationModel(raise_model_error)
     await fleet.start()
@@ -417,10 +429,10 @@ async def test_escalation_of_an_earlier_process_is_decided(fleet: JudgedFleet, d
     fleet.judging.resume_escalations([escalation])
     await fleet.settle()
 
-    assert decided.decisions == ["terminate"]
+    assert decision_log.decisions == ["terminate"]
 
 
-async def test_every_escalation_of_a_storm_is_decided(fleet: JudgedFleet, decided: Decisions) -> None:
+async def test_every_escalation_of_a_storm_is_decided(fleet: JudgedFleet, decision_log: Decisions) -> None:
     """B71: each decision is about its own worker."""
     await fleet.start()
     agents = [f"agent-{n}" for n in range(12)]
@@ -432,9 +444,9 @@ async def test_every_escalation_of_a_storm_is_decided(fleet: JudgedFleet, decide
     for agent in agents:
         await escalate(fleet, f"e-{agent}", agent)
 
-    assert {t["escalation_id"] for t in decided.taken} == {f"e-{agent}" for agent in agents}
-    assert all(t["reason"].startswith(t["escalation_id"].removeprefix("e-")) for t in decided.taken)
-    assert json.dumps(decided.taken)
+    assert {t["escalation_id"] for t in decision_log.records} == {f"e-{agent}" for agent in agents}
+    assert all(t["reason"].startswith(t["escalation_id"].removeprefix("e-")) for t in decision_log.records)
+    assert json.dumps(decision_log.records)
 
 
 async def test_queen_has_no_escalation_receiver_without_interventions(fleet: JudgedFleet) -> None:
@@ -448,10 +460,10 @@ async def test_queen_has_no_escalation_receiver_without_interventions(fleet: Jud
     "settings", [HealthSettings.model_validate({"intervention": {"escalation": {"orchestrator": "none"}}})]
 )
 async def test_queen_decides_nothing_with_an_external_orchestrator(
-    fleet: JudgedFleet, decided: Decisions
+    fleet: JudgedFleet, decision_log: Decisions
 ) -> None:
     await fleet.start()
     await stall(fleet)
     await escalate(fleet)
 
-    assert decided.taken == []
+    assert decision_log.records == []

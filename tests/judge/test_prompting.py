@@ -123,5 +123,5 @@ async def test_invalid_prompt_is_rejected_at_startup(fleet: JudgedFleet, tmp_pat
         await fleet.start()
 
 
-def test_nothing_changes_from_one_question_to_the_next() -> None:
+def test_prompts_are_the_same_for_every_question() -> None:
     assert escalation_prompt() == escalation_prompt()

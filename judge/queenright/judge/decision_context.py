@@ -105,7 +105,7 @@ def decision_node(
     A reply without a decision ends the visit; the caller decides whether to try again.
 
     Args:
-        output_key: The output that holds the model's words when it calls no deciding tool.
+        output_key: The output with the model's text if it calls no deciding tool.
         decides: Names of the tools that end the visit.
         reads: Names of the tools that only read.
     """

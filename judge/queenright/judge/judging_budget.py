@@ -185,7 +185,7 @@ class ModelBudget:
             force: Reserve it even if it exceeds a limit.
 
         Raises:
-            StoreError: What the other services of the fleet have spent is not known.
+            StoreError: The spending of the fleet's other services is unknown.
         """
         reservation = Reservation(role, estimate, self._clock())
         cost = estimate.call

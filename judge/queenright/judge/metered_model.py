@@ -42,7 +42,8 @@ class MeteredModel:
     A model whose calls are counted: time, tokens, dollars.
 
     With a ``stand_in``, the stand-in replies while the budget is spent or the model backs off after too many
-    failures (``ModelBackoff``). An earlier failure is raised: it is no verdict, and the next check retries.
+    failures (``ModelBackoff``). Earlier failures are raised, because they are not a verdict; the next check
+    retries.
     A reply whose tool calls are all rejected, and a visit that ends without a decision, are failures too.
 
     The estimated cost of a call is reserved before it is made. A call without a reply (failed, cancelled,

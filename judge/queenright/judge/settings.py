@@ -1,4 +1,4 @@
-"""The ``judging`` block of the settings: models, budget, and where models may look."""
+"""The ``judging`` block of the settings: models, budget, and the sources that models may query."""
 
 from __future__ import annotations
 
