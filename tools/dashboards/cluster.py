@@ -10,7 +10,7 @@ from tools.dashboards.promql import highest_by
 from tools.dashboards.states import GREEN
 
 TITLE = "Cluster"
-QUESTION = "Which processes watch the workers, and does NATS take telemetry? No data without a cluster."
+QUESTION = "Which processes watch the workers, and does NATS accept telemetry? No data without a cluster."
 
 
 def rows(at: Thresholds) -> list[Row]:
@@ -21,14 +21,14 @@ def rows(at: Thresholds) -> list[Row]:
             [
                 panels.numbers(
                     "Running processes",
-                    "Processes of the cluster that run.",
+                    "Running processes of the cluster.",
                     "none",
                     Query(highest_by("job", names.CLUSTER_MEMBERS), "{{job}}"),
                     size=(6, 8),
                 ),
                 panels.state_history(
                     "Owners",
-                    "Which process watches the workers, of each partition. Without a bar, no process does.",
+                    "The process that owns each partition. Without a bar, no process watches its workers.",
                     Query(
                         f"{highest_by('instance, partition', names.CLUSTER_OWNER)} == 1",
                         "{{instance}} {{partition}}",

@@ -171,7 +171,7 @@ def _work_panels() -> list[AnyPanel]:
         ),
         panels.time_series(
             "Output token share",
-            "Share of output tokens in the agents' tokens. Falling: prompts grow.",
+            "Share of output tokens in the agents' tokens. If it falls, prompts grow.",
             "percentunit",
             Query(share_of("model", names.WORKER_TOKENS, 'direction="output"'), "{{model}}"),
             maximum=1,

@@ -124,7 +124,7 @@ def _recovery_panels() -> list[AnyPanel]:
         ).links([panel_link("Recoveries", "recoveries")]),
         panels.time_series(
             "Active recoveries over time",
-            "Recoveries that have not ended. A constant value: one waits for a person or its backoff.",
+            "Recoveries that have not ended. If it stays constant, one waits for a person or its backoff.",
             "none",
             Query(total_by("", names.RECOVERIES_ACTIVE), "active"),
             is_stacked=True,
@@ -156,7 +156,7 @@ def _event_panels() -> list[AnyPanel]:
         ).links([panel_link("Event feed", "")]),
         panels.counts(
             "Notifications",
-            "Notifications sent to Alertmanager, by outcome. Continuing retries: nobody is notified.",
+            "Notifications sent to Alertmanager, by outcome. While retries continue, nobody is notified.",
             Query(counts_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
             size=(6, 8),
             colours=DELIVERIES,

@@ -113,7 +113,7 @@ def _check_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Open tickets over time",
-            "Open tickets. A line that only rises: nobody works on them.",
+            "Open tickets. If it only rises, nobody works on them.",
             "none",
             Query(total_by("severity", names.TICKETS_OPEN), "{{severity}}"),
             is_stacked=True,

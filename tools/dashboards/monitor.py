@@ -114,13 +114,13 @@ def _delivery_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Notifications by outcome",
-            "Notifications sent to Alertmanager, by outcome. Continuing retries: nobody is notified.",
+            "Notifications sent to Alertmanager, by outcome. While retries continue, nobody is notified.",
             Query(counts_by("outcome", names.NOTIFICATIONS), "{{outcome}}"),
             colours=DELIVERIES,
         ),
         panels.time_series(
             "Undelivered over time",
-            "Notifications that some Alertmanager has not accepted yet. A hill is a temporary failure.",
+            "Notifications that some Alertmanager has not accepted yet. A short rise is a temporary failure.",
             "none",
             Query(total_by("", names.OUTBOX_PENDING), "pending"),
             is_stacked=True,

@@ -16,7 +16,7 @@ BAR = "$__interval_ms / 1000"
 SHOWN = "$__range"
 """The dashboard's time range, for instant queries."""
 IN_PARTITIONS = f'{PARTITION_LABEL}!=""'
-"""Selects the series of a cluster with several partitions, of which each has its own for an agent."""
+"""Selects the series of a cluster with several partitions, each of which has its own series of an agent."""
 
 
 Series = MetricName | Recorded

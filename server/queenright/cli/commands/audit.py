@@ -101,7 +101,7 @@ def audit_export(
     partitions = _list_partitions(settings)
     if partition is None and len(partitions) > 1:
         raise UsageError(
-            f"The database has {len(partitions)} partitions, each with its own trail: name one with "
+            f"The database has {len(partitions)} partitions, each with its own trail; select one with "
             "--partition."
         )
     with _open_store(settings, partition or 0) as store:
