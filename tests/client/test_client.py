@@ -150,29 +150,31 @@ async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) ->
         running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
     requested_urls: list[httpx.URL] = []
 
-    class Counting(httpx.AsyncHTTPTransport):
+    class CountingTransport(httpx.AsyncHTTPTransport):
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
             requested_urls.append(request.url)
             return await super().handle_async_request(request)
 
-    async with AsyncQueenright(running.url, transport=Counting(verify=certificates(running.url))) as qr:
-        page = qr.breakers.list()
+    async with AsyncQueenright(
+        running.url, transport=CountingTransport(verify=certificates(running.url))
+    ) as qr:
+        rows = qr.breakers.list()
         assert not requested_urls
-        await anext(page)
-        first = len(requested_urls)
-        all_tickets = [item.name async for item in qr.breakers.list()]
-        newest = [item.name async for item in qr.breakers.list(limit=1_200)]
+        await anext(rows)
+        first_request_count = len(requested_urls)
+        all_names = [item.name async for item in qr.breakers.list()]
+        first_names = [item.name async for item in qr.breakers.list(limit=1_200)]
 
-    assert first == 1
-    assert len(all_tickets) == len(set(all_tickets)) >= 2_100
-    assert newest == all_tickets[:1_200]
+    assert first_request_count == 1
+    assert len(all_names) == len(set(all_names)) >= 2_100
+    assert first_names == all_names[:1_200]
     assert [url.params["limit"] for url in requested_urls[-2:]] == ["1000", "200"]
 
 
 async def test_action_with_a_lost_response_is_retried_and_executed_once(running: RunningService) -> None:
     keys: list[str] = []
 
-    class Broken(httpx.AsyncHTTPTransport):
+    class LossyTransport(httpx.AsyncHTTPTransport):
         """Loses the first response, after the action is done."""
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -183,8 +185,8 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
                 raise httpx.ReadError("the connection was reset", request=request)
             return response
 
-    carried = Broken(verify=certificates(running.url))
-    async with AsyncQueenright(running.url, transport=carried, ids=lambda: "the-only-key") as qr:
+    transport = LossyTransport(verify=certificates(running.url))
+    async with AsyncQueenright(running.url, transport=transport, ids=lambda: "the-only-key") as qr:
         nudge = await qr.agents.nudge("looper", "Only once, please.", by="ada")
         nudges = [item async for item in qr.interventions.list(agent_id="looper", kind="nudge")]
 
@@ -218,20 +220,20 @@ async def test_unknown_token_is_refused_without_being_quoted(running: RunningSer
 async def test_other_server_is_reported_as_not_queenright(running: RunningService) -> None:
     """The server is Prometheus' metrics page, a file server, or a service of another version."""
 
-    def other(request: httpx.Request) -> httpx.Response:
-        kind = {"/api/status": "[1]", "/api/version": '{"version": 7}', "/api/agents": '{"pages": []}'}
+    def respond(request: httpx.Request) -> httpx.Response:
+        bodies = {"/api/status": "[1]", "/api/version": '{"version": 7}', "/api/agents": '{"pages": []}'}
         if request.url.path == "/api/settings":
             return httpx.Response(502, text="<html>bad gateway</html>")
-        return httpx.Response(200, text=kind.get(request.url.path, "<html>"))
+        return httpx.Response(200, text=bodies.get(request.url.path, "<html>"))
 
-    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(other)) as qr:
-        for call, words in (
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(respond)) as qr:
+        for call, message in (
             (qr.service.status(), "http://there:1 is not Queenright: the response is not a JSON object"),
             (qr.service.version(), "not a valid Version: version: .*same version"),
             (qr.agents.list().__anext__(), "without 'agents'"),
             (qr.events.stream().__anext__(), "the response is not an event stream"),
         ):
-            with pytest.raises(UnreachableError, match=words):
+            with pytest.raises(UnreachableError, match=message):
                 await call
         with pytest.raises(RequestRejectedError, match="returned 502 for /api/settings"):
             await qr.service.settings()
@@ -244,10 +246,10 @@ async def test_https_url_of_an_http_port_names_the_remedy(running: RunningServic
 
 
 async def test_slow_service_is_not_reported_as_absent() -> None:
-    def slow(request: httpx.Request) -> httpx.Response:
+    def time_out(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("", request=request)
 
-    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(slow)) as qr:
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(time_out)) as qr:
         with pytest.raises(UnreachableError, match=r"did not respond in time\. It may be overloaded"):
             await qr.service.status()
 

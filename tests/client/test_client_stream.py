@@ -25,7 +25,7 @@ from tests.client.conftest import make_settings
 from tests.waiting import until
 
 
-def events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
+def make_events(first: int, last: int, agent: str = "bee") -> list[AgentEvent]:
     return [
         AgentEvent(type=EventType.NUDGE_SENT, time=time.time(), agent_id=agent, data={"number": number})
         for number in range(first, last)
@@ -38,9 +38,9 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
     settings = make_settings(tmp_path / "storage", port=port)
     up, down = asyncio.Event(), asyncio.Event()
     notices: list[Notice] = []
-    plain_notices: list[Notice] = []
+    sync_notices: list[Notice] = []
     async_events: list[int] = []
-    plain: list[int] = []
+    sync_events: list[int] = []
 
     async def wait(seconds: float) -> None:
         """Wait until the service is back."""
@@ -57,40 +57,40 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
     def follow_in_a_thread(url: str) -> None:
         with (
             Queenright(url, sleep=lambda _: time.sleep(0.05)) as qr,
-            qr.events.stream(types=["nudge_sent"], agent_id="bee", on_notice=plain_notices.append) as stream,
+            qr.events.stream(types=["nudge_sent"], agent_id="bee", on_notice=sync_notices.append) as stream,
         ):
             for event in stream:
-                plain.append(event.data["number"])
-                if len(plain) == 60:
+                sync_events.append(event.data["number"])
+                if len(sync_events) == 60:
                     return
 
     async with serving(settings) as first:
         thread = threading.Thread(target=follow_in_a_thread, args=(first.url,), daemon=True)
         thread.start()
         task = asyncio.create_task(follow(first.url))
-        await until(lambda: notices and plain_notices, "both follow")
-        await first.service.store.append(events(0, 20))
-        await until(lambda: len(async_events) == len(plain) == 20, "the events before the break")
+        await until(lambda: notices and sync_notices, "both streams are connected")
+        await first.service.store.append(make_events(0, 20))
+        await until(lambda: len(async_events) == len(sync_events) == 20, "the events before the break")
     await down.wait()
     async with serving(settings) as second:
-        await second.service.store.append(events(20, 40))
+        await second.service.store.append(make_events(20, 40))
         up.set()
-        await until(lambda: len(async_events) == len(plain) == 40, "the events during the break")
-        await second.service.store.append(events(40, 60))
+        await until(lambda: len(async_events) == len(sync_events) == 40, "the events during the break")
+        await second.service.store.append(make_events(40, 60))
         await asyncio.wait_for(task, 60)
         await asyncio.to_thread(thread.join, 60)
 
-    assert async_events == plain == list(range(60))
+    assert async_events == sync_events == list(range(60))
     assert (
         [notice.kind for notice in notices][:1] == ["connected"] == [notice.kind for notice in notices][-1:]
     )
-    assert {plain_notice.kind for plain_notice in plain_notices} == {"connected", "lost"}
+    assert {sync_notice.kind for sync_notice in sync_notices} == {"connected", "lost"}
     assert all(isinstance(notice.error, UnreachableError) for notice in notices if notice.kind == "lost")
 
 
 async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
     async with serving(make_settings(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
-        logged = events(0, 5)
+        logged = make_events(0, 5)
         await running.service.store.append(logged)
         stream = qr.events.stream(types=["nudge_sent"], last_event_id=logged[1].id)
         assert [(await anext(stream)).id for _ in range(2)] == [
@@ -108,16 +108,16 @@ async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
         lost = qr.events.stream(types="all", last_event_id="of-another-service", on_notice=notices.append)
         task = asyncio.create_task(anext(lost))
         await until(lambda: len(notices) == 2, "the notice that the event is unknown")
-        await running.service.store.append(events(5, 6))
+        await running.service.store.append(make_events(5, 6))
         await asyncio.wait_for(task, 60)
         await lost.aclose()
         assert [notice.kind for notice in notices] == ["connected", "reset"]
         assert "of-another-service" in notices[1].data["reason"]
 
-        await refusals(qr, running)
+        await check_refusals(qr, running)
 
 
-async def refusals(qr: AsyncQueenright, running: RunningService) -> None:
+async def check_refusals(qr: AsyncQueenright, running: RunningService) -> None:
     """Invalid requests are refused at once, even if the stream waits for the service."""
     with pytest.raises(RequestRejectedError, match="not an event type") as refused:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
@@ -149,12 +149,12 @@ async def test_unavailable_service_raises_unless_the_stream_waits() -> None:
 
 
 async def test_invalid_event_ends_the_stream_with_an_error() -> None:
-    def odd(request: httpx.Request) -> httpx.Response:
+    def send_invalid_event(request: httpx.Request) -> httpx.Response:
         return httpx.Response(
             200, headers={"Content-Type": "text/event-stream"}, content=b"data: no JSON\n\n"
         )
 
-    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(odd)) as qr:
+    async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(send_invalid_event)) as qr:
         stream = qr.events.stream()
         with pytest.raises(UnreachableError, match="does not send a Queenright event stream"):
             await anext(stream)

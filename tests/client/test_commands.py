@@ -28,15 +28,15 @@ async def test_ticket_commands_show_the_timeline_and_refuse_to_dismiss_an_active
     running: RunningService,
 ) -> None:
     [ticket] = running.service.tickets.open_tickets()
-    result = await queenright(running, "tickets", "show", ticket.ticket_id)
-    plain = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
+    shown = await queenright(running, "tickets", "show", ticket.ticket_id)
+    as_json = await queenright(running, "tickets", "show", ticket.ticket_id, "--json")
     timeline = await queenright(running, "tickets", "timeline", ticket.ticket_id)
     no_reason = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", " ")
     refused = await queenright(running, "tickets", "dismiss", ticket.ticket_id, "--reason", "a test of ours")
 
-    assert result.stdout.startswith("looper: ")
-    assert f"\n  ticket       {ticket.ticket_id}\n" in result.stdout
-    assert json.loads(plain.stdout)["ticket_id"] == ticket.ticket_id
+    assert shown.stdout.startswith("looper: ")
+    assert f"\n  ticket       {ticket.ticket_id}\n" in shown.stdout
+    assert json.loads(as_json.stdout)["ticket_id"] == ticket.ticket_id
     assert len(timeline.stdout.splitlines()) >= 2
     assert no_reason.returncode == 2
     assert (refused.returncode, refused.stdout, len(refused.stderr.splitlines())) == (1, "", 1)
@@ -44,14 +44,14 @@ async def test_ticket_commands_show_the_timeline_and_refuse_to_dismiss_an_active
 
 async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService) -> None:
     before_load = await queenright(running, "agents", "list")
-    result = await queenright(running, "agents", "discover")
+    discovered = await queenright(running, "agents", "discover")
     loaded = await queenright(running, "agents", "load", "docs_checker", "--by", "ada")
-    before = max((event.id for event in running.service.recent), default="")
+    last_event_id = max((event.id for event in running.service.recent), default="")
     started = await queenright(running, "agents", "trigger", "docs_checker", "--input", SAMPLE, "--json")
     types = "execution_started,execution_completed"
     followed = await queenright(
         running,
-        *("events", "--types", types, "--agent", "docs_checker", "--after", before, "--limit", "2"),
+        *("events", "--types", types, "--agent", "docs_checker", "--after", last_event_id, "--limit", "2"),
     )
     sessions = await queenright(running, "agents", "sessions", "docs_checker")
     listed = await queenright(running, "agents", "list")
@@ -59,7 +59,7 @@ async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService
     after_unload = await queenright(running, "agents", "trigger", "docs_checker")
 
     assert before_load.stdout.count("\n") == 1
-    assert {line.split()[0] for line in result.stdout.splitlines()} == {"docs_checker", "log_digest"}
+    assert {line.split()[0] for line in discovered.stdout.splitlines()} == {"docs_checker", "log_digest"}
     assert "docs_checker" in loaded.stdout, loaded.stderr
     assert json.loads(started.stdout)["status"] == "started"
     assert [line.split()[1:3] for line in followed.stdout.splitlines()] == [
@@ -72,9 +72,9 @@ async def test_agent_is_loaded_run_followed_and_unloaded(running: RunningService
     assert (after_unload.returncode, len(after_unload.stderr.splitlines())) == (1, 1)
 
 
-@pytest.mark.parametrize("given", ["{", "[1]", "@/nowhere"])
-async def test_input_must_be_a_json_object(running: RunningService, given: str) -> None:
-    result = await queenright(running, "agents", "trigger", "docs_checker", "--input", given)
+@pytest.mark.parametrize("input_text", ["{", "[1]", "@/nowhere"])
+async def test_input_must_be_a_json_object(running: RunningService, input_text: str) -> None:
+    result = await queenright(running, "agents", "trigger", "docs_checker", "--input", input_text)
 
     assert (result.returncode, result.stdout) == (2, "")
 
@@ -106,7 +106,7 @@ async def test_options_before_a_subcommand_are_misuse_but_environment_variables_
     running: RunningService,
 ) -> None:
     before = await queenright(running, "tickets", "--url", running.url, "list")
-    behind = await queenright(running, "tickets", "list")
+    after = await queenright(running, "tickets", "list")
 
-    assert (before.returncode, behind.returncode) == (2, 0)
+    assert (before.returncode, after.returncode) == (2, 0)
     assert "`list`" in before.stderr

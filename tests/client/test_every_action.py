@@ -24,7 +24,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-LIFE = {"incarnation_id": "one"}
+INCARNATION = {"incarnation_id": "one"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -60,17 +60,17 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
-    """A client with the token of an operator."""
-    token, words = new_token(
+    """Return a client with an admin's token."""
+    token, secret = new_token(
         "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
     )
     path = running.service.settings.storage / "tokens.json"
     edit_tokens(path, lambda tokens: tokens.with_token(token, running.service.clock()))
-    async with AsyncQueenright(running.url, words) as client:
+    async with AsyncQueenright(running.url, secret) as client:
         yield client
 
 
-def wait_for_ticket(running: RunningService, agent: str) -> str:
+def find_ticket_id(running: RunningService, agent: str) -> str:
     [ticket] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
     return ticket.ticket_id
 
@@ -78,7 +78,6 @@ def wait_for_ticket(running: RunningService, agent: str) -> str:
 async def test_token_actions_are_recorded_under_its_name(
     qr: AsyncQueenright, running: RunningService
 ) -> None:
-    """A ticket that a person dismisses is no longer assigned to anyone."""
     service = running.service
     # The worker's last call is recent, so that it does not stall on a busy machine.
     await service.ingest(list(looping(service.clock() + 40, agent="drill", times=4)))
@@ -99,7 +98,7 @@ async def test_token_actions_are_recorded_under_its_name(
 
 
 async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: RunningService) -> None:
-    ticket = wait_for_ticket(running, "looper")
+    ticket = find_ticket_id(running, "looper")
     created = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
     [listed] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
     await qr.silences.remove(listed.silence_id)
@@ -114,24 +113,24 @@ async def test_queen_request_is_approved_or_denied(
     qr: AsyncQueenright, running: RunningService, agent: str, allowed: bool
 ) -> None:
     # Fetch instructions like a worker.
-    life: dict[str, Any] = {"session_id": f"{agent}-session", **LIFE}
+    identity: dict[str, Any] = {"session_id": f"{agent}-session", **INCARNATION}
     instructions_path = f"/api/agents/{agent}/instructions"
-    await qr._transport.get_json(instructions_path, **life)
-    ticket = running.service.tickets.get(wait_for_ticket(running, agent))
+    await qr._transport.get_json(instructions_path, **identity)
+    ticket = running.service.tickets.get(find_ticket_id(running, agent))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
-    [pending_requests] = [item async for item in qr.approvals.list(only_open=True)]
+    [pending_request] = [item async for item in qr.approvals.list(only_open=True)]
 
     if not allowed:
-        denied = await qr.approvals.deny(pending_requests.approval_id, reason="wait")
+        denied = await qr.approvals.deny(pending_request.approval_id, reason="wait")
         assert (denied.status, denied.decided_by) == ("denied", "ada")
         return
-    approving = asyncio.create_task(qr.approvals.approve(pending_requests.approval_id, reason="seen it"))
-    [instructions] = (await qr._transport.get_json(instructions_path, **life, wait=30))["instructions"]
+    approval_task = asyncio.create_task(qr.approvals.approve(pending_request.approval_id, reason="seen it"))
+    [instruction] = (await qr._transport.get_json(instructions_path, **identity, wait=30))["instructions"]
     await qr._transport.send(
-        f"{instructions_path}/{instructions['instruction_id']}/answer", life | {"outcome": "done"}
+        f"{instructions_path}/{instruction['instruction_id']}/answer", identity | {"outcome": "done"}
     )
-    approval = await approving
+    approval = await approval_task
     assert (approval.status, approval.outcome) == ("approved", "done")
     assert approval.decided_by == "ada (admin, 127.0.0.1)"
 
@@ -143,20 +142,23 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     name = slot.agent_id
     runtime = running.service.agents.get(name).runtime
 
-    async def waits(execution: str) -> str:
-        await until(lambda: [n for n in runtime.waiting_nodes() if n.execution_id == execution], "it waits")
+    async def wait_for_session(execution: str) -> str:
+        await until(
+            lambda: [n for n in runtime.waiting_nodes() if n.execution_id == execution],
+            "the run waits for input",
+        )
         return next(n.session_id for n in runtime.waiting_nodes() if n.execution_id == execution)
 
     graph = await qr.agents.add_graph(name, "second")
-    session = await waits((await qr.agents.trigger(name, {"topic": "bees"})).execution_id)
+    session = await wait_for_session((await qr.agents.trigger(name, {"topic": "bees"})).execution_id)
     stopped = await qr.agents.stop(name, session_id=session)
     resumed = await qr.agents.resume(name, session)
-    await waits(resumed.execution_id)
+    await wait_for_session(resumed.execution_id)
     injected = await qr.agents.inject(name, "talk", "Ada", session_id=session)
     await runtime.wait(resumed.execution_id)
     [*_, first] = [checkpoint.checkpoint_id async for checkpoint in qr.agents.checkpoints(name, session)]
     restored = await qr.agents.restore(name, session, first)
-    await waits(restored.execution_id)
+    await wait_for_session(restored.execution_id)
     await qr.agents.remove_graph(name, graph.graph_id)
 
     assert len(stopped.executions) == 1

@@ -26,22 +26,22 @@ async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -
     discovered = {item.name: item async for item in qr.agents.discover()}
     slot = await qr.agents.load(discovered["docs_checker"].path, by="ada")
     name, graph = slot.agent_id, slot.graph_id
-    [before] = [item.id async for item in qr.audit.list(limit=1)]
+    [last_event_id] = [item.id async for item in qr.audit.list(limit=1)]
     run = await qr.agents.trigger(name, SAMPLE)
-    end_type, session = await wait_for_end(qr, run.execution_id, before)
+    end_type, session = await wait_for_end(qr, run.execution_id, last_event_id)
 
     detail = await qr.agents.session(name, session)
     checkpoints = [checkpoint async for checkpoint in qr.agents.checkpoints(name, session)]
     replayed = await qr.agents.replay(name, session, checkpoints[-1].checkpoint_id)
-    _, other = await wait_for_end(qr, replayed.execution_id, before)
+    _, replay_session = await wait_for_end(qr, replayed.execution_id, last_event_id)
     nodes = [node.node_id async for node in qr.agents.nodes(name, graph)]
     messages = [message async for message in qr.agents.messages(name, session)]
 
     assert [item.agent_id for item in await qr.agents.loaded()] == ["docs_checker"]
     assert (end_type, detail.status) == ("execution_completed", "completed")
     assert (await qr.agents.execution(name, run.execution_id)).status == "completed"
-    assert other != session
-    assert {session.session_id async for session in qr.agents.sessions(name)} == {session, other}
+    assert replay_session != session
+    assert {session.session_id async for session in qr.agents.sessions(name)} == {session, replay_session}
     assert (await qr.agents.stats(name)).totals.executions >= 1
     assert [entry_point.entry_point_id async for entry_point in qr.agents.entry_points(name)]
     assert (await qr.agents.goal_progress(name)).progress is not None
@@ -56,7 +56,7 @@ async def test_agent_is_loaded_run_inspected_and_unloaded(qr: AsyncQueenright) -
     assert (await qr.agents.get(name)).loaded == slot
     assert (await qr.agents.stop(name)).executions == []
 
-    await qr.agents.delete_session(name, other)
+    await qr.agents.delete_session(name, replay_session)
     await qr.agents.unload(name)
 
     assert await qr.agents.loaded() == []

@@ -61,14 +61,14 @@ def test_changed_number_is_a_different_value(value: dict[str, int], step: int) -
 
 
 @given(st.uuids(), st.uuids(), st.text(alphabet="abc xyz.", max_size=40))
-def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str) -> None:
+def test_uuids_do_not_hide_a_repeat(first: uuid.UUID, second: uuid.UUID, text: str) -> None:
     """B83: a UUID in the text, with or without dashes, is ignored."""
-    assert fingerprint(f"{text} {one}") == fingerprint(f"{text} {other}")
-    assert fingerprint({"value": text, "ref": str(one)}) == fingerprint({"value": text, "ref": str(other)})
+    assert fingerprint(f"{text} {first}") == fingerprint(f"{text} {second}")
+    assert fingerprint({"value": text, "ref": str(first)}) == fingerprint({"value": text, "ref": str(second)})
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"tool_call_id": "call_1", "content": "42"}, {"tool_call_id": "call_2", "content": "42"}),
         ({"id": "call_a81Kd02kLp2", "x": 1}, {"id": "call_Zp20d8wqk1S", "x": 1}),
@@ -103,13 +103,13 @@ def test_uuids_do_not_hide_a_repeat(one: uuid.UUID, other: uuid.UUID, text: str)
         ({"output": '{"request_id": "a1", "rows": []}'}, {"output": '{"rows": [], "request_id": "b2"}'}),
     ],
 )
-def test_volatile_values_do_not_hide_a_repeat(one: object, other: object) -> None:
+def test_volatile_values_do_not_hide_a_repeat(first: object, second: object) -> None:
     """B83: ids, timestamps, addresses and measured durations around an equal result are ignored."""
-    assert fingerprint(one) == fingerprint(other)
+    assert fingerprint(first) == fingerprint(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("37 % done", "38 % done"),
         ("page 3 of 9", "page 4 of 9"),
@@ -145,13 +145,13 @@ def test_volatile_values_do_not_hide_a_repeat(one: object, other: object) -> Non
         ({1, 2}, {1, 3}),
     ],
 )
-def test_relevant_changes_differ(one: object, other: object) -> None:
+def test_relevant_changes_differ(first: object, second: object) -> None:
     """B83: a meaningful change of a number or a text makes a different call or result."""
-    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(first) != fingerprint(second)
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"tool_call_id": "call_1", "q": "bees"}, {"tool_call_id": "call_2", "q": "bees"}),
         ({"toolUseId": "a81k", "q": "bees"}, {"toolUseId": "b17x", "q": "bees"}),
@@ -161,21 +161,21 @@ def test_relevant_changes_differ(one: object, other: object) -> None:
         ("python /tmp/tmpab12cd_x/run.py", "python /tmp/tmpzz98ef_y/run.py"),
     ],
 )
-def test_ids_and_times_of_the_call_do_not_change_the_arguments(one: object, other: object) -> None:
-    assert arguments_fingerprint(one) == arguments_fingerprint(other)
+def test_ids_and_times_of_the_call_do_not_change_the_arguments(first: object, second: object) -> None:
+    assert arguments_fingerprint(first) == arguments_fingerprint(second)
 
 
 @given(st.uuids(), st.uuids())
-def test_ids_in_arguments_differ(one: uuid.UUID, other: uuid.UUID) -> None:
-    assume(one != other)
+def test_ids_in_arguments_differ(first: uuid.UUID, second: uuid.UUID) -> None:
+    assume(first != second)
     for form in (str, lambda each: each, lambda each: each.hex[:24]):
         for key in ("invoice", "message_id", "run_id", "event_id", "uuid", "trace_id"):
-            assert arguments_fingerprint({key: form(one)}) != arguments_fingerprint({key: form(other)})
-        assert arguments_fingerprint(f"rm {form(one)}") != arguments_fingerprint(f"rm {form(other)}")
+            assert arguments_fingerprint({key: form(first)}) != arguments_fingerprint({key: form(second)})
+        assert arguments_fingerprint(f"rm {form(first)}") != arguments_fingerprint(f"rm {form(second)}")
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ({"channel": "C1", "ts": "1512085950.000216"}, {"channel": "C1", "ts": "1512085951.000216"}),
         ({"request_id": 17, "decision": "yes"}, {"request_id": 18, "decision": "yes"}),
@@ -184,8 +184,8 @@ def test_ids_in_arguments_differ(one: uuid.UUID, other: uuid.UUID) -> None:
         ("journalctl --since '2026-01-05 10:00:01'", "journalctl --since '2026-01-05 11:00:01'"),
     ],
 )
-def test_ids_and_times_chosen_by_the_caller_differ(one: object, other: object) -> None:
-    assert arguments_fingerprint(one) != arguments_fingerprint(other)
+def test_ids_and_times_chosen_by_the_caller_differ(first: object, second: object) -> None:
+    assert arguments_fingerprint(first) != arguments_fingerprint(second)
 
 
 def test_fingerprint_is_the_same_in_every_process() -> None:

@@ -208,9 +208,9 @@ def work(agent: str, interval: float, times: int) -> list[Row]:
 
 
 STREAM: Final = [
-    one
+    stream_event
     for number in range(6, 0, -1)
-    for one in (
+    for stream_event in (
         event(
             "llm_call_completed", 7 * number + 4, model="claude", input_tokens=900 * number, output_tokens=80
         ),
@@ -230,9 +230,9 @@ def step(kind: str, ago: float, name: str, duration: float = 0.0, **fields: obje
 STEPS: Final = [
     step("started", 610, "", type="execution_started"),
     *(
-        one
+        session_step
         for number in range(7, 1, -1)
-        for one in (
+        for session_step in (
             step(
                 "turn",
                 30 * number + 20,

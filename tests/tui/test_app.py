@@ -92,7 +92,7 @@ async def test_notice_disappears_by_itself() -> None:
     async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
         app.handle_event(Event.model_validate(PAGED[0]))
         assert len(app.app_state.notices) == 1
-        await until(lambda: not len(app.app_state.notices), "it is gone")
+        await until(lambda: not len(app.app_state.notices), "the notice is gone")
 
 
 async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None:
@@ -125,16 +125,16 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
 
 
 async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
-    asks = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
+    input_request = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
     async with terminal(Canned([])) as (app, _):
         app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
 
-        app.handle_event(Event.model_validate({**asks, "id": "one"}))
+        app.handle_event(Event.model_validate({**input_request, "id": "one"}))
         app.app_state.chatted_agents.add("docs_checker")
-        await until(app._run_events.empty, "it is looked at")
-        app.handle_event(Event.model_validate({**asks, "id": "two"}))
+        await until(app._run_events.empty, "the event is handled")
+        app.handle_event(Event.model_validate({**input_request, "id": "two"}))
         await until(
             lambda: "docs_checker asks" in [notice.title for notice in app.app_state.notices], "the question"
         )
@@ -142,38 +142,38 @@ async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
 
 async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
     class Slow(Canned):
-        """Delays the first list of loaded agents."""
+        """A service that delays the list of workers."""
 
         def __init__(self) -> None:
             super().__init__([])
-            self.comes, self.asked_for = asyncio.Event(), 0
+            self.release, self.request_count = asyncio.Event(), 0
 
         async def _answer(self, request: httpx.Request) -> httpx.Response:
             if request.url.path == "/api/agents":
-                self.asked_for += 1
-                await self.comes.wait()
+                self.request_count += 1
+                await self.release.wait()
             return await super()._answer(request)
 
     canned = Slow()
     async with terminal(canned) as (app, _):
-        await until(lambda: canned.asked_for, "the list is on its way")
+        await until(lambda: canned.request_count, "the list is requested")
         app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
-        await until(app._run_events.empty, "it is looked at")
-        canned.comes.set()
+        await until(app._run_events.empty, "the event is handled")
+        canned.release.set()
         await until(lambda: len(app.app_state.notices), "the notice")
 
 
-@pytest.mark.parametrize(("status", "why"), [(401, "a token is needed"), (403, "needs the role operator")])
-async def test_refused_user_sees_the_reason_and_continues_once_allowed(status: int, why: str) -> None:
+@pytest.mark.parametrize(("status", "reason"), [(401, "a token is needed"), (403, "needs the role operator")])
+async def test_refused_user_sees_the_reason_and_continues_once_allowed(status: int, reason: str) -> None:
     canned = Canned()
     canned.error_status = status
     async with terminal(canned) as (app, _):
         await until(
-            lambda: "not allowed: " in screen_text(app) and why in screen_text(app), "the message is shown"
+            lambda: "not allowed: " in screen_text(app) and reason in screen_text(app), "the message is shown"
         )
         canned.error_status = 0
         app.app_state.fleet.stale.add("workers")
-        await until(lambda: app.app_state.fleet.feed and app.app_state.fleet.workers, "all of it comes")
+        await until(lambda: app.app_state.fleet.feed and app.app_state.fleet.workers, "the lists are loaded")
         await until(throttle(lambda: "not allowed" not in screen_text(app)), "the message is gone")
 
 
@@ -189,7 +189,7 @@ async def test_unexpected_error_is_a_notice_and_a_log_line(
         await pilot.press("4")
         await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")
-        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
         await pilot.press("y")
         await until(throttle(lambda: "ZeroDivisionError" in screen_text(app)), "the notice")
         await pilot.press("escape")
@@ -232,7 +232,7 @@ async def test_key_ends_the_program(key: str) -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press(key)
-        await until(lambda: not app.is_running, "it has ended")
+        await until(lambda: not app.is_running, "the program has ended")
 
 
 class Slow(Canned):
@@ -240,10 +240,10 @@ class Slow(Canned):
 
     def __init__(self) -> None:
         super().__init__([])
-        self.go = asyncio.Event()
+        self.release = asyncio.Event()
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
-        await self.go.wait()
+        await self.release.wait()
         return await super()._answer(request)
 
 
@@ -251,14 +251,14 @@ async def test_top_line_shows_connecting_until_the_first_response() -> None:
     slow = Slow()
     async with terminal(slow) as (app, pilot):
         await pilot.press("3")
-        await until(throttle(lambda: "connecting" in screen_text(app)), "it is connecting")
+        await until(throttle(lambda: "connecting" in screen_text(app)), "the interface is connecting")
         assert "healthy" not in screen_text(app).splitlines()[0]
         assert "ticket" not in screen_text(app).splitlines()[0]
         assert "No tickets" not in screen_text(app)
-        slow.go.set()
+        slow.release.set()
         await until(
             throttle(lambda: app.app_state.fleet.workers and "connecting" not in screen_text(app)),
-            "it is there",
+            "the fleet is shown",
         )
 
 
@@ -275,24 +275,24 @@ def paste(app: QueenrightApp, keys: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "bursts"),
+    ("opening_keys", "bursts"),
     [
         *(((tab,), ("/talk", "ay", "ry", "nhello\r", "tbecause\ry")) for tab in "1234"),
         (("2", "enter"), ("aaay", "tbecause\ry")),
     ],
 )
-async def test_burst_of_keys_changes_nothing(place: tuple[str, ...], bursts: tuple[str, ...]) -> None:
+async def test_burst_of_keys_changes_nothing(opening_keys: tuple[str, ...], bursts: tuple[str, ...]) -> None:
     """B110: no pasted text acknowledges, resets, nudges or stops anything."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets and app.app_state.fleet.breakers, "the lists")
-        for come, keys in (*((send_keys_at_once, keys) for keys in bursts), (paste, bursts[-1])):
-            await pilot.press(*place)
-            if "enter" in place:
+        for send, keys in (*((send_keys_at_once, keys) for keys in bursts), (paste, bursts[-1])):
+            await pilot.press(*opening_keys)
+            if "enter" in opening_keys:
                 await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")
-            come(app, keys)
+            send(app, keys)
             await pilot.pause()
-            come(app, keys.replace("\r", ""))
+            send(app, keys.replace("\r", ""))
             await pilot.pause()
             await pilot.press("escape", "escape", "escape")
 
@@ -325,9 +325,9 @@ async def test_queen_answers_about_a_worker_without_a_ticket() -> None:
 
 
 async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
-    about = {"ticket_id": TICKETS[0]["ticket_id"], "question_id": "q"}
+    answer_ids = {"ticket_id": TICKETS[0]["ticket_id"], "question_id": "q"}
     pieces = [
-        event("queen_answer_delta", 5, **about, index=index, text=text)
+        event("queen_answer_delta", 5, **answer_ids, index=index, text=text)
         for index, text in enumerate(["She says ", "what she ", "sees"])
     ]
     async with terminal(Canned([], queen=pieces)) as (app, _):
@@ -338,10 +338,10 @@ async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
         screen._pending = 1
         await app.push_screen(screen)
 
-        await until(throttle(lambda: "She says what she sees" in screen_text(app)), "what she writes")
+        await until(throttle(lambda: "She says what she sees" in screen_text(app)), "the answer so far")
 
 
-async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
+async def test_queen_is_not_offered_without_a_ticket() -> None:
     async with terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         assert app.check_action("queen", ())
@@ -352,7 +352,7 @@ async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("down", "keys", "path", "body"),
+    ("row_index", "keys", "path", "body"),
     [
         (0, ("a", "y"), "/api/permissions/permission-1/answer", {"decision": "allow"}),
         (0, ("d", "y"), "/api/permissions/permission-1/answer", {"decision": "deny"}),
@@ -369,40 +369,44 @@ async def test_queen_is_not_offered_where_there_is_no_ticket() -> None:
     ],
 )
 async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
-    down: int, keys: tuple[str, ...], path: str, body: dict[str, str]
+    row_index: int, keys: tuple[str, ...], path: str, body: dict[str, str]
 ) -> None:
     """The tab of items that need a person is first; an answer has the incarnation that the operator saw."""
     canned = Canned([])
     async with terminal(canned) as (app, pilot):
-        await until(lambda: app.app_state.fleet.attention_items, "what needs a person")
+        await until(lambda: app.app_state.fleet.attention_items, "the items that need a person")
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == len(canned.attention), "the list")
-        await pilot.press(*["down"] * down)
+        await pilot.press(*["down"] * row_index)
         for key in keys[:-1]:
             await pilot.press(*([key] if key == "enter" else key))
         assert canned.actions == []
         await pilot.press(keys[-1])
         await until(lambda: canned.actions, "the answer")
 
-    [(method, where, sent)] = canned.actions
-    assert (method, where) == ("POST", path)
-    assert body.items() <= sent.items()
+    [(method, sent_path, sent_body)] = canned.actions
+    assert (method, sent_path) == ("POST", path)
+    assert body.items() <= sent_body.items()
     if "acknowledge" not in path:
-        assert sent["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
+        assert sent_body["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
 
 
 async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
     """Closed tickets are skipped, and one that another operator acknowledged meanwhile is not an error."""
     ids = [str(ticket["ticket_id"]) for ticket in TICKETS]
 
-    class Taken(Canned):
+    class AlreadyAcknowledged(Canned):
         async def _answer(self, request: httpx.Request) -> httpx.Response:
             answer = await super()._answer(request)
-            is_taken = request.url.path == f"/api/tickets/{ids[0]}/acknowledge"
+            is_acknowledged = request.url.path == f"/api/tickets/{ids[0]}/acknowledge"
             problem = {"content-type": "application/problem+json"}
-            return httpx.Response(409, headers=problem, json={"title": "taken"}) if is_taken else answer
+            return (
+                httpx.Response(409, headers=problem, json={"title": "already acknowledged"})
+                if is_acknowledged
+                else answer
+            )
 
-    canned = Taken([])
+    canned = AlreadyAcknowledged([])
     async with terminal(canned) as (app, pilot):
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == len(canned.attention), "the list")
@@ -488,4 +492,4 @@ async def test_timeline_restarts_if_the_log_no_longer_has_its_position() -> None
         await until(lambda: screen.timeline.lines, "its steps")
         screen._has_news.set()
         await until(lambda: not screen._has_news.is_set(), "the steps are requested again")
-        await until(lambda: len(screen.timeline.lines) == len(STEPS), "no step twice")
+        await until(lambda: len(screen.timeline.lines) == len(STEPS), "each step is shown once")

@@ -152,7 +152,7 @@ def test_activity_is_counted_in_spans_up_to_now() -> None:
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
-    lines = [feed_line(Event.model_validate(one)) for one in HAPPENED]
+    lines = [feed_line(Event.model_validate(item)) for item in HAPPENED]
 
     assert len([line for line in lines if line]) == 6
     assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
@@ -163,9 +163,9 @@ def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
 
 def test_history_has_states_bad_steps_and_tokens_of_its_own_worker_only() -> None:
     history = WorkerHistory("deep_research_agent")
-    history.load_history(HistoryRow.model_validate(one) for one in HISTORY)
-    for one in STREAM:
-        history.handle_event(Event.model_validate(one))
+    history.load_history(HistoryRow.model_validate(history_row) for history_row in HISTORY)
+    for event_data in STREAM:
+        history.handle_event(Event.model_validate(event_data))
 
     assert not history.handle_event(moment("step_completed", "somebody else"))
     assert [state for _, state in history.states][-1] == "stuck"
@@ -253,9 +253,9 @@ def test_item_that_needs_a_person_has_its_answers(
 
 
 def test_answers_of_one_item_have_different_keys() -> None:
-    for one in ATTENTION:
-        keys = [ANSWERS[name].key for name in list_answers(AttentionItem.model_validate(one))]
-        assert len(keys) == len(set(keys)), one["kind"]
+    for item in ATTENTION:
+        keys = [ANSWERS[name].key for name in list_answers(AttentionItem.model_validate(item))]
+        assert len(keys) == len(set(keys)), item["kind"]
 
 
 @pytest.mark.parametrize(
@@ -287,8 +287,8 @@ def delta(text: str, graph: str = "main", node: str = "ask") -> Event:
 def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
     talk = Conversation("bee", "main")
 
-    for one in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
-        talk.handle_event(one)
+    for delta_event in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
+        talk.handle_event(delta_event)
     talk.handle_event(
         moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
     )
@@ -501,7 +501,7 @@ def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int],
 
 
 def test_numbers_are_short() -> None:
-    assert [short_number(one) for one in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
+    assert [short_number(number) for number in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
 
 
 def test_answer_of_the_queen_grows_by_its_pieces() -> None:

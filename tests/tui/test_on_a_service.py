@@ -153,23 +153,23 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
     async with terminal(home, by="stopper") as (app, pilot):
         for answer in "ny":
             await pilot.press("t")
-            await until(lambda: isinstance(app.screen, PromptDialog), "why")
+            await until(lambda: isinstance(app.screen, PromptDialog), "the prompt for the reason")
             await pilot.press("enter")
             assert isinstance(app.screen, PromptDialog)
             await pilot.press(*"it loops", "enter")
-            await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
+            await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
             interventions = await home.service.health.interventions(10, "looper")
             assert not [item for item in interventions if item.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
         await wait_for_text(app, "terminate looper:")
 
-    [done_] = [
+    [termination] = [
         intervention
         for intervention in await home.service.health.interventions(10, "looper")
         if intervention.by == "stopper"
     ]
-    assert (done_.kind.value, done_.reason) == ("terminate", "it loops")
+    assert (termination.kind.value, termination.reason) == ("terminate", "it loops")
 
 
 async def test_ticket_is_acknowledged(home: House) -> None:
@@ -177,7 +177,7 @@ async def test_ticket_is_acknowledged(home: House) -> None:
         await pilot.press("3")
         await wait_for_text(app, "Cause")
         await pilot.press("a")
-        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
         assert not find_ticket(home).acknowledged_by
         await pilot.press("y")
         await until(lambda: find_ticket(home).acknowledged_by == "taker", "the ticket is acknowledged")
@@ -193,11 +193,11 @@ async def test_breaker_is_reset(home: House) -> None:
         await pilot.press("4")
         await wait_for_text(app, "✖ open")
         await pilot.press("r")
-        await until(lambda: isinstance(app.screen, ConfirmDialog), "really?")
+        await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
         await wait_for_text(app, "Reset tool_execution")
         assert breaker.state.value == "open"
         await pilot.press("y")
-        await until(lambda: breaker.state is BreakerState.CLOSED, "it is closed")
+        await until(lambda: breaker.state is BreakerState.CLOSED, "the breaker is closed")
         await wait_for_text(app, "● closed")
 
 
@@ -215,7 +215,7 @@ async def wait_for_notice(home: House, app: QueenrightApp, pilot: Pilot[None], s
     await home.service.bus.publish(request_notification(home, severity))
     await wait_for_text(app, f"{severity.upper()} looper")
     await pilot.press("escape")
-    await until(lambda: "Esc dismisses" not in screen_text(app), "it is gone")
+    await until(lambda: "Esc dismisses" not in screen_text(app), "the notice is gone")
 
 
 def request_notification(home: House, severity: str) -> AgentEvent:
@@ -281,7 +281,7 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
         await enter_line(app, pilot, "/unload porter")
         await wait_for_text(app, "graph porter is unloaded")
         await enter_line(app, pilot, "/unload guide")
-        await until(lambda: isinstance(app.screen, FleetScreen), "the talk is over")
+        await until(lambda: isinstance(app.screen, FleetScreen), "the fleet after the talk")
 
     assert not home.service.agents.slots
 
@@ -306,10 +306,10 @@ async def report_other_porter(home: House, app: QueenrightApp) -> None:
 
 async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     """Put a line into the command line at once and submit it, because single keys take long."""
-    line_ = app.screen.query_one("#input", Input)
-    if line_.has_class("hidden"):
+    field = app.screen.query_one("#input", Input)
+    if field.has_class("hidden"):
         await pilot.press("slash")
-    line_.value = line
+    field.value = line
     await pilot.press("enter")
 
 

@@ -21,7 +21,7 @@ async def now() -> dict[Path, str]:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("path", FILES, ids=lambda one: one.name)
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 async def test_screen_equals_its_golden_file(path: Path, now: dict[Path, str]) -> None:
     before = await asyncio.to_thread(path.read_text)
     assert now[path] == before, f"{path.name}: python -m tests.tui.snapshots --write"
