@@ -21,8 +21,10 @@ from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.cluster import consumer as consuming
 from queenright.server.cluster.consumer import IngestWith, StreamConsumer, UnknownCommitError
+from queenright.server.cluster.hook_calls import HookCalls
 from queenright.server.cluster.stream import StreamMessage, StreamState, TelemetryStream
 from queenright.server.otlp.receiver import OtlpReceiver
+from queenright.server.webhooks.hooks import HookReceiver
 from tests.databases import Postgres
 
 pytestmark = pytest.mark.asyncio
@@ -39,14 +41,21 @@ class EndOfStreamError(Exception):
     """Raised when everything was read and stored."""
 
 
+MESSAGE = StreamMessage(1, "/v1/traces", b"{}", message_id="one", time=time.time(), delivery=1)
+HOOK_CALL = replace(MESSAGE, path="/hooks/claude-code")
+
+
 class Stream:
     """A stream with one message."""
+
+    def __init__(self, message: StreamMessage = MESSAGE) -> None:
+        self._message = message
 
     async def state(self) -> StreamState:
         return StreamState(identity="stream", messages=1, bytes=2, last_seq=1)
 
     async def read(self, after: int, identity: str) -> AsyncIterator[list[StreamMessage]]:
-        yield [StreamMessage(1, "/v1/traces", b"{}", message_id="one", time=time.time(), delivery=1)]
+        yield [self._message]
         raise EndOfStreamError
 
 
@@ -112,12 +121,19 @@ async def store(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
     postgres.drop(url)
 
 
-async def consume(store: Store, ingest: IngestWith, receiver: object) -> None:
+async def consume(
+    store: Store,
+    ingest: IngestWith,
+    receiver: object,
+    *,
+    message: StreamMessage = MESSAGE,
+    hooks: object = None,
+) -> None:
     consumer = StreamConsumer(
-        cast(TelemetryStream, Stream()),
+        cast(TelemetryStream, Stream(message)),
         store=store,
         receiver=cast(OtlpReceiver, receiver),
-        hooks=Mock(),
+        hooks=cast(HookReceiver, hooks),
         ingest=ingest,
         on_drop=Mock(),
         clock=time.time,
@@ -151,51 +167,101 @@ async def test_events_that_were_not_committed_are_stored_when_the_database_is_ba
     assert pipeline.watched == [EVENT]
 
 
-async def test_commit_that_goes_on_after_its_connection_broke_is_waited_for(
-    postgres: Postgres, store: Store
-) -> None:
-    """Otherwise the message would be stored a second time while the first commit still waits."""
-    # As a commit that waits for a standby.
+async def make_commits_wait(postgres: Postgres, store: Store, table: str) -> str:
+    """Let commits that insert into a table wait, as for a standby; return the name of the database."""
     [(name,)] = await store.read(lambda conn: conn.exec_driver_sql("SELECT current_database()").all())
     postgres.execute(
         f"""
         CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS
             'BEGIN PERFORM pg_advisory_xact_lock_shared({_COMMIT_KEY}); RETURN NULL; END';
-        CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON stream_position
+        CREATE CONSTRAINT TRIGGER wait AFTER INSERT ON {table}
             DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION wait();
         """,
         database=name,
     )
+    return str(name)
+
+
+async def wait_for_sessions(postgres: Postgres, name: str, number: int) -> None:
+    """Wait until so many sessions wait for an advisory lock."""
+    query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'advisory'"
+    async with asyncio.timeout(60):
+        while True:
+            [(count,)] = await asyncio.to_thread(postgres.execute, query)
+            if count >= number:
+                return
+            await asyncio.sleep(0.02)
+
+
+def break_connection(store: Store) -> None:
+    raw = store._database.writer.connection.driver_connection
+    assert raw is not None
+    with socket.socket(fileno=os.dup(raw.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+async def test_commit_that_goes_on_after_its_connection_broke_is_waited_for(
+    postgres: Postgres, store: Store
+) -> None:
+    """Otherwise the message would be stored a second time while the first commit still waits."""
+    name = await make_commits_wait(postgres, store, "stream_position")
     watched: list[AgentEvent] = []
 
     async def ingest(events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
         await store.append(events, also=also)
         watched.extend(events)
 
-    async def wait_for_sessions(number: int) -> None:
-        """Wait until so many sessions wait for an advisory lock."""
-        query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'advisory'"
-        async with asyncio.timeout(60):
-            while True:
-                [(count,)] = await asyncio.to_thread(postgres.execute, query)
-                if count >= number:
-                    return
-                await asyncio.sleep(0.02)
-
-    def break_connection() -> None:
-        raw = store._database.writer.connection.driver_connection
-        assert raw is not None
-        with socket.socket(fileno=os.dup(raw.fileno())) as sock:
-            sock.shutdown(socket.SHUT_RDWR)
-
     with psycopg.connect(postgres.url(name), autocommit=True) as holder:
         holder.execute(f"SELECT pg_advisory_lock({_COMMIT_KEY})")
         consuming_task = asyncio.create_task(consume(store, ingest, NewIdReceiver()))
-        await wait_for_sessions(1)
-        break_connection()
-        await wait_for_sessions(2)  # the broken one, and the next writer
+        await wait_for_sessions(postgres, name, 1)
+        break_connection(store)
+        await wait_for_sessions(postgres, name, 2)  # the broken one, and the next writer
     with pytest.raises(UnknownCommitError):
         await consuming_task
 
     assert len(await store.history()) == 1
     assert watched == []
+
+
+class Hooks:
+    """Gives the event another id whenever the call is read; storing it directly has failed."""
+
+    async def end_call(self, call_id: str) -> bool:
+        return True
+
+    async def store_call(
+        self,
+        path: str,
+        query: bytes,
+        body: bytes,
+        received_at: float,
+        ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]],
+    ) -> None:
+        await ingest([replace(EVENT, id=new_id())])
+
+
+async def test_commit_of_a_hook_call_that_goes_on_after_its_connection_broke_is_waited_for(
+    postgres: Postgres, store: Store
+) -> None:
+    """The call was kept in the stream when its connection broke, and comes while the first commit waits."""
+    name = await make_commits_wait(postgres, store, "stored_messages")
+
+    async def ingest(events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
+        await store.append(events, also=also)
+
+    with psycopg.connect(postgres.url(name), autocommit=True) as holder:
+        holder.execute(f"SELECT pg_advisory_lock({_COMMIT_KEY})")
+        direct_task = asyncio.create_task(HookCalls(Mock(), ingest, time.time).ingest([EVENT], "one"))
+        await wait_for_sessions(postgres, name, 1)
+        break_connection(store)
+        with pytest.raises(StoreError):
+            await direct_task
+        consuming_task = asyncio.create_task(
+            consume(store, ingest, Receiver(), message=HOOK_CALL, hooks=Hooks())
+        )
+        await wait_for_sessions(postgres, name, 2)  # the broken one, and the next writer
+    with pytest.raises(UnknownCommitError):
+        await consuming_task
+
+    assert [event.id for event in await store.history()] == [EVENT.id]

@@ -163,7 +163,9 @@ class StreamConsumer:
             # The message may also have been forwarded to this process, which answered late.
             has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
-        stored_ids = await self._store.read(partial(list_stored_ids, message_ids=ids))
+        # The writer waits for the end of a broken session, which may still be committing the call.
+        look_up = self._store.transact if has_failed else self._store.read
+        stored_ids = await look_up(partial(list_stored_ids, message_ids=ids))
         # A retried message may be in the group twice.
         new = {message.message_id or message.seq: message for message in group}
 
