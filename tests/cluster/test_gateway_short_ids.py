@@ -216,3 +216,32 @@ async def test_repeated_request_without_a_session_does_not_reach_a_later_one(fle
 
     assert (first.status_code, again.status_code) == (202, 202)
     assert again.json() == first.json()
+
+
+@pytest.mark.parametrize("request_number", [0, 1], ids=["when it is asked for it", "after that"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/agents/commuter/nudge", {"message": "Read the error.", "by": "ada"}),
+        ("/api/heartbeats", {"agent_id": "commuter"}),
+    ],
+    ids=["nudge", "heartbeat"],
+)
+async def test_request_without_a_session_reaches_no_older_one_if_the_owner_of_the_latest_goes_away(
+    fleet: Fleet, request_number: int, path: str, body: dict[str, str]
+) -> None:
+    now = fleet.services[0].clock()
+    for number, time in ((0, now), (1, now + 60)):
+        events = looping(time, agent="commuter")
+        await fleet.services[number].ingest([replace(event, session_id=f"s{number}") for event in events])
+    requests = itertools.count()
+
+    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+        app = fleet.apps[1] if next(requests) < request_number else problem(503, "no owner")
+        assert app is not None
+        await app(scope, receive, send)
+
+    async with client_of(quick_gateway(lambda: [fleet.apps[0], leaving])) as http:
+        answer = await http.post(path, json=body)
+
+    assert answer.status_code == 503

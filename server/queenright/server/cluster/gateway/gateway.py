@@ -66,7 +66,7 @@ class Search(NamedTuple):
 
     session: SessionKey | None = None
     first: int | None = None
-    """The partition to ask first. None: the one that last had the session, or is likely to have it."""
+    """The partition of the latest session, if none is named. None: the one that last or likely has it."""
     likely: int | None = None
     """The partition of a new session. None: that of the agent's name."""
     takes_new: bool = False
@@ -197,18 +197,22 @@ class Gateway:
             if (app := await self._find_repeated(backends, scope, receive)) is not None:
                 await app(scope, replay(body, receive), send)
                 return
-            search = search._replace(first=await self._locate_latest(backends, agent_id, scope, receive))
+            replies = await self._ask_health(backends, agent_id, scope, receive)
+            if _is_one_away(replies) and scope["method"] != "GET":
+                await self._answer_unowned(scope, receive, send)
+                return
+            search = search._replace(first=_find_latest(replies))
         await self._find_partition(backends, search, scope, replay(body, receive), send)
 
-    async def _locate_latest(
+    async def _ask_health(
         self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
-    ) -> int | None:
-        """Return the partition with the latest session of an agent; None if the agent has no session."""
+    ) -> dict[int, Reply]:
+        """Return what each partition with an owner knows of the latest session of an agent."""
         health = make_get_scope(scope, path=f"/api/agents/{agent_id}/health", query=b"")
         health["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
         present = {number: app for number, app in enumerate(backends) if app is not None}
         replies = await ask_all(list(present.values()), [health] * len(present), receive)
-        return _find_latest(dict(zip(present, replies, strict=True)))
+        return dict(zip(present, replies, strict=True))
 
     async def _find_repeated(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive
@@ -252,8 +256,11 @@ class Gateway:
                 await self._answer_unowned(scope, receive, send)
                 return
             apps = [app for app in backends if app is not None]
-            replies = await _ask_each(apps, mark_scope(scope, LOCATE_WORKER), body, receive)
-            search = search._replace(first=_find_latest(dict(enumerate(replies))))
+            replies = dict(enumerate(await _ask_each(apps, mark_scope(scope, LOCATE_WORKER), body, receive)))
+            if _is_one_away(replies):
+                await self._answer_unowned(scope, receive, send)
+                return
+            search = search._replace(first=_find_latest(replies))
         await self._find_partition(backends, search, scope, replay(body, receive), send)
 
     async def _find_by_id(
@@ -328,6 +335,9 @@ class Gateway:
                     self._remember_partition(session, number)
                 return
             refusals.setdefault(answer.status, answer.messages)
+            if number == search.first and answer.status == 503 and scope["method"] != "GET":
+                # The others know older sessions, which are not meant.
+                break
         if 503 not in refusals and search.takes_new:
             await (backends[likely] or self._answer_unowned)(scope, replay(body, receive), send)
             return
@@ -363,6 +373,11 @@ class _UnlessMissing:
             await self._send(message)
         else:
             self.messages.append(message)
+
+
+def _is_one_away(replies: Mapping[int, Reply]) -> bool:
+    """Return whether a partition that may have the latest session cannot be asked."""
+    return any(reply.status == 503 for reply in replies.values())
 
 
 def _find_latest(replies: Mapping[int, Reply]) -> int | None:
