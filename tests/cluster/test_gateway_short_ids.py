@@ -245,3 +245,11 @@ async def test_request_without_a_session_reaches_no_older_one_if_the_owner_of_th
         answer = await http.post(path, json=body)
 
     assert answer.status_code == 503
+
+
+async def test_gateway_ignores_a_mark_of_a_client(fleet: Fleet) -> None:
+    """It would be answered as the gateway is."""
+    ticket = fleet.tickets[1]
+    for mark in ("1", "key", "locate"):
+        answer = await fleet.http.get(f"/api/tickets/{ticket}", headers={GATEWAY_HEADER: mark})
+        assert (answer.status_code, answer.json()["ticket_id"]) == (200, ticket)

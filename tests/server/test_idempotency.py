@@ -18,6 +18,7 @@ from queenright.health.store.store import Store
 from queenright.server.access.caller import SCOPE_KEY, Caller
 from queenright.server.access.roles import Role
 from queenright.server.console.templates import render_error
+from queenright.server.http.gateway_header import FIND_KEY, GATEWAY_HEADER
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.routes.errors import add_exception_handlers
 
@@ -295,3 +296,21 @@ async def test_event_stream_is_passed_through(store: Store) -> None:
     await keyed(scope, receive, send)
 
     assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+
+
+async def test_gateway_finds_a_key_until_it_expires(service: Service) -> None:
+    """Then the request is a new one, which may be about another worker."""
+
+    async def find(**headers: str) -> int:
+        response = await service.http.get("/api/things/bee", headers={GATEWAY_HEADER: FIND_KEY, **headers})
+        return response.status_code
+
+    key = {"Idempotency-Key": "k1"}
+    unknown = await find(**key)
+    await service.post()
+    known, without_key = await find(**key), await find()
+    service.clock.now += KEPT_SECONDS + 1
+    expired = await find(**key)
+
+    assert (unknown, known, without_key, expired) == (404, 204, 404, 404)
+    assert service.counter.done == ["bee"]

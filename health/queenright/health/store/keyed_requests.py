@@ -55,9 +55,10 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
     return None
 
 
-def is_claimed(conn: Connection, caller: str, key: str) -> bool:
-    """Return whether a request with this key was begun, and is not released."""
-    return conn.execute(select(REQUESTS.c.key).where(_is(caller, key))).first() is not None
+def is_claimed(conn: Connection, caller: str, key: str, now: float) -> bool:
+    """Return whether a request with this key was begun, and neither was released nor has expired."""
+    is_current = REQUESTS.c.began_at >= now - KEPT_SECONDS
+    return conn.execute(select(REQUESTS.c.key).where(_is(caller, key), is_current)).first() is not None
 
 
 def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> None:

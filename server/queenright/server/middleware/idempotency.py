@@ -93,9 +93,11 @@ class Idempotency:
 
     async def _answer_find_key(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a gateway that searches for the partition that has executed a request."""
-        caller, key = find_caller(HTTPConnection(scope)).key, Headers(scope=scope)[HEADER]
+        # A client may send this header, too, and no key.
+        caller, key = find_caller(HTTPConnection(scope)).key, Headers(scope=scope).get(HEADER, "")
+        now = self._clock()
         try:
-            is_known = await self._store.read(lambda conn: is_claimed(conn, caller, key))
+            is_known = await self._store.read(lambda conn: is_claimed(conn, caller, key, now))
         except StoreError as error:
             await problem(503, str(error))(scope, receive, send)
         else:

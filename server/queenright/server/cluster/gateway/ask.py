@@ -110,6 +110,12 @@ def mark_scope(scope: Scope, value: str = "1") -> Scope:
     return {**scope, "headers": [*scope["headers"], (GATEWAY_HEADER.encode(), value.encode())]}
 
 
+def unmark_scope(scope: Scope) -> Scope:
+    """Return the scope of a request without the mark, which a client must not set."""
+    mark = GATEWAY_HEADER.encode()
+    return {**scope, "headers": [header for header in scope["headers"] if header[0].lower() != mark]}
+
+
 def make_json_reply(value: Any, like: Reply) -> Reply:
     """Return a response with a JSON body and the remaining headers of ``like``."""
     body = orjson.dumps(value)

@@ -28,6 +28,7 @@ from queenright.server.cluster.gateway.ask import (
     mark_scope,
     read_body,
     replay,
+    unmark_scope,
 )
 from queenright.server.cluster.gateway.kinds import RouteKind, classify_route, read_agent_name
 from queenright.server.cluster.gateway.pages import ask_all, fetch_merged_page
@@ -111,6 +112,7 @@ class Gateway:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
+        scope = unmark_scope(scope)
         kind = classify_route(scope["method"], scope["path"])
         backends = self._backends()
         if kind in _OF_ALL:
