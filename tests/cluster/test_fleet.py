@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from sqlalchemy import select
 
-from queenright.health.cluster.cluster_lease import ClusterLease, Member
+from queenright.health.cluster.cluster_lease import ClusterLease, LeaseError, Member
 from queenright.health.findings import FindingKind
 from queenright.health.store.engines import parse_address
 from queenright.health.store.event_log import read_events
@@ -521,6 +521,20 @@ async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[P
     await exchange(processes)
     assert [budget.count_used(now) for budget in budgets] == [11, 11]
     assert await budgets[1].take(now + 61)
+
+
+async def test_values_that_came_just_before_the_database_was_away_are_given_to_the_services(
+    processes: list[Process], database: str
+) -> None:
+    first, second = processes
+    now = first.service.clock()
+    assert await second.service.interventions.budget.take(now)
+
+    with database_away(database), pytest.raises(LeaseError):
+        await first.exchange()
+    await first.exchange()
+
+    assert first.service.interventions.budget.count_used(now) == 1
 
 
 @pytest.mark.parametrize("health", [{"spending": {"agent_day_usd": 5, "day_usd": 8}}])

@@ -160,10 +160,11 @@ class ClusterFleet:
         for one in owned:
             await self._write(one)
         await self._read()
-        changed_names, self._changed = self._changed, set()
         state = await self._stop.read()
         if self._unwritten_stop is None and state != self.emergency_stop:
             self._apply_stop(state)
+        # Only now: if the database is away, the next exchange gives them to the services.
+        changed_names, self._changed = self._changed, set()
         for partition, _, service in owned:
             is_new = self._services.get(partition) is not service
             self._apply_values(partition, service, self._known.keys() if is_new else changed_names)
