@@ -7,13 +7,14 @@ from unittest.mock import Mock
 
 import httpx
 import pytest
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from queenright.health.cluster.cluster_lease import Member
 from queenright.server.access.access import Access
 from queenright.server.cluster.front import ClusterFront, sign_call_id
 from queenright.server.cluster.partition import OwnerApps
-from queenright.server.cluster.proxy import FORWARDED, Proxy
+from queenright.server.cluster.proxy import FORWARDED, PARTITION, Proxy
 from queenright.server.ops.sockets import listen, serve_app
 from queenright.server.settings import Settings
 from queenright.server.webhooks.hooks import CALL_ID
@@ -109,3 +110,19 @@ async def test_client_cannot_choose_the_id_of_its_call(chosen: str) -> None:
     [[stored]] = at_owner
     assert chosen not in {kept, stored.decode("latin-1")}
     assert kept != stored.decode()
+
+
+@pytest.mark.parametrize("number", ["2", "-1", "one", "9" * 5000], ids=["2", "-1", "one", "long"])
+async def test_partition_that_does_not_exist_is_not_asked(number: str) -> None:
+    """The gateway, which finds the right one, answers."""
+    app = ClusterFront(
+        [Mock(), Mock()],
+        proxy=Mock(),
+        local=Mock(),
+        access=Mock(),
+        is_exposed=False,
+        guard=lambda gateway: Response("gateway"),
+    )
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app.api), base_url="http://q") as q:
+        answer = await q.get("/api/tickets", headers={PARTITION.decode(): number})
+    assert answer.text == "gateway"

@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrders
-from queenright.server.cluster.gateway.summaries import Json, get_merge
+from queenright.server.cluster.gateway.summaries import Json, get_merge, merge_fields
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -212,6 +212,13 @@ def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
     ]
 
     assert get_merge("/api/attention")(parts) == {"items": [incident], "total": 1}
+
+
+def test_notice_of_several_partitions_is_shown_once() -> None:
+    """Also if the first partition has none."""
+    notices: list[list[str]] = [[], ["The rules replace the judge."], ["The rules replace the judge."]]
+
+    assert merge_fields([{"notices": each} for each in notices]) == {"notices": notices[1]}
 
 
 async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:

@@ -205,7 +205,8 @@ class ClusterFront:
     def _read_forwarded_partition(self, scope: Scope) -> int | None:
         """Return the partition that a forwarding process has set in the headers."""
         value = next((value for name, value in scope["headers"] if name == PARTITION), b"")
-        return int(value) if value.isdigit() and int(value) < len(self._partitions) else None
+        numbers = {str(number).encode(): number for number in range(len(self._partitions))}
+        return numbers.get(value)
 
     def _backend(self, partition: Partition) -> ASGIApp | None:
         apps: OwnerApps | None = partition.apps

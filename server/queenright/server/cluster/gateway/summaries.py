@@ -66,7 +66,7 @@ def _merge(name: str, values: list[Any]) -> Any:
     if isinstance(first, list):
         rows = [row for value in known_values for row in value]
         key = _KEYS.get(name)
-        return list(dict.fromkeys(rows)) if first and isinstance(first[0], str) else _group(rows, key)
+        return list(dict.fromkeys(rows)) if rows and isinstance(rows[0], str) else _group(rows, key)
     if isinstance(first, bool):
         return all(known_values) if name == "ok" else any(known_values)
     if isinstance(first, str):
