@@ -9,8 +9,11 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from queenright.health.cluster.cluster_lease import ClusterLease, Member
 from queenright.health.store.database import DatabaseUnavailableError
+from queenright.health.store.engines import parse_address
 from queenright.health.store.store import StoreError
+from queenright.server.cluster.fleet import ClusterFleet
 from queenright.server.cluster.partition import Partition
 from queenright.server.service import Service
 from queenright.server.settings import Settings
@@ -54,6 +57,17 @@ async def test_database_that_is_away_is_no_failure_of_the_process(
     await partition.wait_released()
 
     assert partition.failure == failure
+
+
+async def test_state_of_the_fleet_cannot_be_read_while_the_database_is_away() -> None:
+    """A service that starts reads it: that is no failure of the process either."""
+    member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=2)
+    lease = ClusterLease(parse_address("postgresql://127.0.0.1:1/none"), member)
+    state = ClusterFleet(lease).partition(0)
+
+    for read in (state.read_storm, state.read_emergency_stop):
+        with pytest.raises(DatabaseUnavailableError, match="the database cannot be reached"):
+            await read()
 
 
 async def test_partition_whose_lease_this_process_cannot_renew_is_given_up_for_a_while(

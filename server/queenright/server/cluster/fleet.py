@@ -26,6 +26,7 @@ from queenright.health.interventions.action_limits import SHARED_ACTIONS
 from queenright.health.interventions.emergency_stop import new_state
 from queenright.health.interventions.shared_stop import UNRECORDED, SharedStop, unrecorded_events
 from queenright.health.interventions.storm import QUIET_SECONDS
+from queenright.health.store.database import DatabaseUnavailableError
 from queenright.health.store.store import StoreError
 from queenright.instrumentation.identity import new_id
 from queenright.judge.judging_budget import SHARED_SPENDING
@@ -402,7 +403,8 @@ async def _or_store_error(work: Awaitable[T]) -> T:
     try:
         return await work
     except LeaseError as error:
-        raise StoreError(f"the database cannot be reached: {str(error).splitlines()[0]}") from error
+        reason = str(error).partition("\n")[0]
+        raise DatabaseUnavailableError(f"the database cannot be reached: {reason}") from error
 
 
 async def _log_failure(work: Awaitable[None]) -> None:
