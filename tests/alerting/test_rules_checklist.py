@@ -14,7 +14,7 @@ from queenright.alerting.files import rules_folder
 from queenright.alerting.rules import Alert, RecordingRule, rule_groups
 from queenright.alerting.rules.burn import SPEEDS, Objective, objectives
 from queenright.alerting.rules.rule import Selectors
-from queenright.health.objectives import burning_share
+from queenright.health.objectives import compute_burn_threshold
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
@@ -104,7 +104,7 @@ def test_burn_rate_has_four_speeds_with_two_windows(
         assert f"ratio_rate{long} " in rule["expr"]
         assert re.search(rf"{seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
         limits = limits_of(rule)
-        assert limits == pytest.approx([burning_share(objective.budget, factor)] * 2)
+        assert limits == pytest.approx([compute_burn_threshold(objective.budget, factor)] * 2)
         assert all(0 < limit < 1 for limit in limits), "it could never fire"
 
 
@@ -119,8 +119,10 @@ def limits_of(rule: Rule) -> list[float]:
 
 def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
     """The factors 14.4, 6, 3 and 1; past everything, where no multiple could fire, nearly everything."""
-    assert [burning_share(0.05, speed.factor) for speed in SPEEDS] == pytest.approx([0.72, 0.3, 0.15, 0.05])
-    assert [burning_share(0.25, speed.factor) for speed in SPEEDS] == pytest.approx(
+    assert [compute_burn_threshold(0.05, speed.factor) for speed in SPEEDS] == pytest.approx(
+        [0.72, 0.3, 0.15, 0.05]
+    )
+    assert [compute_burn_threshold(0.25, speed.factor) for speed in SPEEDS] == pytest.approx(
         [0.98411, 0.82202, 0.75, 0.25], abs=1e-5
     )
 

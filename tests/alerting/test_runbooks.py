@@ -18,7 +18,7 @@ from queenright.alerting.files import alertmanager_folder, read_runbook, runbook
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.alerting.rules.burn import SPEEDS
 from queenright.cli.app import app
-from queenright.health.objectives import LATE_SHARE, burning_share
+from queenright.health.objectives import LATE_SHARE, compute_burn_threshold
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.server.ops.child_processes import Child
@@ -194,7 +194,7 @@ def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
 def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", section(name, "Meaning"), re.M)
     assert rows == [
-        (speed.long, speed.short, f"{100 * burning_share(budget, speed.factor):.3g}", speed.severity)
+        (speed.long, speed.short, f"{100 * compute_burn_threshold(budget, speed.factor):.3g}", speed.severity)
         for speed in SPEEDS
     ]
 

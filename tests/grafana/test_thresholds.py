@@ -17,7 +17,7 @@ from queenright.health.objectives import (
     LATE_SHARE,
     OUTBOX_STUCK_SECONDS,
     TOOL_ERROR_SHARE,
-    burning_share,
+    compute_burn_threshold,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from tests.grafana.shown import Dashboard, column, lines, panel
@@ -113,7 +113,7 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) 
         ("interventions", "Slow interventions against the objective", LATE_SHARE),
     ):
         assert lines(panel(boards[board], title)) == pytest.approx(
-            [budget, burning_share(budget, fastest.factor)]
+            [budget, compute_burn_threshold(budget, fastest.factor)]
         )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detection.deadlines import ProcessSign, over_from
+from queenright.health.detection.deadlines import ProcessSign, find_end_time
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import MAX_PROCESSES, HealthMonitor
@@ -229,7 +229,7 @@ def test_sign_of_life_never_advances_the_end(
     worker = process.monitor.get("porter", "a")
     assert worker is not None
     first, second = (ProcessSign(process.now + at, process.now + at, interval) for at in (seen, seen + later))
-    one, other = (over_from(worker.vitals, SETTINGS, sign) for sign in (first, second))
+    one, other = (find_end_time(worker.vitals, SETTINGS, sign) for sign in (first, second))
 
     assert one is not None
     assert other is not None

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detection.assessment import SIGNAL_OF, Signal, SignalStatus, assess
+from queenright.health.detection.assessment import SIGNAL_BY_KIND, Signal, SignalStatus, assess
 from queenright.health.detection.detectors import detect
-from queenright.health.detection.health_state import HealthState, health_state
+from queenright.health.detection.health_state import HealthState, determine_state
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
@@ -26,8 +26,8 @@ def assessed(script: WorkerScript) -> dict[str, Signal]:
 
 
 def test_every_kind_of_finding_belongs_to_a_signal() -> None:
-    assert set(SIGNAL_OF) == set(FindingKind)
-    assert set(SIGNAL_OF.values()) <= set(assessed(worker()))
+    assert set(SIGNAL_BY_KIND) == set(FindingKind)
+    assert set(SIGNAL_BY_KIND.values()) <= set(assessed(worker()))
 
 
 def test_healthy_worker_has_numbers_and_unreported_signals_are_unknown() -> None:
@@ -156,7 +156,7 @@ def test_signals_account_for_the_state(script: list[Any], later: float) -> None:
     for health in one.monitor.workers():
         v, now = health.vitals, one.now + later
         signals = assess(v, SETTINGS, now)
-        state = health_state(v, detect(v, SETTINGS, now), SETTINGS, now)
+        state = determine_state(v, detect(v, SETTINGS, now), SETTINGS, now)
         verdicts = {signal.verdict for signal in signals.values()}
 
         assert all(signal.name == name for name, signal in signals.items())

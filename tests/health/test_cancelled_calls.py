@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.vitals.vital_facts import is_stopped_by_user, was_cancelled
+from queenright.health.vitals.vital_facts import is_cancelled_call, is_stopped_by_user
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from queenright.health.vitals.vital_facts import is_stopped_by_user, was_cancell
     ],
 )
 def test_cancelled_call_is_not_a_failure(error: str) -> None:
-    assert was_cancelled(error)
+    assert is_cancelled_call(error)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_cancelled_call_is_not_a_failure(error: str) -> None:
     ],
 )
 def test_call_that_the_provider_or_the_network_ended_is_a_failure(error: str) -> None:
-    assert not was_cancelled(error)
+    assert not is_cancelled_call(error)
 
 
 @pytest.mark.parametrize(

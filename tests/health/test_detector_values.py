@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.health.detection.detector_values import detector_counts
+from queenright.health.detection.detector_values import list_detector_counts
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from tests.health.worker_script import WorkerScript
@@ -22,7 +22,7 @@ CALLS = st.tuples(
 
 
 def reached(script: WorkerScript) -> set[FindingKind]:
-    counts = detector_counts(script.health.vitals, SETTINGS)
+    counts = list_detector_counts(script.health.vitals, SETTINGS)
     return {count.kind for count in counts if count.value >= count.limit}
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from queenright.health.detection.stall_clock import ladder_seconds
+from queenright.health.detection.stall_clock import compute_ladder_seconds
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import EventType
 from tests.health.worker_script import WorkerScript
 
-LIMIT = ladder_seconds(HealthSettings()) + HealthSettings().stall.idle_seconds
+LIMIT = compute_ladder_seconds(HealthSettings()) + HealthSettings().stall.idle_seconds
 
 
 @pytest.mark.parametrize("data", [{}, {"finding": "doom_loop"}])

@@ -12,7 +12,7 @@ from queenright.health.detection.assessment import SignalStatus, assess
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals.vital_facts import McpServers, after_mcp_change
+from queenright.health.vitals.vital_facts import McpServers, apply_mcp_report
 from queenright.runtime.events import EventType
 from tests.health.worker_script import START, WorkerScript
 
@@ -221,7 +221,7 @@ def test_order_and_repeats_of_reports_change_nothing(
     def servers(of: list[tuple[dict[str, Any], float]]) -> set[Any]:
         servers: McpServers = ()
         for one, at in of:
-            servers = after_mcp_change(servers, one, at)
+            servers = apply_mcp_report(servers, one, at)
         return set(servers)
 
     assert servers(again) == servers(reports)

@@ -9,7 +9,7 @@ import pytest
 
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
-from queenright.health.vitals.rate_limits import rate_limit_seconds
+from queenright.health.vitals.rate_limits import parse_rate_limit_seconds
 from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import EventType
 from queenright.server.views.worker_rows import describe_activity
@@ -70,14 +70,14 @@ NOON = datetime(2026, 11, 25, 12, tzinfo=UTC).timestamp()
     ],
 )
 def test_end_of_a_rate_limit_is_parsed(error: str, wait: float | None) -> None:
-    assert rate_limit_seconds({"error_type": "error", "error": error}, NOON) == wait
+    assert parse_rate_limit_seconds({"error_type": "error", "error": error}, NOON) == wait
 
 
 def test_structured_field_precedes_text() -> None:
     data = {"error_type": "RateLimitError", "error": "try again in 20s", "retry_after": 45.0}
 
-    assert rate_limit_seconds(data, NOON) == 45
-    assert rate_limit_seconds(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
+    assert parse_rate_limit_seconds(data, NOON) == 45
+    assert parse_rate_limit_seconds(data | {"error_type": "APIError", "error": "server error"}, NOON) is None
 
 
 def test_rate_limited_worker_waits_until_the_limit_ends() -> None:
@@ -188,20 +188,20 @@ def test_repeatedly_extended_rate_limit_is_a_provider_failure(every: int, again:
 @pytest.mark.parametrize(("reset", "days"), [("Tuesday", 6), ("Nov 28", 3), ("thu", 1), ("Wednesday", 7)])
 def test_day_without_a_time_begins_at_midnight(reset: str, days: int) -> None:
     midnight = datetime.fromtimestamp(NOON).astimezone().replace(hour=0)
-    wait = rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {reset}"}, NOON)
+    wait = parse_rate_limit_seconds({"error_type": "429", "error": f"weekly limit, resets {reset}"}, NOON)
 
     assert wait == (midnight + timedelta(days=days)).timestamp() - NOON
 
 
 @pytest.mark.parametrize("at", [float("nan"), 1e15, -1e15, 1_774_000_000_000.0])
 def test_invalid_event_time_gives_no_wait(at: float) -> None:
-    assert rate_limit_seconds({"error_type": "429", "error": "resets 3pm"}, at) is None
+    assert parse_rate_limit_seconds({"error_type": "429", "error": "resets 3pm"}, at) is None
 
 
 def test_long_white_space_is_parsed_in_linear_time() -> None:
     """A pattern that backtracks over white space takes hours for these texts."""
     for blank in ("reset" + " \n" * 100_000 + "in 5s", "reset-" * 100_000, "resets nov " * 100_000):
-        assert rate_limit_seconds({"error_type": "429", "error": blank}, NOON) is None
+        assert parse_rate_limit_seconds({"error_type": "429", "error": blank}, NOON) is None
 
 
 def test_successful_call_resets_the_retry_time() -> None:

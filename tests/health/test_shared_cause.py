@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, find_worst
 from queenright.health.monitoring.monitor import HealthMonitor, WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets.incidents import INCIDENT_SECONDS, incidents_of
@@ -85,7 +85,7 @@ def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) 
     script = worker()
     for n in range(calls):
         script.call("mcp__github__get_issue", args=f"{n}", result="down", outcome="error", error_type="gone")
-    finding = worst(script.health.findings)
+    finding = find_worst(script.health.findings)
 
     assert finding is not None
     assert shared_cause(script.health, finding, lambda: [script.health], script.now) == "mcp:github"
@@ -209,7 +209,7 @@ def test_mcp_server_is_shared_unless_others_get_answers(
 def test_workers_of_other_services_that_fail_alike_count(known: int, cause: str) -> None:
     """B104: the fleet is in several parts, and each has only a few."""
     mine, *others = workers_that_repeat("search", "unavailable", 20)
-    finding = worst(mine.health.findings)
+    finding = find_worst(mine.health.findings)
     assert finding is not None
     elsewhere = list_failing([(one.health, finding) for one in others[:known]], mine.now)
     assert sum(map(len, elsewhere.values())) == known
@@ -278,7 +278,7 @@ def test_loop_of_calls_that_succeed_is_not_shared() -> None:
     scripts = workers_that_repeat("search", "unavailable", 5)
     for _ in range(5):
         scripts[0].call("visit", args="page", result="text")
-    finding = worst(scripts[0].health.findings)
+    finding = find_worst(scripts[0].health.findings)
     fleet = [script.health for script in scripts]
 
     assert finding is not None

@@ -10,7 +10,7 @@ import pytest
 from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals.activity import duration_key
+from queenright.health.vitals.activity import make_duration_key
 from queenright.health.vitals.learned_clocks import SAMPLES
 from queenright.health.vitals.source_clock import SourceClock
 from queenright.instrumentation.effects import effect_facts
@@ -123,7 +123,7 @@ def test_duration_of_a_late_call_is_its_own() -> None:
 
     clocks = next(iter(monitor.workers())).vitals.clocks
     assert clocks is not None
-    assert clocks.usual(duration_key(Phase.TOOL, "build")) is None
+    assert clocks.usual(make_duration_key(Phase.TOOL, "build")) is None
 
 
 def test_replay_of_a_late_batch_gives_the_live_findings() -> None:

@@ -10,12 +10,12 @@ from queenright.health.detection.detectors import detect
 from queenright.health.detection.health_state import (
     TRANSITIONS,
     HealthState,
-    health_state,
+    determine_state,
+    is_allowed_transition,
+    is_progressing_despite_breaker,
     is_stuck,
-    may_follow,
-    progresses_despite_breaker,
 )
-from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, find_worst
 from queenright.health.monitoring.monitor import HealthMonitor
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.session_outcome import WorkerStatus
@@ -92,7 +92,7 @@ def test_any_events_give_one_state_that_time_never_improves(script: list[Any], l
         for at in sorted([now, *(now + more for more in later)]):
             found = detect(health.vitals, SETTINGS, at)
             assert len({finding.kind for finding in found}) == len(found)
-            ranks.append(health_state(health.vitals, found, SETTINGS, at).rank)
+            ranks.append(determine_state(health.vitals, found, SETTINGS, at).rank)
         assert ranks == sorted(ranks)
 
 
@@ -109,10 +109,10 @@ def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
         after = health.vitals.incarnation_count if health is not None else 1
         for change in (e.data for e in emitted if e.type is EventType.HEALTH_STATE_CHANGED):
             before, to = HealthState(change["from"]), HealthState(change["to"])
-            assert may_follow(before, to, has_restarted=after != lives)
+            assert is_allowed_transition(before, to, has_restarted=after != lives)
         lives = after
         if health is not None:
-            assert health.state is health_state(health.vitals, health.findings, SETTINGS, now)
+            assert health.state is determine_state(health.vitals, health.findings, SETTINGS, now)
 
 
 vital_signs = st.fixed_dictionaries(
@@ -164,7 +164,7 @@ def test_every_combination_of_inputs_is_exactly_one_state(
     worst_of_all = next(
         (state for state, finding_case in speaks.items() if finding_case), HealthState.HEALTHY
     )
-    assert health_state(vitals, found, SETTINGS, START) is worst_of_all
+    assert determine_state(vitals, found, SETTINGS, START) is worst_of_all
 
 
 def test_terminated_is_final_within_one_life() -> None:
@@ -174,8 +174,8 @@ def test_terminated_is_final_within_one_life() -> None:
         if state is HealthState.TERMINATED:
             continue
         assert TRANSITIONS[state] == frozenset(HealthState) - {state}
-        assert may_follow(HealthState.TERMINATED, state, has_restarted=True)
-        assert not may_follow(HealthState.TERMINATED, state, has_restarted=False)
+        assert is_allowed_transition(HealthState.TERMINATED, state, has_restarted=True)
+        assert not is_allowed_transition(HealthState.TERMINATED, state, has_restarted=False)
 
 
 def test_late_events_of_a_terminated_worker_change_nothing_and_a_new_run_does() -> None:
@@ -217,7 +217,7 @@ def _finding(kind: FindingKind, severity: Severity, *, ticket: bool = True) -> F
 @given(st.lists(st.tuples(st.sampled_from(FindingKind), st.sampled_from(Severity)), max_size=6))
 def test_findings_alone_never_make_a_worker_terminated_or_healthy(found: list[Any]) -> None:
     vitals = VitalSigns("a", "s", START, SETTINGS)
-    state = health_state(vitals, [_finding(*pair) for pair in found], SETTINGS, START)
+    state = determine_state(vitals, [_finding(*pair) for pair in found], SETTINGS, START)
 
     assert (state is HealthState.HEALTHY) is (not found)
     assert state in (HealthState.HEALTHY, HealthState.DEGRADED, HealthState.STUCK)
@@ -250,8 +250,8 @@ def test_worst_finding_is_ticket_worthy_then_severe_then_nearest_to_the_cause() 
     stall = _finding(FindingKind.STALL, Severity.HIGH)
     provider = _finding(FindingKind.PROVIDER_FAILURE, Severity.HIGH)
 
-    assert worst([result, stall, provider]) is provider
-    assert worst([]) is None
+    assert find_worst([result, stall, provider]) is provider
+    assert find_worst([]) is None
 
 
 def test_progress_despite_an_open_breaker_is_not_failing() -> None:
@@ -259,14 +259,14 @@ def test_progress_despite_an_open_breaker_is_not_failing() -> None:
     script.step("ACCEPT")
     name = {"name": "tool_execution:agent:search"}
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "open"})
-    at_first = progresses_despite_breaker(script.health.vitals, script.health.findings)
+    at_first = is_progressing_despite_breaker(script.health.vitals, script.health.findings)
     script.step("ACCEPT")
-    further = progresses_despite_breaker(script.health.vitals, script.health.findings)
+    further = is_progressing_despite_breaker(script.health.vitals, script.health.findings)
     script.now += 600
     script.monitor.advance(script.now)
-    silent = progresses_despite_breaker(script.health.vitals, script.health.findings)
+    silent = is_progressing_despite_breaker(script.health.vitals, script.health.findings)
     script.step("ACCEPT")
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name | {"to": "half_open"})
 
     assert (at_first, further, silent) == (False, True, False)
-    assert not progresses_despite_breaker(script.health.vitals, script.health.findings)
+    assert not is_progressing_despite_breaker(script.health.vitals, script.health.findings)

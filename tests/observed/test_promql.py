@@ -7,7 +7,7 @@ import re
 import pytest
 
 from queenright.alerting.rules.burn import SPEEDS
-from queenright.health.objectives import INTERVENTION_TARGET_SECONDS, LATE_SHARE, burning_share
+from queenright.health.objectives import INTERVENTION_TARGET_SECONDS, LATE_SHARE, compute_burn_threshold
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
 from tests.observed.questions import DOCUMENT, Question, questions
@@ -98,7 +98,7 @@ def test_documented_objectives_equal_the_alerts() -> None:
     assert burn.expected["values"] == [0, 1 / budget]
     reading = readings.split(f"### {burn.title}")[1].split("###")[0]
     for speed in SPEEDS:
-        assert f"{100 * burning_share(budget, speed.factor):.3g} %" in reading
+        assert f"{100 * compute_burn_threshold(budget, speed.factor):.3g} %" in reading
     in_time = text["Is something done within five minutes?"]
     assert f'le="{INTERVENTION_TARGET_SECONDS:.1f}"' in in_time.query
     assert f"The objective is {1 - LATE_SHARE:g}: " in readings

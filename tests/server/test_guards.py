@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.health.detection.detectors import detect
-from queenright.health.detection.stall_clock import ladder_seconds
+from queenright.health.detection.stall_clock import compute_ladder_seconds
 from queenright.health.findings import Severity
 from queenright.health.settings import HealthSettings, LoopSettings
 from queenright.health.vitals.vital_signs import VitalSigns
@@ -175,8 +175,8 @@ def test_guard_uses_only_judge_thresholds_without_automatic_actions() -> None:
     acting = HealthSettings()
     idle = HealthSettings.model_validate({"intervention": {"enabled": False}})
 
-    assert ladder_seconds(idle) == 120 + 120 + 120
-    assert ladder_seconds(acting) == ladder_seconds(idle) + 120 + 3 * 600 + 900
+    assert compute_ladder_seconds(idle) == 120 + 120 + 120
+    assert compute_ladder_seconds(acting) == compute_ladder_seconds(idle) + 120 + 3 * 600 + 900
 
 
 def test_failing_provider_is_not_a_loop() -> None:

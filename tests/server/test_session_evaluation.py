@@ -13,8 +13,8 @@ import pytest
 
 from queenright.health.detection.evaluation_thresholds import (
     InvalidThresholdError,
-    thresholds,
-    with_thresholds,
+    list_thresholds,
+    replace_thresholds,
 )
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
@@ -75,7 +75,7 @@ async def test_moments_hold_what_each_detector_counts(
 
     [loop] = [one for one in moments[-1]["holds"] if one["detector"] == "doom_loop"]
     assert (loop["value"], loop["limit"]) == (2, 3)
-    assert loop["text"] == "equal calls in a row: search"
+    assert loop["text"] == "identical calls in a row: search"
     assert moments[-1]["health"] == "healthy"
 
 
@@ -193,13 +193,13 @@ async def test_exported_recording_is_evaluated_as_it_happened(
 
 def test_every_threshold_can_be_set_to_its_own_value() -> None:
     settings = HealthSettings()
-    found = thresholds(settings)
+    found = list_thresholds(settings)
 
-    assert with_thresholds(settings, {one.name: one.value for one in found}) == settings
+    assert replace_thresholds(settings, {one.name: one.value for one in found}) == settings
     assert all(one.help and one.value == one.default for one in found)
 
 
-@pytest.mark.parametrize("threshold", thresholds(HealthSettings()), ids=lambda one: one.name)
+@pytest.mark.parametrize("threshold", list_thresholds(HealthSettings()), ids=lambda one: one.name)
 def test_values_beyond_the_range_are_refused(threshold: Any) -> None:
     for value in (
         None if threshold.minimum is None else threshold.minimum - 1,
@@ -207,4 +207,4 @@ def test_values_beyond_the_range_are_refused(threshold: Any) -> None:
     ):
         if value is not None:
             with pytest.raises(InvalidThresholdError):
-                with_thresholds(HealthSettings(), {threshold.name: value})
+                replace_thresholds(HealthSettings(), {threshold.name: value})

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from queenright.health.detection.deadlines import detector_clocks
+from queenright.health.detection.deadlines import list_detector_clocks
 from queenright.health.detection.detectors import detect
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
@@ -151,7 +151,7 @@ async def test_open_work_has_the_clock_of_its_detector(
     worker = running.service.monitor.get("coder")
     assert worker is not None
     health = running.service.settings.health_monitoring
-    for clock in detector_clocks(worker.vitals, health):
+    for clock in list_detector_clocks(worker.vitals, health):
         before = {one.kind for one in detect(worker.vitals, health, clock.due - 0.01)}
         after = {one.kind for one in detect(worker.vitals, health, clock.due)}
         assert (clock.kind in before, clock.kind in after) == (False, True)
@@ -174,7 +174,7 @@ async def test_steps_tell_how_many_repeats_a_loop_lacks(
         "detector": "doom_loop",
         "value": 2,
         "limit": 3,
-        "text": "equal calls in a row: search",
+        "text": "identical calls in a row: search",
     }
     assert (after[0]["value"], after[0]["limit"]) == (3, 3)
     found = running.service.monitor.get("coder")

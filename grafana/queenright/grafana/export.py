@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from queenright.grafana.files import dashboards_folder
-from queenright.health.objectives import FASTEST_BURN, burning_share
+from queenright.health.objectives import FASTEST_BURN, compute_burn_threshold
 from queenright.health.settings import HealthSettings
 
 CONSOLE: Final = "http://127.0.0.1:8420"
@@ -100,4 +100,4 @@ def _sort_lines(*lines: tuple[float, str]) -> Lines:
 
 def burn_lines(budget: float) -> Lines:
     """Return the error budget and the share at which the fastest burn-rate alert fires."""
-    return (budget, ORANGE), (burning_share(budget, FASTEST_BURN), RED)
+    return (budget, ORANGE), (compute_burn_threshold(budget, FASTEST_BURN), RED)

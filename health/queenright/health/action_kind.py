@@ -6,11 +6,11 @@ from enum import StrEnum
 
 
 class ActionKind(StrEnum):
-    """The kinds of actions, in the order of the ladder."""
+    """The kinds of actions, in the order of the intervention ladder."""
 
     NUDGE = "nudge"
     ESCALATE = "escalate"
     TERMINATE = "terminate"
     RECOVER = "recover"
     ANSWER = "answer"
-    """Allow or deny a permission request; not on the ladder, a person does it."""
+    """Allow or deny a permission request. A person does this; it is not part of the ladder."""

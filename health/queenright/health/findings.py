@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 WorkerKey = tuple[str, str]
-"""``(agent_id, session_id)``: one run of one worker. Its incarnation may change."""
+"""``(agent_id, session_id)``: one session of one worker. Its incarnation may change."""
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings. The order is that of cause: of two findings, the earlier names the ticket."""
+    """The kinds of findings, causes before effects: of two findings, the earlier kind names the ticket."""
 
     RECOVERY_FAILED = "recovery_failed"
     RUNS_FAILED = "runs_failed"
@@ -39,10 +39,10 @@ class FindingKind(StrEnum):
 
 
 SHADOW_KINDS: Final = frozenset({FindingKind.GRINDING, FindingKind.TOKEN_BURN})
-"""Detectors that are in shadow unless the settings turn them on."""
+"""Detectors that run in shadow mode unless the settings turn them on."""
 
 KINDS_AFTER_END: Final = frozenset({FindingKind.RECOVERY_FAILED, FindingKind.RUNS_FAILED})
-"""Findings that hold a ticket after the session has ended, and that a person may resolve."""
+"""Findings that keep a ticket open after the session has ended. A person may resolve them."""
 
 
 class Severity(StrEnum):
@@ -55,7 +55,7 @@ class Severity(StrEnum):
 
     def __init__(self, word: str) -> None:
         self.rank = len(type(self).__members__)
-        """0 for low to 3 for critical."""
+        """The rank of the severity, from 0 for low to 3 for critical."""
 
 
 _KIND_RANK: Final = {kind: rank for rank, kind in enumerate(FindingKind)}
@@ -63,12 +63,11 @@ _KIND_RANK: Final = {kind: rank for rank, kind in enumerate(FindingKind)}
 
 class Finding(NamedTuple):
     """
-    The observation of one detector about one worker.
+    What one detector found about one worker.
 
-    ``since`` is when the condition began, in seconds since the epoch. A
-    finding with ``ticket=False`` is shown and counted, and is never a reason
-    for a ticket: the warning band, a start grace, a spike. One with
-    ``shadow=True`` has no effect: its detector is in shadow mode.
+    ``since`` is when the condition began, in seconds since the epoch. A finding with ``ticket=False`` is
+    shown and counted, but opens no ticket: in the warning band, in a start grace, or for a spike. A finding
+    with ``shadow=True`` comes from a detector in shadow mode, and has no effect.
     """
 
     kind: FindingKind
@@ -82,7 +81,7 @@ class Finding(NamedTuple):
     def of(
         cls, kind: FindingKind, severity: Severity, evidence: str, since: float, *, ticket: bool | None = None
     ) -> Finding:
-        """Return a finding; by default, one of low severity is no reason for a ticket."""
+        """Return a finding. By default, it opens a ticket unless its severity is low."""
         return cls(
             kind, severity, evidence, since, severity is not Severity.LOW if ticket is None else ticket
         )
@@ -98,7 +97,7 @@ class Finding(NamedTuple):
         } | ({"shadow": True} if self.shadow else {})
 
 
-_NOT_BY_A_PROVIDER: Final = frozenset(
+_KINDS_UNRELATED_TO_PROVIDERS: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
         FindingKind.RESOURCE_LIMIT,
@@ -109,11 +108,11 @@ _NOT_BY_A_PROVIDER: Final = frozenset(
 """Kinds that failing model calls do not cause."""
 
 
-def worst(findings: Iterable[Finding]) -> Finding | None:
+def find_worst(findings: Iterable[Finding]) -> Finding | None:
     """
     Return the most important finding: ticket-worthy first, then by severity, then by order of cause.
 
-    The worker's own paging problem comes before its provider's failure, which other workers have too.
+    A paging problem of the worker itself comes before a failure of its provider, which other workers share.
     """
     order = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
     if order and order[0].kind is FindingKind.PROVIDER_FAILURE:
@@ -122,6 +121,6 @@ def worst(findings: Iterable[Finding]) -> Finding | None:
 
 
 def pages_despite_provider_failure(finding: Finding) -> bool:
-    """Return whether a worker pages for this even while its provider fails for every worker."""
+    """Return whether a finding pages even while the worker's provider fails for every worker."""
     is_bad = finding.severity.rank >= Severity.HIGH.rank
-    return finding.ticket and is_bad and finding.kind in _NOT_BY_A_PROVIDER
+    return finding.ticket and is_bad and finding.kind in _KINDS_UNRELATED_TO_PROVIDERS

@@ -9,23 +9,25 @@ from queenright.health.settings import HealthSettings
 
 HIGH_AFTER: Final = 2
 CRITICAL_AFTER: Final = 4
-"""Multiples of a limit in time: twice as long is high, and twice that critical."""
+"""Multiples of a time limit at which the severity becomes high and critical."""
 
 
-def severity_by_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
-    """Return the severity of ``times`` repeats: high from ``high``, otherwise from 1.5 times the limit."""
+def rate_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
+    """
+    Return the severity of ``times`` repeats: it becomes high at ``high``, by default 1.5 times the limit.
+    """
     if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL
-    return Severity.HIGH if times >= (high or one_and_a_half_times(limit)) else Severity.MEDIUM
+    return Severity.HIGH if times >= (high or get_high_limit(limit)) else Severity.MEDIUM
 
 
-def one_and_a_half_times(limit: int) -> int:
-    """Return 1.5 times the limit, rounded up: from there on, repeats are high."""
+def get_high_limit(limit: int) -> int:
+    """Return 1.5 times the limit, rounded up: the number of repeats at which the severity becomes high."""
     return limit + (limit + 1) // 2
 
 
-def severity_by_duration(seconds: float, limit: float) -> Severity:
-    """Return the severity of a condition that has reached its limit, by its duration."""
+def rate_duration(seconds: float, limit: float) -> Severity:
+    """Return the severity of a condition that has lasted for at least ``limit`` seconds."""
     if seconds >= CRITICAL_AFTER * limit:
         return Severity.CRITICAL
     return Severity.HIGH if seconds >= HIGH_AFTER * limit else Severity.MEDIUM

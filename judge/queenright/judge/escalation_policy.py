@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from queenright.health.detection.health_state import HealthState
-from queenright.health.findings import FindingKind, worst
+from queenright.health.findings import FindingKind, find_worst
 from queenright.health.interventions.escalation import OPTIONS, Decision
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.instrumentation.names import WaitingReason
@@ -75,7 +75,7 @@ def relief(escalation: Mapping[str, Any], summary: Mapping[str, Any]) -> str | N
     if (waiting := summary.get("waiting_reason")) not in (None, "", WaitingReason.HELD):
         return f"it is waiting ({waiting})"
     asked_at, now = float(escalation.get("asked_at") or 0.0), summary.get("looked_at")
-    first = worst(ticket_policy.parse_findings(summary))
+    first = find_worst(ticket_policy.parse_findings(summary))
     kind = first.kind if first is not None else None
     if (progress := ticket_policy.progress_since(summary, asked_at, kind)) is not None:
         asked_text, at = (wording.clock_time(time, now, seconds=True) for time in (asked_at, progress))
@@ -152,7 +152,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
     findings = ticket_policy.parse_findings(summary)
     if any(finding.kind in _EXTERNAL for finding in findings):
         return "more_time", "The fault is external; the worker can continue once it is fixed."
-    first = worst(findings)
+    first = find_worst(findings)
     kind = first.kind if first is not None else None
     if kind in _SILENT:
         return "terminate", "It hangs; it can continue from its last checkpoint."
@@ -164,7 +164,7 @@ def _decide_by_table(escalation: Mapping[str, Any], summary: Mapping[str, Any]) 
 def _cause(summary: Mapping[str, Any]) -> str:
     findings = ticket_policy.parse_findings(summary)
     agent = str(summary.get("agent_id") or "The worker")
-    finding = worst(f for f in findings if f.kind in _EXTERNAL) or worst(findings)
+    finding = find_worst(f for f in findings if f.kind in _EXTERNAL) or find_worst(findings)
     if finding is None:
         return (
             f"{agent} is {summary.get('state')}: {wording.one_line(str(summary.get('reason') or ''), 200)}."

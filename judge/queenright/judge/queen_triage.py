@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from queenright.health.detection.deadlines import grace_until
+from queenright.health.detection.deadlines import find_grace_end
 from queenright.health.findings import Severity
 from queenright.health.ticket_service import InterveneDecision
 from queenright.health.tickets.ticket import EscalationTicket, TicketError, TicketStatus
@@ -329,7 +329,7 @@ class Queen:
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.has_ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
-        return self._clock() < grace_until(health.vitals, self._context.settings) + _SETTLE_SECONDS
+        return self._clock() < find_grace_end(health.vitals, self._context.settings) + _SETTLE_SECONDS
 
     def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
         return self._context.summary((ticket.agent_id, ticket.session_id))

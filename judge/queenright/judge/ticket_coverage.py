@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, WorkerKey, worst
+from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, WorkerKey, find_worst
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.ticket_service import TicketService
 from queenright.health.tickets.ticket import EscalationTicket
@@ -23,7 +23,7 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     reasons = (finding for finding in health.findings if finding.ticket)
     if health.vitals.has_ended:
         reasons = (finding for finding in reasons if finding.kind in KINDS_AFTER_END)
-    return worst(reasons)
+    return find_worst(reasons)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.findings import Finding, FindingKind, Severity, find_worst
 from queenright.health.tickets.ticket import EVIDENCE_LIMIT, TEXT_LIMIT, TicketDraft
 from queenright.health.tickets.ticket_rules import BY_RULES
 from queenright.instrumentation.counts import format_count
@@ -78,7 +78,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     Returns:
         The draft of a ticket, or None if there is nothing to escalate.
     """
-    finding = worst(f for f in parse_findings(summary) if f.ticket)
+    finding = find_worst(f for f in parse_findings(summary) if f.ticket)
     if finding is None:
         return None
     agent = str(summary.get("agent_id") or "the worker")

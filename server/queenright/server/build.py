@@ -23,7 +23,7 @@ from queenright.alerting.outbox import Outbox
 from queenright.alerting.silencing import SilenceWatch
 from queenright.health.breakers.store import BreakerStore
 from queenright.health.cluster.fleet import FleetState
-from queenright.health.detection.stall_clock import ladder_seconds
+from queenright.health.detection.stall_clock import compute_ladder_seconds
 from queenright.health.interventions.ledger import InterventionLedger
 from queenright.health.interventions.spending_brake import SpendingBrake
 from queenright.health.monitoring.monitor import HealthMonitor
@@ -240,7 +240,7 @@ def _make_base(
 def _make_runtimes(base: _Base) -> _Runtimes:
     store, bus, clock, health_settings = base.store, base.bus, base.clock, base.health_settings
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
-    guards = make_health_guard(health_settings, hold_seconds=ladder_seconds(health_settings))
+    guards = make_health_guard(health_settings, hold_seconds=compute_ladder_seconds(health_settings))
     runtime = AgentRuntime(
         bus=bus, storage=base.folder, clock=clock, guards=guards, breakers=breakers.registry
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from queenright.health.vitals.tool_calls import tool_call_failed
+from queenright.health.vitals.tool_calls import is_failed_tool_call
 from queenright.instrumentation.effects import infer_tool_effect
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, classify_error
 from queenright.judge.evaluation.events import RunSteps
@@ -20,7 +20,7 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     """Return what loop detectors use of the event of a tool call."""
     facts = {key: data.get(key) for key in FACTS}
     facts["effect"] = data.get("effect") or infer_tool_effect(data["tool"])
-    facts["failed"] = tool_call_failed(data)
+    facts["failed"] = is_failed_tool_call(data)
     facts["class"] = classify_error(data.get("error_type", ""), data.get("error", ""))
     return facts
 

@@ -19,8 +19,8 @@ from queenright.health.objectives import (
     FASTEST_BURN,
     INTERVENTION_TARGET_SECONDS,
     LATE_SHARE,
-    burning_share,
     can_burn,
+    compute_burn_threshold,
 )
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
@@ -158,7 +158,7 @@ def _alert(objective: Objective, speed: Speed) -> Alert:
     limit = _limit(objective.budget, speed.factor)
     traffic = f"{_SECONDS[speed.long]} * avg_over_time({objective.all}[{speed.long}]) >= {objective.minimum}"
     budget = f"{100 * objective.budget:.3g}%"
-    share = f"{100 * burning_share(objective.budget, speed.factor):.3g}%"
+    share = f"{100 * compute_burn_threshold(objective.budget, speed.factor):.3g}%"
     setting = f"`{objective.setting}` ({budget})" if objective.setting else f"the {budget} that are allowed"
     if can_burn(objective.budget, speed.factor):
         times = f"at least {speed.factor:g} times " if speed.factor > 1 else ""
@@ -187,7 +187,7 @@ def _alert(objective: Objective, speed: Speed) -> Alert:
 
 
 def _limit(budget: float, factor: float) -> str:
-    """Return ``burning_share`` as an expression that shows how it is computed."""
+    """Return ``compute_burn_threshold`` as an expression that shows how it is computed."""
     if can_burn(budget, factor):
         return f"{factor:g} * {budget:g}"
     return f"1 - {1 - budget:g} ^ {factor:g}"

@@ -1,8 +1,8 @@
 """
-A worker's health as signals, each with a status and evidence, and the resulting state.
+A worker's health signals: resource has a status and evidence.
 
-The detectors decide. A signal explains what they checked and found; unlike them it also reports that all is
-well, or that nothing was reported.
+The detectors decide. A signal explains what they checked and found. Unlike a detector, it also reports that
+nothing is wrong, or that the worker reported nothing.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from queenright.health.detection.detectors import detect
 from queenright.health.detection.health_state import (
     describe_failed_runs,
     describe_failures,
-    fails_in_a_row,
+    has_too_many_failures,
     is_stuck,
 )
-from queenright.health.detection.stall_clock import may_be_silent, silent_since
-from queenright.health.detection.stall_detectors import span
-from queenright.health.findings import Finding, FindingKind, Severity, worst
+from queenright.health.detection.stall_clock import find_silence_start, may_be_silent
+from queenright.health.detection.stall_detectors import format_span
+from queenright.health.findings import Finding, FindingKind, Severity, find_worst
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import VitalSigns
@@ -32,7 +32,7 @@ _EVIDENCE_LIMIT: Final = 300
 
 
 class SignalStatus(StrEnum):
-    """The status of a signal, best first; ``unknown``: not reported."""
+    """The status of a signal, best first. ``unknown`` means that the worker reported nothing."""
 
     OK = "ok"
     WARNING = "warning"
@@ -42,7 +42,7 @@ class SignalStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """A health signal; ``evidence`` has the numbers in at most 300 characters."""
+    """A health signal. ``evidence`` contains the numbers, in at most 300 characters."""
 
     name: str
     verdict: SignalStatus
@@ -53,7 +53,7 @@ class Signal:
         return {"name": self.name, "verdict": self.verdict.value, "evidence": self.evidence}
 
 
-SIGNAL_OF: Final = {
+SIGNAL_BY_KIND: Final = {
     FindingKind.STALL: "activity",
     FindingKind.TOOL_TIMEOUT: "activity",
     FindingKind.HEARTBEAT_MISSING: "heartbeat",
@@ -78,42 +78,43 @@ SIGNAL_OF: Final = {
     FindingKind.RECOVERY_FAILED: "recovery",
     FindingKind.RUNS_FAILED: "errors",
 }
-"""The signal that a finding belongs to."""
+"""The name of the signal that shows each kind of finding."""
 
 
 def assess(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, Signal]:
-    """Return every signal of a worker at ``now`` by name, in a fixed order. Pure, like the detectors."""
+    """Return every signal of a worker at ``now``, by name, in a fixed order."""
     by_signal: dict[str, list[Finding]] = {}
     for finding in detect(v, settings, now):
-        by_signal.setdefault(SIGNAL_OF[finding.kind], []).append(finding)
+        by_signal.setdefault(SIGNAL_BY_KIND[finding.kind], []).append(finding)
     signals: dict[str, Signal] = {}
     for name, describe in _DESCRIPTIONS.items():
-        mine = by_signal.get(name, [])
-        severe = _severe_condition(name, v, settings)
-        if lead := worst(mine):
-            bad = severe or any(is_stuck(f) or _is_failing(f) for f in mine)
+        matching = by_signal.get(name, [])
+        severe = _describe_severe_condition(name, v, settings)
+        if lead := find_worst(matching):
+            bad = severe or any(is_stuck(f) or _is_failing(f) for f in matching)
             evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _mask(lead.evidence)
-            signals[name] = _signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence)
+            signals[name] = _make_signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence)
         elif severe:
-            signals[name] = _signal(name, SignalStatus.BAD, severe)
+            signals[name] = _make_signal(name, SignalStatus.BAD, severe)
         elif name == "errors" and v.status is WorkerStatus.FAILED:
-            signals[name] = _signal(name, SignalStatus.WARNING, failure_reason(v))
+            signals[name] = _make_signal(name, SignalStatus.WARNING, describe_failure(v))
         else:
             text = describe(v, now)
             status = SignalStatus.OK if text else SignalStatus.UNKNOWN
-            signals[name] = _signal(name, status, text or "not reported")
+            signals[name] = _make_signal(name, status, text or "not reported")
     return signals
 
 
-_FAILING: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
+_FAILING_KINDS: Final = frozenset({FindingKind.CIRCUIT_BREAKER_OPEN, FindingKind.RECOVERY_FAILED})
 
 
 def _is_failing(finding: Finding) -> bool:
-    # Low means that the breaker is half open.
-    return finding.kind in _FAILING and finding.severity is not Severity.LOW
+    # The severity of a half-open breaker is low.
+    return finding.kind in _FAILING_KINDS and finding.severity is not Severity.LOW
 
 
-# Evidence of these contains only numbers of ours. Masking is expensive, so it is limited to text of others.
+# Evidence of these kinds contains only numbers that Queenright computed. Masking is expensive, so it is
+# limited to untrusted text.
 _NUMERIC_EVIDENCE: Final = frozenset(
     {
         FindingKind.CONTEXT_EXHAUSTED,
@@ -131,116 +132,117 @@ _NUMERIC_EVIDENCE: Final = frozenset(
 )
 
 
-def _signal(name: str, verdict: SignalStatus, evidence: str) -> Signal:
+def _make_signal(name: str, verdict: SignalStatus, evidence: str) -> Signal:
     return Signal(name=name, verdict=verdict, evidence=evidence[-_EVIDENCE_LIMIT:])
 
 
-def failure_reason(v: VitalSigns) -> str:
-    """Return why a failed session failed, secrets masked."""
+def describe_failure(v: VitalSigns) -> str:
+    """Return why a failed session failed, with secrets masked."""
     return f"the session has failed: {_mask(v.evidence)}" if v.evidence else "the session has failed"
 
 
 def _mask(text: str) -> str:
-    """Return text of others without secrets."""
+    """Return untrusted text with secrets masked."""
     return redact(text, _EVIDENCE_LIMIT) if text else ""
 
 
-def _severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
-    """Return what makes a worker failing or terminated without a finding, or an empty string."""
+def _describe_severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
+    """Return why a worker is failing or terminated although it has no finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
         failures = describe_failed_runs(v)
         return f"{failures}: {_mask(v.evidence)}" if v.evidence else failures
-    if name == "errors" and v.ended_at is None and fails_in_a_row(v, settings):
+    if name == "errors" and v.ended_at is None and has_too_many_failures(v, settings):
         return describe_failures(v)
     if name == "activity" and v.status is WorkerStatus.TERMINATED:
         return "the worker was terminated"
     return ""
 
 
-# -- descriptions of healthy signals; empty if nothing was reported -----------------------------------
+# -- descriptions of healthy signals; empty if the worker reported nothing -----------------------------------
 
 
-def _activity(v: VitalSigns, now: float) -> str:
+def _describe_activity(v: VitalSigns, now: float) -> str:
     if v.ended_at is not None:
         return f"the session is over ({v.status.value})"
     if v.held_by:
-        return f"held by its guard ({v.held_by}) for {span(now - (v.waiting_since or now))}"
+        return f"held by its guard ({v.held_by}) for {format_span(now - (v.waiting_since or now))}"
     if v.waiting is not None:
-        return f"waits ({v.waiting.value}) for {span(now - (v.waiting_since or now))}"
+        return f"waits ({v.waiting.value}) for {format_span(now - (v.waiting_since or now))}"
     if may_be_silent(v) or v.only_heartbeats:
         return ""
     tool = _mask(v.tool)
-    doing = f" in {tool}" if tool else ""
-    return f"active {span(max(0.0, now - silent_since(v)))} ago{doing}"
+    activity = f" in {tool}" if tool else ""
+    return f"active {format_span(max(0.0, now - find_silence_start(v)))} ago{activity}"
 
 
-def _steps(v: VitalSigns, now: float) -> str:
+def _describe_steps(v: VitalSigns, now: float) -> str:
     if not v.steps_total:
         return ""
     return f"{format_count(v.steps_total, 'step')}, {v.steps_since_last_accept:,} bad since the last ACCEPT"
 
 
-def _heartbeat(v: VitalSigns, now: float) -> str:
+def _describe_heartbeat(v: VitalSigns, now: float) -> str:
     if v.last_heartbeat is None:
         return ""
     words = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
     report = _mask("".join(f", {word}" for word in words if word))
-    return f"the last {span(max(0.0, now - v.last_heartbeat))} ago{report}"
+    return f"the last {format_span(max(0.0, now - v.last_heartbeat))} ago{report}"
 
 
-def _checkpoint(v: VitalSigns, now: float) -> str:
-    return "" if v.last_checkpoint is None else f"the last {span(max(0.0, now - v.last_checkpoint))} ago"
-
-
-def _tool_calls(v: VitalSigns, now: float) -> str:
-    if v.last_tool_call is None:
-        return ""
+def _describe_checkpoint(v: VitalSigns, now: float) -> str:
     return (
-        f"{format_count(v.tool_calls_total, 'call')}, the last {span(max(0.0, now - v.last_tool_call))} ago"
+        "" if v.last_checkpoint is None else f"the last {format_span(max(0.0, now - v.last_checkpoint))} ago"
     )
 
 
-def _tokens(v: VitalSigns, now: float) -> str:
+def _describe_tool_calls(v: VitalSigns, now: float) -> str:
+    if v.last_tool_call is None:
+        return ""
+    calls = format_count(v.tool_calls_total, "call")
+    return f"{calls}, the last {format_span(max(0.0, now - v.last_tool_call))} ago"
+
+
+def _describe_tokens(v: VitalSigns, now: float) -> str:
     if v.tokens_at is None:
         return ""
-    return f"{format_count(v.token_count, 'token')}, used last {span(max(0.0, now - v.tokens_at))} ago"
+    return f"{format_count(v.token_count, 'token')}, used last {format_span(max(0.0, now - v.tokens_at))} ago"
 
 
-def _errors(v: VitalSigns, now: float) -> str:
+def _describe_errors(v: VitalSigns, now: float) -> str:
     if not v.outcomes:
         return ""
     errors = format_count(v.all_errors, "error")
     return f"{v.error_share:.0%} of the last {v.outcomes:,} calls and steps failed, {errors} in all"
 
 
-def _output(v: VitalSigns, now: float) -> str:
-    return "" if v.output is None else f"{v.output}, for {span(max(0.0, now - v.output.since))}"
+def _describe_output(v: VitalSigns, now: float) -> str:
+    return "" if v.output is None else f"{v.output}, for {format_span(max(0.0, now - v.output.since))}"
 
 
-def _breakers(v: VitalSigns, now: float) -> str:
+def _describe_breakers(v: VitalSigns, now: float) -> str:
     return "no open breaker"
 
 
-def _resources(v: VitalSigns, now: float) -> str:
-    return ", ".join(str(each) for each in v.resources[:3])
+def _describe_resources(v: VitalSigns, now: float) -> str:
+    return ", ".join(str(resource) for resource in v.resources[:3])
 
 
-def _recovery(v: VitalSigns, now: float) -> str:
+def _describe_recovery(v: VitalSigns, now: float) -> str:
     if v.recovered_at is None:
         return "no recovery needed"
-    return f"recovered {span(max(0.0, now - v.recovered_at))} ago"
+    return f"recovered {format_span(max(0.0, now - v.recovered_at))} ago"
 
 
 _DESCRIPTIONS: Final[dict[str, Callable[[VitalSigns, float], str]]] = {
-    "activity": _activity,
-    "steps": _steps,
-    "heartbeat": _heartbeat,
-    "checkpoint": _checkpoint,
-    "tool_calls": _tool_calls,
-    "tokens": _tokens,
-    "errors": _errors,
-    "output": _output,
-    "breakers": _breakers,
-    "resources": _resources,
-    "recovery": _recovery,
+    "activity": _describe_activity,
+    "steps": _describe_steps,
+    "heartbeat": _describe_heartbeat,
+    "checkpoint": _describe_checkpoint,
+    "tool_calls": _describe_tool_calls,
+    "tokens": _describe_tokens,
+    "errors": _describe_errors,
+    "output": _describe_output,
+    "breakers": _describe_breakers,
+    "resources": _describe_resources,
+    "recovery": _describe_recovery,
 }

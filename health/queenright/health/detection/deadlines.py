@@ -1,7 +1,7 @@
 """
-Deadlines: when the passing of time changes the findings of a worker.
+The multiple at which a worker's findings change although no event arrives.
 
-Detectors compare ``now`` with the same moments.
+Detectors compare ``now`` with the same multiple.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from queenright.health.detection.spending import DAY
-from queenright.health.detection.stall_clock import may_be_silent, silent_since, stall_clock
+from queenright.health.detection.stall_clock import find_silence_start, find_stall_clock, may_be_silent
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.severity_bands import CRITICAL_AFTER, HIGH_AFTER
-from queenright.health.vitals.activity import tool_time_limit
+from queenright.health.vitals.activity import get_tool_time_limit
 from queenright.health.vitals.vital_signs import OpenTool, VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
-"""Seconds without a changed file or test result after which a worker is shown; no ticket follows."""
+"""Seconds without a changed file or test result after which there is a finding. It opens no ticket."""
 OUTPUT_UNCHANGED_REPORTS: Final = 3
-"""Equal reports required; two may be the end of one change and the start of the next."""
+"""Number of identical reports required. Two may be the end of one change and the start of the next."""
 
 
 class DetectorClock(NamedTuple):
-    """When a detector of elapsed time fires, and since when it counts. Seconds since the epoch."""
+    """When a detector that measures elapsed time starts and fires. Seconds since the epoch."""
 
     kind: FindingKind
     since: float
@@ -33,47 +33,47 @@ class DetectorClock(NamedTuple):
 
 
 class ProcessSign(NamedTuple):
-    """The last sign that a process runs; times in seconds since the epoch."""
+    """The last sign that a process runs. Times are in seconds since the epoch."""
 
     at: float
     work_at: float = 0.0
-    """When it last reported open work."""
+    """When the process last reported open work."""
     interval: float | None = None
-    """The interval of such reports in seconds, or None."""
+    """The interval of these reports in seconds, or None if it is unknown."""
 
 
-def heartbeat_due(v: VitalSigns, settings: HealthSettings) -> float | None:
+def find_heartbeat_deadline(v: VitalSigns, settings: HealthSettings) -> float | None:
     """Return when the heartbeat counts as missing; see ``Heartbeat.limit``."""
     if may_be_silent(v) or (v.last_heartbeat is None and v.heartbeat_interval is None):
         return None
     limit = settings.heartbeat.limit(v.heartbeat_interval)
-    # Any activity shows that the process lives.
-    return max(silent_since(v), v.last_heartbeat or 0.0) + limit
+    # Any activity shows that the process runs.
+    return max(find_silence_start(v), v.last_heartbeat or 0.0) + limit
 
 
 def may_have_ended(v: VitalSigns) -> bool:
-    """Return whether a worker with heartbeats has not been heard since the service was away."""
+    """Return whether a worker with heartbeats has sent nothing since an outage of the service."""
     return v.away is not None and (v.last_heartbeat is not None or v.heartbeat_interval is not None)
 
 
-def shows_its_end(v: VitalSigns) -> bool:
+def has_shown_its_end(v: VitalSigns) -> bool:
     """
-    Return whether a silent worker has ended: it reported its end, or its heartbeats stopped.
+    Return whether a silent worker has certainly ended: it reported its end, or its heartbeats stopped.
 
-    A silent worker without heartbeats may still be alive, and hang.
+    A silent worker without heartbeats may be alive and hang.
     """
     return v.ended_at is not None or v.last_heartbeat is not None
 
 
-def silent_from(v: VitalSigns, settings: HealthSettings) -> float | None:
+def find_death_time(v: VitalSigns, settings: HealthSettings) -> float | None:
     """
-    Return when a silent worker counts as dead; None for one that waits or has ended.
+    Return when a silent worker counts as dead, or None if it waits or has ended.
 
     A worker without heartbeats may hang in a long call: its heartbeat timeout is added to its stall limit.
     """
     if sends_heartbeats(v):
-        return heartbeat_due(v, settings)
-    clock = stall_clock(v, settings)
+        return find_heartbeat_deadline(v, settings)
+    clock = find_stall_clock(v, settings)
     return None if clock is None else clock.ticket_due + settings.heartbeat.timeout_seconds
 
 
@@ -82,164 +82,166 @@ def sends_heartbeats(v: VitalSigns) -> bool:
     return v.last_heartbeat is not None or v.heartbeat_interval is not None
 
 
-def over_from(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> float | None:
+def find_end_time(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> float | None:
     """
-    Return when a silent worker counts as ended; None in the same cases as ``silent_from``.
+    Return when a silent worker counts as ended, or None in the same cases as ``find_death_time``.
 
-    A worker that waits for a person and sends no heartbeats counts as ended after ``dead_worker_seconds``:
-    the laptop may be closed. For a foreign run, ``sign`` shows whether its process is alive. A process that
-    stopped reporting open work is gone. A process that sends anything is alive, so its open calls still hang.
-    Otherwise a run with open work ends after ``dead_worker_seconds``, and one without counts as abandoned.
+    A worker that waits for a person and sends no heartbeats counts as ended after ``dead_worker_seconds``,
+    because the laptop may be closed. For a foreign run, ``sign`` shows whether its process is alive. A
+    process that stopped reporting open work is gone. A process that sends anything is alive, so its open
+    calls still hang. Otherwise a run with open work ends after ``dead_worker_seconds``, and one without
+    counts as abandoned.
     """
-    silent = silent_from(v, settings)
+    silent = find_death_time(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
-        return max(silent_since(v), sign.at) + settings.tickets.dead_worker_seconds
+        return max(find_silence_start(v), sign.at) + settings.tickets.dead_worker_seconds
     if silent is None or not v.is_foreign or sends_heartbeats(v):
         return None if silent is None else silent + settings.tickets.dead_worker_seconds
     is_open = v.phase in (Phase.LLM, Phase.TOOL)
     if is_open and sign.interval is not None:
-        return max(sign.work_at, silent_since(v)) + settings.heartbeat.limit(sign.interval)
+        return max(sign.work_at, find_silence_start(v)) + settings.heartbeat.limit(sign.interval)
     tickets = settings.tickets
-    patience = tickets.dead_worker_seconds if is_open else tickets.abandoned_run_seconds
-    return max(silent, sign.at) + patience
+    grace_seconds = tickets.dead_worker_seconds if is_open else tickets.abandoned_run_seconds
+    return max(silent, sign.at) + grace_seconds
 
 
-def checkpoint_from(v: VitalSigns) -> float | None:
+def find_checkpoint_start(v: VitalSigns) -> float | None:
     """
-    Return when the checkpoint's age began; None for a worker that makes none or may be silent.
+    Return the time from which the checkpoint's age counts.
 
-    The time in tools is taken out: nothing can be saved during a call.
+    None if the worker makes no checkpoints or may be silent. Time in tools does not count, because a worker
+    cannot save during a call.
     """
     if may_be_silent(v) or v.saved_from is None:
         return None
     return max(v.saved_from, v.clock_base)
 
 
-def checkpoint_due(v: VitalSigns, limit: float) -> float | None:
+def find_checkpoint_deadline(v: VitalSigns, limit: float) -> float | None:
     """
-    Return when the checkpoint is ``limit`` seconds old; see ``checkpoint_from``.
+    Return when the checkpoint is ``limit`` seconds old; see ``find_checkpoint_start``.
 
-    A tool with a declared timeout, or that usually takes long, stops the age for that time: a hang in it is a
-    stall.
+    During a tool call, the age does not grow until the tool's declared timeout or usual duration has passed:
+    a tool that hangs is a stall.
     """
-    since = checkpoint_from(v)
+    since = find_checkpoint_start(v)
     if since is None:
         return None
     due_at, tool = since + limit, v.open_tool
     if tool is not None and due_at > tool.started:
-        due_at += tool_time_limit(v, tool)
+        due_at += get_tool_time_limit(v, tool)
     return due_at
 
 
-def no_tool_call_from(v: VitalSigns) -> float | None:
+def find_no_tool_call_start(v: VitalSigns) -> float | None:
     """
-    Return since when there was no tool call, no other progress and no message of its user.
+    Return the time of the last tool call, other progress, or message of the user.
 
-    None for a worker that never called a tool (it may have none), has one running, or may be silent.
+    None if the worker never called a tool (it may have none), has one running, or may be silent.
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
     return max(v.last_tool_call, v.progress_from or 0.0, v.last_gain_at, v.clock_base)
 
 
-def overdue_tool(v: VitalSigns) -> OpenTool | None:
-    """Return the open call whose declared timeout ends first, if any declared one."""
+def find_next_tool_timeout(v: VitalSigns) -> OpenTool | None:
+    """Return the open call whose declared timeout ends first, or None if no open call declared one."""
     tool = v.open_tool
     if tool is None or tool.timeout is None or may_be_silent(v):
         return None
     return tool
 
 
-def no_tokens_from(v: VitalSigns) -> float | None:
+def find_no_tokens_start(v: VitalSigns) -> float | None:
     """
-    Return since when no tokens were used.
+    Return the time since which no tokens were used.
 
-    None for a worker that reports none, has a tool running, or may be silent. The time in tools is taken out.
+    None if the worker reports no tokens, has a tool running, or may be silent. Time in tools does not count.
     """
     if may_be_silent(v) or v.tokens_from is None or v.open_tools:
         return None
     return max(v.tokens_from, v.clock_base)
 
 
-def unchanged_from(v: VitalSigns, settings: HealthSettings) -> float | None:
-    """Return since when the worker reports the same output; None before enough reports."""
+def find_unchanged_output_start(v: VitalSigns, settings: HealthSettings) -> float | None:
+    """Return the time since which the worker reports the same output, or None before enough reports."""
     output = v.output
     if output is None or output.reports < OUTPUT_UNCHANGED_REPORTS or may_be_silent(v):
         return None
     return max(output.since, v.clock_base)
 
 
-def grace_until(v: VitalSigns, settings: HealthSettings) -> float:
-    """Return until when the incarnation gets no ticket."""
+def find_grace_end(v: VitalSigns, settings: HealthSettings) -> float:
+    """Return the end of the time after its start in which an incarnation gets no ticket."""
     return v.incarnation_started + settings.judge.start_grace_seconds
 
 
-def detector_clocks(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorClock]:
-    """Yield the clock of each detector that fires after a time, if nothing happens until then."""
-    clock = stall_clock(v, settings)
+def list_detector_clocks(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorClock]:
+    """Yield the clock of each detector that fires if no event arrives."""
+    clock = find_stall_clock(v, settings)
     if clock is not None:
         yield DetectorClock(FindingKind.STALL, clock.since, clock.due)
-    tool = overdue_tool(v)
+    tool = find_next_tool_timeout(v)
     if tool is not None and tool.timeout is not None:
         yield DetectorClock(FindingKind.TOOL_TIMEOUT, tool.started, tool.started + tool.timeout)
-    heartbeat = heartbeat_due(v, settings)
+    heartbeat = find_heartbeat_deadline(v, settings)
     if heartbeat is not None:
         limit = settings.heartbeat.limit(v.heartbeat_interval)
         yield DetectorClock(FindingKind.HEARTBEAT_MISSING, heartbeat - limit, heartbeat)
-    checkpoint = checkpoint_due(v, settings.health_check.checkpoint_degraded_seconds)
+    checkpoint = find_checkpoint_deadline(v, settings.health_check.checkpoint_degraded_seconds)
     if checkpoint is not None:
-        yield DetectorClock(FindingKind.CHECKPOINT_STALE, checkpoint_from(v) or checkpoint, checkpoint)
-    calls = no_tool_call_from(v)
+        yield DetectorClock(FindingKind.CHECKPOINT_STALE, find_checkpoint_start(v) or checkpoint, checkpoint)
+    calls = find_no_tool_call_start(v)
     if calls is not None:
         yield DetectorClock(
             FindingKind.NO_TOOL_CALLS, calls, calls + settings.health_check.no_tool_call_seconds
         )
-    tokens = no_tokens_from(v)
+    tokens = find_no_tokens_start(v)
     if tokens is not None:
         yield DetectorClock(FindingKind.NO_TOKENS, tokens, tokens + settings.health_check.no_tokens_seconds)
-    output = unchanged_from(v, settings)
+    output = find_unchanged_output_start(v, settings)
     if output is not None:
         yield DetectorClock(FindingKind.OUTPUT_UNCHANGED, output, output + OUTPUT_UNCHANGED_SECONDS)
 
 
-def moments(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> Iterator[float]:
-    """Yield every moment, past or future, at which time alone changes a worker's findings."""
-    for clock in detector_clocks(v, settings):
+def list_change_times(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> Iterator[float]:
+    """Yield every time, past or future, at which a worker's findings change although no event arrives."""
+    for clock in list_detector_clocks(v, settings):
         yield clock.due
-        # What the detector finds changes again later.
+        # The severity or ticket of these findings changes again later.
         if clock.kind is FindingKind.STALL:
-            stall = stall_clock(v, settings)
+            stall = find_stall_clock(v, settings)
             if stall is not None:
                 yield stall.ticket_due
-            shadow = settings.learned_clocks.mode == "shadow" and stall_clock(v, settings, shadow=True)
+            shadow = settings.learned_clocks.mode == "shadow" and find_stall_clock(v, settings, shadow=True)
             if shadow:
                 yield shadow.due
         elif clock.kind is FindingKind.NO_TOOL_CALLS:
-            for times in (HIGH_AFTER, CRITICAL_AFTER):
-                yield clock.since + times * settings.health_check.no_tool_call_seconds
+            for multiple in (HIGH_AFTER, CRITICAL_AFTER):
+                yield clock.since + multiple * settings.health_check.no_tool_call_seconds
         elif clock.kind is FindingKind.NO_TOKENS:
             if v.progress_from is not None and v.progress_from > clock.since:
                 yield v.progress_from + settings.health_check.no_tokens_seconds
         elif clock.kind is FindingKind.CHECKPOINT_STALE:
-            stale = checkpoint_due(v, settings.health_check.checkpoint_stale_threshold_seconds)
+            stale = find_checkpoint_deadline(v, settings.health_check.checkpoint_stale_threshold_seconds)
             if stale is not None:
                 yield stale
-    over = over_from(v, settings, sign)
+    over = find_end_time(v, settings, sign)
     if over is not None:
         yield over
     if v.spent_today is not None and v.ended_at is None and settings.spending.is_on:
         yield (v.spent_today.day + 1) * DAY
 
 
-def shortest_limit(settings: HealthSettings) -> float:
-    """Return the shortest silence in seconds that can matter, apart from declared timeouts."""
+def find_shortest_limit(settings: HealthSettings) -> float:
+    """Return the shortest silence, in seconds, that can cause a finding, apart from declared timeouts."""
     stall, check = settings.stall, settings.health_check
-    part = 1.0 if settings.learned_clocks.mode == "off" else settings.learned_clocks.shortest
+    factor = 1.0 if settings.learned_clocks.mode == "off" else settings.learned_clocks.shortest
     return min(
-        stall.idle_seconds * part,
-        stall.llm_seconds * part,
-        stall.tool_seconds * part,
-        stall.unknown_seconds * part,
+        stall.idle_seconds * factor,
+        stall.llm_seconds * factor,
+        stall.tool_seconds * factor,
+        stall.unknown_seconds * factor,
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
         check.no_tool_call_seconds,

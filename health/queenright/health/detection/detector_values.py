@@ -1,4 +1,4 @@
-"""The current count of each detector, and the threshold from which it fires."""
+"""The current value of each detector, and the threshold at which it fires."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from queenright.health.detection.deadlines import detector_clocks
-from queenright.health.detection.detectors import failed_calls_limit, hasty_polls
+from queenright.health.detection.deadlines import list_detector_clocks
+from queenright.health.detection.detectors import count_hasty_polls, get_failed_calls_limit
 from queenright.health.findings import FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.calls import Repeat
@@ -17,41 +17,43 @@ from queenright.health.vitals.vital_signs import VitalSigns
 
 
 class DetectorValue(NamedTuple):
-    """The count of a detector at one point in time."""
+    """The current value of a detector, and its threshold."""
 
     kind: FindingKind
     value: float
     limit: float
-    """The detector fires from here."""
-    text: str
+    """The detector fires when ``value`` reaches this."""
+    description: str
 
 
-def detector_values(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[DetectorValue]:
-    """Yield what the detectors count that have counted anything; of clocks, the seconds."""
-    yield from detector_counts(v, settings)
+def list_detector_values(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[DetectorValue]:
+    """Yield the value of each detector that has counted something, and the seconds of each running clock."""
+    yield from list_detector_counts(v, settings)
     if v.ended_at is not None:
         return
-    for clock in detector_clocks(v, settings):
+    for clock in list_detector_clocks(v, settings):
         if now > clock.since:
             yield DetectorValue(clock.kind, now - clock.since, clock.due - clock.since, "seconds")
 
 
-def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorValue]:
-    """Yield what the detectors count that events move; time alone changes none of it."""
+def list_detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[DetectorValue]:
+    """Yield the values that only events change."""
     if v.ended_at is not None:
         return
     loops, bands, kinds = settings.loops, settings.bands, FindingKind
     if v.calls is not None:
         for repeat in v.calls.repeats():
-            yield _repeat(repeat, settings)
-    refusals = max((one.count_recent(v.tool_calls_total, loops.window) for one in v.refusals), default=0)
+            yield _measure_repeat(repeat, settings)
+    refusals = max(
+        (refusal.count_recent(v.tool_calls_total, loops.window) for refusal in v.refusals), default=0
+    )
     known_results = max(loops.known_results, math.ceil(loops.known_results_share * v.results_since_gain))
     counts = (
         (kinds.ERROR_STREAK, v.streak, loops.error_streak, f"failures of {v.streak_tool}: {v.streak_error}"),
         (
             kinds.ERROR_STREAK,
             v.failed_calls,
-            failed_calls_limit(v, settings),
+            get_failed_calls_limit(v, settings),
             "turns in a row in which tool calls failed",
         ),
         (kinds.ERROR_STREAK, refusals, loops.refused_changes, "edits or commands refused in the same way"),
@@ -61,10 +63,10 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
             kinds.ZERO_PROGRESS,
             v.stale_results_since_gain,
             known_results,
-            "known results since the last change",
+            "repeated or failed results since the last change",
         ),
         (kinds.ZERO_PROGRESS, v.fruitless, loops.fruitless_calls, "new searches or reads that found nothing"),
-        (kinds.ZERO_PROGRESS, hasty_polls(v, settings), loops.polls, "polls with the same result"),
+        (kinds.ZERO_PROGRESS, count_hasty_polls(v, settings), loops.polls, "polls with the same result"),
         (kinds.NO_TOOL_CALLS, v.idle_turns, loops.idle_turns, "answers in a row without a tool call"),
         (
             kinds.CONTEXT_EXHAUSTED if v.llm_error == CONTEXT_FULL else kinds.PROVIDER_FAILURE,
@@ -74,30 +76,30 @@ def detector_counts(v: VitalSigns, settings: HealthSettings) -> Iterator[Detecto
         ),
         (kinds.TOKEN_SPIKE, v.token_spike, loops.token_spike_factor, "times the usual input tokens"),
     )
-    for kind, value, limit, text in counts:
+    for kind, value, limit, description in counts:
         if value:
-            yield DetectorValue(kind, value, limit, text)
+            yield DetectorValue(kind, value, limit, description)
     if v.error_share:
-        text = f"share of the last {v.outcomes} calls and steps that failed"
-        yield DetectorValue(kinds.ERROR_RATE, v.error_share, MAX_ERROR_RATE, text)
+        description = f"share of the last {v.outcomes} calls and steps that failed"
+        yield DetectorValue(kinds.ERROR_RATE, v.error_share, MAX_ERROR_RATE, description)
 
 
-def _repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
-    """Return the count of a repeat that is nearest to its threshold."""
+def _measure_repeat(repeat: Repeat, settings: HealthSettings) -> DetectorValue:
+    """Return the count of a repeat that is closest to its threshold."""
     loops = settings.loops
     if repeat.is_blind:
-        candidates = [(repeat.run, loops.blind_repeats, "equal calls in a row, results unknown")]
+        counts = [(repeat.run, loops.blind_repeats, "identical calls in a row, results unknown")]
     else:
-        candidates = [
-            (repeat.run, loops.consecutive, "equal calls in a row"),
-            (repeat.in_window, loops.repeats, f"equal calls among {loops.window}"),
+        counts = [
+            (repeat.run, loops.consecutive, "identical calls in a row"),
+            (repeat.in_window, loops.repeats, f"identical calls among {loops.window}"),
             (
-                repeat.at_all,
+                repeat.across_changes,
                 loops.repeats_at_all,
-                f"equal calls among {loops.window}, regardless of changes in between",
+                f"identical calls among {loops.window}, regardless of changes in between",
             ),
         ]
         if repeat.period > 1:
-            candidates.append((repeat.cycles, loops.cycles, f"rounds of {repeat.period} calls"))
-    value, limit, text = max(candidates, key=lambda values: values[0] / values[1])
-    return DetectorValue(FindingKind.DOOM_LOOP, value, limit, f"{text}: {repeat.tool}")
+            counts.append((repeat.cycles, loops.cycles, f"rounds of a cycle of {repeat.period} calls"))
+    value, limit, description = max(counts, key=lambda count: count[0] / count[1])
+    return DetectorValue(FindingKind.DOOM_LOOP, value, limit, f"{description}: {repeat.tool}")

@@ -1,9 +1,9 @@
 """
 Detectors: pure functions from vital signs to findings.
 
-They never read a clock, so a recorded run gets the findings of the live one. Each
-returns what it saw, with evidence, or None. ``tests/detection/README.md`` gives the
-reasons of the thresholds and what they measured.
+They never read a clock, so a recorded run produces the findings of the live run. Each
+returns a finding with evidence, or None. ``tests/detection/README.md`` gives the reasons
+for the thresholds, and how well they detect.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from queenright.health.detection.deadlines import OUTPUT_UNCHANGED_REPORTS, grace_until
+from queenright.health.detection.deadlines import OUTPUT_UNCHANGED_REPORTS, find_grace_end
 from queenright.health.detection.health_state import describe_failed_runs
 from queenright.health.detection.spending import detect_spending
 from queenright.health.detection.stall_detectors import (
@@ -25,46 +25,46 @@ from queenright.health.detection.stall_detectors import (
     detect_stall,
     detect_stall_by_learned_clock,
     detect_tool_timeout,
-    span,
+    format_span,
 )
 from queenright.health.findings import KINDS_AFTER_END, Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severity_bands import CRITICAL_AFTER, one_and_a_half_times, severity_by_count
+from queenright.health.severity_bands import CRITICAL_AFTER, get_high_limit, rate_count
 from queenright.health.vitals.calls import Repeat
 from queenright.health.vitals.progress import TOKENS, TOKENS_COUNTED_AS
 from queenright.health.vitals.resource_limits import detect_answers_cut, detect_resource_limit
 from queenright.health.vitals.session_outcome import WorkerStatus
-from queenright.health.vitals.vital_facts import CONTEXT_FULL, McpServerState, failure_class
+from queenright.health.vitals.vital_facts import CONTEXT_FULL, McpServerState, classify_failure
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.error_class import SHELL_REFUSED
 from queenright.instrumentation.redaction import redact
 
 _ERROR_LIMIT: Final = 200
-"""Characters of an error's text that are shown."""
+"""Maximum number of characters of an error text in evidence."""
 _GRINDING_CALLS: Final = 60
-"""Three windows of calls; real work changes something in fewer."""
-_BURN_FACTOR: Final = 3.0
-"""The margin of learned clocks: three times what 99 of 100 changes of the agent took."""
-_BURN_MINIMUM: Final = 200_000
-"""Tokens. A multiple of little is little; ten times what makes a token spike."""
+"""Three windows of calls. Real work changes something in fewer."""
+_TOKEN_BURN_FACTOR: Final = 3.0
+"""The margin of learned clocks: three times the tokens that 99 % of the agent's changes took."""
+_TOKEN_BURN_MINIMUM: Final = 200_000
+"""Tokens below which there is no finding, even if the agent usually uses far fewer."""
 _MCP_SERVER_SECONDS: Final = 60.0
-"""A client that exits also loses its servers; one that continues for a minute works without them."""
+"""A client that exits also loses its servers. One that continues for this long works without them."""
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
 
 
 def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     """
-    Return everything there is to say about a worker at ``now``, at most one finding a kind.
+    Return the findings about a worker at ``now``, at most one of each kind.
 
-    Runs only the detectors that are on; ``detect_shadow`` runs those in shadow.
+    Only detectors that are on run; ``detect_shadow`` runs those in shadow mode.
 
-    During the start grace of an incarnation, findings are shown but open no ticket, except a failed recovery
-    and failed runs, which are about earlier incarnations. A session that has ended has only these findings,
-    and, shown only, that it ended in a failed LLM call.
+    During the start grace of an incarnation, findings open no ticket, except a failed recovery and failed
+    runs, which concern earlier incarnations. A session that has ended has only these two findings, and one
+    without a ticket if it ended in a failed LLM call.
     """
-    findings = _detect_in(v, settings, now, settings.active_kinds)
-    if findings and now < grace_until(v, settings):
+    findings = _run_detectors(v, settings, now, settings.active_kinds)
+    if findings and now < find_grace_end(v, settings):
         return [
             finding._replace(ticket=False)
             if finding.ticket and finding.kind not in KINDS_AFTER_END
@@ -75,22 +75,22 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
 
 
 def detect_shadow(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
-    """Return the findings of detectors in shadow mode; none of them is for a ticket."""
+    """Return the findings of the detectors in shadow mode. None of them opens a ticket."""
     if not settings.has_shadows:
         return []
-    findings = _detect_in(v, settings, now, settings.shadow_kinds)
-    is_tried = v.clocks is not None and settings.learned_clocks.mode == "shadow"
-    if is_tried and settings.acts_on(FindingKind.STALL):
+    findings = _run_detectors(v, settings, now, settings.shadow_kinds)
+    has_trial_clock = v.clocks is not None and settings.learned_clocks.mode == "shadow"
+    if has_trial_clock and settings.acts_on(FindingKind.STALL):
         trial = detect_stall_by_learned_clock(v, settings, now)
         findings += [] if trial is None else [trial]
     return [finding._replace(ticket=False, shadow=True) for finding in findings]
 
 
-def _detect_in(
+def _run_detectors(
     v: VitalSigns, settings: HealthSettings, now: float, kinds: frozenset[FindingKind]
 ) -> list[Finding]:
     findings = []
-    for detector in _detectors_of(kinds, v.ended_at is not None):
+    for detector in _select_detectors(kinds, v.ended_at is not None):
         finding = detector(v, settings, now)
         if finding is not None:
             findings.append(finding)
@@ -98,24 +98,26 @@ def _detect_in(
 
 
 @lru_cache(256)
-def _detectors_of(kinds: frozenset[FindingKind], has_ended: bool) -> tuple[Detector, ...]:
-    """Return the detectors of these kinds, for a session that runs or has ended."""
-    candidates = _AFTER_THE_END if has_ended else DETECTORS.items()
+def _select_detectors(kinds: frozenset[FindingKind], has_ended: bool) -> tuple[Detector, ...]:
+    """Return the detectors of these kinds that apply to a session that runs, or to one that has ended."""
+    candidates = _ENDED_RUN_DETECTORS if has_ended else DETECTORS.items()
     return tuple(detector for kind, detector in candidates if kind in kinds)
 
 
 def is_suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
-    """Return whether any detector that counts, rather than waits, could have something to say. Cheap."""
+    """
+    Return whether a detector that counts events, rather than time, may have a finding. This is a cheap check.
+    """
     loops = settings.loops
     return (
         v.steps_since_last_accept >= settings.bands.warning
-        # This runs on every event, and these limits are computed: they are read only if there is a count.
+        # This runs on every event, and these limits are computed: they are read only for a count above 0.
         or (v.stale_calls > 0 and v.stale_calls >= loops.stale_calls)
         or has_mostly_known_results(v, settings)
         or (v.fruitless > 0 and v.fruitless >= loops.fruitless_calls)
         or (bool(v.refusals) and _detect_refusals(v, settings) is not None)
         or v.idle_turns >= loops.idle_turns
-        or (v.polls > 0 and _polls_for_long(v, settings))
+        or (v.polls > 0 and _has_polled_too_long(v, settings))
         or (
             v.recorded_results >= loops.minimum_results
             and v.stale_results >= loops.known_results_share * v.recorded_results
@@ -129,14 +131,14 @@ def is_suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
         or bool(v.breakers)
         or v.token_spike > 0.0
         or v.calls_since_gain >= _GRINDING_CALLS
-        or v.tokens_since_gain >= _BURN_MINIMUM
+        or v.tokens_since_gain >= _TOKEN_BURN_MINIMUM
         or v.error_rate_high
-        or (bool(v.mcp_servers) and bool(missing_mcp_servers(v, settings)))
+        or (bool(v.mcp_servers) and bool(list_missing_mcp_servers(v, settings)))
         or (v.output is not None and v.output.reports >= OUTPUT_UNCHANGED_REPORTS)
         or v.consecutive_failures > settings.health_check.consecutive_failures
         or (
             v.calls is not None
-            # Rounds of a cycle have the limit of consecutive repeats.
+            # ``peak`` includes the rounds of a cycle, which have the limit of consecutive repeats.
             and ((peak := v.calls.peak) >= loops.consecutive or peak >= loops.repeats)
         )
     )
@@ -152,14 +154,14 @@ def detect_recovery_failed(v: VitalSigns, settings: HealthSettings, now: float) 
 
 
 def detect_runs_failed(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find an agent whose runs fail, one after the other, until one completes or a person settles it."""
+    """Find an agent whose runs failed in a row, until one completes or a person resolves the ticket."""
     if v.failed_runs <= settings.health_check.consecutive_failures:
         return None
     return Finding.of(FindingKind.RUNS_FAILED, Severity.HIGH, describe_failed_runs(v), v.runs_failed_since)
 
 
 def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find the worker's open circuit breakers, otherwise the half-open ones."""
+    """Find the worker's open circuit breakers, or the half-open ones if none is open."""
     if not v.breakers:
         return None
     names = v.breakers.open or v.breakers.half_open
@@ -173,19 +175,19 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
 
 
 def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a run of LLM API errors: the provider's trouble, not the agent's."""
+    """Find consecutive LLM API errors, which are the provider's fault rather than the agent's."""
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error == CONTEXT_FULL:
         return None
-    evidence = f"{v.llm_errors} LLM calls failed in a row, last with {_shown_error(v, v.llm_error)}"
-    severity = severity_by_count(v.llm_errors, limit, settings)
+    evidence = f"{v.llm_errors} LLM calls failed in a row, last with {_describe_error(v, v.llm_error)}"
+    severity = rate_count(v.llm_errors, limit, settings)
     return Finding.of(FindingKind.PROVIDER_FAILURE, severity, evidence, v.llm_error_since)
 
 
-def _shown_error(v: VitalSigns, error: str) -> str:
-    """Return the text of the last error if this is its class and leaves parts of it out; else the class."""
+def _describe_error(v: VitalSigns, error: str) -> str:
+    """Return the text of the last error if ``error`` is its abbreviated class, otherwise ``error``."""
     texts = v.evidence, v.evidence.partition(": ")[2]  # with or without the name of an exception
-    if "~" not in error or all(failure_class("", text) != error for text in texts):
+    if "~" not in error or all(classify_failure("", text) != error for text in texts):
         return error
     return redact(" ".join(v.evidence.split()), _ERROR_LIMIT)
 
@@ -200,7 +202,7 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
         return None
     full = v.llm_error == CONTEXT_FULL
     calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
-    evidence = f"the run ended in {calls}, last with {_shown_error(v, v.llm_error)}"
+    evidence = f"the run ended in {calls}, last with {_describe_error(v, v.llm_error)}"
     since = v.llm_error_since
     return Finding.of(
         FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
@@ -211,8 +213,8 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     )
 
 
-def _for_ended_run(kind: FindingKind) -> Detector:
-    """Return the detector of ``kind`` for runs that are over: shown and counted, with nothing to act on."""
+def _make_ended_run_detector(kind: FindingKind) -> Detector:
+    """Return the detector of ``kind`` for runs that have ended. Its findings open no ticket."""
 
     def detector(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
         finding = detect_end_in_llm_error(v) if v.status is WorkerStatus.FAILED else None
@@ -222,26 +224,26 @@ def _for_ended_run(kind: FindingKind) -> Detector:
 
 
 def detect_context_exhausted(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that keeps calling its model with a conversation over the context limit."""
+    """Find a worker whose model calls or answers repeatedly exceed the limits of its model."""
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error != CONTEXT_FULL:
         return detect_answers_cut(v.cut_answers, settings)
     evidence = f"{v.llm_errors} LLM calls in a row exceeded the model's context window"
-    severity = severity_by_count(v.llm_errors, limit, settings)
+    severity = rate_count(v.llm_errors, limit, settings)
     return Finding.of(FindingKind.CONTEXT_EXHAUSTED, severity, evidence, v.llm_error_since)
 
 
 def detect_doom_loop(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find the same call with the same result coming back: in a row, in a cycle, or with others between."""
+    """Find repeats of one call with the same result: in a row, in a cycle, or among other calls."""
     loops = settings.loops
     if v.calls is None or v.calls.peak < min(loops.consecutive, loops.cycles, loops.repeats):
         return None
     worst: Repeat | None = None
     severity = Severity.LOW
     for repeat in v.calls.repeats():
-        of_this = _severity_of(repeat, settings)
-        if of_this is not None and (worst is None or of_this.rank > severity.rank):
-            worst, severity = repeat, of_this
+        repeat_severity = _rate_repeat(repeat, settings)
+        if repeat_severity is not None and (worst is None or repeat_severity.rank > severity.rank):
+            worst, severity = repeat, repeat_severity
     if worst is None:
         return None
     is_loop = _is_loop(worst, settings)
@@ -260,14 +262,15 @@ def _is_loop(repeat: Repeat, settings: HealthSettings) -> bool:
     )
 
 
-def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
+def _rate_repeat(repeat: Repeat, settings: HealthSettings) -> Severity | None:
     loops = settings.loops
     if _is_loop(repeat, settings):
-        return severity_by_count(repeat.times, loops.repeats, settings, loops.repeats_high)
-    if repeat.is_blind or repeat.at_all < loops.repeats_at_all:
+        return rate_count(repeat.times, loops.repeats, settings, loops.repeats_high)
+    if repeat.is_blind or repeat.across_changes < loops.repeats_at_all:
         return None
-    # An agent that checks after each change repeats too: shown without a ticket. A ticket, but no page, if
-    # every check fails, as others may cause the failure, or if no call is known to have changed anything.
+    # An agent that runs a check after each change repeats it too, so there is no ticket. There is a ticket,
+    # but no page, if every check fails (something else may cause that) or if no call is known to have
+    # changed anything.
     is_ticket = repeat.is_failure or repeat.unchanged >= loops.repeats_at_all
     return Severity.MEDIUM if is_ticket else Severity.LOW
 
@@ -275,92 +278,96 @@ def _severity_of(repeat: Repeat, settings: HealthSettings) -> Severity | None:
 def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
     same = "arguments" if repeat.is_edit else "arguments and result"
     if repeat.is_blind:
-        how = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
+        manner = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
-        # Its rounds count even after changes, so they may be more than the repeats.
+        # Changes do not interrupt the rounds of a cycle, so they may outnumber the repeats.
         times = max(repeat.times, repeat.cycles)
-        how = f"{times} times with the same {same}, in a cycle of {repeat.period} calls"
+        manner = f"{times} times with the same {same}, in a cycle of {repeat.period} calls"
     else:
         times = max(repeat.times, repeat.run)
-        how = f"{times} times with the same {same}"
+        manner = f"{times} times with the same {same}"
         if repeat.run > 1:
-            how += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
-    return f"{repeat.tool} was called {how}"
+            manner += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
+    return f"{repeat.tool} was called {manner}"
 
 
 def _describe_repeat_after_changes(repeat: Repeat) -> str:
     answer = "failed in the same way" if repeat.is_failure else "gave the same answer"
-    return f"{repeat.tool} {answer} {repeat.at_all} times for the same arguments, even after changes"
+    return f"{repeat.tool} {answer} {repeat.across_changes} times for the same arguments, even after changes"
 
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find consecutive failed calls: of one tool with one error class, or, if there are many, of any tools.
+    Find consecutive failed calls: of one tool with one error class, or more of any tools.
     """
     limit = settings.loops.error_streak
-    of_all = _failing_severity(v, settings)
+    all_tools_severity = _rate_failed_calls(v, settings)
     refusal = _detect_refusals(v, settings) if v.refusals else None
-    if refusal is not None and (of_all is None or refusal.severity.rank >= of_all.rank):
+    if refusal is not None and (
+        all_tools_severity is None or refusal.severity.rank >= all_tools_severity.rank
+    ):
         return refusal
     severity = None
     if v.streak >= limit:
-        # A tool that reports a missing item works.
-        severity = Severity.MEDIUM if v.streak_is_missing else severity_by_count(v.streak, limit, settings)
-    if severity is not None and (of_all is None or severity.rank >= of_all.rank):
-        evidence = f"{v.streak_tool} failed {v.streak} times in a row with {_shown_error(v, v.streak_error)}"
+        # A tool that reports a missing item does work.
+        severity = Severity.MEDIUM if v.streak_is_missing else rate_count(v.streak, limit, settings)
+    if severity is not None and (all_tools_severity is None or severity.rank >= all_tools_severity.rank):
+        evidence = (
+            f"{v.streak_tool} failed {v.streak} times in a row with {_describe_error(v, v.streak_error)}"
+        )
         return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, v.streak_since)
-    if of_all is None:
+    if all_tools_severity is None:
         return None
     since = v.failing_since or v.last_activity
     evidence = (
-        f"tool calls failed {v.failed_calls} times in a row in {span(v.last_activity - since)}, "
-        f"the last of {v.streak_tool} with {_shown_error(v, v.streak_error)}"
+        f"tool calls failed {v.failed_calls} times in a row in {format_span(v.last_activity - since)}, "
+        f"the last of {v.streak_tool} with {_describe_error(v, v.streak_error)}"
     )
-    return Finding.of(FindingKind.ERROR_STREAK, of_all, evidence, since)
+    return Finding.of(FindingKind.ERROR_STREAK, all_tools_severity, evidence, since)
 
 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
-    """Find recent refusals of edits, submissions or commands: of one error class, or more of several."""
+    """Find recent refusals of edits, submissions or commands: with one error class, or more with several."""
     loops, call = settings.loops, v.tool_calls_total
     recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
     times, refusal = max(recent, key=lambda entry: entry[0])
     if times >= loops.refused_changes:
-        edits = f"edits or submissions failed with {_shown_error(v, refusal.error)}"
-        what = "commands were refused by the shell" if refusal.error == SHELL_REFUSED else edits
-        evidence = f"{refusal.times} {what} since a change succeeded"
-        severity = severity_by_count(refusal.times, loops.refused_changes, settings)
+        edits = f"edits or submissions failed with {_describe_error(v, refusal.error)}"
+        refused = "commands were refused by the shell" if refusal.error == SHELL_REFUSED else edits
+        evidence = f"{refusal.times} {refused} since a change succeeded"
+        severity = rate_count(refusal.times, loops.refused_changes, settings)
         return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, refusal.since)
-    times, limit = sum(times for times, _ in recent), one_and_a_half_times(loops.refused_changes)
+    times, limit = sum(times for times, _ in recent), get_high_limit(loops.refused_changes)
     if times < limit:
         return None
     evidence = (
         f"{times} edits, submissions or commands were refused since a change succeeded, "
-        f"the last with {_shown_error(v, v.refusals[0].error)}"
+        f"the last with {_describe_error(v, v.refusals[0].error)}"
     )
-    severity = severity_by_count(times, limit, settings)
+    severity = rate_count(times, limit, settings)
     since = min(refusal.since for _, refusal in recent)
     return Finding.of(FindingKind.ERROR_STREAK, severity, evidence, since)
 
 
-def _failing_severity(v: VitalSigns, settings: HealthSettings) -> Severity | None:
+def _rate_failed_calls(v: VitalSigns, settings: HealthSettings) -> Severity | None:
     """Return the severity of consecutive failed calls, by their number or duration."""
-    if v.failing_since is None or v.failed_calls < failed_calls_limit(v, settings):
+    if v.failing_since is None or v.failed_calls < get_failed_calls_limit(v, settings):
         return None
     return Severity.CRITICAL if v.failed_calls >= settings.bands.critical else Severity.HIGH
 
 
-def failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
-    """Return how many failed calls in a row, of any tools, are a finding: fewer if they lasted long."""
+def get_failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return how many consecutive failed calls of any tools are a finding: fewer if they took long."""
     if v.failing_since is None:
         return settings.bands.high
-    # Measured from event to event, so that time alone changes nothing; a wait does not count.
+    # Measured between events, so that only events change the limit. Waiting does not count.
     duration = v.last_activity - max(v.failing_since, v.clock_base)
     is_long = duration >= settings.health_check.no_tool_call_seconds
     return settings.bands.warning if is_long else settings.bands.high
 
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find steps judged bad since the last ACCEPT, by the bands."""
+    """Find a worker with many bad steps since the last ACCEPT."""
     bad, bands = v.steps_since_last_accept, settings.bands
     if bad < bands.warning:
         return None
@@ -379,13 +386,14 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     """
     Find tool calls that return nothing new.
 
-    The strong form is a series of repeated results and known errors. The weak form, which opens no ticket,
-    includes calls repeated after a change, or counts most results since the last progress.
+    The strong forms open a ticket: a series of repeated results and known errors, mostly such results since
+    the last change, many searches without a result, and long polling. The weak form, mostly known results
+    among the recent calls, opens none.
     """
     loops = settings.loops
     findings: list[Finding] = []
     if v.stale_calls >= loops.stale_calls:
-        severity = severity_by_count(v.stale_calls, loops.stale_calls, settings)
+        severity = rate_count(v.stale_calls, loops.stale_calls, settings)
         evidence = f"the last {v.stale_calls} tool calls returned nothing new"
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.stale_since))
     is_high = bool(findings) and findings[0].severity.rank >= Severity.HIGH.rank
@@ -395,14 +403,14 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
         )
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, Severity.HIGH, evidence, v.last_gain_at))
     if v.fruitless >= loops.fruitless_calls:
-        # Nothing found may be what was hoped for: a check of many names. It never pages.
+        # An empty result may be the desired one, as in a check of many names. This never pages.
         severity = Severity.MEDIUM if v.fruitless >= 2 * loops.fruitless_calls else Severity.LOW
         evidence = f"{v.fruitless} new searches or reads found nothing"
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.fruitless_since))
-    if _polls_for_long(v, settings):
+    if _has_polled_too_long(v, settings):
         wait = v.active_for - v.polls_from
-        evidence = f"it has polled for {span(wait)} and got the same result {v.polls} times"
-        # A queue may be hours long, and waiting does no harm.
+        evidence = f"it has polled for {format_span(wait)} and got the same result {v.polls} times"
+        # A queue may take hours, and waiting does no harm.
         is_very_long = wait >= CRITICAL_AFTER * settings.health_check.polling_seconds
         severity = Severity.HIGH if is_very_long else Severity.MEDIUM
         findings.append(Finding.of(FindingKind.ZERO_PROGRESS, severity, evidence, v.polls_since))
@@ -418,7 +426,7 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
 
 
 def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
-    """Return whether most results since the last change are repeats and failures, in a row or not."""
+    """Return whether most results since the last change are repeats or failures, not necessarily in a row."""
     loops, stale_results = settings.loops, v.stale_results_since_gain
     return (
         stale_results > 0
@@ -427,53 +435,56 @@ def has_mostly_known_results(v: VitalSigns, settings: HealthSettings) -> bool:
     )
 
 
-def _polls_for_long(v: VitalSigns, settings: HealthSettings) -> bool:
+def _has_polled_too_long(v: VitalSigns, settings: HealthSettings) -> bool:
     if not v.polls:
         return False
     wait = v.active_for - v.polls_from
-    return hasty_polls(v, settings) >= settings.loops.polls or wait >= settings.health_check.polling_seconds
+    return (
+        count_hasty_polls(v, settings) >= settings.loops.polls
+        or wait >= settings.health_check.polling_seconds
+    )
 
 
-def hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
-    """Return the polls with the same answer that are quicker than polls should be, or are not of a state."""
+def count_hasty_polls(v: VitalSigns, settings: HealthSettings) -> int:
+    """Return the number of repeated reads with the same answer that are too frequent for polling."""
     is_hasty = v.active_for - v.polls_from < v.polls * settings.loops.poll_seconds
     return max(v.polls, v.rereads) if is_hasty else v.rereads
 
 
 def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that has tools and calls none: turn after turn, or for long."""
+    """Find a worker that has tools but has not called one for many turns or a long time."""
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # A worker without tools, with text answers before its last call, or with pauses long enough for a person
-    # to write may be in a conversation whose user is not in the telemetry.
+    # The worker may be in a conversation with a user whom the telemetry does not show, if it has no tools,
+    # gave text answers before its last call, or pauses for long enough for a person to write.
     certain = v.certain_idle_turns
     if v.last_tool_call is None:
         is_certain = v.has_user and v.is_continued
     else:
         is_certain = certain >= (2 * limit if v.talks and not v.has_user else limit)
     evidence = f"the last {turns} answers of its model called no tool"
-    severity = severity_by_count(certain, limit, settings) if is_certain else Severity.LOW
+    severity = rate_count(certain, limit, settings) if is_certain else Severity.LOW
     return Finding.of(FindingKind.NO_TOOL_CALLS, severity, evidence, v.idle_turns_since)
 
 
 def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find missing MCP servers: unreachable ones, and lost ones without which the worker continued.
+    Find missing MCP servers: unreachable ones, and disconnected ones without which the worker continued.
 
-    A client disconnects when it exits, and reconnects a server that it loses: only work done long after
-    shows that it is still missing.
+    A client disconnects when it exits, and reconnects to a server that it loses. Only work done long after
+    the disconnection shows that the server is still missing.
     """
-    missing = missing_mcp_servers(v, settings) if v.mcp_servers else []
+    missing = list_missing_mcp_servers(v, settings) if v.mcp_servers else []
     if not missing:
         return None
-    servers = "; ".join(_mcp_server(server) for server in missing[:3])
+    servers = "; ".join(_describe_mcp_server(server) for server in missing[:3])
     evidence = servers + (f"; and {len(missing) - 3} more" if len(missing) > 3 else "")
     return Finding.of(FindingKind.MCP_SERVER_MISSING, Severity.LOW, evidence, missing[0].losses[0].at)
 
 
-def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServerState]:
-    """Return the missing MCP servers, the earliest loss first."""
+def list_missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServerState]:
+    """Return the missing MCP servers, starting with the earliest loss."""
     latest = v.last_activity - _MCP_SERVER_SECONDS
     missing = [
         server
@@ -483,13 +494,13 @@ def missing_mcp_servers(v: VitalSigns, settings: HealthSettings) -> list[McpServ
     return sorted(missing, key=lambda server: (server.losses, server.name))
 
 
-def _mcp_server(server: McpServerState) -> str:
+def _describe_mcp_server(server: McpServerState) -> str:
     # A server's name is untrusted text.
     title = "MCP server " + json.dumps(server.name, ensure_ascii=False) if server.name else "an MCP server"
     last = server.losses[-1]
     where = f" ({last.where})" if last.where else ""
-    what = "could not be reached" if server.has_failed else "is disconnected"
-    return f"{title}{where} {what}" + (f": {last.error_type}" if last.error_type else "")
+    problem = "could not be reached" if server.has_failed else "is disconnected"
+    return f"{title}{where} {problem}" + (f": {last.error_type}" if last.error_type else "")
 
 
 def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
@@ -501,7 +512,7 @@ def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
 
 
 def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find an LLM call that was sent many times more than the usual."""
+    """Find an LLM call whose input has many times the usual number of tokens."""
     if v.token_spike <= 0.0:
         return None
     evidence = f"the last LLM call was sent {v.token_spike:.1f} times the usual number of tokens"
@@ -517,11 +528,11 @@ def detect_grinding(v: VitalSigns, settings: HealthSettings, now: float) -> Find
 
 
 def detect_token_burn(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find a worker that uses far more tokens than its agent usually does between two changes."""
-    if v.tokens_since_gain < _BURN_MINIMUM or v.clocks is None:
+    """Find a worker that uses far more tokens than its agent usually uses between two changes."""
+    if v.tokens_since_gain < _TOKEN_BURN_MINIMUM or v.clocks is None:
         return None
     usual = v.clocks.usual(TOKENS)
-    if usual is None or v.tokens_since_gain < _BURN_FACTOR * usual.p99 * TOKENS_COUNTED_AS:
+    if usual is None or v.tokens_since_gain < _TOKEN_BURN_FACTOR * usual.p99 * TOKENS_COUNTED_AS:
         return None
     evidence = (
         f"{v.tokens_since_gain:,} tokens since it last changed anything; "
@@ -557,8 +568,11 @@ DETECTORS: Final[dict[FindingKind, Detector]] = {
 }
 """The detector of each kind of finding, in the order of evaluation."""
 
-_AFTER_THE_END: Final[tuple[tuple[FindingKind, Detector], ...]] = (
+_ENDED_RUN_DETECTORS: Final[tuple[tuple[FindingKind, Detector], ...]] = (
     (FindingKind.RECOVERY_FAILED, detect_recovery_failed),
     (FindingKind.RUNS_FAILED, detect_runs_failed),
-    *((kind, _for_ended_run(kind)) for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)),
+    *(
+        (kind, _make_ended_run_detector(kind))
+        for kind in (FindingKind.CONTEXT_EXHAUSTED, FindingKind.PROVIDER_FAILURE)
+    ),
 )

@@ -1,7 +1,7 @@
 """
-Thresholds that an evaluation of a session may try: their names and allowed values.
+Thresholds that an evaluation of a session may change: their names and allowed values.
 
-The thresholds themselves are in `settings`; `stall_clock` computes when a silent worker is stalled.
+The thresholds are defined in `settings`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from queenright.instrumentation.errors import InvalidValueError
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import fault_message
 
-_BLOCKS: Final = ("heartbeat", "health_check", "stall", "bands", "loops")
+_SECTIONS: Final = ("heartbeat", "health_check", "stall", "bands", "loops")
 _PREFIX: Final = "health_monitoring"
-_NOT_OF_DETECTORS: Final = frozenset({"health_monitoring.health_check.interval_seconds"})
+_OTHER_SETTINGS: Final = frozenset({"health_monitoring.health_check.interval_seconds"})
 
 
 class InvalidThresholdError(InvalidValueError, ValueError):
-    """Raised for a threshold that does not exist, or whose value is not allowed; ``field`` is its name."""
+    """Raised if a threshold does not exist, or its value is not allowed. ``field`` is its name."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"settings.{field}: {reason}")
@@ -37,38 +37,38 @@ class InvalidThresholdError(InvalidValueError, ValueError):
 
 
 class Threshold(NamedTuple):
-    """A number in the settings that decides when a detector fires."""
+    """A number in the settings that determines when a detector fires."""
 
     name: str
-    """Its dotted name in ``queenright.yaml``."""
+    """The dotted name in ``queenright.yaml``."""
     value: float
     default: float
     minimum: float | None
     maximum: float | None
     unit: str
-    """``s`` for seconds; empty for counts and shares."""
+    """``s`` for seconds, empty for counts and shares."""
     help: str
 
 
-def thresholds(settings: HealthSettings) -> list[Threshold]:
+def list_thresholds(settings: HealthSettings) -> list[Threshold]:
     """Return the thresholds of the detectors, with the values of ``settings``."""
     return [
         Threshold(
             name=name,
-            value=getattr(getattr(settings, block), field),
+            value=getattr(getattr(settings, section), field),
             default=info.default,
-            minimum=_bound(info, Ge, Gt),
-            maximum=_bound(info, Le, Lt),
+            minimum=_find_bound(info, Ge, Gt),
+            maximum=_find_bound(info, Le, Lt),
             unit="s" if field.endswith("_seconds") else "",
-            help=_docstrings(block).get(field, ""),
+            help=_read_docstrings(section).get(field, ""),
         )
-        for name, block, field, info in _fields()
+        for name, section, field, info in _list_fields()
     ]
 
 
-def with_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> HealthSettings:
+def replace_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> HealthSettings:
     """
-    Return ``settings`` with other thresholds.
+    Return a copy of ``settings`` with changed thresholds.
 
     Args:
         changes: Values by dotted name.
@@ -76,66 +76,72 @@ def with_thresholds(settings: HealthSettings, changes: Mapping[str, float]) -> H
     Raises:
         InvalidThresholdError: There is no such threshold, or its value is not allowed.
     """
-    fields = {name: (block, field, info) for name, block, field, info in _fields()}
-    by_block: dict[str, dict[str, float]] = {}
+    fields = {name: (section, field, info) for name, section, field, info in _list_fields()}
+    by_section: dict[str, dict[str, float]] = {}
     for name, value in changes.items():
         if name not in fields:
-            near = get_close_matches(name, fields, 1)
-            hint = f"; did you mean {near[0]}?" if near else "; the response without settings lists all"
+            suggestions = get_close_matches(name, fields, 1)
+            hint = (
+                f"; did you mean {suggestions[0]}?"
+                if suggestions
+                else "; a response without settings lists all thresholds"
+            )
             raise InvalidThresholdError(redact(name, 100), f"no such threshold{hint}")
-        block, field, info = fields[name]
+        section, field, info = fields[name]
         if info.annotation is int and value != int(value):
-            raise InvalidThresholdError(name, f"it must be a whole number {_range(info)}, got {value:g}")
-        by_block.setdefault(block, {})[field] = value
+            raise InvalidThresholdError(
+                name, f"it must be a whole number {_describe_range(info)}, got {value:g}"
+            )
+        by_section.setdefault(section, {})[field] = value
     update = {}
-    for block, values in by_block.items():
-        before: BaseModel = getattr(settings, block)
+    for section, values in by_section.items():
+        current: BaseModel = getattr(settings, section)
         try:
-            update[block] = type(before).model_validate(before.model_dump() | values)
+            update[section] = type(current).model_validate(current.model_dump() | values)
         except ValidationError as error:
             fault = error.errors()[0]
             if not fault["loc"]:
-                name = f"{_PREFIX}.{block}.{next(iter(values))}"
+                name = f"{_PREFIX}.{section}.{next(iter(values))}"
                 raise InvalidThresholdError(name, fault_message(fault)) from error
             field = str(fault["loc"][0])
-            limits = _range(type(before).model_fields[field])
+            limits = _describe_range(type(current).model_fields[field])
             reason = f"it must be a number {limits}, got {values.get(field, 0):g}"
-            raise InvalidThresholdError(f"{_PREFIX}.{block}.{field}", reason) from error
+            raise InvalidThresholdError(f"{_PREFIX}.{section}.{field}", reason) from error
     return settings.model_copy(update=update)
 
 
-def _fields() -> Iterator[tuple[str, str, str, FieldInfo]]:
-    for block in _BLOCKS:
-        model = HealthSettings.model_fields[block].annotation
+def _list_fields() -> Iterator[tuple[str, str, str, FieldInfo]]:
+    for section in _SECTIONS:
+        model = HealthSettings.model_fields[section].annotation
         assert isinstance(model, type)
         assert issubclass(model, BaseModel)
         for field, info in model.model_fields.items():
-            name = f"{_PREFIX}.{block}.{field}"
-            if info.annotation in (int, float) and name not in _NOT_OF_DETECTORS:
-                yield name, block, field, info
+            name = f"{_PREFIX}.{section}.{field}"
+            if info.annotation in (int, float) and name not in _OTHER_SETTINGS:
+                yield name, section, field, info
 
 
-def _bound(info: FieldInfo, *kinds: type[Any]) -> float | None:
-    for mark in info.metadata:
-        if isinstance(mark, kinds):
-            return float(getattr(mark, type(mark).__name__.lower()))
+def _find_bound(info: FieldInfo, *kinds: type[Any]) -> float | None:
+    for constraint in info.metadata:
+        if isinstance(constraint, kinds):
+            return float(getattr(constraint, type(constraint).__name__.lower()))
     return None
 
 
-def _range(info: FieldInfo) -> str:
-    low, high = _bound(info, Ge, Gt), _bound(info, Le, Lt)
-    is_open = any(isinstance(mark, Gt) for mark in info.metadata)
-    words = [] if low is None else [f"{'greater than' if is_open else 'of at least'} {low:,g}"]
+def _describe_range(info: FieldInfo) -> str:
+    low, high = _find_bound(info, Ge, Gt), _find_bound(info, Le, Lt)
+    is_open = any(isinstance(constraint, Gt) for constraint in info.metadata)
+    limits = [] if low is None else [f"{'greater than' if is_open else 'of at least'} {low:,g}"]
     if high is not None:
-        is_below = any(isinstance(mark, Lt) for mark in info.metadata)
-        words.append(f"{'less than' if is_below else 'at most'} {high:,.0f}")
-    return " and ".join(words)
+        is_below = any(isinstance(constraint, Lt) for constraint in info.metadata)
+        limits.append(f"{'less than' if is_below else 'at most'} {high:,.0f}")
+    return " and ".join(limits)
 
 
 @cache
-def _docstrings(block: str) -> Mapping[str, str]:
-    """Return the docstrings of the fields of a block, by name."""
-    model = HealthSettings.model_fields[block].annotation
+def _read_docstrings(section: str) -> Mapping[str, str]:
+    """Return the docstrings of the fields of a section, by field name."""
+    model = HealthSettings.model_fields[section].annotation
     assert isinstance(model, type)
     [definition] = ast.parse(textwrap.dedent(inspect.getsource(model))).body
     assert isinstance(definition, ast.ClassDef)

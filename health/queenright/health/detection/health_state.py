@@ -1,4 +1,4 @@
-"""The five health states, the function that decides which one a worker has, and the transitions."""
+"""The five health states, their transitions, and the function that determines a worker's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HealthState(StrEnum):
 
     @property
     def rank(self) -> int:
-        """0 for healthy to 4 for terminated."""
+        """The rank of the state, from 0 for healthy to 4 for terminated."""
         return _STATE_RANK[self]
 
     @property
@@ -39,7 +39,7 @@ _STATE_RANK: Final = {state: rank for rank, state in enumerate(HealthState)}
 
 _ERROR_LIMIT: Final = 200
 
-# The severity from which a finding means that the worker is stuck; below it is a warning.
+# The lowest severity at which a finding means that the worker is stuck.
 _STUCK_FROM: Final = {
     FindingKind.STALL: Severity.CRITICAL,
     FindingKind.CONTEXT_EXHAUSTED: Severity.MEDIUM,
@@ -59,25 +59,25 @@ TRANSITIONS: Final[Mapping[HealthState, frozenset[HealthState]]] = {
 """Allowed transitions within one incarnation: any, except from terminated."""
 
 
-def may_follow(before: HealthState, after: HealthState, *, has_restarted: bool) -> bool:
+def is_allowed_transition(before: HealthState, after: HealthState, *, has_restarted: bool) -> bool:
     """
     Return whether a transition is allowed.
 
     Args:
-        has_restarted: Whether another incarnation or execution has begun: then any transition is allowed.
+        has_restarted: Whether another incarnation or execution has begun. If so, any transition is allowed.
     """
     return has_restarted or after in TRANSITIONS[before]
 
 
-def health_state(
+def determine_state(
     v: VitalSigns, findings: Sequence[Finding], settings: HealthSettings, now: float
 ) -> HealthState:
     """
     Return the worst state that applies: terminated, failing, stuck, degraded, healthy.
 
-    Only findings depend on time. Health describes a running session: an ended one is healthy, even if it
-    failed (see its outcome), unless too many runs of its agent failed in a row. The next run in the same
-    session is judged separately.
+    Only findings depend on time. Health describes a running session. A session that has ended is healthy,
+    even if it failed (see its outcome), unless too many runs of its agent failed in a row. The next run in
+    the same session has its own state.
     """
     if v.status is WorkerStatus.TERMINATED:
         return HealthState.TERMINATED
@@ -86,7 +86,7 @@ def health_state(
     if v.ended_at is not None:
         too_many = v.failed_runs > settings.health_check.consecutive_failures
         return HealthState.FAILING if too_many else HealthState.HEALTHY
-    if fails_in_a_row(v, settings):
+    if has_too_many_failures(v, settings):
         return HealthState.FAILING
     if v.breakers.open and settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN):
         return HealthState.FAILING
@@ -95,19 +95,19 @@ def health_state(
     return HealthState.DEGRADED if findings else HealthState.HEALTHY
 
 
-def fails_in_a_row(v: VitalSigns, settings: HealthSettings) -> bool:
+def has_too_many_failures(v: VitalSigns, settings: HealthSettings) -> bool:
     """Return whether too many consecutive steps or LLM calls failed."""
-    most = settings.health_check.consecutive_failures
-    if v.consecutive_failures > most:
+    limit = settings.health_check.consecutive_failures
+    if v.consecutive_failures > limit:
         return True
     kind = FindingKind.CONTEXT_EXHAUSTED if v.llm_error == CONTEXT_FULL else FindingKind.PROVIDER_FAILURE
-    return v.llm_errors > most and settings.acts_on(kind)
+    return v.llm_errors > limit and settings.acts_on(kind)
 
 
 def describe_failures(v: VitalSigns) -> str:
-    """Return how many steps or LLM calls failed in a row, and the last error, without secrets."""
+    """Return how many steps or LLM calls failed in a row, and the last error with secrets masked."""
     counts = ((v.consecutive_failures, "step"), (v.llm_errors, "LLM call"))
-    failures = " and ".join(format_count(number, what) for number, what in counts if number)
+    failures = " and ".join(format_count(number, noun) for number, noun in counts if number)
     last = f", last with {redact(' '.join(v.evidence.split()), _ERROR_LIMIT)}" if v.evidence else ""
     return f"{failures} failed in a row{last}"
 
@@ -117,18 +117,18 @@ def describe_failed_runs(v: VitalSigns) -> str:
     return f"{format_count(v.failed_runs, 'run')} of the agent have failed in a row"
 
 
-def progresses_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
+def is_progressing_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -> bool:
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
-    That is progress since the breaker opened, without an end since.
+    Progress counts if it was made after the breaker opened, and the session has not ended.
     """
     return (
         bool(v.breakers.open)
         and v.settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN)
         and v.ended_at is None
         and not v.has_failed_recovery
-        and not fails_in_a_row(v, v.settings)
+        and not has_too_many_failures(v, v.settings)
         and v.last_progress is not None
         and v.last_progress > v.breakers_since
         and not any(is_stuck(finding) for finding in findings)

@@ -1,8 +1,8 @@
 """
-Replay the events of one session through the detectors, one by one.
+Replay the events of one session, one by one, through the detectors.
 
 The live monitor runs the same detectors on the same vital signs. ``queenright evaluate`` and the API replay a
-session that is over, or its events so far.
+session that has ended, or its events so far.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from queenright.health.detection.deadlines import ProcessSign, moments, shortest_limit
+from queenright.health.detection.deadlines import ProcessSign, find_shortest_limit, list_change_times
 from queenright.health.detection.detectors import (
     detect,
     detect_end_in_llm_error,
     detect_shadow,
     is_suspicious,
 )
-from queenright.health.detection.health_state import HealthState, health_state
+from queenright.health.detection.health_state import HealthState, determine_state
 from queenright.health.findings import Finding, FindingKind
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 
 REPLAYED_EVENTS: Final = (WORKER_EVENTS | ABOUT_WORKERS) - {EventType.RECOVERY_COMPLETED}
-"""Types of logged events that are replayed. A completed recovery is about another session."""
+"""Types of logged events that are replayed. A completed recovery concerns another session, so it is not."""
 
 _UNKNOWN_PROCESS: Final = ProcessSign(0.0)
 
 
 class TimedEvent(NamedTuple):
-    """An event of a session and its time in seconds."""
+    """An event of a session and its time, in seconds since the epoch."""
 
     at: float
     event: AgentEvent
@@ -50,7 +50,7 @@ class Moment(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class FindingOnset:
-    """A finding that appeared, or became more severe. Times in seconds."""
+    """A finding that appeared or became more severe. Times are in seconds since the epoch."""
 
     finding: Finding
     at: float
@@ -59,7 +59,7 @@ class FindingOnset:
 
 
 def make_monotonic(events: Iterable[AgentEvent]) -> list[TimedEvent]:
-    """Return logged events with times that never go back."""
+    """Return logged events with times that never decrease."""
     timed_events, clock = [], 0.0
     for event in events:
         clock = max(clock, event.time)
@@ -76,32 +76,32 @@ def replay(
     Args:
         events: The events of one session, oldest first.
         settings: The thresholds.
-        until: The session was watched until then. Without it, the session is over with its last event, and
-            findings that depend on that come at the end.
+        until: The time until which the session was observed. If None, the session ended with its last event,
+            and a finding about that end comes last.
     """
     if not events:
         return
     clock = events[0].at
     v = VitalSigns("agent", "run", clock, settings)
-    shortest = shortest_limit(settings)
+    shortest = find_shortest_limit(settings)
     next_due, has_findings = clock + shortest, False
     for index, (at, event) in enumerate(events):
         if next_due <= at:
-            for moment in _moments_between(v, settings, clock, at):
-                findings = _all_findings(v, settings, moment)
+            for moment in _list_times_between(v, settings, clock, at):
+                findings = _list_findings(v, settings, moment)
                 has_findings = bool(findings)
                 yield Moment(index - 1, moment, findings, v)
-            next_due = _next_moment(v, settings, at, shortest)
+            next_due = _find_next_time(v, settings, at, shortest)
         clock = at
         v.apply(event, at)
         is_examined = has_findings or next_due <= at or is_suspicious(v, settings)
-        findings = _all_findings(v, settings, at) if is_examined or v.ended_at is not None else []
+        findings = _list_findings(v, settings, at) if is_examined or v.ended_at is not None else []
         has_findings = bool(findings)
         yield Moment(index, at, findings, v)
     last = len(events) - 1
     if until is not None:
-        for moment in _moments_between(v, settings, clock, until):
-            yield Moment(last, moment, _all_findings(v, settings, moment), v)
+        for moment in _list_times_between(v, settings, clock, until):
+            yield Moment(last, moment, _list_findings(v, settings, moment), v)
         return
     end = detect_end_in_llm_error(v)
     if end is not None and settings.acts_on(end.kind):
@@ -109,39 +109,39 @@ def replay(
 
 
 def list_onsets(moments_of_run: Iterable[Moment]) -> list[FindingOnset]:
-    """Return the findings of a replay when they appear and again when they get worse, oldest first."""
-    rows: list[FindingOnset] = []
+    """Return an onset for each finding of a replay that appears or becomes more severe, oldest first."""
+    onsets: list[FindingOnset] = []
     active: dict[tuple[FindingKind, bool], list[FindingOnset]] = {}
     for moment in moments_of_run:
-        now = {(finding.kind, finding.shadow): finding for finding in moment.findings}
-        for key in active.keys() - now.keys():
-            for row in active.pop(key):
-                row.cleared_at = moment.at
-        for key, finding in now.items():
-            times = active.setdefault(key, [])
-            if not times or finding.severity.rank > times[-1].finding.severity.rank:
-                times.append(FindingOnset(finding=finding, at=moment.at, step=moment.step))
-                rows.append(times[-1])
-    return rows
+        current = {(finding.kind, finding.shadow): finding for finding in moment.findings}
+        for key in active.keys() - current.keys():
+            for onset in active.pop(key):
+                onset.cleared_at = moment.at
+        for key, finding in current.items():
+            active_onsets = active.setdefault(key, [])
+            if not active_onsets or finding.severity.rank > active_onsets[-1].finding.severity.rank:
+                active_onsets.append(FindingOnset(finding=finding, at=moment.at, step=moment.step))
+                onsets.append(active_onsets[-1])
+    return onsets
 
 
-def state_at(moment: Moment, settings: HealthSettings) -> HealthState:
+def determine_state_at(moment: Moment, settings: HealthSettings) -> HealthState:
     """Return the health state at a moment."""
     findings = [finding for finding in moment.findings if not finding.shadow]
-    return health_state(moment.vitals, findings, settings, moment.at)
+    return determine_state(moment.vitals, findings, settings, moment.at)
 
 
-def _moments_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
-    """Return the times at which time alone changes the findings, and then ``until``; or nothing."""
-    times = {at for at in moments(v, settings, _UNKNOWN_PROCESS) if after < at <= until}
+def _list_times_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
+    """Return the times at which findings change without an event, then ``until``. Empty if there are none."""
+    times = {at for at in list_change_times(v, settings, _UNKNOWN_PROCESS) if after < at <= until}
     return sorted(times | {until}) if times else []
 
 
-def _next_moment(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
-    """Return when time alone may change the findings; an event can only postpone it."""
-    later = [moment for moment in moments(v, settings, _UNKNOWN_PROCESS) if moment > at]
+def _find_next_time(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
+    """Return the next time at which findings may change without an event. An event can only postpone it."""
+    later = [moment for moment in list_change_times(v, settings, _UNKNOWN_PROCESS) if moment > at]
     return min([*later, max(at, v.last_activity) + shortest])
 
 
-def _all_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
+def _list_findings(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]:
     return [*detect(v, settings, now), *detect_shadow(v, settings, now)]

@@ -1,4 +1,4 @@
-"""Spending limits: today's spending, and the finding of a worker near a limit."""
+"""Spending limits: today's spending, and the finding about a worker near a limit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from queenright.instrumentation.money import format_dollars
 DAY: Final = 86_400.0
 """Seconds. Days begin at midnight, UTC."""
 _WARN_AT: Final = 0.8
-"""Share of a limit that opens a warning ticket."""
+"""Share of a limit at which a warning ticket opens."""
 
 
 SpentElsewhere = Callable[[str, int], tuple[float, float]]
-"""Returns what other services know to be spent on a day: by an agent, and by all agents."""
+"""Returns the spending that other services know of on a day: that of an agent, and that of all agents."""
 
 
 class DailySpending:
     """
-    Sums the cost of model calls within a day; ignores events of earlier days.
+    Sums the cost of model calls of the current day, and ignores events of earlier days.
 
     Args:
-        spent_elsewhere: What the services know that watch other parts of the fleet; None if there are none.
+        spent_elsewhere: Returns the spending in other parts of the fleet. None if there are none.
 
     Attributes:
-        changes: The agents whose sums have changed, if other services need to know.
+        changes: The agents whose sums have changed and must be sent to other services.
     """
 
     def __init__(self, spent_elsewhere: SpentElsewhere | None = None) -> None:
@@ -40,7 +40,7 @@ class DailySpending:
         self._agents: dict[str, float] = {}
 
     def add(self, agent: str, dollars: float, at: float) -> SpentToday:
-        """Add an agent's cost at a time in seconds since the epoch; return the sums."""
+        """Add an agent's cost at ``at``, in seconds since the epoch. Return the sums of the day."""
         day = int(at // DAY)
         if day > self._day:
             self._day, self._fleet = day, 0.0
@@ -51,18 +51,18 @@ class DailySpending:
         by_agent, by_all = self._agents.get(agent, 0.0), self._fleet
         if self._spent_elsewhere is not None:
             self.changes.add(agent)
-            of_agent, of_all = self._spent_elsewhere(agent, self._day)
-            by_agent, by_all = by_agent + of_agent, by_all + of_all
+            agent_elsewhere, fleet_elsewhere = self._spent_elsewhere(agent, self._day)
+            by_agent, by_all = by_agent + agent_elsewhere, by_all + fleet_elsewhere
         return SpentToday(self._day, by_agent, by_all)
 
     def restore(self, day: int, fleet: float, agents: dict[str, float]) -> None:
-        """Continue with the sums of a former process, which it may not have shared."""
+        """Continue with the sums of a former process, which may not have sent them to other services."""
         self._day, self._fleet, self._agents = day, fleet, agents
         if self._spent_elsewhere is not None:
             self.changes |= agents.keys()
 
     def take_changed(self) -> tuple[int, dict[str, float]]:
-        """Return the day, and the sums of the agents that have changed since the last call."""
+        """Return the day, and the sums of the agents whose sums have changed since the last call."""
         sums = {agent: self._agents.get(agent, 0.0) for agent in self.changes}
         self.changes.clear()
         return self._day, sums
@@ -81,20 +81,20 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [row for row in _spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
+    near = [row for row in _list_spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
     if not near:
         return None
-    amount, limit, what, since = max(near, key=lambda row: row[0] / row[1])
+    amount, limit, spender, since = max(near, key=lambda row: row[0] / row[1])
     note = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
-    evidence = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}{note}"
+    evidence = f"{format_dollars(amount)} of {format_dollars(limit)} spent {spender}{note}"
     severity = Severity.HIGH if amount >= limit else Severity.MEDIUM
     return Finding.of(FindingKind.SPENDING, severity, evidence, since)
 
 
-def _spending(
+def _list_spending(
     v: VitalSigns, settings: HealthSettings, now: float
 ) -> Iterator[tuple[float, float, str, float]]:
-    """Yield spending, limit, description and beginning for each limit."""
+    """Yield each limit: the spending and the limit in US dollars, who spends, and when the spending began."""
     limits, today = settings.spending, v.spent_today
     if limits.run_usd is not None and v.cost_usd is not None:
         yield v.cost_usd, limits.run_usd, "by this run", v.started_at
@@ -106,10 +106,12 @@ def _spending(
         yield today.fleet, limits.day_usd, "by all agents today", today.day * DAY
 
 
-def limits_reached(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
-    """Return the limits that a worker has reached: a key, and a description."""
+def find_reached_limits(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
+    """Return descriptions of the limits that a worker has reached, by a key of the limit."""
     limits: dict[str, str] = {}
-    for amount, limit, what, since in _spending(v, settings, now):
+    for amount, limit, spender, since in _list_spending(v, settings, now):
         if amount >= limit:
-            limits[f"{what} {since}"] = f"{format_dollars(amount)} of {format_dollars(limit)} spent {what}"
+            limits[f"{spender} {since}"] = (
+                f"{format_dollars(amount)} of {format_dollars(limit)} spent {spender}"
+            )
     return limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from queenright.health.settings import HealthSettings
-from queenright.health.vitals.activity import duration_key
+from queenright.health.vitals.activity import make_duration_key
 from queenright.health.vitals.learned_clocks import LearnedLimit
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import OpenTool, VitalSigns
@@ -16,8 +16,8 @@ class StallClock(NamedTuple):
     """
     How long the worker may stay silent.
 
-    It is stalled from ``due``, and gets a ticket from ``ticket_due``. The two differ only for a tool that
-    declared a timeout shorter than the limit between steps.
+    It is stalled at ``due``, and gets a ticket at ``ticket_due``. The two differ only for a tool whose
+    declared timeout is shorter than the limit between steps.
     """
 
     phase: Phase
@@ -26,51 +26,51 @@ class StallClock(NamedTuple):
     ticket_due: float
     tool: OpenTool | None = None
     learned_limit: LearnedLimit | None = None
-    """The origin of the limit, if it was learned."""
+    """The learned limit, if it applies."""
 
 
-def silent_since(v: VitalSigns) -> float:
+def find_silence_start(v: VitalSigns) -> float:
     """Return when the current silence began."""
     return max(v.last_activity, v.clock_base)
 
 
-def activity_known_until(v: VitalSigns, settings: HealthSettings, now: float) -> float:
+def find_known_activity_end(v: VitalSigns, settings: HealthSettings, now: float) -> float:
     """
     Return the time until which the worker's activity is known.
 
-    If calls are reported only when they end, a longer silence may be a running call.
+    If calls are reported only when they end, a call may be running after that time.
     """
     if v.phase is not Phase.UNKNOWN:
         return now
-    return min(now, silent_since(v) + settings.stall.idle_seconds)
+    return min(now, find_silence_start(v) + settings.stall.idle_seconds)
 
 
 def may_be_silent(v: VitalSigns) -> bool:
     """
-    Return whether silence is normal: the worker waits, has ended, or its status is unknown.
+    Return whether silence is normal, because the worker waits, has ended, or has an unknown status.
 
-    A wait for a rate limit has a known end: silence counts from then on.
+    A wait for a rate limit has a known end, from which silence counts.
     """
-    waits = v.waiting is not None and v.limited_until is None
-    return waits or v.ended_at is not None or v.status is WorkerStatus.UNKNOWN
+    is_waiting = v.waiting is not None and v.limited_until is None
+    return is_waiting or v.ended_at is not None or v.status is WorkerStatus.UNKNOWN
 
 
 def is_held(v: VitalSigns) -> bool:
-    """Return whether a worker that runs is held by its guard."""
+    """Return whether the worker runs and is held by its guard."""
     return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not WorkerStatus.UNKNOWN
 
 
-def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
+def find_stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False) -> StallClock | None:
     """
     Return the running stall clock, or None while the worker may be silent.
 
-    A worker that only ever sent heartbeats has none: its activity is unknown. ``shadow`` returns the clock
-    with learned limits that are in shadow mode.
+    A worker that only sends heartbeats has no stall clock, because its activity is unknown. With ``shadow``,
+    the clock uses learned limits that are in shadow mode.
     """
-    since, limits = silent_since(v), settings.stall
+    since, limits = find_silence_start(v), settings.stall
     if is_held(v):
-        # The guard ends the visit when judge and interventions have had their time.
-        due_at = since + ladder_seconds(settings) + limits.idle_seconds
+        # The guard ends the visit after the time that the judge and the interventions may take.
+        due_at = since + compute_ladder_seconds(settings) + limits.idle_seconds
         return StallClock(Phase.IDLE, since, due_at, due_at)
     if may_be_silent(v) or v.only_heartbeats:
         return None
@@ -87,20 +87,22 @@ def stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = False
     }[phase]
     origin = None
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if shadow else "on"):
-        what = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
-        origin = v.clocks.limit(duration_key(phase, what), limit, settings.learned_clocks)
+        name = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
+        origin = v.clocks.limit(make_duration_key(phase, name), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
     due_at = since + (limit if origin is None else origin.limit)
     return StallClock(phase, since, due_at, due_at, tool, origin)
 
 
-def ladder_seconds(settings: HealthSettings) -> float:
-    """Return how long judge, nudges and escalation may take with one worker, in seconds."""
+def compute_ladder_seconds(settings: HealthSettings) -> float:
+    """Return how many seconds the judge, the nudges and the escalation of one worker may take."""
     judge, intervention = settings.judge, settings.intervention
-    judging = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
+    judge_seconds = judge.start_grace_seconds + judge.interval_seconds + judge.triage_timeout_seconds
     if not intervention.enabled or intervention.is_dry("nudge"):
-        return judging
+        return judge_seconds
     nudge = intervention.nudge
-    nudging = nudge.max_attempts * nudge.interval_seconds if nudge.enabled else 0.0
-    return judging + intervention.quiet_seconds + nudging + intervention.escalation.timeout_seconds
+    nudge_seconds = nudge.max_attempts * nudge.interval_seconds if nudge.enabled else 0.0
+    return (
+        judge_seconds + intervention.quiet_seconds + nudge_seconds + intervention.escalation.timeout_seconds
+    )

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 from queenright.health.action_kind import ActionKind
 from queenright.health.cluster.fleet import FleetState, SharedStorm, WorseWorker
 from queenright.health.cluster.switch_state import SwitchState
-from queenright.health.detection.deadlines import shows_its_end
+from queenright.health.detection.deadlines import has_shown_its_end
 from queenright.health.detection.health_state import HealthState
-from queenright.health.findings import WorkerKey, worst
+from queenright.health.findings import WorkerKey, find_worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.actions import Actions, SignEvent, TerminationLadders
 from queenright.health.interventions.emergency_stop import EmergencyStop
@@ -293,7 +293,7 @@ class InterventionService(LadderScheduler):
         )
 
     def _shares_cause(self, worker: WorkerHealth) -> bool:
-        monitor, finding = self._monitor, worst(worker.findings)
+        monitor, finding = self._monitor, find_worst(worker.findings)
         now = self._clock()
         if finding is None:
             return False
@@ -311,7 +311,7 @@ class InterventionService(LadderScheduler):
         if (worker := self._monitor.get(*key)) is None:
             return self._spans_elsewhere.get(key)
         vitals = worker.vitals
-        end = vitals.last_event if shows_its_end(vitals) else None
+        end = vitals.last_event if has_shown_its_end(vitals) else None
         return IncarnationSpan(vitals.incarnation_started, end)
 
     async def advance(self, now: float) -> None:

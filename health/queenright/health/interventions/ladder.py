@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final
 
 from queenright.health.action_kind import ActionKind
-from queenright.health.detection.deadlines import grace_until, may_have_ended
-from queenright.health.detection.health_state import HealthState, is_stuck, progresses_despite_breaker
+from queenright.health.detection.deadlines import find_grace_end, may_have_ended
+from queenright.health.detection.health_state import HealthState, is_progressing_despite_breaker, is_stuck
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.interventions.target import LADDER, Target, WorkerRecord
 from queenright.health.monitoring.monitor import WorkerHealth
@@ -115,11 +115,13 @@ class LadderInputs:
             is_unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             is_waiting=v.may_be_idle,
             # An open breaker makes it failing; if it still makes progress, it needs no action.
-            state=HealthState.DEGRADED if progresses_despite_breaker(v, worker.findings) else worker.state,
+            state=HealthState.DEGRADED
+            if is_progressing_despite_breaker(v, worker.findings)
+            else worker.state,
             state_since=worker.state_since if worker.trouble_since is None else worker.trouble_since,
             is_provider_at_fault=any(f.kind is FindingKind.PROVIDER_FAILURE for f in worker.findings),
             is_given_up=v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED),
-            grace_until=grace_until(v, settings),
+            grace_until=find_grace_end(v, settings),
             last_progress=v.last_progress,
             last_checkpoint=v.last_checkpoint,
             checkpoint_is_stale=any(

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from queenright.health.action_kind import ActionKind
 from queenright.health.cluster.fleet import FleetState
 from queenright.health.detection.health_state import HealthState
-from queenright.health.findings import WorkerKey, worst
+from queenright.health.findings import WorkerKey, find_worst
 from queenright.health.interventions import messages
 from queenright.health.interventions.action_limits import ActionBudget, refusal_reason
 from queenright.health.interventions.actions import Actions, TerminationLadders
@@ -480,7 +480,7 @@ def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
 
 def describe_cause(worker: WorkerHealth) -> str:
     """Return why a worker is acted on."""
-    lead = worst(worker.findings)
+    lead = find_worst(worker.findings)
     return lead.evidence if lead is not None else worker.reason
 
 

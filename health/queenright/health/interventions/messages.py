@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from queenright.health.findings import FindingKind, worst
+from queenright.health.findings import FindingKind, find_worst
 from queenright.health.interventions.approval import Approval
 from queenright.health.interventions.escalation import Escalation
 from queenright.health.interventions.intervention import Intervention
@@ -31,7 +31,7 @@ def nudge_text(worker: WorkerHealth, now: float) -> str:
     """
     v = worker.vitals
     since = max(v.last_checkpoint or v.started_at, v.last_progress or v.started_at)
-    lead = worst(worker.findings)
+    lead = find_worst(worker.findings)
     observation = _OBSERVATIONS.get(lead.kind) if lead is not None else None
     return (
         f"REMINDER: You have been working for {duration(now - since)} without checkpoint update. "

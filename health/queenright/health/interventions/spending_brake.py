@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from queenright.health.detection.spending import limits_reached
+from queenright.health.detection.spending import find_reached_limits
 from queenright.health.findings import WorkerKey
 from queenright.health.interventions.approvals import Approvals
 from queenright.health.interventions.intervention import InterventionOutcome
@@ -74,7 +74,7 @@ class SpendingBrake:
         worker = self._monitor.get(*key)
         if worker is None or worker.vitals.has_ended or now < self._not_before.get(key, 0.0):
             return
-        limits_now = limits_reached(worker.vitals, self._settings, now)
+        limits_now = find_reached_limits(worker.vitals, self._settings, now)
         new = limits_now.keys() - self._brakes.get(key, set())
         if not new:
             return

@@ -19,24 +19,24 @@ from typing import Any, Final, Protocol
 
 from queenright.health.detection.deadlines import (
     ProcessSign,
-    grace_until,
-    moments,
-    over_from,
-    shortest_limit,
-    silent_from,
+    find_death_time,
+    find_end_time,
+    find_grace_end,
+    find_shortest_limit,
+    list_change_times,
 )
 from queenright.health.detection.detectors import detect, detect_shadow, is_suspicious
 from queenright.health.detection.health_state import (
     HealthState,
     describe_failed_runs,
     describe_failures,
-    fails_in_a_row,
-    health_state,
-    may_follow,
+    determine_state,
+    has_too_many_failures,
+    is_allowed_transition,
 )
 from queenright.health.detection.spending import DailySpending, SpentElsewhere
-from queenright.health.detection.stall_clock import stall_clock
-from queenright.health.findings import Finding, FindingKind, WorkerKey, worst
+from queenright.health.detection.stall_clock import find_stall_clock
+from queenright.health.findings import Finding, FindingKind, WorkerKey, find_worst
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
 from queenright.health.vitals.children import Children
 from queenright.health.vitals.incarnation import end_session, undo_termination
@@ -45,9 +45,9 @@ from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_events import (
     TERMINATED,
     WORK_HANDLERS,
+    find_work_start,
     is_settled_by_person,
     note_origin,
-    work_began,
 )
 from queenright.health.vitals.vital_facts import NO_BREAKERS, OpenBreakers, parse_dollars
 from queenright.health.vitals.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, VitalSigns
@@ -257,7 +257,7 @@ class HealthMonitor:
         """
         self._discard_snapshot()
         self.settings = settings
-        self._shortest = shortest_limit(settings)
+        self._shortest = find_shortest_limit(settings)
         self._has_shadows = settings.has_shadows
         self._no_tokens = settings.health_check.no_tokens_seconds
         self._degraded_after = settings.health_check.checkpoint_degraded_seconds
@@ -359,7 +359,7 @@ class HealthMonitor:
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):
             events += self._examine(worker, at, now, now - at)
-            if worker.findings and grace_until(v, self.settings) > at:
+            if worker.findings and find_grace_end(v, self.settings) > at:
                 self._schedule(worker, at)
         return events
 
@@ -426,7 +426,7 @@ class HealthMonitor:
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
-        began = work_began(event)
+        began = find_work_start(event)
         return began is not None and min(began, now) > v.ended_at + CLOCK_TOLERANCE_SECONDS
 
     def advance(self, now: float, limit: int = sys.maxsize) -> list[AgentEvent]:
@@ -571,10 +571,10 @@ class HealthMonitor:
 
     def _over_from(self, v: VitalSigns) -> float | None:
         """Return when a silent worker counts as ended, or None."""
-        over = over_from(v, self.settings, self._sign_of(v))
+        over = find_end_time(v, self.settings, self._sign_of(v))
         if over is None or not v.is_foreign or v.open_tools or v.llm_open:
             return over
-        clock = stall_clock(v, self.settings)
+        clock = find_stall_clock(v, self.settings)
         return clock.ticket_due if clock is not None and self._has_successor(v) else over
 
     def _has_successor(self, v: VitalSigns) -> bool:
@@ -657,7 +657,7 @@ class HealthMonitor:
         worker = self._workers.get(key)
         if worker is None or worker.vitals.has_ended:
             return 0.0
-        return silent_from(worker.vitals, self.settings)
+        return find_death_time(worker.vitals, self.settings)
 
     def forget(self, key: WorkerKey) -> None:
         """Remove a worker, if it is known."""
@@ -882,7 +882,7 @@ class HealthMonitor:
 
     def _update_children_activity(self, v: VitalSigns, at: float) -> None:
         """Record when the worker's children, which have their own limits, were last active."""
-        clock = stall_clock(v, self.settings)
+        clock = find_stall_clock(v, self.settings)
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
         for key in self._children.of(v):
@@ -914,12 +914,15 @@ class HealthMonitor:
         v = worker.vitals
         if v.ended_at is not None:
             return None
-        grace = grace_until(v, self.settings)
+        grace = find_grace_end(v, self.settings)
         due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
             return due_at
         # At the latest after the shortest limit, so that no change of phase is missed.
-        for moment in (*moments(v, self.settings, self._sign_of(v)), v.last_activity + self._shortest):
+        for moment in (
+            *list_change_times(v, self.settings, self._sign_of(v)),
+            v.last_activity + self._shortest,
+        ):
             if moment > at and (due_at is None or moment < due_at):
                 due_at = moment
         return due_at
@@ -929,7 +932,7 @@ class HealthMonitor:
         v = worker.vitals
         checked_at = worker.checked_at = _last_check(worker, at, now)
         findings = _detect(detect, worker.findings, v, self.settings, at, checked_at)
-        state = health_state(v, findings, self.settings, at)
+        state = determine_state(v, findings, self.settings, at)
         before = worker.findings
         worker.findings = tuple(findings)
         if self._has_shadows:
@@ -938,14 +941,16 @@ class HealthMonitor:
         if findings or before:
             events = self._differences(v, before, findings, now, delay)
         has_restarted = v.incarnation_count != worker.incarnation_number
-        if state is not worker.state and may_follow(worker.state, state, has_restarted=has_restarted):
-            worst_finding = worst(findings)
+        if state is not worker.state and is_allowed_transition(
+            worker.state, state, has_restarted=has_restarted
+        ):
+            worst_finding = find_worst(findings)
             reason = end_reason(v) or "no findings"
             if worst_finding is not None and (v.ended_at is None or state is _FAILING):
                 reason = worst_finding.evidence
             elif state is _FAILING and v.failed_runs > self.settings.health_check.consecutive_failures:
                 reason = describe_failed_runs(v)
-            elif fails_in_a_row(v, self.settings):
+            elif has_too_many_failures(v, self.settings):
                 reason = describe_failures(v)
             change = {
                 "from": worker.state.value,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queenright.health.detection.assessment import SignalStatus, assess
-from queenright.health.detection.stall_clock import may_be_silent, silent_since
+from queenright.health.detection.stall_clock import find_silence_start, may_be_silent
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import EVIDENCE_LIMIT, VitalSigns
@@ -42,7 +42,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         last_n_steps: The maximum number of verdicts, the newest; up to 20 are known.
     """
     v = health.vitals
-    silent = None if may_be_silent(v) else max(0.0, now - silent_since(v))
+    silent = None if may_be_silent(v) else max(0.0, now - find_silence_start(v))
     signals = assess(v, v.settings, now).values()
     return {
         "status": session_status(v).value,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from queenright.health.detection.health_state import progresses_despite_breaker
+from queenright.health.detection.health_state import is_progressing_despite_breaker
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.interventions.target import LADDER
 from queenright.health.monitoring.monitor import WorkerHealth
@@ -221,7 +221,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
         return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
     # A state from before the recovery does not count.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    bad = worker.state.is_in_trouble and not progresses_despite_breaker(v, worker.findings)
+    bad = worker.state.is_in_trouble and not is_progressing_despite_breaker(v, worker.findings)
     if bad and (is_new or over):
         return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
     if not over:

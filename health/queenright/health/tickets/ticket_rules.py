@@ -14,8 +14,8 @@ from queenright.health.findings import (
     Finding,
     FindingKind,
     Severity,
+    find_worst,
     pages_despite_provider_failure,
-    worst,
 )
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.monitoring.worker_summary import summarise
@@ -41,7 +41,7 @@ def reasons(health: WorkerHealth) -> list[Finding]:
         if finding.ticket and (not has_ended or finding.kind in KINDS_AFTER_END)
     ]
     order = []
-    while (first := worst(remaining)) is not None:
+    while (first := find_worst(remaining)) is not None:
         order.append(first)
         remaining.remove(first)
     return order

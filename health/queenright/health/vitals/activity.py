@@ -1,7 +1,7 @@
 """
-Activity of a worker: anything that it did. A heartbeat is not activity.
+A worker's activity, which is anything that it does. A heartbeat is not activity.
 
-Activity measures silence, ends waits and continues a session that had ended.
+Activity ends silence and waits, and reopens a session that had ended.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from queenright.instrumentation.names import Phase, WaitingReason
 
 
 @lru_cache(4096)
-def duration_key(phase: Phase, what: str = "") -> str:
-    """Return the key under which durations of a phase are learned: a tool, a model, or a pause."""
+def make_duration_key(phase: Phase, what: str = "") -> str:
+    """Return the key under which durations are learned: of a tool, a model, or a pause."""
     return f"{phase.value}:{what}"
 
 
@@ -44,7 +44,7 @@ def record_activity(v: VitalState, at: float) -> bool:
 
 
 def record_start(v: VitalState, at: float) -> bool:
-    """Note that the worker began something, which ends every wait but a pause."""
+    """Record that the worker started work, which ends every wait except a pause."""
     if not record_activity(v, at):
         return False
     if v.waiting is not None and v.waiting is not WaitingReason.PAUSED:
@@ -60,25 +60,25 @@ def record_end(v: VitalState, at: float) -> bool:
 def _learn_pause(v: VitalState, at: float) -> None:
     phase = v.phase
     if phase in (Phase.IDLE, Phase.UNKNOWN) and v.clocks is not None:
-        v.clocks.learn(duration_key(phase), at - max(v.last_activity, v.clock_base))
+        v.clocks.learn(make_duration_key(phase), at - max(v.last_activity, v.clock_base))
 
 
 def learn_duration(v: VitalState, phase: Phase, what: str, took: float, at: float) -> None:
-    """Note how long a call took, unless the worker waited during it."""
+    """Learn how long a call took, unless the worker waited during it."""
     if v.clocks is not None and v.waiting is None and at - took >= v.clock_base:
-        v.clocks.learn(duration_key(phase, what), took)
+        v.clocks.learn(make_duration_key(phase, what), took)
 
 
-def tool_time_limit(v: VitalState, tool: OpenTool) -> float:
+def get_tool_time_limit(v: VitalState, tool: OpenTool) -> float:
     """
-    Return for how many seconds a tool may run while nothing else is expected; 0 if that is not known.
+    Return for how many seconds a tool may run without other activity, or 0 if that is unknown.
 
-    That is the time that it declared, or a learned limit that is longer than the configured one.
+    This is the timeout that the tool declared, or a learned limit that is longer than the configured one.
     """
     if tool.timeout is not None:
         return tool.timeout
     if v.clocks is None or v.settings.learned_clocks.mode != "on":
         return 0.0
     base = v.settings.stall.tool_seconds
-    limit = v.clocks.limit(duration_key(Phase.TOOL, tool.tool), base, v.settings.learned_clocks)
+    limit = v.clocks.limit(make_duration_key(Phase.TOOL, tool.tool), base, v.settings.learned_clocks)
     return limit.limit if limit is not None and limit.limit > base else 0.0

@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 MAX_CYCLE_LENGTH: Final = 4
-"""The longest detected cycle; a loop ends after this many calls outside it."""
+"""The longest cycle that is detected. A loop ends after this many calls outside it."""
 
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
@@ -20,23 +20,23 @@ _MAX_COUNT: Final = 65_535
 
 
 class CallNovelty(Enum):
-    """Whether the worker made the same call with the same result before."""
+    """Whether the worker has made the same call with the same result before."""
 
     NEVER = "never"
     BEFORE = "before"
     AFTER_CHANGE = "tried again"
-    """Before, and the worker has changed something since."""
+    """The worker made the call before, and has changed something since."""
     PARALLEL = "parallel"
-    """In the same turn: equal parallel calls count once."""
+    """The worker made the call in the same turn. Identical parallel calls count once."""
 
 
 def digest(*parts: str) -> bytes:
     """Return an eight-byte hash of ``parts``, the same in every process: snapshots contain it."""
-    # A long digest that is cut is faster than a short one: that is an argument by name.
+    # Cutting a long digest is faster than a short digest, which needs a keyword argument.
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:_SIZE]
 
 
-def _pair_of(tool: str, args: str, result: str | None, *, is_failure: bool) -> bytes:
+def _encode_call(tool: str, args: str, result: str | None, *, is_failure: bool) -> bytes:
     # The first byte encodes whether the result is known and whether the call failed, to save an array.
     if result is None:
         return _BLIND + digest(tool, args)[1:]
@@ -49,22 +49,25 @@ class Repeat(NamedTuple):
     """
     A current repeat of a call, or of a cycle of calls.
 
-    ``times``: number of its most frequent call, also beyond the window while it
-    continues; calls after a change do not count. ``run``: consecutive calls, also
-    beyond the window.
-    ``in_window``: calls in the window. ``at_all``: the same, including calls
-    after a change. ``unchanged``: the same, without those after a certain change.
-    ``period``: length of the cycle; 1 for a single call, also with others in
-    between. ``cycles``: number of completed cycles. A blind repeat compares
-    arguments only, because the result is not recorded; so does the repeat of an
-    edit, whose result changes on its own. In a ``failed`` repeat, every call failed.
+    Attributes:
+        times: Repeats of the most frequent call, including those outside the window if the repeat continues.
+            Repeats after a change do not count.
+        run: Consecutive repeats, including those outside the window.
+        in_window: Repeats in the window, except those after a possible change.
+        across_changes: Repeats in the window, including those after a change.
+        unchanged: Repeats in the window, except those after a certain change.
+        period: The length of the cycle; 1 for a single call.
+        cycles: The number of completed cycles.
+        is_blind: Whether only arguments are compared, because results are not recorded.
+        is_edit: Whether the call is an edit, whose result is not compared either.
+        is_failure: Whether every call failed.
     """
 
     tool: str
     times: int
     run: int
     in_window: int
-    at_all: int
+    across_changes: int
     unchanged: int
     period: int
     cycles: int
@@ -75,7 +78,9 @@ class Repeat(NamedTuple):
 
 
 class RecentCalls:
-    """The last calls of a worker, oldest first; equal calls of one turn ran in parallel and count once."""
+    """
+    The last calls of a worker, oldest first. Identical calls of one turn ran in parallel and count once.
+    """
 
     __slots__ = (
         "_alike",
@@ -97,7 +102,7 @@ class RecentCalls:
     )
 
     def __init__(self, window: int) -> None:
-        # A little more than the window, so that a repeat that just ended is still seen whole.
+        # A little larger than the window, so that it contains all of a repeat that has just ended.
         self._window = window
         self._pairs = bytearray()
         self._chains = array("H")
@@ -105,7 +110,7 @@ class RecentCalls:
         self._unchanged = array("H")
         self._runs = array("H")
         self._first = array("d")
-        self._tools: tuple[str, ...] = ()  # of the newest only: no others can be part of a repeat
+        self._tools: tuple[str, ...] = ()  # only of the newest calls: no others can be part of a repeat
         self._live = 0
         self._repeats: list[Repeat] | None = None
         self._open_calls = b""  # the newest calls without their results
@@ -119,11 +124,11 @@ class RecentCalls:
     @property
     def peak(self) -> int:
         """
-        How often the most repeated of the newest calls was made; 1 if nothing repeats, 0 without calls.
+        The number of repeats of the most frequent recent call: 1 if nothing repeats, 0 without calls.
 
-        An upper bound for ``repeats``, and cheap to compute first.
+        This is an upper bound for ``repeats`` that is cheap to compute.
         """
-        # A chain is never longer than the number of equal calls: it omits those repeated after a change.
+        # A chain is never longer than the number of identical calls: it omits repeats after a change.
         return max(self._alike[-self._live :]) if self._live else 0
 
     def add(
@@ -139,21 +144,21 @@ class RecentCalls:
         is_look: bool = False,
     ) -> CallNovelty:
         """
-        Note one call that ended, and return whether the same call with the same result was there already.
+        Add a call that ended, and return whether the same call with the same result is a recent one.
 
-        A recent call that is made again and has a new result shows that the calls before it had an effect:
-        those of them that did not fail are not repeats afterwards. Edits are, as they tell what they write.
+        If a repeated call has a new result, the calls before it had an effect. Those that did not fail do not
+        count as repeats afterwards, except edits, whose arguments contain what they write.
 
         Args:
             result: Fingerprint of the result; empty for an edit, whose result does not count; None if it is
                 not recorded.
-            turn: What the calls of one turn share, or None.
-            at: When it ended, in seconds since the epoch.
-            is_failure: Whether it failed.
-            is_check: Whether it may be a check of what was done before, as nothing tells what it does.
-            is_look: Whether it reads what an unknown call before may have changed.
+            turn: An id that the calls of one turn share, or None.
+            at: When the call ended, in seconds since the epoch.
+            is_failure: Whether the call failed.
+            is_check: Whether the call may check the work done before it.
+            is_look: Whether the call may read something that an earlier call changed.
         """
-        pair = _pair_of(tool, args, result, is_failure=is_failure)
+        pair = _encode_call(tool, args, result, is_failure=is_failure)
         pairs = self._pairs
         if turn is not None and turn == self._turn:
             if self._find(pair, len(self) - self._turn_size) >= 0:
@@ -169,14 +174,14 @@ class RecentCalls:
         is_repeated = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
         may_be_new = bool(result) and not is_failure  # an edit writes the same regardless of its result
         if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
-            # A call in between showed the effect of the last one, so this call continues the work.
+            # A call in between showed that the last one had an effect, so this call continues the work.
             is_repeated = False
             self._chains.append(1)
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(1)
             self._first.append(self._first[last])
         elif last >= 0:
-            # Made again after a change, it checks the effect of the change and is not a repeat.
+            # A call that is repeated after a change checks the effect of the change, and is not a repeat.
             self._chains.append(min(self._chains[last] + is_repeated, _MAX_COUNT))
             self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
             self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
@@ -206,18 +211,20 @@ class RecentCalls:
 
     def has(self, tool: str, args: str, result: str | None, *, is_failure: bool) -> bool:
         """Return whether this call with this result is among the recent ones."""
-        return self._find(_pair_of(tool, args, result, is_failure=is_failure), 0) >= 0
+        return self._find(_encode_call(tool, args, result, is_failure=is_failure), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
         """Return whether the newest call was this one, with this result, and no failure."""
-        return bool(self._pairs) and self._pairs[-_SIZE:] == _pair_of(tool, args, result, is_failure=False)
+        return bool(self._pairs) and self._pairs[-_SIZE:] == _encode_call(
+            tool, args, result, is_failure=False
+        )
 
     def record_change(self) -> None:
-        """Record that the newest call changed something: an equal later call is not a repeat."""
+        """Record that the newest call changed something: a later identical call is not a repeat."""
         self._since_change = 0
 
     def record_possible_change(self) -> None:
-        """Record that the newest call may have changed something: an equal later read is not a repeat."""
+        """Record that the newest call may have changed something: a later identical read is not a repeat."""
         self._since_perhaps = 0
 
     def end_repeats(self) -> None:
@@ -226,11 +233,11 @@ class RecentCalls:
         self._repeats = None
 
     def clear(self) -> None:
-        """Forget everything."""
-        self.__init__(self._window)  # type: ignore[misc]  # the same object, empty again
+        """Remove all calls."""
+        self.__init__(self._window)  # type: ignore[misc]  # empties the same object
 
     def repeats(self) -> list[Repeat]:
-        """Return the repeats among the newest calls, one for each different call, newest first."""
+        """Return the repeats among the newest calls, one for each distinct call, newest first."""
         if self._repeats is None:
             self._repeats = self._find_repeats()
         return self._repeats
@@ -254,7 +261,7 @@ class RecentCalls:
             times=self._chains[index],
             run=run,
             in_window=self._chains[index] - self._chains[first] + 1,
-            at_all=self._alike[index] - self._alike[first] + 1,
+            across_changes=self._alike[index] - self._alike[first] + 1,
             unchanged=self._unchanged[index] - self._unchanged[first] + 1,
             period=period,
             cycles=cycles,
@@ -265,7 +272,7 @@ class RecentCalls:
         )
 
     def _find(self, pair: bytes, start: int) -> int:
-        """Return the newest entry at or after ``start`` that is ``pair``, or -1."""
+        """Return the index of the newest entry at or after ``start`` that equals ``pair``, or -1."""
         index = self._pairs.rfind(pair, start * _SIZE)
         while index >= 0 and index % _SIZE:
             index = self._pairs.rfind(pair, start * _SIZE, index + _SIZE - 1)
@@ -273,7 +280,7 @@ class RecentCalls:
 
 
 def _cycle(pairs: list[int], index: int) -> tuple[int, int]:
-    """Return the period and the number of the cycles that end at ``index``; (1, 1) if it is in none."""
+    """Return the period and the number of the cycles that end at ``index``, or (1, 1) if there are none."""
     for period in range(2, MAX_CYCLE_LENGTH + 1):
         length = 0
         while length <= index - period and pairs[index - length] == pairs[index - length - period]:

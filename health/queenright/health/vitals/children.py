@@ -1,4 +1,4 @@
-"""Child workers, which work for another worker in its trace and began later."""
+"""Child workers: those that joined the trace of another worker after it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from queenright.runtime.events import AgentEvent
 
 _TRACES: Final = 20_000
 _WORKERS: Final = 64
-"""Maximum number of remembered traces, and of workers in each; the newest traces stay."""
+"""Maximum number of remembered traces, and of workers in each. The newest traces are kept."""
 
 
 class Children:
-    """The workers of each trace, with the time when they began in it."""
+    """The workers of each trace, and the time when each joined it."""
 
     def __init__(self) -> None:
         self._traces: dict[str, dict[WorkerKey, float]] = {}
 
     def join(self, key: WorkerKey, event: AgentEvent) -> None:
-        """Add a worker to the trace of its start."""
+        """Add a worker to the trace that its start event names."""
         if not event.trace_id:
             return
         workers = self._traces.pop(event.trace_id, {})
@@ -32,18 +32,18 @@ class Children:
             workers.setdefault(key, event.time)
 
     def rename(self, v: VitalSigns, old: WorkerKey, new: WorkerKey) -> None:
-        """Change the name of a worker in its current trace."""
+        """Rename a worker in its current trace."""
         workers = self._traces.get(v.last_trace_id, {})
         if old in workers:
             workers[new] = workers.pop(old)
 
     def of(self, v: VitalSigns) -> Iterator[WorkerKey]:
-        """Yield the workers that began later in the current trace of a worker."""
+        """Yield the workers that joined the worker's current trace after it."""
         workers, began = self._began(v)
         return (other for other, at in workers.items() if at > began)
 
     def parents(self, v: VitalSigns) -> Iterator[WorkerKey]:
-        """Yield the workers that began earlier in the current trace of a worker."""
+        """Yield the workers that joined the worker's current trace before it."""
         workers, began = self._began(v)
         return (other for other, at in workers.items() if at < began)
 

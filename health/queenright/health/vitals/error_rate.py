@@ -7,25 +7,25 @@ from typing import Final
 from queenright.health.vitals.vital_state import VitalState
 
 ERROR_WINDOW: Final = 20
-"""Window of calls and steps for the error rate; one failure is 5 %."""
+"""Number of calls and steps in the window of the error rate. One failure is 5 %."""
 MAX_ERROR_RATE: Final = 0.25
-"""A larger share is more than exploration (IMPL-REQ-003)."""
+"""The highest error rate that exploration explains (IMPL-REQ-003)."""
 _ERROR_MINIMUM: Final = 8
-"""Minimum calls and steps for the error rate; with fewer, a single failure could exceed any limit."""
+"""Minimum number of calls and steps for an error rate. With fewer, one failure could exceed any limit."""
 _ERROR_RATE_CLEARS: Final = 0.8
-"""The finding clears below this part of its limit, so that a share at the limit does not flap."""
-_ALL_WELL: Final = 1 << ERROR_WINDOW
+"""The finding clears below this share of its limit, so that an error rate near the limit does not flap."""
+_NO_FAILURES: Final = 1 << ERROR_WINDOW
 """A full window without a failure."""
 
 
 def record_outcome(v: VitalState, is_failure: bool, at: float) -> None:
     """Add the outcome of a call or step, and open or clear the finding."""
-    if not is_failure and v._outcomes == _ALL_WELL:
-        return  # the usual case
+    if not is_failure and v._outcomes == _NO_FAILURES:
+        return  # fast path for the usual case
     outcomes = (v._outcomes << 1) | is_failure
-    if outcomes >= 2 * _ALL_WELL:
+    if outcomes >= 2 * _NO_FAILURES:
         # Keep the leading bit, which counts the outcomes, and drop the oldest outcome.
-        outcomes = (outcomes & (_ALL_WELL - 1)) | _ALL_WELL
+        outcomes = (outcomes & (_NO_FAILURES - 1)) | _NO_FAILURES
     v._outcomes = outcomes
     failures, of = outcomes.bit_count() - 1, outcomes.bit_length() - 1
     if failures == 0:

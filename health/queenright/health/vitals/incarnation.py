@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 
 
 def enter_incarnation(v: VitalState, incarnation_id: str, at: float) -> bool:
-    """Begin another incarnation. Return False for a late event of the one that it replaced."""
+    """Begin another incarnation. Return False if the event is a late one of the incarnation before."""
     if incarnation_id == v._previous_incarnation:
         return False
     if v.incarnation_id:
@@ -74,7 +74,7 @@ def undo_termination(v: VitalState, at: float) -> None:
 
 
 def end_session(v: VitalState, status: WorkerStatus, at: float) -> None:
-    """Record the end of the session; a later report does not change a termination."""
+    """Record the end of the session. A later report does not change a termination."""
     if v.status is WorkerStatus.TERMINATED:
         return
     v.status = status
@@ -94,14 +94,14 @@ def is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> bo
     """
     Return whether an end without an incarnation is older than the current incarnation.
 
-    The time of an end that names its incarnation is irrelevant: in a late batch, the start may have the time
-    of its arrival and the end the time of the sender's clock.
+    If the end names its incarnation, its time is ignored: in a late batch, the start may have the time of its
+    arrival, and the end the time of the sender's clock.
     """
     return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
 
 
 def is_of_current_incarnation(v: VitalState, incarnation: str) -> bool:
-    """Return whether an event without an incarnation, or with this one, is about the current one."""
+    """Return whether an event with this incarnation, or without one, concerns the current incarnation."""
     if not v.incarnation_id:
         v.incarnation_id = incarnation
     return not incarnation or incarnation == v.incarnation_id

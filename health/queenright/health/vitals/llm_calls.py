@@ -15,18 +15,18 @@ from queenright.health.vitals.activity import (
 )
 from queenright.health.vitals.error_rate import record_outcome
 from queenright.health.vitals.progress import FASTEST_REPLY_SECONDS, SLOWEST_ANSWER_SECONDS, add_idle_turn
-from queenright.health.vitals.rate_limits import rate_limit_seconds
-from queenright.health.vitals.resource_limits import after_answer
+from queenright.health.vitals.rate_limits import parse_rate_limit_seconds
+from queenright.health.vitals.resource_limits import add_answer
 from queenright.health.vitals.vital_facts import (
     CONTEXT_FULL,
     UNCLASSIFIED,
-    context_is_full,
+    classify_failure,
+    clean_display_name,
     count_or_zero,
-    display_name,
-    failure_class,
+    is_cancelled_call,
+    is_context_full,
     parse_dollars,
     parse_seconds,
-    was_cancelled,
 )
 from queenright.health.vitals.vital_state import VitalState
 from queenright.health.vitals.waiting import wait_for_rate_limit
@@ -64,16 +64,16 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
-        kind = _provider_error(data)
-        if was_cancelled(f"{kind} {data.get('error') or ''}"):
-            return  # cancelled by a person or the agent: not a provider failure
-        wait = None if is_late else rate_limit_seconds(data, at)
+        kind = _classify_provider_error(data)
+        if is_cancelled_call(f"{kind} {data.get('error') or ''}"):
+            return  # a person or the agent cancelled it, so the provider did not fail
+        wait = None if is_late else parse_rate_limit_seconds(data, at)
         if wait is not None and wait_for_rate_limit(v, at, at + wait):
             return
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1
-        full = context_is_full(kind) or context_is_full(str(data.get("error") or ""))
+        full = is_context_full(kind) or is_context_full(str(data.get("error") or ""))
         v.llm_error = CONTEXT_FULL if full else kind
         v.note_error(data)
         record_outcome(v, True, at)
@@ -84,9 +84,9 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     input_tokens = _count_tokens(v, data, at)
     if is_late:
         return
-    v.cut_answers = after_answer(v.cut_answers, data, at, v.settings.loops.token_spike_minimum)
+    v.cut_answers = add_answer(v.cut_answers, data, at, v.settings.loops.token_spike_minimum)
     duration = parse_seconds(data.get("duration"))
-    # Parallel calls of a model are one turn.
+    # Parallel model calls are one turn.
     is_parallel = (
         duration is not None and v._answer_end is not None and v.active_for - duration < v._answer_end
     )
@@ -99,13 +99,13 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     if duration is not None:
         learn_duration(v, Phase.LLM, v.model, duration, at)
     if v.tokens_at is not None:
-        v.tokens_from = at  # a finished call used tokens, even if it reports none
+        v.tokens_from = at  # a finished call used tokens even if it reports none
     if input_tokens:
         _update_token_spike(v, input_tokens)
 
 
 def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | None) -> bool:
-    """Return whether an answer repeats the last one, or began before a person could have asked for it."""
+    """Return whether an answer repeats the last one, or began too soon to reply to a message of a person."""
     before, v._answer = v._answer, str(data.get("answer_hash") or "")
     if before and before == v._answer:
         return True
@@ -115,8 +115,8 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
 
 
 def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
-    v.model = display_name(data.get("model")) or v.model
-    v.provider = display_name(data.get("provider")) or v.provider
+    v.model = clean_display_name(data.get("model")) or v.model
+    v.provider = clean_display_name(data.get("provider")) or v.provider
 
 
 def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
@@ -141,17 +141,17 @@ def _update_token_spike(v: VitalState, input_tokens: int) -> None:
     if len(inputs) == _RECENT_INPUTS:
         if input_tokens >= v.settings.loops.token_spike_minimum:
             ratio = input_tokens / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
-            # Hysteresis: a spike ends well below its start threshold, so that it does not flap.
+            # Hysteresis: a spike ends well below the threshold at which it begins, so that it does not flap.
             factor = v.settings.loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]
     inputs.append(input_tokens)
 
 
-def _provider_error(data: Mapping[str, Any]) -> str:
-    """Return the class of a failed model call's error; ``error`` if it has none."""
-    error_type = display_name(data.get("error_type"))
+def _classify_provider_error(data: Mapping[str, Any]) -> str:
+    """Return the error class of a failed model call, or ``error`` if it has none."""
+    error_type = clean_display_name(data.get("error_type"))
     if error_type.isdecimal():
         return error_type  # the status of the answer
-    error_class = failure_class(error_type, str(data.get("error") or ""))
+    error_class = classify_failure(error_type, str(data.get("error") or ""))
     return error_class if error_class != UNCLASSIFIED else error_type or "error"

@@ -1,8 +1,8 @@
 """
 Progress of a worker, and the counts that it resets.
 
-Progress is at least a result that was not seen before. A gain is durable: a change, an accepted or saved
-result, or input of the user. A heartbeat is neither.
+Progress is a new result, or a gain. A gain is durable: a change, an accepted or saved result, or user input.
+A heartbeat is neither.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from queenright.health.vitals.vital_state import VitalState
 TOKENS: Final = "tokens"
 """Key under which the tokens between two gains are learned."""
 TOKENS_COUNTED_AS: Final = 1_000
-"""Tokens in one learned unit."""
+"""Number of tokens in one learned unit."""
 FASTEST_REPLY_SECONDS: Final = 5.0
-"""A person needs longer to read an answer and write the next message, time after time."""
+"""Seconds that a person needs at least to read an answer and write the next message."""
 SLOWEST_ANSWER_SECONDS: Final = 60.0
 """Assumed duration of a model call that reports none, in seconds."""
 
 
 def record_progress(v: VitalState, at: float) -> None:
-    """Record progress: at least a result that was not seen before."""
+    """Record progress: a new result, or a gain."""
     if v.last_progress is None or at > v.last_progress:
         v.last_progress = v.progress_from = at
     v.stale_calls = v.fruitless = v.polls = v.rereads = 0
     end_failed_calls(v)
     if v.breakers.half_open and at > v.breakers_since:
-        # They are half open, no call has probed them, and the worker makes progress without them.
+        # They are half-open and no call has probed them, but the worker makes progress without them.
         v.breakers = v.breakers._replace(half_open=())
     if v.recovery_failed and at > (v.recovery_failed_at or 0.0):
         v.recovery_failed = ""
 
 
 def record_gain(v: VitalState, at: float) -> None:
-    """Record a durable gain: a change, an accepted or saved result, or input of the user."""
+    """Record a durable gain: a change, an accepted or saved result, or user input."""
     if v.tokens_since_gain and v.clocks is not None:
         v.clocks.learn(TOKENS, v.tokens_since_gain / TOKENS_COUNTED_AS)
     v.last_gain_at, v.calls_since_gain, v.tokens_since_gain = at, 0, 0
@@ -53,7 +53,7 @@ def record_accepted_work(v: VitalState, at: float) -> None:
 
 
 def record_user_input(v: VitalState, at: float) -> None:
-    """Record input of the user. Repeats before it no longer count."""
+    """Record user input. Repeats before it no longer count."""
     v.has_user = True
     record_gain(v, at)
     v.stale_calls = v.fruitless = v.polls = v.rereads = 0
@@ -67,7 +67,7 @@ def record_user_input(v: VitalState, at: float) -> None:
 
 
 def add_idle_turn(v: VitalState, at: float, *, is_unprompted: bool) -> None:
-    """Count a model turn without a tool call; a later tool call resets the count."""
+    """Count a model turn without a tool call. A later tool call resets the count."""
     if v.idle_turns == 0:
         v.idle_turns_since = at
         v.unprompted_turns = 0
@@ -84,7 +84,7 @@ def begin_visit(v: VitalState) -> None:
 
 
 def enter_node(v: VitalState, node_id: str, at: float) -> None:
-    """Note in which node the worker is; another node is a new visit."""
+    """Record the worker's node. Another node is a new visit."""
     if node_id and node_id != v.node_id:
         if v.node_id:
             begin_visit(v)
@@ -92,7 +92,7 @@ def enter_node(v: VitalState, node_id: str, at: float) -> None:
 
 
 def end_standstill(v: VitalState) -> None:
-    """Count repeats and failures among results from here."""
+    """Reset the count of repeats and failures among results."""
     v.results_since_gain, v.stale_results_since_gain = 0, 0.0
 
 

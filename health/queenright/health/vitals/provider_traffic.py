@@ -1,4 +1,4 @@
-"""The health of model providers, from the fleet's own calls."""
+"""The health of model providers, according to the fleet's own calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from queenright.health.vitals.rate_limits import rate_limit_seconds
-from queenright.health.vitals.vital_facts import display_name, parse_seconds, was_cancelled
+from queenright.health.vitals.rate_limits import parse_rate_limit_seconds
+from queenright.health.vitals.vital_facts import clean_display_name, is_cancelled_call, parse_seconds
 from queenright.runtime.events import AgentEvent, EventType
 
 WINDOW: Final = 600.0
@@ -17,15 +17,15 @@ WINDOW: Final = 600.0
 _SHOWN_SECONDS: Final = 3_600.0
 """How long a model is shown after its last call, in seconds."""
 _MAX_MODELS: Final = 200
-"""The maximum number of models; beyond it the least recently called is forgotten."""
+"""The maximum number of models. Beyond it, the least recently called model is dropped."""
 _SPAN_SECONDS: Final = 10.0
-"""Calls are counted in spans of so many seconds."""
+"""The length of the spans in which calls are counted, in seconds."""
 _DURATIONS: Final = 500
-"""Durations of a model's calls that are kept: the last ones."""
-_FEWEST: Final = 4
+"""The maximum number of a model's latest durations that are kept."""
+_MIN_CALLS: Final = 4
 """The minimum number of calls for a share of failures."""
-_NEWEST: Final = 20
-"""A status is about so many calls: the newest of the window. Those of the oldest span all count."""
+_NEWEST_CALLS: Final = 20
+"""A status is computed from about this many calls: the newest in the window, in whole spans."""
 _DEGRADED_SHARE: Final = 0.1
 _FAILING: Final = 0.5
 
@@ -37,9 +37,9 @@ class ProviderStatus(StrEnum):
     DEGRADED = "degraded"
     """At least a tenth of the newest calls failed."""
     FAILING = "failing"
-    """At least half of the newest calls failed, and the last call of some agent."""
+    """At least half of the newest calls failed, and so did the last call of at least one agent."""
     LIMITED = "limited"
-    """It refused calls until a time that it gave."""
+    """The provider refuses calls until a time that it stated."""
     UNKNOWN = "unknown"
     """No recent calls."""
 
@@ -55,7 +55,7 @@ class ProviderHealth:
     """Within the window."""
     failed: int
     errors: tuple[tuple[str, int], ...]
-    """Classes of error with their number, most frequent first."""
+    """Error classes with their counts, most frequent first."""
     seconds_p50: float | None
     seconds_p95: float | None
     limited_until: float | None
@@ -74,7 +74,7 @@ class ModelCall:
     at: float
     agent: str
     error: str
-    """The class of error; empty if it succeeded."""
+    """The error class; empty if the call succeeded."""
     duration: float | None
 
 
@@ -89,11 +89,11 @@ class _Count:
 @dataclass(slots=True)
 class _Traffic:
     counts: dict[int, _Count] = field(default_factory=dict)
-    """By the number of the span."""
+    """Counts by the number of the span."""
     durations: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
-    """When a call succeeded, and how long it took."""
-    last_of: OrderedDict[str, float] = field(default_factory=OrderedDict)
-    """When each agent's last call ended; the latest call is last."""
+    """The end and the duration of calls that succeeded."""
+    last_call_by_agent: OrderedDict[str, float] = field(default_factory=OrderedDict)
+    """The end of each agent's last call, latest last."""
     failing: set[str] = field(default_factory=set)
     """Agents whose last call failed."""
     last_at: float = 0.0
@@ -112,17 +112,17 @@ class _Traffic:
         elif call.duration is not None:
             self.durations.append((call.at, call.duration))
         self.last_at = max(self.last_at, call.at)
-        if call.at >= self.last_of.get(call.agent, 0.0):
-            self.last_of[call.agent] = call.at
-            self.last_of.move_to_end(call.agent)
+        if call.at >= self.last_call_by_agent.get(call.agent, 0.0):
+            self.last_call_by_agent[call.agent] = call.at
+            self.last_call_by_agent.move_to_end(call.agent)
             (self.failing.add if call.error else self.failing.discard)(call.agent)
 
     def forget(self, since: float) -> None:
-        """Forget what was before the window; a span that began before it counts as before it."""
+        """Drop the spans that began before ``since``, and the agents whose last call ended before it."""
         for span in [span for span in self.counts if span * _SPAN_SECONDS < since]:
             del self.counts[span]
-        while self.last_of and next(iter(self.last_of.values())) <= since:
-            self.failing.discard(self.last_of.popitem(last=False)[0])
+        while self.last_call_by_agent and next(iter(self.last_call_by_agent.values())) <= since:
+            self.failing.discard(self.last_call_by_agent.popitem(last=False)[0])
 
 
 class ProviderTraffic:
@@ -136,15 +136,17 @@ class ProviderTraffic:
         self._traffic: OrderedDict[tuple[str, str], _Traffic] = OrderedDict()
 
     def note(self, event: AgentEvent, now: float) -> ModelCall | None:
-        """Record an event if it is a call that tells about its provider; return that call."""
+        """
+        Record an event if it is the end of a model call that shows the provider's health. Return that call.
+        """
         if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
         data, at = event.data, min(event.time, now)
-        provider, model = display_name(data.get("provider")), display_name(data.get("model"))
+        provider, model = clean_display_name(data.get("provider")), clean_display_name(data.get("model"))
         if at < now - WINDOW or not (provider or model):
             return None
-        kind = display_name(data.get("error_type") or ("error" if data.get("error") else ""))
-        if kind and was_cancelled(f"{kind} {data.get('error') or ''}"):
+        kind = clean_display_name(data.get("error_type") or ("error" if data.get("error") else ""))
+        if kind and is_cancelled_call(f"{kind} {data.get('error') or ''}"):
             return None
         traffic = self._traffic.setdefault((provider, model), _Traffic())
         self._traffic.move_to_end((provider, model))
@@ -158,7 +160,7 @@ class ProviderTraffic:
                 traffic.limited_until = None
             return call
         traffic.last_failure = max(traffic.last_failure or 0.0, at)
-        if (wait := rate_limit_seconds(data, at)) is not None:
+        if (wait := parse_rate_limit_seconds(data, at)) is not None:
             traffic.limited_until = max(traffic.limited_until or 0.0, at + wait)
         return call
 
@@ -175,7 +177,7 @@ class ProviderTraffic:
             calls, errors = 0, Counter[str]()
             newest_calls, newest_failed = 0, 0
             for _, count in sorted(traffic.counts.items(), reverse=True):
-                if calls < _NEWEST:
+                if calls < _NEWEST_CALLS:
                     newest_calls += count.calls
                     newest_failed += count.errors.total()
                 calls += count.calls
@@ -188,12 +190,12 @@ class ProviderTraffic:
             yield ProviderHealth(
                 provider=provider,
                 model=model,
-                status=_status(newest_calls, newest_failed, until, is_answered=is_answered),
+                status=_rate_status(newest_calls, newest_failed, until, is_answered=is_answered),
                 calls=calls,
                 failed=failures,
                 errors=tuple(errors.most_common(3)),
-                seconds_p50=_quantile(durations, 0.5),
-                seconds_p95=_quantile(durations, 0.95),
+                seconds_p50=_find_quantile(durations, 0.5),
+                seconds_p95=_find_quantile(durations, 0.95),
                 limited_until=until,
                 agents_failing=len(traffic.failing),
                 last_success=traffic.last_success,
@@ -201,16 +203,18 @@ class ProviderTraffic:
             )
 
 
-def _status(calls: int, failures: int, limited_until: float | None, *, is_answered: bool) -> ProviderStatus:
+def _rate_status(
+    calls: int, failures: int, limited_until: float | None, *, is_answered: bool
+) -> ProviderStatus:
     if limited_until is not None:
         return ProviderStatus.LIMITED
     if not calls:
         return ProviderStatus.UNKNOWN
     share = failures / calls
-    if calls < _FEWEST or share < _DEGRADED_SHARE:
+    if calls < _MIN_CALLS or share < _DEGRADED_SHARE:
         return ProviderStatus.OK if failures < calls else ProviderStatus.DEGRADED
     return ProviderStatus.FAILING if share >= _FAILING and not is_answered else ProviderStatus.DEGRADED
 
 
-def _quantile(values: list[float], share: float) -> float | None:
+def _find_quantile(values: list[float], share: float) -> float | None:
     return values[min(len(values) - 1, int(share * len(values)))] if values else None

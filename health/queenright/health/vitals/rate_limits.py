@@ -12,7 +12,7 @@ from queenright.health.vitals.vital_facts import parse_seconds
 from queenright.runtime.timers import load_timezone
 
 _MAX_SECONDS: Final = 8 * 86_400.0
-"""Seconds. Limits last a week at most; a longer one is a failure, not a wait."""
+"""Seconds. Limits last for a week at most. A longer one is a failure rather than a wait."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
 
@@ -41,7 +41,7 @@ _CLOCK: Final = (
     r"(?: ?\((?P<zone>[A-Za-z_]+(?:/[A-Za-z_]+)*)\)| (?P<utc>UTC|GMT)\b)?"
 )
 
-# The time of the next call first, then the time at which a limit resets.
+# The time of the next call takes precedence over the time at which a limit resets.
 _FIELDS: Final = (
     re.compile(rf"retry-?_?after-?_?ms{_SEPARATOR}(?P<ms>\d{{1,9}}(?:\.\d{{1,9}})?)", re.IGNORECASE),
     re.compile(
@@ -64,43 +64,43 @@ _FIELDS: Final = (
 _UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600.0, "d": 86_400.0}
 
 
-def rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
+def parse_rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
-    Return the seconds until a rate limit ends, according to a failed call; None if it does not state them.
+    Return the seconds until a rate limit ends, according to a failed call, or None if it does not state them.
 
-    From the field ``retry_after``, otherwise from the error text: ``try again in 1m30s``,
+    They come from the field ``retry_after``, otherwise from the error text: ``try again in 1m30s``,
     ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
-    ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is this
-    machine's. None for longer than eight days.
+    ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is
+    in this machine's zone. None if the wait is longer than eight days.
 
     Args:
         data: The event's ``error_type``, ``error``, ``retry_after`` in seconds.
         at: When the call failed, in seconds since the epoch.
     """
-    # White space is collapsed, so that no pattern has more than one way to match it.
+    # Whitespace is collapsed so that patterns do not backtrack.
     text = " ".join(f"{data.get('error_type') or ''} {data.get('error') or ''}"[:_HEAD].split())
     if _LIMIT_TEXT.search(text) is None:
         return None
     wait = parse_seconds(data.get("retry_after"))
     if wait is None:
         wait = next(
-            (seconds for field in _FIELDS if (seconds := _first_wait(field, text, at)) is not None), None
+            (seconds for field in _FIELDS if (seconds := _find_first_wait(field, text, at)) is not None), None
         )
     return wait if wait is not None and 0 < wait <= _MAX_SECONDS else None
 
 
-def _first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
+def _find_first_wait(field: re.Pattern[str], text: str, at: float) -> float | None:
     for match in field.finditer(text):
-        wait = _wait(match.groupdict(), at)
+        wait = _parse_wait(match.groupdict(), at)
         if wait is not None:
             return wait
     return None
 
 
-def _wait(match: Mapping[str, str | None], at: float) -> float | None:
-    """Return the seconds of a match; None if unknown."""
+def _parse_wait(match: Mapping[str, str | None], at: float) -> float | None:
+    """Return the seconds of a match, or None if they are unknown."""
     if parts := match.get("parts"):
-        return sum(float(number) * _seconds_of(unit) for number, unit in _DURATION.findall(parts))
+        return sum(float(number) * _convert_unit(unit) for number, unit in _DURATION.findall(parts))
     if bare := match.get("bare"):
         number = float(bare)
         return number - at if number > _EARLIEST_EPOCH else number
@@ -118,16 +118,16 @@ def _wait(match: Mapping[str, str | None], at: float) -> float | None:
         except ValueError:
             return None
         return moment.timestamp() - at
-    return _until_clock_time(match, at)
+    return _parse_clock_time(match, at)
 
 
-def _seconds_of(unit: str) -> float:
+def _convert_unit(unit: str) -> float:
     unit = unit.lower()
     return _UNIT_SECONDS.get("ms" if unit.startswith(("ms", "mil")) else unit[0], 1.0)
 
 
-def _until_clock_time(match: Mapping[str, str | None], at: float) -> float | None:
-    """Return the seconds until the next such day and time of day; the beginning of a day without one."""
+def _parse_clock_time(match: Mapping[str, str | None], at: float) -> float | None:
+    """Return the seconds until the next matching day and time. A day without a time means its beginning."""
     half = (match.get("half") or "").lower()
     hour = int(match.get("hour") or match.get("hour24") or 0)
     minute = int(match.get("minute") or match.get("minute24") or 0)

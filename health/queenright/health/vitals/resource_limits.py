@@ -7,17 +7,17 @@ from typing import Any, Final, NamedTuple
 
 from queenright.health.findings import Finding, FindingKind, Severity
 from queenright.health.settings import HealthSettings
-from queenright.health.severity_bands import severity_by_count
+from queenright.health.severity_bands import rate_count
 from queenright.instrumentation.identity import clean_name
 
 MAX_RESOURCES: Final = 8
 _NAME_LIMIT: Final = 64
 _NEARLY_USED: Final = 0.9
-"""Workers that manage their memory or quota well stay below; shown only."""
+"""Workers that manage their memory or quota well stay below this share. It opens no ticket."""
 
 
 class Resource(NamedTuple):
-    """How much of one resource is used, as the worker reports it."""
+    """The usage of one resource, as the worker reports it."""
 
     name: str
     used: float
@@ -38,11 +38,11 @@ Resources = tuple[Resource, ...]
 
 
 class CutAnswers(NamedTuple):
-    """Answers of the model, one after the other, that ended at a length limit while its input grew."""
+    """Consecutive answers of the model that ended at a length limit while its input grew."""
 
     answers: int
     first: int
-    """Input tokens of the first one."""
+    """Input tokens of the first answer."""
     last: int
     since: float
 
@@ -50,23 +50,24 @@ class CutAnswers(NamedTuple):
 NOT_CUT: Final = CutAnswers(0, 0, 0, 0.0)
 
 
-def after_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
-    """Return the resources after a report about one of them; at most ``MAX_RESOURCES`` are kept."""
-    resource, amount, limit = data.get("resource"), _amount(data.get("used")), _amount(data.get("limit"))
-    if not isinstance(resource, str) or amount is None or not limit:
+def add_report(resources: Resources, data: Mapping[str, Any], at: float) -> Resources:
+    """Return the resources updated by a report about one of them. At most ``MAX_RESOURCES`` are kept."""
+    reported, amount = data.get("resource"), _parse_amount(data.get("used"))
+    limit = _parse_amount(data.get("limit"))
+    if not isinstance(reported, str) or amount is None or not limit:
         return resources
-    name = clean_name(resource, _NAME_LIMIT)
-    previous = next((each for each in resources if each.name == name), None)
+    name = clean_name(reported, _NAME_LIMIT)
+    previous = next((resource for resource in resources if resource.name == name), None)
     new = Resource(name, amount, limit, at)
     if previous is not None:
-        if _level(previous) is _level(new):
+        if _rate_level(previous) is _rate_level(new):
             new = new._replace(since=previous.since)
-        return tuple(new if each is previous else each for each in resources)
+        return tuple(new if resource is previous else resource for resource in resources)
     return (*resources, new) if name and len(resources) < MAX_RESOURCES else resources
 
 
-def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
-    """Return the count after another answer of the model; an equal input counts if it is ``long``."""
+def add_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
+    """Return the count updated by an answer. An input that did not grow counts from ``long`` tokens."""
     tokens = data.get("input_tokens")
     if not data.get("truncated") or not isinstance(tokens, int):
         return NOT_CUT
@@ -76,18 +77,21 @@ def after_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int)
 
 
 def detect_resource_limit(resources: Resources) -> Finding | None:
-    """Find a worker that has used up a resource, or nearly so."""
-    full = [each for each in resources if _level(each) is not None]
+    """Find a worker that has used up, or nearly used up, a resource."""
+    full = [resource for resource in resources if _rate_level(resource) is not None]
     if not full:
         return None
-    severity = max((level for each in full if (level := _level(each))), key=lambda severity: severity.rank)
-    evidence = ", ".join(str(each) for each in sorted(full, key=lambda each: -each.share)[:3])
-    since = min(each.since for each in full if _level(each) is severity)
+    severity = max(
+        (level for resource in full if (level := _rate_level(resource))), key=lambda severity: severity.rank
+    )
+    highest = sorted(full, key=lambda resource: -resource.share)[:3]
+    evidence = ", ".join(str(resource) for resource in highest)
+    since = min(resource.since for resource in full if _rate_level(resource) is severity)
     return Finding.of(FindingKind.RESOURCE_LIMIT, severity, evidence, since)
 
 
 def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
-    """Find a model without room for output: its answers are cut off, and its input does not shrink."""
+    """Find a model without room for output, whose answers are cut off and whose input does not shrink."""
     limit = settings.loops.provider_failures
     if cut.answers < limit:
         return None
@@ -96,18 +100,18 @@ def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | N
     evidence = f"the last {cut.answers} answers were cut off at their length limit " + (
         grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"
     )
-    # With a short input, a deliberately low output limit is as likely.
-    severity = severity_by_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM
+    # With a short input, the output limit may be low on purpose.
+    severity = rate_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM
     return Finding.of(FindingKind.CONTEXT_EXHAUSTED, severity, evidence, cut.since)
 
 
-def _level(resource: Resource) -> Severity | None:
+def _rate_level(resource: Resource) -> Severity | None:
     if resource.share >= 1:
         return Severity.HIGH
     return Severity.LOW if resource.share >= _NEARLY_USED else None
 
 
-def _amount(value: object) -> float | None:
+def _parse_amount(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < 1e300 else None

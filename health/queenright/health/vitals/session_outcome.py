@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class WorkerStatus(StrEnum):
-    """Status of a session; unrecognized values become ``unknown``."""
+    """The status of a session. Unrecognized values become ``unknown``."""
 
     ACTIVE = "active"
     PAUSED = "paused"

@@ -1,4 +1,4 @@
-"""Time elapsed by the clock of a worker's own events."""
+"""Elapsed time on the clock of a worker's own events."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 
 _MAX_STEP_SECONDS: Final = 86_400.0
-"""A longer step between two events means that the clock was set, not that the worker paused."""
+"""A longer step between two events means that the clock was changed, not that the worker paused."""
 
 
 class SourceClock:
     """
-    Counts the seconds between a worker's events by their author's clock.
+    Counts the seconds between a worker's events on the clock of their source.
 
-    Events may arrive late and together, and their author's clock may be years off: neither changes the
-    time between them. A clock that is set back adds nothing.
+    Events may arrive late and in batches, and the source's clock may be years off. Neither changes the time
+    between events. A clock that is set back adds nothing.
     """
 
     __slots__ = ("_furthest", "_is_ahead", "_last", "elapsed")
 
     def __init__(self) -> None:
         self.elapsed = 0.0
-        """Seconds since the first event. It never goes back."""
+        """Seconds since the first event. The value never decreases."""
         self._last: float | None = None
         self._furthest = 0.0
         self._is_ahead = False
@@ -32,8 +32,8 @@ class SourceClock:
         Count the time until an event.
 
         Args:
-            time: When it happened, by its author's clock.
-            at: When it happened or arrived, by ours.
+            time: When the event happened, on its source's clock.
+            at: When the event happened or arrived, on the service's clock.
         """
         last, was_ahead = self._last, self._is_ahead
         ahead = time - at
@@ -44,7 +44,7 @@ class SourceClock:
         if last - CLOCK_TOLERANCE_SECONDS <= time <= last:
             return  # parallel work: its events arrive out of order
         self._last = time
-        # A second clock that is behind has reported in between: do not count the same time twice.
+        # An event with a slower clock arrived in between: do not count the same time twice.
         start = self._furthest if last < self._furthest < time else last
         step = time - start
         if self._is_ahead and not was_ahead:
@@ -55,5 +55,5 @@ class SourceClock:
             self._furthest = time
 
     def restart(self) -> None:
-        """Count from the next event: the host slept, or its clock was set."""
+        """Count from the next event, because the host slept or its clock was set."""
         self._last = None

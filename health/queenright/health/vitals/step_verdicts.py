@@ -9,7 +9,7 @@ from queenright.health.vitals.activity import is_late_report, record_activity, r
 from queenright.health.vitals.calls import digest
 from queenright.health.vitals.error_rate import record_outcome
 from queenright.health.vitals.progress import begin_visit, enter_node, record_accepted_work
-from queenright.health.vitals.vital_facts import CONTEXT_FULL, tail
+from queenright.health.vitals.vital_facts import CONTEXT_FULL, cut_to_tail
 from queenright.health.vitals.vital_state import VitalState
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
@@ -34,14 +34,14 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     """Apply the end of a step and its verdict."""
     is_late = is_late_report(v, at)
     is_failure = bool(data.get("error_type") or data.get("error"))
-    # A step that fails during a rate limit fails because of it: the worker still waits.
+    # A step that fails during a rate limit fails because of the limit, so the worker still waits.
     is_limited = is_failure and v.limited_until is not None and at <= v.limited_until
     if not is_late and not (record_activity(v, at) if is_limited else record_end(v, at)):
         return
     v.steps_total += 1
     text = data.get("error") or data.get("text") or data.get("error_type")
     if text:
-        v.evidence = tail(text)
+        v.evidence = cut_to_tail(text)
     # A step that failed because of its LLM call is counted as a provider failure.
     is_provider_failure = is_limited or (is_failure and v.llm_errors > 0)
     if not is_provider_failure:
@@ -49,8 +49,8 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if is_late:
         return
     enter_node(v, event.node_id, at)
-    # Open calls that began before its end have lost their end events. Later ones are of a later step, whose
-    # start records arrive before this span if both are in one batch.
+    # The end events of calls that began before the step ended are lost. Later calls belong to a later step,
+    # whose start records precede this span in a batch.
     if v._llm_began < event.time:
         v.llm_open = 0
     if v.open_tools and not data.get("is_model_turn"):
@@ -70,12 +70,12 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if letter == "C":
         _count_continued(v)
     elif letter != "-":
-        v.idle_turns = 0  # it was accepted, or counts as a bad step
+        v.idle_turns = 0  # an accepted step is not bad, and others are counted
     if letter == "A":
         begin_visit(v)
         record_accepted_work(v, at)
         v.streak = 0
-        v.llm_errors = 0  # a model has answered, even if no call was reported
+        v.llm_errors = 0  # a model answered, even if no call was reported
         if v.calls is not None:
             v.calls.clear()
     elif letter in "RE" or (letter == "X" and (not is_provider_failure or v.llm_error == CONTEXT_FULL)):
@@ -84,7 +84,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
 
 
 def _count_continued(v: VitalState) -> None:
-    """Count a judged turn once, even if the judge called the model too."""
+    """Count a judged turn once, even if the judge also called the model."""
     v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
     v._idle_before = v.idle_turns
 

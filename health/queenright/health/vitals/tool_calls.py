@@ -9,12 +9,12 @@ from enum import Enum
 from typing import Any, Final
 
 from queenright.health.vitals.activity import (
+    get_tool_time_limit,
     is_late_report,
     learn_duration,
     record_activity,
     record_end,
     record_start,
-    tool_time_limit,
 )
 from queenright.health.vitals.calls import CallNovelty, RecentCalls, digest
 from queenright.health.vitals.error_rate import record_outcome
@@ -32,14 +32,14 @@ from queenright.health.vitals.tool_counts import ToolCounts
 from queenright.health.vitals.vital_facts import (
     UNCLASSIFIED,
     OpenTool,
-    after_refusal,
-    display_name,
-    failure_class,
+    add_refusal,
+    classify_failure,
+    clean_display_name,
     is_bare_exit,
     is_missing,
     is_stopped_by_user,
+    parse_question,
     parse_seconds,
-    question_in,
 )
 from queenright.health.vitals.vital_state import VitalState
 from queenright.health.vitals.waiting import begin_wait, end_wait
@@ -62,18 +62,18 @@ _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out|\bwaiting for\b", re.IGNOREC
 
 
 class _Failure(Enum):
-    """Meaning of a failed call."""
+    """The meaning of a failed call."""
 
     TROUBLE = "trouble"
     MISS = "miss"
-    """The tool works; the requested item does not exist or fails its check."""
+    """The tool works, but the requested item does not exist or fails its check."""
     POLL = "poll"
     """The awaited state has not been reached."""
 
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
-_NO_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
+_EMPTY_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
 _SIGNATURE_BYTES: Final = 8
 _REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
 """Effects whose error means that the tool rejected the change: edits and submissions."""
@@ -90,14 +90,14 @@ _WAITS: Final = Effect.WAITS
 
 def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply the start of a tool call."""
-    # Calls that start beside an open question, such as a sub-agent's, do not answer it.
+    # Calls that start while a question is open, such as those of a sub-agent, do not answer it.
     is_asking = v.waiting is WaitingReason.USER_INPUT and _has_open_question(v)
     if not (record_activity(v, at) if is_asking else record_start(v, at)):
         return
     v.start_records = True
     tool = OpenTool(
         call_id=str(data.get("call_id") or ""),
-        tool=display_name(data.get("tool")),
+        tool=clean_display_name(data.get("tool")),
         node_id=event.node_id,
         started=at,
         timeout=parse_seconds(data.get("timeout")),
@@ -111,7 +111,7 @@ def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
         open_tools.append(tool)
         del open_tools[:-_OPEN_TOOLS]
     if v.waiting is None and is_question_tool(tool.tool):
-        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data) or tool.tool)
+        begin_wait(v, WaitingReason.USER_INPUT, at, question=parse_question(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
         v.last_tool_call = at
 
@@ -127,7 +127,7 @@ def _end_question(v: VitalState, at: float) -> None:
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
-    """Close the matching open call and return for how long it ran; None if there is none."""
+    """Close the matching open call and return its duration in seconds, or None if there is none."""
     open_tools, ran = v.open_tools, None
     if not open_tools:
         return None
@@ -141,7 +141,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
             if v.saved_from is not None and len(open_tools) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
                 v.saved_from = min(
-                    at, max(v.saved_from, v.clock_base) + min(tool_time_limit(v, open_tool), took)
+                    at, max(v.saved_from, v.clock_base) + min(get_tool_time_limit(v, open_tool), took)
                 )
             ran = v.active_for - open_tool.source_started
             del open_tools[index]
@@ -155,7 +155,7 @@ _SUCCESS_OUTCOMES: Final = (None, "", ToolOutcome.OK.value, "success", "succeede
 """Outcomes of a call that did not fail."""
 
 
-def tool_call_failed(data: Mapping[str, Any]) -> bool:
+def is_failed_tool_call(data: Mapping[str, Any]) -> bool:
     """Return whether a tool call failed: it has an error, or an outcome other than ``ok``."""
     if data.get("error") or data.get("error_type"):
         return True
@@ -164,9 +164,9 @@ def tool_call_failed(data: Mapping[str, Any]) -> bool:
 
 def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     """
-    Return whether a reported failure is really a result.
+    Return whether a reported failure is a normal result.
 
-    ``grep`` fails if it finds nothing, and a wait fails if what it waits for does not come in time.
+    ``grep`` fails if it finds nothing, and a wait fails if the awaited state does not occur in time.
     """
     if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
@@ -179,7 +179,7 @@ def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
 
 def call_signature(data: Mapping[str, Any]) -> str:
     """
-    Return a text that is equal for tool calls that the loop detector counts as equal.
+    Return a signature that is the same for calls that the loop detector considers identical.
 
     Args:
         data: The data of ``tool_call_completed``.
@@ -189,42 +189,42 @@ def call_signature(data: Mapping[str, Any]) -> str:
     """
     if data.get("args_hash") is None:
         return ""
-    tool, args = display_name(data.get("tool")), str(data["args_hash"])
-    effect = _effect(data, tool)
-    is_failure = tool_call_failed(data) and not _is_expected_failure(data, effect)
+    tool, args = clean_display_name(data.get("tool")), str(data["args_hash"])
+    effect = _determine_effect(data, tool)
+    is_failure = is_failed_tool_call(data) and not _is_expected_failure(data, effect)
     result = None if data.get("result_hash") is None else str(data["result_hash"])
-    effective_result = _compared_result(args, result, effect)
-    parts = (tool, _compared_args(args, data.get("subagent")), effective_result, is_failure)
+    effective_result = _normalize_result(args, result, effect)
+    parts = (tool, _normalize_args(args, data.get("subagent")), effective_result, is_failure)
     return hashlib.blake2b(repr(parts).encode(), digest_size=_SIGNATURE_BYTES).hexdigest()
 
 
-def _effect(data: Mapping[str, Any], tool: str) -> str | None:
+def _determine_effect(data: Mapping[str, Any], tool: str) -> str | None:
     declared_effect = data.get("effect")
     return (
         declared_effect if declared_effect and isinstance(declared_effect, str) else infer_tool_effect(tool)
     )
 
 
-def _compared_args(args: str, subagent: str | None) -> str:
-    # What another sub-agent has called, this one does not know.
+def _normalize_args(args: str, subagent: str | None) -> str:
+    # Sub-agents do not know each other's calls.
     return f"{subagent} {args}" if subagent else args
 
 
-def _compared_result(args: str, result: str | None, effect: str | None) -> str | None:
-    # The same edit again is the same edit, whatever the file has become by it. Without arguments it is of
-    # something that they do not tell: the next page, or what has become of the work since.
-    return "" if result is not None and effect == _EDITS and args not in _NO_ARGUMENTS else result
+def _normalize_result(args: str, result: str | None, effect: str | None) -> str | None:
+    # A repeated edit is a repeat regardless of its result. Without arguments, two calls may do different
+    # things, such as read the next page, so their results are compared.
+    return "" if result is not None and effect == _EDITS and args not in _EMPTY_ARGUMENTS else result
 
 
 def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply the end of a tool call and its result."""
-    tool = display_name(data.get("tool"))
+    tool = clean_display_name(data.get("tool"))
     if data.get("amends"):
-        _amend_tool(v, tool, data, at)
+        _count_late_failure(v, tool, data, at)
         return
-    effect = _effect(data, tool)
+    effect = _determine_effect(data, tool)
     is_late = is_late_report(v, at)
-    is_failure = tool_call_failed(data) and not _is_expected_failure(data, effect)
+    is_failure = is_failed_tool_call(data) and not _is_expected_failure(data, effect)
     is_stopped = is_failure and is_stopped_by_user(data)
     is_failure = is_failure and not is_stopped
     if not is_late and not record_end(v, at):
@@ -253,19 +253,19 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     record_outcome(v, is_failure, at)
     args, result = data.get("args_hash"), data.get("result_hash")
     args, result = None if args is None else str(args), None if result is None else str(result)
-    if effect == _WAITS and not is_failure and tool_call_failed(data):
-        result = None  # a timeout has no result
+    if effect == _WAITS and not is_failure and is_failed_tool_call(data):
+        result = None  # a call that timed out has no result
     if (took := duration if duration is not None else ran) is not None:
         learn_duration(v, Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
-    # A harness without a user answers at once.
+    # Without a user, a harness answers a question immediately.
     if is_question_tool(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not is_failure:
             record_user_input(v, at)
     turn = data.get("turn")
     if duration is not None:
-        turn = _parallel_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
+        turn = _find_turn(v, turn, event.trace_id, v.active_for - duration, v.active_for)
     pause = 0.0 if v._tool_ended is None else v.active_for - (duration or 0.0) - v._tool_ended
     v._tool_ended = v.active_for
     _count_turn(v, tool, effect, result, at, is_unprompted=is_failure or pause < SLOWEST_ANSWER_SECONDS)
@@ -276,7 +276,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     error = ""
     if is_failure:
         error_type = str(data.get("error_type") or data.get("outcome"))
-        error = failure_class(error_type, str(data.get("error") or ""))
+        error = classify_failure(error_type, str(data.get("error") or ""))
     failure = _Failure.TROUBLE
     if effect == _WAITS:
         if is_failure and error != SHELL_REFUSED and _is_failed_again(v, tool, args, result):
@@ -309,12 +309,12 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         _count_streak(v, tool, error, turn, at, is_miss=failure is _Failure.MISS)
 
 
-def _parallel_turn(v: VitalState, turn: object, trace_id: str, began: float, at: float) -> object:
+def _find_turn(v: VitalState, turn: object, trace_id: str, began: float, at: float) -> object:
     """
     Return the turn of a call.
 
-    Without turns, overlapping calls are one: the time when the first of them ended. Calls of other traces
-    that began before a call ended are of its turn.
+    If turns are not reported, overlapping calls form one turn, identified by the time when the first of them
+    ended. A call of another trace belongs to the turn if it began before a call of the turn ended.
     """
     first, until, trace_of_first = v._side_by_side or (at, at, trace_id)
     if turn is None:
@@ -334,21 +334,21 @@ def _count_turn(
     """Count turns without work: a text answer, or the same result submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and is_messaging_tool(tool):
-        is_idle = v.knows(digest("result", result))  # its message got no answer
+        is_idle = v.knows(digest("result", result))  # the message got no new answer
     if not is_idle:
         if v.idle_turns:
-            # The last of them is the answer that made this call.
+            # The last idle turn is the answer that made this call.
             v.talks = v.idle_turns > 1
         v.idle_turns = 0
         v._idle_before = -1 if v._verdicts else 0
     elif v.idle_turns_of_model:
-        v.idle_turns_of_model = False  # this turn was counted at the model's answer
+        v.idle_turns_of_model = False  # the model's answer has already counted this turn
     else:
         add_idle_turn(v, at, is_unprompted=is_unprompted)
 
 
 def _record_poll(v: VitalState, result: str | None, is_failure: bool, at: float) -> None:
-    """Record a call that waits or polls. Polling again is not a repeat."""
+    """Record a call that waits or polls. Repeated polls are not a loop."""
     v._has_waited = True
     if v.calls is not None:
         v.calls.record_change()
@@ -357,7 +357,7 @@ def _record_poll(v: VitalState, result: str | None, is_failure: bool, at: float)
 
 
 def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | None) -> bool:
-    """Return whether a command that waits failed as it did before: what it waits for is not there yet."""
+    """Return whether a command that waits failed as before, so the awaited state has not been reached."""
     if not is_shell(tool) or args is None or result is None:
         return False
     return not v.is_new(digest("wait", args, result))
@@ -393,21 +393,21 @@ def _record_call(
     subagent: str | None = None,
 ) -> _Failure:
     """
-    Weigh a call that is not a wait; return what it tells if it failed.
+    Record a call that is not a wait. Return the meaning of its failure, if it failed.
 
-    A known shell error names the same missing thing, so it is not a miss; a bare exit code names nothing.
+    A known shell error names the same missing item, so it is not a new miss. A bare exit code names nothing.
     """
     is_failure = bool(error)
     call: CallNovelty | None = None
     if args is not None:
         if v.calls is None:
             v.calls = RecentCalls(v.settings.loops.window)
-        tells_all = args not in _NO_ARGUMENTS
-        effective_result = _compared_result(args, result, effect)
-        args = _compared_args(args, subagent)
+        has_arguments = args not in _EMPTY_ARGUMENTS
+        effective_result = _normalize_result(args, result, effect)
+        args = _normalize_args(args, subagent)
         if (
             effect in CHANGING
-            and not (is_failure or tells_all or v.stale_calls)
+            and not (is_failure or has_arguments or v.stale_calls)
             and not v.calls.is_last(tool, args, effective_result)
         ):
             v.calls.record_change()
@@ -423,12 +423,12 @@ def _record_call(
             return _Failure.POLL if is_failure else _Failure.TROUBLE
         v._has_waited = False
         is_check = effect in (_RUNS, _CHECKS)
-        # Without arguments, an unknown tool may tell what has become of the work.
-        is_look = not is_failure and (effect in READING or (effect is None and not tells_all))
+        # Without arguments, an unknown tool may report the state of the work.
+        is_look = not is_failure and (effect in READING or (effect is None and not has_arguments))
         call = v.calls.add(
             tool, args, effective_result, turn, at, is_failure=is_failure, is_check=is_check, is_look=is_look
         )
-        # A check by a shell may build or generate something.
+        # A check in a shell may build or generate something.
         may_change = (is_check if is_shell(tool) else effect == _RUNS) or (
             effect is None and not is_note(tool)
         )
@@ -437,17 +437,18 @@ def _record_call(
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
-    # A check that is made again after a change is work through a list once more.
+    # A check that is repeated after a change goes through a list again.
     is_miss = may_miss and (
         call is CallNovelty.NEVER or (effect == _CHECKS and call is CallNovelty.AFTER_CHANGE)
     )
     if result is not None and call is not CallNovelty.PARALLEL:
-        of_result = digest("result", result)
-        is_miss = is_miss and (is_bare or effect == _CHECKS or not (is_shell(tool) and v.knows(of_result)))
+        result_digest = digest("result", result)
+        is_known = is_shell(tool) and v.knows(result_digest)
+        is_miss = is_miss and (is_bare or effect == _CHECKS or not is_known)
         is_new_miss = is_miss and call is CallNovelty.NEVER
-        _record_result_news(v, of_result, call, effect, is_failure, turn, at, is_miss=is_new_miss)
+        _record_result_news(v, result_digest, call, effect, is_failure, turn, at, is_miss=is_new_miss)
     if not is_failure and call in (None, CallNovelty.NEVER):
-        end_failed_calls(v)  # it may have had an effect: only repeats are known to be useless
+        end_failed_calls(v)  # it may have had an effect; only repeats certainly had none
         if result is None:
             v.stale_calls = 0
             end_standstill(v)
@@ -457,7 +458,7 @@ def _record_call(
         )
         if is_refused and (turn is None or turn != v._refused_turn):
             loops = v.settings.loops
-            v.refusals = after_refusal(
+            v.refusals = add_refusal(
                 v.refusals,
                 error,
                 at,
@@ -483,21 +484,21 @@ def _is_poll(
     *,
     is_failure: bool,
 ) -> bool:
-    """Return whether a call polls: it is repeated after a wait or a pause."""
+    """Return whether a call polls, because it is repeated after a wait or a pause."""
     loops = v.settings.loops
-    # A query of a state may wait by itself.
+    # A query of a state may itself wait.
     is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
         return calls.has(tool, args, result, is_failure=is_failure)
-    # A slow model pauses before every call: only consecutive equal calls are polls. What a search
-    # finds seldom changes by itself.
+    # A slow model pauses before every call, so only consecutive identical calls are polls. The results of
+    # a search seldom change on their own.
     is_read = effect in READING and effect != _SEARCHES
     least = loops.poll_seconds if is_read else loops.pause_seconds
     return not is_failure and pause >= least and calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, call: CallNovelty | None, at: float) -> None:
-    """Record a successful change: other calls may now return something else."""
+    """Record a successful change, after which other calls may return different results."""
     v.refusals = ()
     v.fruitless = 0
     if call is not CallNovelty.BEFORE:
@@ -506,9 +507,9 @@ def _record_change(v: VitalState, call: CallNovelty | None, at: float) -> None:
         v.calls.record_change()
 
 
-def _amend_tool(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
-    """Count a call as failed after another source had counted it as successful."""
-    if v.tools is None or not tool_call_failed(data) or is_stopped_by_user(data):
+def _count_late_failure(v: VitalState, tool: str, data: Mapping[str, Any], at: float) -> None:
+    """Count a call as failed that another source has counted as successful."""
+    if v.tools is None or not is_failed_tool_call(data) or is_stopped_by_user(data):
         return
     v.tools.add_error(tool)
     record_outcome(v, True, at)
@@ -551,12 +552,12 @@ def _record_result_news(
             if v.new_in_a_row >= v.settings.loops.consecutive:
                 end_standstill(v)
     elif call is CallNovelty.AFTER_CHANGE:
-        # Repeated after a change: it is shown, but does not open a ticket.
+        # A repeat after a change is shown, but opens no ticket.
         v.stale_results += 1.0
         v.stale_results_since_gain += 0.5
     elif call is CallNovelty.BEFORE or is_failure:
         if turn is not None and v.stale_calls and turn == v._stale_turn:
-            v.recorded_results -= 1  # parallel to another known result
+            v.recorded_results -= 1  # another call of the same turn has counted
             v.results_since_gain -= 1
             return
         if v.stale_calls == 0:
@@ -565,7 +566,7 @@ def _record_result_news(
         v._stale_turn = turn
         _count_stale_result(v, 1.0)
     else:
-        # Perhaps an acknowledgement: successful edits and messages return the same text.
+        # This may be an acknowledgement: successful edits and messages return the same text.
         v.stale_results += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
@@ -586,7 +587,7 @@ def _count_fruitless(v: VitalState, at: float) -> None:
 
 
 def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
-    """Count a failed call of any tool; failed calls of one turn count once."""
+    """Count a failed call of any tool. Failed calls of one turn count once."""
     if v.failed_calls == 0:
         v.failing_since = at
     elif turn is not None and turn == v._streak_turn:
@@ -601,7 +602,7 @@ def _count_streak(
         v.streak = 0
         return
     if error == UNCLASSIFIED:
-        v.streak, v.streak_tool, v.streak_error = 0, tool, error  # it may be a different error each time
+        v.streak, v.streak_tool, v.streak_error = 0, tool, error  # each may be a different error
     elif v.streak and tool == v.streak_tool and error == v.streak_error:
         if turn is None or turn != v._streak_turn:
             v.streak += 1

@@ -1,4 +1,4 @@
-"""Calls and errors by tool, for a worker's summary."""
+"""Counts of calls and errors by tool, for a worker's summary."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from typing import Any, Final
 
 MAX_TOOLS: Final = 16
-"""The maximum number of tools with their own count, in the order of first calls."""
+"""The maximum number of tools with their own counts: those that were called first."""
 
 OTHER: Final = "other"
 """The name under which all other tools are counted."""
@@ -26,7 +26,7 @@ class ToolCounts:
 
     def __init__(self) -> None:
         self._names: tuple[str, ...] = ()
-        # Calls, errors and the last call in whole seconds since the epoch, for each name in turn.
+        # For each name: calls, errors, and the time of the last call in whole seconds since the epoch.
         self._numbers = array("I")
 
     def __eq__(self, other: object) -> bool:
@@ -44,12 +44,12 @@ class ToolCounts:
         numbers[place + 2] = max(numbers[place + 2], min(max(int(at), 0), _MAX_COUNT))
 
     def add_error(self, tool: str) -> None:
-        """Count a failure of a call that was counted before."""
+        """Count the failure of a call that is already counted."""
         place = self._place(tool) + 1
         self._numbers[place] = min(self._numbers[place] + 1, _MAX_COUNT)
 
     def absorb(self, other: ToolCounts) -> None:
-        """Add other counts."""
+        """Add the counts of ``other``."""
         for index, tool in enumerate(other._names):
             place = self._place(tool)
             calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]
@@ -58,7 +58,7 @@ class ToolCounts:
             self._numbers[place + 2] = max(self._numbers[place + 2], last)
 
     def has_called(self, prefix: str, since: float) -> bool:
-        """Return whether a tool whose name begins with ``prefix`` was called since then."""
+        """Return whether a tool whose name begins with ``prefix`` was called at or after ``since``."""
         return any(
             name.startswith(prefix) and self._numbers[index * _FIELDS + 2] >= since
             for index, name in enumerate(self._names)
@@ -83,7 +83,7 @@ class ToolCounts:
         for index, name in enumerate(self._names):
             calls, errors, last_at = self._numbers[index * _FIELDS : (index + 1) * _FIELDS]
             row = rows.get(name)
-            if row is not None:  # a tool whose own name is "other"
+            if row is not None:  # a tool may itself be named "other"
                 calls, errors = calls + row["calls"], errors + row["errors"]
                 last_at = max(last_at, row["last_at"])
             rows[name] = {"calls": calls, "errors": errors, "last_at": float(last_at)}

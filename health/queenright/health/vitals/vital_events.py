@@ -1,10 +1,11 @@
 """
 Handlers that change vital signs, one for each event type.
 
-Those of work are in ``step_verdicts``, ``llm_calls`` and ``tool_calls``, of waits in ``waiting_events``.
+Handlers of work events are in ``step_verdicts``, ``llm_calls`` and ``tool_calls``, and those of waits in
+``waiting_events``.
 
-Events of a worker and events of the health layer about it are separate: only the worker's own are activity
-and name the incarnation that sent them.
+A worker's own events and the events of the health layer about it are separate. Only the worker's own events
+are activity and name the incarnation that sent them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from queenright.health.vitals.incarnation import (
 )
 from queenright.health.vitals.llm_calls import on_llm_completed, on_llm_started, on_text_delta
 from queenright.health.vitals.progress import begin_visit, record_accepted_work, record_progress
-from queenright.health.vitals.resource_limits import after_report
+from queenright.health.vitals.resource_limits import add_report
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.step_verdicts import on_step_completed, on_step_started
 from queenright.health.vitals.tool_calls import on_tool_completed, on_tool_started
@@ -33,11 +34,11 @@ from queenright.health.vitals.vital_facts import (
     PROCESS_PREFIX,
     HeartbeatFields,
     Output,
-    after_mcp_change,
+    apply_mcp_report,
     clean_text,
+    cut_to_tail,
     parse_count,
     parse_seconds,
-    tail,
 )
 from queenright.health.vitals.vital_state import Handler, VitalState
 from queenright.health.vitals.waiting_events import (
@@ -52,26 +53,26 @@ from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import AgentEvent, EventType
 
 _INPUT_REFUSED: Final = "input_refused"
-"""The error type of a run that did not start because its caller's input is not valid."""
+"""The error type of a run that did not start because its input is invalid."""
 _CANCEL_WORDS: Final = frozenset(
     {"cancelled", "canceled", "cancellederror", "keyboardinterrupt", _INPUT_REFUSED}
 )
 
 TERMINATED: Final = "terminated"
-"""The error type of a run that was stopped by who watches over it."""
+"""The error type of a run that Queenright terminated."""
 
 
-def is_called_off(data: Mapping[str, Any]) -> bool:
-    """Return whether a run that did not complete was cancelled, by what ``execution_failed`` says of it."""
+def is_cancelled_run(data: Mapping[str, Any]) -> bool:
+    """Return whether ``data`` of an ``execution_failed`` event reports a cancelled run."""
     return str(data.get("error_type", "")).lower() in _CANCEL_WORDS
 
 
 def is_settled_by_person(data: Mapping[str, Any]) -> bool:
-    """Return whether a person has resolved a ticket, by what ``ticket_resolved`` says of it."""
+    """Return whether ``data`` of a ``ticket_resolved`` event reports that a person resolved the ticket."""
     return data.get("status") == "resolved" and bool(data.get("by"))
 
 
-# -- what a worker tells ----------------------------------------------------------------------------
+# -- events of a worker -------------------------------------------------------------------------------
 
 
 def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -98,8 +99,8 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
 
 
 def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
-    """Note who a worker works for, and in which repository, if an event says so."""
-    # Interned: the workers of one owner share the text.
+    """Record the owner and the repository that an event names, if any."""
+    # Interned, so that the workers of one owner share the strings.
     if owner := clean_text(data.get("owner")):
         v.owner = sys.intern(owner)
     if repository := clean_text(data.get("repository")):
@@ -107,7 +108,7 @@ def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
 
 
 def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    # One that was terminated leaves its block in good order: its work is not done for that.
+    # A terminated worker may report completion when its process exits, but its work is not complete.
     if not is_of_earlier_incarnation(v, event, at) and v.status is not WorkerStatus.TERMINATED:
         end_session(v, WorkerStatus.COMPLETED, at)
         v.consecutive_failures = 0
@@ -117,14 +118,14 @@ def _on_execution_completed(v: VitalState, event: AgentEvent, data: Mapping[str,
 def _on_execution_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     if is_of_earlier_incarnation(v, event, at) or v.status is WorkerStatus.TERMINATED:
         return
-    if is_called_off(data):
+    if is_cancelled_run(data):
         end_session(v, WorkerStatus.CANCELLED, at)
         if data.get("error_type") == _INPUT_REFUSED:
-            v.refused_input = tail(data.get("error") or "it is not valid")
-        v.recovery_failed = ""  # somebody called the work off: there is nothing left to recover
+            v.refused_input = cut_to_tail(data.get("error") or "it is not valid")
+        v.recovery_failed = ""  # the run was cancelled, so there is nothing to recover
         return
     if data.get("error_type") == TERMINATED:
-        end_session(v, WorkerStatus.TERMINATED, at)  # we stopped it, and say so in a moment
+        end_session(v, WorkerStatus.TERMINATED, at)  # the termination event follows
         return
     v.note_error(data)
     v.consecutive_failures += 1
@@ -156,7 +157,7 @@ def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a heartbeat. Invalid fields are ignored, and nothing in it is progress."""
     if v.ended_at is not None and at > v.ended_at and (v.status is WorkerStatus.UNKNOWN or v.has_new_start):
-        reopen_session(v, at)  # it was thought to be dead
+        reopen_session(v, at)  # it was presumed dead
     if v.ended_at is not None:
         return
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
@@ -179,7 +180,7 @@ def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at:
 
 
 def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Apply reported output counts; new counts are progress."""
+    """Apply reported output counts. Changed counts are progress."""
     if not record_activity(v, at):
         return
     files, passes, failures = (
@@ -199,7 +200,7 @@ def _on_output(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
 def _on_resource(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a resource report. It is not activity."""
     if v.ended_at is None:
-        v.resources = after_report(v.resources, data, at)
+        v.resources = add_report(v.resources, data, at)
 
 
 def _on_process_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -212,7 +213,7 @@ def _on_process_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any
 def _on_mcp_server(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply a report about an MCP server. It is not activity."""
     if v.ended_at is None or v.status is WorkerStatus.UNKNOWN:
-        v.mcp_servers = after_mcp_change(v.mcp_servers, data, at)
+        v.mcp_servers = apply_mcp_report(v.mcp_servers, data, at)
 
 
 # -- events about a worker ----------------------------------------------------------------------------
@@ -226,19 +227,19 @@ def _on_breaker(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: f
 
 
 def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Record that recovery is exhausted; a failed attempt that is retried changes nothing."""
+    """Record that recovery was abandoned. A failed attempt that is retried changes nothing."""
     if not data.get("exhausted") or v.status in (WorkerStatus.COMPLETED, WorkerStatus.CANCELLED):
         return
     v.recovery_failed = redact(str(data.get("reason") or "no reason was given"), EVIDENCE_LIMIT)
     v.recovery_failed_at = at
     v._failed_incarnation = v.incarnation_count
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
-        end_session(v, WorkerStatus.FAILED, at)  # all that is known of it is that its recovery failed
+        end_session(v, WorkerStatus.FAILED, at)  # only the failure of its recovery is known
 
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.recovered_at = at
-    v.only_heartbeats = False  # it was started to get further, and may be seen not to
+    v.only_heartbeats = False  # it was recovered, so it counts as unfinished until it makes progress
     if not v.incarnation_id:
         v.incarnation_id = clean_text(data.get("new_incarnation_id"))
 
@@ -306,8 +307,8 @@ _WORK_ENDS: Final = frozenset(
 )
 
 
-def work_began(event: AgentEvent) -> float | None:
-    """Return when the step or call of an event began, in seconds since the epoch; None if it does not say."""
+def find_work_start(event: AgentEvent) -> float | None:
+    """Return when the step or call of an event began, in seconds since the epoch, or None if unknown."""
     if event.type in _WORK_STARTS:
         return event.time
     duration = event.data.get("duration") if event.type in _WORK_ENDS else None
@@ -320,4 +321,4 @@ WORKER_EVENTS: Final = frozenset(_WORKER_EVENT_HANDLERS)
 """Events that workers report."""
 
 ABOUT_WORKERS: Final = frozenset(_SERVICE_EVENT_HANDLERS)
-"""Events of the health layer that the monitor applies; its other events are ignored."""
+"""Events of the health layer that the monitor applies. It ignores the others."""

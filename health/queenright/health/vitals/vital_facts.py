@@ -14,10 +14,10 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
 EVIDENCE_LIMIT: Final = 500
-"""Characters kept of the last error or text."""
+"""Maximum number of characters of the last error or text."""
 
 QUESTION_LIMIT: Final = 1000
-"""Characters kept of a question to a person."""
+"""Maximum number of characters of a question to a person."""
 
 MAX_BREAKERS: Final = 32
 
@@ -29,13 +29,13 @@ _NAME_LIMIT: Final = 80
 CONTEXT_FULL: Final = "context window exceeded"
 """The LLM error of a worker whose conversation exceeds its model's context."""
 
-# By the providers' error names, codes or messages.
+# Matches the error names, codes and messages of providers.
 _CONTEXT_FULL: Final = re.compile(
     r"context[ _-]?(?:window|length)|maximum context|prompt is too long", re.IGNORECASE
 )
 
 
-def context_is_full(error: str) -> bool:
+def is_context_full(error: str) -> bool:
     """Return whether an LLM call exceeded the model's context window."""
     return _CONTEXT_FULL.search(error) is not None
 
@@ -50,7 +50,7 @@ _CANCEL_TEXT: Final = re.compile(
 _USER_CANCELLED: Final = re.compile(
     r"\bby (?:the )?user\b|\w*UserAbortError\b|\bturn_aborted\b", re.IGNORECASE
 )
-# Failures of a provider, proxy or network. Not 499: the client closed the request.
+# Failures of a provider, proxy or network. 499 is excluded, because the client closed the request.
 _FAILED_REMOTELY: Final = re.compile(
     r"(?:^|\b(?:code|status|http)\W{0,3})(?:4(?!99)\d\d|5\d\d)\b|\w*ServerError\b|\bECONN"
     r"|\b(?:upstream|provider|backend|server|peer|remote|host|gateway|connection|overloaded|filter|shutdown)\b"
@@ -60,7 +60,7 @@ _FAILED_REMOTELY: Final = re.compile(
 _CANCELLED_HEAD: Final = 400
 
 
-def was_cancelled(error: str) -> bool:
+def is_cancelled_call(error: str) -> bool:
     """Return whether a call ended because the agent or its user cancelled it."""
     head = error[:_CANCELLED_HEAD]
     if _CANCEL_TEXT.search(head) is None:
@@ -68,7 +68,7 @@ def was_cancelled(error: str) -> bool:
     return _USER_CANCELLED.search(head) is not None or _FAILED_REMOTELY.search(head) is None
 
 
-# Matched only at the start: a result may quote these words.
+# Matched only at the start, because a result may quote these words.
 _STOPPED_BY_PERSON: Final = re.compile(
     r"\W*(?:(?:the |this )?(?:tool(?: use| call)?|command|request|action|operation|execution|run)\W+"
     r"(?:was |has been )?)?(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed "
@@ -86,13 +86,11 @@ def is_stopped_by_user(data: Mapping[str, Any]) -> bool:
     """Return whether a person stopped or refused a tool call, according to its end event."""
     if data.get("error_type") == INTERRUPTED:
         return True
-    return _starts_with_refusal(str(data.get("error_type") or "")) or _starts_with_refusal(
-        str(data.get("error") or "")
-    )
+    return _is_refusal(str(data.get("error_type") or "")) or _is_refusal(str(data.get("error") or ""))
 
 
 @lru_cache(256)
-def _starts_with_refusal(text: str) -> bool:
+def _is_refusal(text: str) -> bool:
     return _STOPPED_BY_PERSON.match(text) is not None
 
 
@@ -103,7 +101,7 @@ _MISSING: Final = re.compile(
 )
 _MISSING_WORDS: Final = ("found", "no such", "exist", "find", "locate", "404", "enoent")
 """Every match of ``_MISSING`` contains one of these; a substring search is faster."""
-# Errors that other arguments would not avoid.
+# Errors that do not depend on the arguments.
 _BROKEN: Final = re.compile(
     r"(?:command|tool|function|method|module|package|plugin|host|server|address|database|endpoint|route|session"
     r"|driver|executable|program|api|service)(?: \S+)?(?: was| is)?[ _]?not[ _]?found"
@@ -136,7 +134,7 @@ _BARE_EXIT: Final = re.compile(
 
 
 def is_bare_exit(data: Mapping[str, Any]) -> bool:
-    """Return whether a command failed without output and with exit code 1 or an unreported one."""
+    """Return whether a command failed without output, with exit code 1 or an unknown one."""
     error_type = str(data.get("error_type") or "")[:_NAME_LIMIT]
     text = str(data.get("error") or "")[:EVIDENCE_LIMIT]
     return _is_bare_exit(text) and (bool(text) or _is_bare_exit(error_type))
@@ -147,12 +145,12 @@ def _is_bare_exit(text: str) -> bool:
     return _BARE_EXIT.fullmatch(text) is not None
 
 
-# Characters of secrets. A cut inside such a word could leave part of a secret.
+# Words that may be secrets. Cutting inside one could leave part of a secret unmasked.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
 
-def tail(text: object) -> str:
-    """Return the last 500 characters of a text, without a word that the cut would split."""
+def cut_to_tail(text: object) -> str:
+    """Return the last 500 characters of a text, without a word that is cut in two."""
     text = str(text)
     if len(text) <= EVIDENCE_LIMIT:
         return text
@@ -163,17 +161,17 @@ def tail(text: object) -> str:
 
 
 @lru_cache(4096)
-def _display_name(text: str) -> str:
+def _clean_display_name(text: str) -> str:
     return sys.intern(redact(" ".join(text.split()), _NAME_LIMIT))
 
 
-def display_name(value: object) -> str:
+def clean_display_name(value: object) -> str:
     """Return a tool name or error class as one line of at most 80 characters, with secrets masked."""
-    return _display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
+    return _clean_display_name(str(value)[: 4 * _NAME_LIMIT]) if value else ""
 
 
 class OpenTool(NamedTuple):
-    """A running tool call; ``timeout`` in seconds as declared, else None."""
+    """A running tool call. ``timeout`` is the declared one in seconds, or None."""
 
     call_id: str
     tool: str
@@ -181,13 +179,13 @@ class OpenTool(NamedTuple):
     started: float
     timeout: float | None
     source_started: float = 0.0
-    """Seconds on the clock of its source."""
+    """When it started, in seconds on the clock of its source."""
     began: float = 0.0
     """When it began, in seconds since the epoch by the worker's own clock."""
 
 
 class Refusal(NamedTuple):
-    """How often edits, submissions or commands were refused with one class of error."""
+    """Refusals of edits, submissions or commands with one error class."""
 
     error: str
     times: int
@@ -195,22 +193,20 @@ class Refusal(NamedTuple):
     last_call: int
     """The number of the last refused call."""
     recent: int
-    """Refused calls in the window, one bit for each call; the last call is the lowest bit."""
+    """Refused calls in the window, one bit for each call. The lowest bit is the last call."""
 
     def count_recent(self, call: int, window: int) -> int:
         """Return how many of the ``window`` calls up to number ``call`` were refused."""
-        return _in_window(self.recent, call - self.last_call, window).bit_count()
+        return _shift_window(self.recent, call - self.last_call, window).bit_count()
 
 
 Refusals = tuple[Refusal, ...]
 _MAX_REFUSALS: Final = 4
 
 
-def after_refusal(
-    refusals: Refusals, error: str, at: float, *, call: int, window: int, limit: int
-) -> Refusals:
+def add_refusal(refusals: Refusals, error: str, at: float, *, call: int, window: int, limit: int) -> Refusals:
     """
-    Add a refusal and return all, the newest class first.
+    Return the refusals with one more, the newest class first.
 
     Refusals expire with the window. While ``limit`` are in it, ``times`` keeps counting.
 
@@ -219,25 +215,25 @@ def after_refusal(
         error: The class of the error.
         at: Time of the refusal, in seconds since the epoch.
         call: The number of the refused call.
-        window: How many calls back refusals count.
-        limit: How many of one class are a finding.
+        window: The number of calls within which refusals count.
+        limit: The number of refusals of one class that is a finding.
     """
     current = [refusal for refusal in refusals if refusal.count_recent(call, window)]
     previous = next(
         (refusal for refusal in current if refusal.error == error), Refusal(error, 0, at, call, 0)
     )
-    recent = _in_window(previous.recent, call - previous.last_call, window) | 1
+    recent = _shift_window(previous.recent, call - previous.last_call, window) | 1
     times = previous.times + 1 if previous.count_recent(call, window) >= limit else recent.bit_count()
     new = Refusal(error, times, previous.since, call, recent)
     return (new, *(refusal for refusal in current if refusal is not previous))[:_MAX_REFUSALS]
 
 
-def _in_window(calls: int, later: int, window: int) -> int:
+def _shift_window(calls: int, later: int, window: int) -> int:
     return 0 if later >= window else (calls << later) & ((1 << window) - 1)
 
 
 class HeartbeatFields(NamedTuple):
-    """Fields of a worker's last heartbeat; None or empty if missing or invalid."""
+    """Fields of a worker's last heartbeat. A missing or invalid field is None or empty."""
 
     phase: str = ""
     last_tool_call: float | None = None
@@ -254,7 +250,7 @@ class OpenBreakers(NamedTuple):
     """
     Names of an agent's circuit breakers that are not closed.
 
-    At most ``MAX_BREAKERS`` of each kind; further ones are ignored. All sessions of an agent share one value.
+    At most ``MAX_BREAKERS`` of each state are kept. All sessions of an agent share one value.
     """
 
     open: tuple[str, ...] = ()
@@ -278,7 +274,7 @@ class OpenBreakers(NamedTuple):
         return OpenBreakers(is_open, half_open)
 
     def without_process_breakers(self) -> OpenBreakers:
-        """Return these breakers without those of the worker's ended process."""
+        """Return a copy without the breakers of the worker's own process, which has ended."""
         if not self:
             return self
         return OpenBreakers(
@@ -290,7 +286,7 @@ NO_BREAKERS: Final = OpenBreakers()
 
 
 class Output(NamedTuple):
-    """Output counts that a worker reports; None if unreported."""
+    """Output counts that a worker reports. A count that it does not report is None."""
 
     files_changed: int | None
     tests_passed: int | None
@@ -298,7 +294,7 @@ class Output(NamedTuple):
     since: float
     """When the counts last changed, in seconds since the epoch."""
     reports: int
-    """Consecutive reports with these counts."""
+    """The number of consecutive reports with these counts."""
 
     @property
     def counts(self) -> tuple[int | None, int | None, int | None]:
@@ -318,7 +314,7 @@ class McpLoss(NamedTuple):
     """A report that an MCP server is unavailable."""
 
     at: float
-    """In seconds since the epoch."""
+    """When the server became unavailable, in seconds since the epoch."""
     status: str
     """``failed``: the connection failed; ``disconnected``: an established connection ended."""
     error_type: str = ""
@@ -327,10 +323,10 @@ class McpLoss(NamedTuple):
 
 
 class McpServerState(NamedTuple):
-    """State of one MCP server; reports may arrive in any order."""
+    """The state of one MCP server. Reports may arrive in any order."""
 
     name: str
-    """Empty if unreported; servers with the same transport and scope then count as one."""
+    """Empty if unreported: servers with the same transport and scope then count as one."""
     where: str
     """Transport and scope of servers without a name; empty for one that has a name."""
     losses: tuple[McpLoss, ...] = ()
@@ -351,8 +347,8 @@ class McpServerState(NamedTuple):
 McpServers = tuple[McpServerState, ...]
 
 
-def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) -> McpServers:
-    """Return MCP servers after a report about one of them; at most 32 are kept."""
+def apply_mcp_report(servers: McpServers, data: Mapping[str, Any], at: float) -> McpServers:
+    """Return the MCP servers updated by a report about one of them. At most 32 are kept."""
     status = data.get("status")
     if status not in ("connected", "failed", "disconnected"):
         return servers
@@ -362,8 +358,8 @@ def after_mcp_change(servers: McpServers, data: Mapping[str, Any], at: float) ->
     previous = next((each for each in servers if each[:2] == unknown[:2]), unknown)
     connected_at, losses = previous.connected_at, set(previous.losses)
     if status == "connected":
-        # For servers that cannot be distinguished: an attempt that began before another one failed was not
-        # made by the same server.
+        # For servers that cannot be distinguished: a connection attempt that began before another
+        # attempt failed concerns a different server.
         began = at if server else at - (parse_seconds(data.get("duration")) or 0.0)
         connected_at = max(connected_at, began)
     else:
@@ -380,39 +376,39 @@ def _clean(value: object) -> str:
 
 
 _NUMBER: Final = (int, float)
-"""Faster in ``isinstance`` than a union, which each call would build again."""
+"""A tuple is faster in ``isinstance`` than a union, which each call would create."""
 
 
 def count_or_zero(value: object) -> int:
-    """Return a valid count, else 0."""
+    """Return a valid count, otherwise 0."""
     if type(value) is int:  # the usual case
         return value if 0 <= value < 1e12 else 0
     return int(value) if isinstance(value, _NUMBER) and 0 <= value < 1e12 else 0
 
 
 def parse_dollars(value: object) -> float | None:
-    """Return a non-negative amount below 1e9 dollars, else None."""
+    """Return a non-negative amount below 1e9 dollars, otherwise None."""
     if value is None or isinstance(value, bool) or not isinstance(value, _NUMBER) or not 0 <= value < 1e9:
         return None
     return float(value)
 
 
 def parse_count(value: object) -> int | None:
-    """Return a valid count, else None."""
+    """Return a valid count, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
         return None
     return int(value)
 
 
 def parse_seconds(value: object) -> float | None:
-    """Return a positive number of seconds below 1e12, else None."""
+    """Return a positive number of seconds below 1e12, otherwise None."""
     if value is None or not isinstance(value, _NUMBER) or isinstance(value, bool):
         return None
     return float(value) if 0 < value < _MAX_SECONDS else None
 
 
 def clean_text(value: object) -> str:
-    """Return a text as one clean line of at most 200 characters, a number as its digits, else ""."""
+    """Return a text or number as one clean line of at most 200 characters, otherwise an empty string."""
     if isinstance(value, str):
         # Logs of older versions may contain terminal control sequences.
         return value[:_TEXT_LIMIT] if value.isprintable() else clean_name(value[:_TEXT_LIMIT])
@@ -420,18 +416,18 @@ def clean_text(value: object) -> str:
 
 
 class SpentToday(NamedTuple):
-    """Spending on the day of a worker's last payment, in US dollars."""
+    """Spending on the day of a worker's last model call with a cost, in US dollars."""
 
     day: int
     """Days since the epoch."""
     agent: float
-    """By all sessions of the worker's agent."""
+    """Spending of all sessions of the worker's agent."""
     fleet: float
     """By all agents."""
 
 
-def question_in(data: Mapping[str, Any]) -> str:
-    """Return the question of an event, with secrets masked; empty if it has none."""
+def parse_question(data: Mapping[str, Any]) -> str:
+    """Return the question of an event with secrets masked, or an empty string."""
     question = data.get("question")
     return redact(question, QUESTION_LIMIT) if isinstance(question, str) else ""
 
@@ -441,6 +437,6 @@ UNCLASSIFIED: Final = "error"
 
 
 @lru_cache(256)
-def failure_class(error_type: str, error: str) -> str:
+def classify_failure(error_type: str, error: str) -> str:
     """Return the class of a failed call's error, or ``UNCLASSIFIED`` if it has no recognizable class."""
-    return display_name(classify_error(display_name(error_type), error)) or UNCLASSIFIED
+    return clean_display_name(classify_error(clean_display_name(error_type), error)) or UNCLASSIFIED

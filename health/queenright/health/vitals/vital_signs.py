@@ -1,5 +1,5 @@
 """
-Vital signs: the state of one session, that is, one run of one worker, brought up to date event by event.
+Vital signs: the state of one session of one worker, updated by each event.
 
 The rules are in ``activity``, ``progress``, ``waiting`` and ``incarnation``.
 """
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class VitalSigns(VitalState):
-    """One run of one worker; see ``VitalState`` for what is known of it."""
+    """The state of one session, and the method that applies events to it."""
 
     __slots__ = ()
 
@@ -34,7 +34,8 @@ class VitalSigns(VitalState):
         Apply one event of this worker.
 
         Args:
-            at: When it happened, on the service's clock. The monitor decides whether to trust the sender's.
+            at: When the event happened, on the service's clock. The monitor decides whether to trust the
+                sender's time.
         """
         kind = event.type
         handler = HANDLERS.get(kind)
@@ -44,7 +45,7 @@ class VitalSigns(VitalState):
         if is_worker_event:
             self.away = None
         incarnation = event.incarnation_id
-        # Events of the health layer name the incarnation that they are about; they do not begin one.
+        # Events of the health layer name the incarnation that they concern. They do not begin one.
         is_other = incarnation and incarnation != self.incarnation_id and kind not in ABOUT_WORKERS
         if is_other and not enter_incarnation(self, incarnation, at):
             return

@@ -23,14 +23,14 @@ from queenright.health.vitals.vital_facts import (
     Output,
     Refusals,
     SpentToday,
-    tail,
+    cut_to_tail,
 )
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
 _MAX_SEEN: Final = 48
-"""How many results and texts are remembered, to recognise new ones."""
+"""Maximum number of results and texts that are remembered, to recognize new ones."""
 
 _WORDS: Final = {
     "A": Verdict.ACCEPT.value,
@@ -41,7 +41,7 @@ _WORDS: Final = {
     "-": "NONE",
 }
 NO_OUTCOMES: Final = 1
-"""No call or step yet: see ``_outcomes``."""
+"""The value of ``_outcomes`` before the first call or step."""
 _CLOCKS: Final = (
     "children_at",
     "last_heartbeat",
@@ -56,7 +56,7 @@ _CLOCKS: Final = (
     "limit_due",
     "polls_since",
 )
-"""Clocks from which silence and age are counted; may be None."""
+"""Attributes from which silence and age are counted. They may be None."""
 _MOMENTS: Final = (
     "started_at",
     "incarnation_started",
@@ -76,23 +76,26 @@ _MOMENTS: Final = (
     "recovered_at",
     "recovery_failed_at",
 )
-"""Times of events: clock shifts do not move them, but they are never in the future. May be None."""
+"""
+Attributes with times of events. Clock shifts do not move them, but keep them out of the future. They may be
+None.
+"""
 _DEFAULTS: Final = HealthSettings()
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class VitalState:
     """
-    One run of one worker. Compact, because one process holds a hundred thousand of them.
+    The state of one session of one worker. Compact, because one process holds a hundred thousand of them.
 
-    All times are seconds since the epoch. They never go backwards, and reading never changes them. The
+    All times are in seconds since the epoch. They never decrease, and reading never changes them. The
     functions that change the state are in one module per topic: ``activity``, ``progress``, ``waiting``,
-    ``incarnation`` and ``error_rate``; attributes with an underscore are for them. ``vital_events`` has the
+    ``incarnation`` and ``error_rate``. Only they use attributes with an underscore. ``vital_events`` has the
     handler of each event type.
 
     Args:
-        agent_id: The worker.
-        session_id: Its run.
+        agent_id: The id of the worker.
+        session_id: The id of the session.
         at: When the first event arrived.
         settings: The limits of loop detection, and those with hysteresis: error rate and late heartbeats.
     """
@@ -101,7 +104,7 @@ class VitalState:
     session_id: str
     at: InitVar[float]
     settings: HealthSettings = _DEFAULTS
-    _outcomes: int = NO_OUTCOMES  # one bit each, 1 if it failed; the leading bit counts them
+    _outcomes: int = NO_OUTCOMES  # one bit for each, 1 for a failure; the leading bit marks their number
     _failed_incarnation: int = 0
     _previous_incarnation: str = ""
     only_heartbeats: bool = True
@@ -114,17 +117,17 @@ class VitalState:
     _stale_turn: object = None
     _refused_turn: object = None
     _has_waited: bool = False
-    _idle_before: int = 0  # at the last step that was judged; -1 if it has called a tool since
+    _idle_before: int = 0  # idle turns at the last judged step; -1 after a later tool call
     _answer: str = ""
-    _llm_began: float = 0.0  # when the last LLM call began, by the worker's own clock
-    _answer_end: float | None = None  # these three on the source's clock
+    _llm_began: float = 0.0  # when the last LLM call began, on the worker's own clock
+    _answer_end: float | None = None  # these three are on the source's clock
     _tool_ended: float | None = None
     _side_by_side: tuple[object, float, str] | None = None
     task_id: str = field(init=False)
-    """The task of the session; the session itself, unless the worker reports one."""
+    """The task of the session. It is the session id unless the worker reports a task."""
     incarnation_id: str = ""
     incarnation_count: int = 1
-    """Incarnations and executions so far: only a new one ends a termination."""
+    """The number of incarnations and executions. Only a new one ends a termination."""
     graph_id: str = ""
     node_id: str = ""
     framework: str = ""
@@ -137,11 +140,11 @@ class VitalState:
     incarnation_started: float = field(init=False)
     ended_at: float | None = None
     has_new_start: bool = False
-    """Whether it restarted after its termination, but before the end by its own clock."""
+    """Whether it restarted after its termination, although its own clock dates the start before the end."""
     outlived_termination: bool = False
     """Whether this incarnation continued to work after it was reported as terminated."""
     refused_input: str = ""
-    """Why its input was refused, which is the caller's error."""
+    """Why its input was refused, which is an error of the caller."""
     has_user: bool = False
     """Whether it has had user input or asked a question."""
     withdrawal_due: bool = False
@@ -153,21 +156,25 @@ class VitalState:
     provider: str = ""
     """The provider of that model, if reported."""
     clock_base: float = field(init=False)
-    """The earliest start of silence: a new incarnation, the end of a wait, or a change of the clock."""
+    """
+    The earliest time from which silence counts: a new incarnation, the end of a wait, or a clock change.
+    """
     last_activity: float = field(init=False)
     children_at: float | None = None
-    """The last activity of the workers inside its current call; looked up before it stalls."""
+    """
+    The last activity of child workers during its current call. It is updated before the worker would stall.
+    """
     source: SourceClock = field(default_factory=SourceClock)
     active_for: float = 0.0
     """The last activity on the source's clock, which measures pauses and durations."""
     last_progress: float | None = None
     """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
     progress_from: float | None = None
-    """The same as a clock, from which silence is counted."""
+    """The time of the last progress as a clock, from which silence is counted."""
     last_heartbeat: float | None = None
     heartbeat_interval: float | None = None
     heartbeat_late: bool = False
-    """Whether the last heartbeat was late; ends with the first one in time."""
+    """Whether the last heartbeat was late."""
     beat: HeartbeatFields | None = None
     metrics_served: bool = False
     """Whether the worker reports that its metrics are scraped."""
@@ -175,13 +182,16 @@ class VitalState:
     """Whether the worker reports that it fetches instructions."""
     last_checkpoint: float | None = None
     saved_from: float | None = None
-    """Start of the checkpoint's age: later than the checkpoint by the declared time of tools since."""
+    """
+    The time from which the checkpoint's age counts: the last checkpoint plus the declared time of tools
+    since.
+    """
     last_tool_call: float | None = None
     last_trace_id: str = ""
     last_span_id: str = ""
     start_records: bool = False
     is_foreign: bool = False
-    """Whether it belongs to a framework, whose telemetry may lack the end of runs and heartbeats."""
+    """Whether it runs in another framework, whose telemetry may lack heartbeats and the end of runs."""
     open_tools: list[OpenTool] | None = None
     llm_open: int = 0
     waiting: WaitingReason | None = None
@@ -189,7 +199,7 @@ class VitalState:
     limited_until: float | None = None
     """End of the rate limit that it waits for."""
     limit_due: float | None = None
-    """End of the limit by the first refusal in a row; None after an answered call."""
+    """The end of the rate limit that the first of consecutive refusals named. None after an answered call."""
     held_by: str = ""
     """The guard's finding that holds the worker; empty if it is not held."""
     question: str = ""
@@ -200,7 +210,7 @@ class VitalState:
     """Calls and errors of each tool; None before the first call."""
     error_count: int = 0
     error_rate_high: bool = False
-    """Whether the error rate is too high; it clears at a lower rate than it opens."""
+    """Whether the error rate is too high. It clears at a lower rate than the one at which it begins."""
     error_rate_since: float = field(init=False)
     tokens: int = 0
     cost_usd: float | None = None
@@ -208,11 +218,11 @@ class VitalState:
     unpriced_tokens: int = 0
     """Tokens of calls without a known cost."""
     spent_today: SpentToday | None = None
-    """Spending of its agent, and of all, on the day of its last cost."""
+    """Spending of its agent, and of all agents, on the day of its last model call with a cost."""
     tokens_at: float | None = None
-    """When tokens were used last; None for a worker that reports none."""
+    """When tokens were last used. None for a worker that reports none."""
     tokens_from: float | None = None
-    """Start of the time without tokens: later than ``tokens_at`` by the time in tools."""
+    """The time from which the time without tokens counts: ``tokens_at`` plus the time in tools."""
     output: Output | None = None
     resources: Resources = ()
     """Reported usage of memory, disk and quotas."""
@@ -237,10 +247,10 @@ class VitalState:
     away: tuple[float, float] | None = None
     """Start and end of the time when the service was down, until the worker's next event."""
     failed_runs: int = 0
-    """Consecutive failed runs of the agent, if this session represents them; else 0."""
+    """Consecutive failed runs of the agent, if this session represents them, otherwise 0."""
     runs_failed_since: float = field(init=False)
     counted_end: tuple[int, WorkerStatus] | None = None
-    """Incarnation and status of the last counted end of a run; an end may be reported twice."""
+    """Incarnation and status of the last counted end of a run, because an end may be reported twice."""
     calls: RecentCalls | None = None
     stale_calls: int = 0
     """Consecutive tool calls that returned nothing new."""
@@ -252,50 +262,52 @@ class VitalState:
     """Polls that returned a known result."""
     polls_since: float = field(init=False)
     polls_from: float = 0.0
-    """The same on the source's clock."""
+    """The start of the polls on the source's clock."""
     rereads: int = 0
-    """Those polls that repeated a read after a pause, of something that does not change by itself."""
+    """Polls that repeated a read after a pause, although its target does not change on its own."""
     refusals: Refusals = ()
-    """Turns with refused edits, submissions or commands, since a change or a run succeeded."""
+    """Refused edits, submissions or commands since a change or a run succeeded."""
     last_gain_at: float = field(init=False)
     """Time of the last change, ACCEPT, checkpoint or user message."""
     calls_since_gain: int = 0
     tokens_since_gain: int = 0
     results_since_gain: int = 0
-    """Calls since the gain, in the same visit, with a known result."""
+    """Calls with a recorded result since the last gain, in the same visit."""
     stale_results_since_gain: float = 0.0
-    """How many of them were repeats or failures; a new error, or a repeat after a change, counts ½."""
+    """
+    How many of these results were repeats or failures. A new error, or a repeat after a change, counts ½.
+    """
     new_in_a_row: int = 0
-    """Consecutive new results; several of them end zero progress, as does a change."""
+    """Consecutive new results. Several of them end zero progress, as does a change."""
     idle_turns: int = 0
     """Consecutive model turns without a tool call, except calls that submit a result."""
     unprompted_turns: int = 0
-    """Idle turns that repeat, or that followed too fast for a reply of a person."""
+    """Idle turns that repeat, or that followed too soon for a reply of a person."""
     idle_turns_since: float = field(init=False)
     idle_turns_of_model: bool = False
-    """Whether the last of them was an answer of the model, without a call since."""
+    """Whether the last idle turn was an answer of the model, without a call since."""
     talks: bool = False
-    """Whether text answers preceded its last tool call: it may talk with a person."""
+    """Whether text answers preceded its last tool call, so it may be in a conversation with a person."""
     failed_calls: int = 0
     """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
     failing_since: float | None = None
     recorded_results: int = 0
-    """Tool calls with a known result, since the last ACCEPT, checkpoint or new visit."""
+    """Tool calls with a recorded result since the last ACCEPT, checkpoint or new visit."""
     stale_results: float = 0.0
-    """Results without new information: a repeat counts 1, a new error or a result of another call ½."""
+    """Results without new information. A repeat counts 1, a new error or a result of another call ½."""
     streak: int = 0
-    """Turns in a row in which one tool failed with one class of error."""
+    """Consecutive turns in which one tool failed with one error class."""
     streak_tool: str = ""
     streak_error: str = ""
     streak_is_missing: bool = False
-    """Whether each of them looked for something else and did not find it."""
+    """Whether each of these calls looked for a different item and did not find it."""
     streak_since: float = field(init=False)
     llm_errors: int = 0
     """LLM API errors in a row."""
     llm_error: str = ""
     llm_error_since: float = field(init=False)
     token_spike: float = 0.0
-    """Input tokens of the last LLM call as a multiple of the usual number; 0 if usual."""
+    """Input tokens of the last LLM call as a multiple of the usual number, or 0 if the number is usual."""
 
     def __post_init__(self, at: float) -> None:
         self.task_id = self.session_id
@@ -330,12 +342,12 @@ class VitalState:
     # -- reads --------------------------------------------------------------------------------------
 
     def replace_settings(self, settings: HealthSettings) -> None:
-        """Use new thresholds, but keep counts and the size of the window."""
+        """Use new thresholds. Counts and the size of the window stay."""
         self.settings = settings
 
     @property
     def has_ended(self) -> bool:
-        """Whether the session is over."""
+        """Whether the session has ended."""
         return self.ended_at is not None
 
     @property
@@ -359,11 +371,11 @@ class VitalState:
 
     @property
     def open_tool(self) -> OpenTool | None:
-        """The open call whose declared time ends first; without declared times the oldest."""
+        """The open call whose declared timeout ends first, or the oldest call if none declared one."""
         tools = self.open_tools
         if not tools:
             return None
-        # Fast path: there is nearly always one, and the list of the fleet reads it for each worker.
+        # Fast path: there is nearly always one call, and the list of workers reads this for each worker.
         return (
             tools[0]
             if len(tools) == 1
@@ -378,7 +390,9 @@ class VitalState:
 
     @property
     def recent_verdicts(self) -> list[str]:
-        """Results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` if not judged."""
+        """
+        Results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` for a step without a judge.
+        """
         return [_WORDS[letter] for letter in self._verdicts]
 
     @property
@@ -388,7 +402,7 @@ class VitalState:
 
     @property
     def last_event(self) -> float:
-        """Time of the last event of the worker, heartbeats included."""
+        """The time of the worker's last event, including heartbeats."""
         return max(self.last_activity, self.last_heartbeat or 0.0)
 
     @property
@@ -411,12 +425,12 @@ class VitalState:
 
     @property
     def token_count(self) -> int:
-        """Tokens used: the sum of its calls or its own count in heartbeats, whichever is larger."""
+        """Tokens used: the sum of its calls or the count in its heartbeats, whichever is larger."""
         return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
 
     @property
     def all_errors(self) -> int:
-        """Errors: of its calls and steps or its own count in heartbeats, whichever is larger."""
+        """Errors: those of its calls and steps or the count in its heartbeats, whichever is larger."""
         return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
 
     # -- writes -------------------------------------------------------------------------------------
@@ -428,7 +442,9 @@ class VitalState:
         self._no_later_than(now)
 
     def shift_clocks(self, seconds: float, now: float) -> None:
-        """Move every clock by ``seconds``, so that every age at ``now`` is the one before the jump."""
+        """
+        Move every clock by ``seconds``, so that every age at ``now`` is the same as before the clock jumped.
+        """
         self.clock_base += seconds
         self.last_activity += seconds
         for name in _CLOCKS:
@@ -464,7 +480,7 @@ class VitalState:
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether it waits and needs no intervention. A worker held by its guard needs one."""
+        """Whether it waits and needs no intervention. A worker that its guard holds needs one."""
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
 
     def is_new(self, what: bytes) -> bool:
@@ -495,8 +511,8 @@ class VitalState:
         self.error_count += 1
         text = data.get("error") or data.get("error_type")
         if text:
-            self.evidence = tail(text)
+            self.evidence = cut_to_tail(text)
 
 
 Handler = Callable[[VitalState, AgentEvent, Mapping[str, Any], float], None]
-"""Applies one event, with its data, at a time in seconds since the epoch."""
+"""Applies one event with its data at a time, in seconds since the epoch."""

@@ -13,7 +13,7 @@ from queenright.instrumentation.names import WaitingReason
 def begin_wait(
     v: VitalState, reason: WaitingReason, at: float, *, question: str = "", held_by: str = ""
 ) -> None:
-    """Record that the worker waits; a repeated report does not restart the wait or drop its question."""
+    """Record that the worker waits. A repeated report neither restarts the wait nor removes its question."""
     if question or v.waiting is not reason:
         v.question = question
     v.held_by = held_by
@@ -25,10 +25,10 @@ def begin_wait(
 
 def wait_for_rate_limit(v: VitalState, at: float, until: float) -> bool:
     """
-    Wait until the rate limit ends; silence counts from then on.
+    Record a wait until the rate limit ends, from which silence counts.
 
-    Return False if calls are still refused long after the end that the first refusal named: this is then
-    a failure of the provider.
+    Return False if calls are still refused long after the end that the first refusal named, because then
+    the provider fails.
     """
     if v.limit_due is None:
         v.limit_due = until
@@ -40,7 +40,7 @@ def wait_for_rate_limit(v: VitalState, at: float, until: float) -> bool:
 
 
 def end_wait(v: VitalState, at: float) -> None:
-    """Record the end of a wait; silence is measured from here."""
+    """Record the end of a wait, from which silence counts."""
     if v.limited_until is not None:
         v.clock_base = at
     if v.waiting is WaitingReason.USER_INPUT:
@@ -50,6 +50,6 @@ def end_wait(v: VitalState, at: float) -> None:
 
 
 def clear_wait(v: VitalState) -> None:
-    """Clear the wait without restarting the clock."""
+    """Clear the wait. Silence counts from the same time as before."""
     v.waiting = v.waiting_since = v.limited_until = None
     v.question = v.held_by = ""

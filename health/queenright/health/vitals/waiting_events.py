@@ -1,4 +1,4 @@
-"""How pauses, waits and answers of a user change vital signs."""
+"""How pauses, waits and user answers change vital signs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from queenright.health.vitals.activity import record_activity
 from queenright.health.vitals.progress import record_user_input
 from queenright.health.vitals.session_outcome import WorkerStatus
-from queenright.health.vitals.vital_facts import display_name, question_in
+from queenright.health.vitals.vital_facts import clean_display_name, parse_question
 from queenright.health.vitals.vital_state import VitalState
 from queenright.health.vitals.waiting import begin_wait, end_wait
 from queenright.instrumentation.names import WaitingReason
@@ -16,7 +16,7 @@ from queenright.runtime.events import AgentEvent
 
 
 def on_paused(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Begin a pause: the stall clock stops."""
+    """Begin a pause, which stops the stall clock."""
     if record_activity(v, at):
         v.status = WorkerStatus.PAUSED
         begin_wait(v, WaitingReason.PAUSED, at)
@@ -30,7 +30,7 @@ def on_resumed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
 
 
 def on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Begin the reported wait; a report without a reason ends it."""
+    """Begin the reported wait. A report without a reason ends the wait."""
     if not record_activity(v, at):
         return
     try:
@@ -40,14 +40,14 @@ def on_waiting(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: fl
         end_wait(v, at)
         return
     v.status = WorkerStatus.PAUSED if reason is WaitingReason.PAUSED else WorkerStatus.ACTIVE
-    held_by = display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
-    begin_wait(v, reason, at, question=question_in(data), held_by=held_by)
+    held_by = clean_display_name(data.get("finding")) if reason is WaitingReason.HELD else ""
+    begin_wait(v, reason, at, question=parse_question(data), held_by=held_by)
 
 
 def on_input_requested(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Wait for an answer of the user."""
+    """Begin a wait for the user."""
     if record_activity(v, at):
-        begin_wait(v, WaitingReason.USER_INPUT, at, question=question_in(data))
+        begin_wait(v, WaitingReason.USER_INPUT, at, question=parse_question(data))
 
 
 def on_input_received(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:

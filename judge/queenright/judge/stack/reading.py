@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from queenright.health.detection.detectors import detect
-from queenright.health.detection.health_state import health_state
-from queenright.health.detection.stall_detectors import span
-from queenright.health.findings import Finding, FindingKind, worst
+from queenright.health.detection.health_state import determine_state
+from queenright.health.detection.stall_detectors import format_span
+from queenright.health.findings import Finding, FindingKind, find_worst
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.error_rate import ERROR_WINDOW, record_outcome
@@ -88,9 +88,9 @@ def _health(v: VitalSigns, settings: HealthSettings, now: float, *, has_repeats:
     findings = detect(v, settings, now)
     if not has_repeats:
         findings = [_without_repeats(finding, v) for finding in findings]
-    lead = worst(findings)
+    lead = find_worst(findings)
     reason = lead.evidence if lead is not None else "no findings"
-    return WorkerHealth(v, tuple(findings), health_state(v, findings, settings, now), now, reason)
+    return WorkerHealth(v, tuple(findings), determine_state(v, findings, settings, now), now, reason)
 
 
 def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
@@ -198,7 +198,7 @@ def _evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
         if number >= 1
     ]
     if recent:
-        parts.append(f"calls in the last {span(within)}: {', '.join(recent)}")
+        parts.append(f"calls in the last {format_span(within)}: {', '.join(recent)}")
     errors = sorted(sighting.errors.items(), key=lambda item: -item[1])[:_TOOLS_SHOWN]
     if errors:
         parts.append(f"errors so far: {', '.join(f'{kind} {number}' for kind, number in errors if number)}")

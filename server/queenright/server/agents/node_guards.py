@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from queenright.health.detection.detectors import detect, is_suspicious
-from queenright.health.findings import FindingKind, Severity, worst
+from queenright.health.findings import FindingKind, Severity, find_worst
 from queenright.health.settings import HealthSettings
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
@@ -75,7 +75,7 @@ class HealthGuard:
         vitals.apply(replace(event, incarnation_id=""), at)
         if not is_suspicious(vitals, self._settings):
             return None
-        worst_finding = worst(
+        worst_finding = find_worst(
             finding
             for finding in detect(vitals, self._settings, at)
             if finding.kind in GUARDED and finding.severity.rank >= Severity.MEDIUM.rank

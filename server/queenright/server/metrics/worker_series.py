@@ -17,8 +17,8 @@ from prometheus_client.registry import Collector
 
 from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import WorkerHealth
-from queenright.health.vitals.tool_calls import tool_call_failed
-from queenright.health.vitals.vital_facts import count_or_zero, display_name, parse_dollars
+from queenright.health.vitals.tool_calls import is_failed_tool_call
+from queenright.health.vitals.vital_facts import clean_display_name, count_or_zero, parse_dollars
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.metrics import VERDICTS, AgentSeries, WorkerFamilies
 from queenright.instrumentation.names import ToolOutcome
@@ -177,7 +177,7 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
     for reason in agent.waiting | waiting:
         series.set_waiting(reason, reason in waiting)
     agent.waiting = waiting
-    series.set_info(agent.framework or display_name(runs[-1].framework), agent.version)
+    series.set_info(agent.framework or clean_display_name(runs[-1].framework), agent.version)
 
 
 # -- event handlers ---------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ def _set_gauges(agent: _Agent, runs: list[VitalSigns]) -> None:
 
 def _on_started(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     agent.failures.pop(event.session_id, None)
-    about = display_name(data.get("framework") or ""), display_name(data.get("version") or "")
+    about = clean_display_name(data.get("framework") or ""), clean_display_name(data.get("version") or "")
     if about != (agent.framework, agent.version) and any(about):
         agent.framework, agent.version = about
         agent.series.remove_gauges()  # set again at the next scrape
@@ -196,45 +196,45 @@ def _on_step(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: 
     error = data.get("error_type") or data.get("error")
     if error:
         verdict = "error"
-        agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
+        agent.fail(event.session_id, clean_display_name(data.get("error_type") or "error"))
     elif event.session_id in agent.failures:
         del agent.failures[event.session_id]
     if verdict not in VERDICTS:
         verdict = "continue"
-    agent.series.count_step(display_name(event.node_id), verdict, _duration(data), _exemplar(event))
+    agent.series.count_step(clean_display_name(event.node_id), verdict, _duration(data), _exemplar(event))
 
 
 def _on_tool(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     outcome = ToolOutcome.OK.value
-    if tool_call_failed(data):
+    if is_failed_tool_call(data):
         timeout = ToolOutcome.TIMEOUT.value
         outcome = timeout if data.get("outcome") == timeout else ToolOutcome.ERROR.value
         # Each failed call is a separate error.
         agent.failures.pop(event.session_id, None)
-        agent.fail(event.session_id, display_name(data.get("error_type") or outcome))
+        agent.fail(event.session_id, clean_display_name(data.get("error_type") or outcome))
     if data.get("amends"):
         return  # counted when the call ended
     agent.series.count_tool_call(
-        display_name(data.get("tool") or ""), outcome, _duration(data), _exemplar(event)
+        clean_display_name(data.get("tool") or ""), outcome, _duration(data), _exemplar(event)
     )
 
 
 def _on_llm(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
     if data.get("error_type") or data.get("error"):
         agent.failures.pop(event.session_id, None)
-        agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
+        agent.fail(event.session_id, clean_display_name(data.get("error_type") or "error"))
     input_tokens, output_tokens = (
         count_or_zero(data.get("input_tokens")),
         count_or_zero(data.get("output_tokens")),
     )
     if input_tokens or output_tokens:
-        agent.series.count_tokens(display_name(data.get("model") or ""), input_tokens, output_tokens)
+        agent.series.count_tokens(clean_display_name(data.get("model") or ""), input_tokens, output_tokens)
     if cost := parse_dollars(data.get("cost_usd")):
         agent.series.count_cost(cost)
 
 
 def _on_failed(agent: _Agent, event: AgentEvent, data: Mapping[str, Any], vitals: VitalSigns) -> None:
-    agent.fail(event.session_id, display_name(data.get("error_type") or "error"))
+    agent.fail(event.session_id, clean_display_name(data.get("error_type") or "error"))
     del agent.failures[event.session_id]
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection
 
 from queenright.alerting.notification_rules import find_joined
 from queenright.alerting.outbox import Outbox, enqueue
-from queenright.health.detection.deadlines import shows_its_end
+from queenright.health.detection.deadlines import has_shown_its_end
 from queenright.health.findings import FindingKind
 from queenright.health.interventions.approval import Approval
 from queenright.health.monitoring.monitor import HealthMonitor
@@ -169,4 +169,4 @@ def _has_ended_recently(earlier: EscalationTicket, session: VitalSigns | None, b
 
 
 def _is_known_to_have_ended(earlier: EscalationTicket, session: VitalSigns | None) -> bool:
-    return session is None or shows_its_end(session) or earlier.status is TicketStatus.WORKER_GONE
+    return session is None or has_shown_its_end(session) or earlier.status is TicketStatus.WORKER_GONE

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field
 
 from queenright import api
-from queenright.health.detection.evaluation_thresholds import with_thresholds
+from queenright.health.detection.evaluation_thresholds import replace_thresholds
 from queenright.health.detection.session_replay import REPLAYED_EVENTS
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.health.store.former_names import find_current_name
@@ -137,7 +137,7 @@ async def evaluate_agent_session(
     A replay stores nothing, and its findings have no effect.
     """
     in_force = service.monitor.settings
-    settings = with_thresholds(in_force, body.settings)
+    settings = replace_thresholds(in_force, body.settings)
     session = await find_session(service, agent_id, body.session_id)
     events, until = await _read_session_events(service, agent_id, session, MAX_REPLAYED + 1)
     loop = asyncio.get_running_loop()

@@ -6,9 +6,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from queenright import api
-from queenright.health.detection.detector_values import detector_values
-from queenright.health.detection.evaluation_thresholds import thresholds
-from queenright.health.detection.session_replay import Moment, list_onsets, make_monotonic, replay, state_at
+from queenright.health.detection.detector_values import list_detector_values
+from queenright.health.detection.evaluation_thresholds import list_thresholds
+from queenright.health.detection.session_replay import (
+    Moment,
+    determine_state_at,
+    list_onsets,
+    make_monotonic,
+    replay,
+)
 from queenright.health.findings import Finding
 from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent
@@ -52,7 +58,7 @@ def evaluate_session(
         session_id=session_id,
         moments=shown_moments,
         fired=rows,
-        settings=[api.Threshold.of(threshold) for threshold in thresholds(settings)],
+        settings=[api.Threshold.of(threshold) for threshold in list_thresholds(settings)],
         truncated=is_truncated,
     )
 
@@ -72,11 +78,13 @@ def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -
     return api.Moment(
         step_id=step_ids[moment.step],
         at=moment.at,
-        health=state_at(moment, settings),
+        health=determine_state_at(moment, settings),
         findings=[api.ReplayFinding(**_finding(finding)) for finding in moment.findings],
         holds=[
-            api.DetectorValue(detector=value.kind, value=value.value, limit=value.limit, text=value.text)
-            for value in detector_values(moment.vitals, settings, moment.at)
+            api.DetectorValue(
+                detector=value.kind, value=value.value, limit=value.limit, text=value.description
+            )
+            for value in list_detector_values(moment.vitals, settings, moment.at)
         ],
     )
 

@@ -11,15 +11,15 @@ from sqlalchemy import Connection
 
 from queenright import api
 from queenright.api.event_text import clip_text, has_feed_line
-from queenright.health.detection.deadlines import detector_clocks
-from queenright.health.detection.detector_values import detector_counts
-from queenright.health.detection.stall_clock import StallClock, stall_clock
+from queenright.health.detection.deadlines import list_detector_clocks
+from queenright.health.detection.detector_values import list_detector_counts
+from queenright.health.detection.stall_clock import StallClock, find_stall_clock
 from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.health.settings import HealthSettings
 from queenright.health.store.event_log import find_place
 from queenright.health.store.session_log import read_session
 from queenright.health.vitals.learned_clocks import LearnedLimit
-from queenright.health.vitals.tool_calls import call_signature, tool_call_failed
+from queenright.health.vitals.tool_calls import call_signature, is_failed_tool_call
 from queenright.health.vitals.vital_facts import OpenTool, count_or_zero, parse_dollars, parse_seconds
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
@@ -303,11 +303,11 @@ def add_open_work_to_page(
         api.DetectorClock(
             detector=clock.kind, since=clock.since, limit_seconds=clock.due - clock.since, fires_at=clock.due
         )
-        for clock in detector_clocks(v, settings)
+        for clock in list_detector_clocks(v, settings)
     ]
     counts = [
-        api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.text)
-        for one in detector_counts(v, settings)
+        api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.description)
+        for one in list_detector_counts(v, settings)
         if one.kind in settings.active_kinds
     ]
     return page.model_copy(
@@ -321,7 +321,7 @@ def add_open_work_to_page(
 
 
 def _list_open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
-    clock = stall_clock(v, settings)
+    clock = find_stall_clock(v, settings)
     open_steps = []
     for tool in v.open_tools or ():
         start_event = _find_start(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
@@ -437,7 +437,7 @@ def _work(draft: _Draft, shown_event: AgentEvent) -> dict[str, Any]:
     has_failed = False
     match shown_event.type:
         case EventType.TOOL_CALL_STARTED | EventType.TOOL_CALL_COMPLETED:
-            has_failed = end is not None and tool_call_failed(data)
+            has_failed = end is not None and is_failed_tool_call(data)
             values["name"] = str(data.get("tool") or "")
             values["detail"] = str(
                 data.get("error_type") or (data.get("outcome") if has_failed else "") or ""

@@ -6,9 +6,9 @@ from dataclasses import fields
 from typing import Final
 
 from queenright import api
-from queenright.health.detection.assessment import failure_reason
+from queenright.health.detection.assessment import describe_failure
 from queenright.health.detection.health_state import HealthState
-from queenright.health.findings import worst
+from queenright.health.findings import find_worst
 from queenright.health.monitoring.monitor import WorkerHealth, end_reason
 from queenright.health.monitoring_service import AgentHealth
 from queenright.health.vitals.session_outcome import WorkerStatus
@@ -48,13 +48,13 @@ def describe_activity(vitals: VitalSigns) -> tuple[str, str]:
 
 def describe_reason(health: WorkerHealth) -> str:
     """Return why a worker is in its state; "" if it is healthy or has completed."""
-    if (lead := worst(health.findings)) is not None:
+    if (lead := find_worst(health.findings)) is not None:
         # Use the current evidence, because the monitor's reason dates from the start of the state.
         return lead.evidence
     if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
     if health.vitals.status is WorkerStatus.FAILED:
-        return failure_reason(health.vitals)
+        return describe_failure(health.vitals)
     return "" if health.vitals.status is WorkerStatus.COMPLETED else end_reason(health.vitals)
 
 
