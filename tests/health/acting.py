@@ -1,4 +1,4 @@
-"""A monitor and an intervention service on a real store and a clock of their own, with a worker's outside."""
+"""A monitor and an intervention service on a real store and a simulated clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ STALL = 240.0
 
 
 class FakeControl:
-    """Stands where agents are: takes what a control does to them."""
+    """A stand-in for agents that records the actions on them."""
 
     def __init__(self) -> None:
         self.reached = True
@@ -62,7 +62,7 @@ class FakeControl:
 
 @dataclass
 class FakeRecovery:
-    """What a recovery was asked for."""
+    """A stand-in for the recovery service that records requests."""
 
     asked: list[Target] = field(default_factory=list)
     accepts: bool = True
@@ -82,7 +82,7 @@ class FakeRecovery:
 
 
 class Acting:
-    """The parts, wired as the service wires them."""
+    """The monitor and the interventions, connected as in the service."""
 
     def __init__(self, store: Store, settings: HealthSettings | None = None, **intervention: Any) -> None:
         given = settings or HealthSettings.model_validate({"intervention": intervention})
@@ -122,7 +122,7 @@ class Acting:
         return self.ledger.is_stopping(key, incarnation_id)
 
     async def restart(self) -> None:
-        """Let another process take over, that knows what is on the disk and what the workers did."""
+        """Let another process take over, which has the database and the workers."""
         await self.service.close()
         self._make()
         await self.stop.load()
@@ -161,7 +161,7 @@ class Acting:
                 self.service.consider(worker)
 
     def event(self, type_: EventType, agent: str = "bee", **data: Any) -> AgentEvent:
-        """What a worker says now."""
+        """Return an event of a worker at the current time."""
         return AgentEvent(
             type=type_,
             time=self.time.now,
@@ -173,7 +173,7 @@ class Acting:
         )
 
     async def tell(self, type_: EventType, agent: str = "bee", **data: Any) -> None:
-        """Let a worker say something, and everybody act on it."""
+        """Publish an event of a worker, and let the service act on it."""
         self.publish(self.event(type_, agent, **data))
         await self.settle()
 
@@ -182,7 +182,7 @@ class Acting:
         await self.tell(EventType.EXECUTION_STARTED, agent, start_records=True)
 
     async def breaker(self, state: str, agent: str = "bee") -> None:
-        """Let a circuit breaker of a worker change."""
+        """Change the state of a worker's circuit breaker."""
         name = f"tool_execution:{agent}:t"
         status = {
             "name": name,
@@ -206,7 +206,7 @@ class Acting:
             await self.service.wait_until_idle()
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time go by, everybody acting when it is due."""
+        """Advance the clock, and let the service act when something is due."""
         until = self.time.now + seconds
         while True:
             due = [d for d in (self.monitor.next_deadline(), self.service.next_deadline()) if d is not None]
@@ -232,7 +232,7 @@ class Acting:
         return [event for event in self.said if event.type is type_]
 
     def done(self, agent: str = "bee") -> list[str]:
-        """What was done to a worker, in order: kind and outcome."""
+        """Return the kind and outcome of each action on a worker, in order."""
         return [
             f"{event.data['kind']} {event.data['outcome']}"
             for event in self.of(EventType.INTERVENTION_RECORDED)

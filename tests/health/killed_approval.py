@@ -1,4 +1,4 @@
-"""A process that approves a termination and is killed: before it is begun, or while the worker is stopped."""
+"""A process that approves a termination and is killed before or during the termination."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.health.test_approvals import Asking
 
 
 async def main(url: str, where: str) -> None:
-    """Ask, approve, die."""
+    """Request a termination, approve it, and be killed."""
 
     async def dies() -> None:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A process that copies a database and is killed after some of the rows."""
+"""A process that copies a database and is killed after it has copied some of the rows."""
 
 from __future__ import annotations
 

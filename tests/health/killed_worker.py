@@ -1,4 +1,6 @@
-"""A process with the worker ``bee``, which thinks in its second node until it is killed."""
+"""
+A process with the worker ``bee``, whose model call in the second node blocks until the process is killed.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker on a real runtime in a folder, for tests of what is done to it from outside."""
+"""A worker on a real runtime in a folder, for tests of actions on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from tests.runtime.node_parts import sets
 
 
 class HeldModel:
-    """Gathers at once; makes honey once it is let, and thinks until then. What it was shown is kept."""
+    """
+    A model that answers the first node at once and the second when it is released. It records its messages.
+    """
 
     name = "bee"
 
@@ -39,7 +41,7 @@ class HeldModel:
         return sets(honey="gold")
 
     def words(self) -> str:
-        """What it was shown last, in one text."""
+        """Return the messages of the last call as one text."""
         return "\n".join(message.content for message in self.shown[-1])
 
 
@@ -58,7 +60,7 @@ def two_node_graph(*, repeatable: bool = False, **second: object) -> GraphSpec:
 
 
 class Colony:
-    """One process's runtime with the worker ``bee``; made again on the same folder, it is a restart."""
+    """A process's runtime with the worker ``bee``. A second one on the same folder is a restart."""
 
     def __init__(self, path: Path, time: FakeTime, *, model: object | None = None, **second: object) -> None:
         self.path, self.time = path, time
@@ -78,7 +80,7 @@ class Colony:
         self.runtime.add_graph(graph, model=model, agent_id="bee", primary=True)  # type: ignore[arg-type]
 
     async def begin(self) -> Target:
-        """Begin a run, and return it when its second node thinks."""
+        """Begin a run, and return it when the model call of its second node has begun."""
         await self.runtime.start()
         run = await self.runtime.trigger("start", {"message": "Make honey."})
         await self.held_model.thinking.wait()
@@ -86,7 +88,7 @@ class Colony:
         return self.target(run)
 
     def target(self, run: str = "") -> Target:
-        """Who runs now."""
+        """Return the running worker as a target."""
         [execution] = [e for e in self.runtime.get_stream("start").executions if run in ("", e.id)]
         return Target(
             agent_id="bee",

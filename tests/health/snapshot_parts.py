@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 
 NOT_RESTORED = frozenset(
     {
-        # settings, and what follows from them
+        # settings, and values derived from them
         "settings",
         "_shortest",
         "_has_shadows",
@@ -25,10 +25,10 @@ NOT_RESTORED = frozenset(
         "snapshot",
         "_on_delay",
         "_on_shadow",
-        # within one call, and the rest of a sweep
+        # used within one call, and the rest of a sweep
         "_counts_runs",
         "_unswept",
-        # follows from the deadlines of workers
+        # derived from the deadlines of workers
         "_heap",
     }
 )
@@ -36,9 +36,9 @@ NOT_RESTORED = frozenset(
 
 
 def state_of(monitor: HealthMonitor) -> dict[str, Any]:
-    """Return all other state, as values that are equal if the states are."""
+    """Return all other state as comparable values."""
     state = {name: plain(value) for name, value in vars(monitor).items() if name not in NOT_RESTORED}
-    # The order of the other mappings has a meaning.
+    # The order of the other mappings matters.
     return state | {name: sorted(state[name]) for name in ("_clocks", "_sessions")}
 
 

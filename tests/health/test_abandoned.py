@@ -1,4 +1,4 @@
-"""B88: a run whose process is gone ends as ``unknown``, one that hangs in a process that lives is found."""
+"""B88: a run whose process is gone ends as ``unknown``; one that hangs in a live process is found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SILENT_SECONDS = SETTINGS.heartbeat.limit(BEAT)
 
 
 class Process:
-    """A process of a framework, and the monitor that sees its runs. It sends no heartbeats of ours."""
+    """A process of another framework, which sends no heartbeats, and the monitor that observes its runs."""
 
     def __init__(self) -> None:
         self.monitor = HealthMonitor(SETTINGS)
@@ -37,7 +37,7 @@ class Process:
         self.monitor.record_process_alive("p", self.now)
 
     def work(self, session: str) -> None:
-        """A turn of the model, as spans tell it: when it is over."""
+        """Report a turn of the model when it has ended, as spans do."""
         self.tell(session, EventType.EXECUTION_STARTED, start_records=False)
         self.tell(session, EventType.LLM_CALL_COMPLETED)
         self.tell(session, EventType.STEP_COMPLETED, is_model_turn=True)
@@ -46,7 +46,7 @@ class Process:
         self.tell(session, EventType.TOOL_CALL_STARTED, tool="look", call_id="c")
 
     def pass_time(self, seconds: float, *, beats: float | None = None, sends: bool = False) -> None:
-        """Let time pass while the process reports its open work, or sends records of no agent."""
+        """Advance the clock while the process reports its open work, or sends records that name no agent."""
         until = self.now + seconds
         while self.now < until:
             self.now = min(until, self.now + 10)
@@ -69,7 +69,7 @@ class Process:
 
 
 def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
-    """B88: a kill in the middle of a call opens no ticket."""
+    """B88: killing the process during a call opens no ticket."""
     process = Process()
     process.work("a")
     process.open_tool("a")
@@ -85,7 +85,7 @@ def test_run_of_a_stopped_process_is_abandoned_before_a_ticket() -> None:
 
 
 def test_hanging_call_in_a_reporting_process_stays_a_finding() -> None:
-    """B88: within the limit, and for as long as it hangs."""
+    """B88: the finding comes within the limit and stays for as long as the call hangs."""
     process = Process()
     process.work("a")
     process.open_tool("a")
@@ -99,7 +99,7 @@ def test_hanging_call_in_a_reporting_process_stays_a_finding() -> None:
 
 @pytest.mark.parametrize("is_open", [False, True])
 def test_run_without_reports_stalls_first_and_ends_when_its_process_stays_silent(is_open: bool) -> None:
-    """B88: a closed laptop; what is known to be open is waited for longer."""
+    """B88: a laptop may be closed; a run with an open call ends later."""
     process = Process()
     process.work("a")
     if is_open:
@@ -116,7 +116,7 @@ def test_run_without_reports_stalls_first_and_ends_when_its_process_stays_silent
 
 
 def test_silent_run_of_a_live_process_stays_stalled() -> None:
-    """B88: metrics, other spans: it lives."""
+    """B88: metrics and other spans show that the process runs."""
     process = Process()
     process.work("a")
     process.pass_time(3 * SETTINGS.tickets.abandoned_run_seconds, sends=True)
@@ -127,7 +127,7 @@ def test_silent_run_of_a_live_process_stays_stalled() -> None:
 
 
 def test_next_run_of_a_process_ends_the_previous_one() -> None:
-    """B88: a framework that sends no root when it fails; a process that was started again."""
+    """B88: a framework may send no root span when it fails, and a process may be restarted."""
     process = Process()
     process.work("a")
     process.pass_time(60)
@@ -141,7 +141,7 @@ def test_next_run_of_a_process_ends_the_previous_one() -> None:
 
 
 def test_parallel_runs_do_not_end_each_other() -> None:
-    """B88: one of several that a service works on at a time may hang."""
+    """B88: one of several parallel runs of a service may hang."""
     process = Process()
     process.work("a")
     process.pass_time(10)
@@ -155,7 +155,7 @@ def test_parallel_runs_do_not_end_each_other() -> None:
 
 
 def test_open_call_is_not_an_earlier_run() -> None:
-    """B88: an open call may hang while the next run begins."""
+    """B88: a call may still be open when the next run begins."""
     process = Process()
     process.work("a")
     process.open_tool("a")
@@ -192,7 +192,7 @@ def test_late_end_sets_the_outcome() -> None:
 
 
 def test_clock_jump_is_not_silence() -> None:
-    """A laptop that slept, and the processes on it."""
+    """A laptop that slept does not end the runs of its processes."""
     process = Process()
     process.work("a")
     process.open_tool("a")

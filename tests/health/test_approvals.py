@@ -1,4 +1,4 @@
-"""Requests to stop a worker, on a real store: what is approved is looked at again, and done once."""
+"""Requests to stop a worker, on a real store: an approved request is checked again, and carried out once."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TIMEOUT = 1800.0
 
 
 class Asking(Acting):
-    """The parts, with an approver; nothing acts automatically."""
+    """The monitor and the interventions, with an approver and without automatic actions."""
 
     def __init__(self, store: Store, **intervention: Any) -> None:
         super().__init__(store, **({"enabled": False} | intervention))
@@ -72,7 +72,7 @@ class Asking(Acting):
         return await self.approvals.request(self.worker(), ticket_id="t1", reason=reason, by="queen")
 
     async def look(self, **how: Any) -> None:
-        """Do everything that is due."""
+        """Carry out everything that is due."""
         await self.approvals.advance(self.time.now, **how)
         await self.approvals.wait_until_idle()
 
@@ -164,7 +164,7 @@ async def live_again(fleet: Asking) -> None:
 async def test_obsolete_request_is_void_when_answered(
     fleet: Asking, happens: Callable[[Asking], Awaitable[None]], why: str
 ) -> None:
-    """B69: an approval goes past the same guard. B67: nor is another incarnation stopped."""
+    """B69: the permit is checked for an approved action too. B67: another incarnation is not stopped."""
     request = await fleet.ask()
     await happens(fleet)
 
@@ -177,7 +177,7 @@ async def test_obsolete_request_is_void_when_answered(
 
 
 async def test_request_is_void_for_another_incarnation(fleet: Asking) -> None:
-    """B67: it is told by its incarnation, though all else is as it was: at work, no progress, in trouble."""
+    """B67: only the incarnation differs: the worker runs, makes no progress and is in trouble as before."""
     request = await fleet.ask()
     assert void_reason(request, fleet.worker()) is None
     another = request.model_copy(update={"incarnation_id": "i0"})
@@ -186,7 +186,7 @@ async def test_request_is_void_for_another_incarnation(fleet: Asking) -> None:
 
 
 async def test_request_about_an_earlier_incarnation_is_void(fleet: Asking) -> None:
-    """B67: not only on an answer; a request about a gone worker needs no decision."""
+    """B67: the request becomes void without an answer, because its worker has gone."""
     request = await fleet.ask()
     fleet.time.now += 1
     await fleet.start(incarnation="i2")
@@ -204,7 +204,7 @@ async def test_request_about_an_earlier_incarnation_is_void(fleet: Asking) -> No
 
 
 async def test_person_who_ordered_a_termination_in_chat_may_approve_it(fleet: Asking) -> None:
-    """The queen asks, so she may not; a person who could stop the worker anyway may say so twice."""
+    """The queen requested it and may not approve it. A person who may terminate workers may also approve."""
     request = await fleet.approvals.request(
         fleet.worker(), ticket_id="t1", reason="It loops.", by="queen", ordered_by="ada"
     )
@@ -532,7 +532,7 @@ async def test_termination_is_retried_after_a_disk_failure(fleet: Asking) -> Non
 
 
 async def _approve_and_die(fleet: Asking, asked: Approval) -> None:
-    """Let the process end after the answer is on the disk and before anything is done."""
+    """Kill the process after the answer is durable and before the termination begins."""
     reached = asyncio.Event()
 
     async def dies() -> None:
@@ -543,7 +543,7 @@ async def _approve_and_die(fleet: Asking, asked: Approval) -> None:
     approving = asyncio.ensure_future(fleet.approvals.approve(asked.approval_id, by="ada"))
     dying = asyncio.ensure_future(reached.wait())
     await asyncio.wait([approving, dying], return_when=asyncio.FIRST_COMPLETED)
-    if not dying.done():  # refused: it was over already
+    if not dying.done():  # refused: it had already ended
         fleet.cut = None
         dying.cancel()
         await approving
@@ -578,7 +578,8 @@ async def test_kill_during_an_approved_termination_stops_once_or_reports_unconfi
     await store.close()
 
 
-# -- whatever happens -------------------------------------------------------------------------------
+# -- any sequence of events
+# -----------------------------------------------------------------------------------
 
 _STEPS = st.lists(
     st.sampled_from(
@@ -615,7 +616,7 @@ async def _take(fleet: Asking, step: str, number: int) -> None:
     pending = [one.approval_id for one in fleet.approvals.pending()]
     which = pending[0] if pending else "none"
     match step:
-        case "ask" if fleet.monitor.get("bee") is not None:  # it is forgotten an hour after its end
+        case "ask" if fleet.monitor.get("bee") is not None:  # the monitor drops it an hour after its end
             await fleet.ask()
         case "approve":
             await fleet.approvals.approve(which, by="ada")

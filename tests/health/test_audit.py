@@ -1,4 +1,4 @@
-"""The audit: keys, signatures, the archive, and the trail as a file; any change to any of it is found."""
+"""The audit trail: keys, signatures, archive and exported file. Every change to them is detected."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ SETTINGS = Settings(days=30, audit_days=365)
 
 
 def event(age: float, kind: EventType = EventType.HEALTH_STATE_CHANGED, **fields: Any) -> AgentEvent:
-    """An event of ``age`` days ago."""
+    """Return an event that is ``age`` days old."""
     return AgentEvent(type=kind, time=NOW - age * DAY, agent_id="bee", session_id="s1", **fields)
 
 
 def termination(age: float = 0, **data: Any) -> AgentEvent:
-    """An unsigned termination."""
+    """Return an unsigned termination event."""
     payload = {
         "reason": "silent for 25 min",
         "by": "ladder",
@@ -299,7 +299,7 @@ async def test_signatures_are_checked_in_the_archive_too(
 
 @pytest.fixture
 async def archived(database_url: str, key: AuditKey) -> str:
-    """A database with six archived events, and without triggers."""
+    """Create a database with six archived events and no triggers."""
     store = Store.open(database_url)
     events = [key.sign(termination(50)) if n == 3 else event(50, id=f"event-{n}") for n in range(1, 7)]
     await store.append([*events, event(1, id="event-7")])
@@ -320,7 +320,7 @@ EVENT_COLUMNS = [column.name for column in EVENTS.columns if column.name != "seq
 
 
 def other_value(url: str, column: str) -> str:
-    """Return SQL for another value than a row's own."""
+    """Return an SQL expression for a value that differs from that of the row."""
     if column.endswith("hash"):
         return r"'\x00'::bytea" if is_postgres(url) else "zeroblob(32)"
     return "time + 0.001" if column == "time" else f"{column} || ' '"
@@ -345,7 +345,7 @@ def test_untouched_archive_is_intact(archived: str, keys: PublicKeys) -> None:
 def test_change_to_an_archived_column_is_detected_at_its_row(
     archived: str, keys: PublicKeys, column: str
 ) -> None:
-    """B80: every change to a row of the audit archive is found."""
+    """B80: every change to a row of the audit archive is detected."""
     change(archived, f"UPDATE audit_archive SET {column} = {other_value(archived, column)} WHERE seq = 4")
 
     report = audit(archived, keys)
@@ -362,7 +362,7 @@ def test_change_to_an_archived_column_is_detected_at_its_row(
 def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
     archived: str, keys: PublicKeys, column: str
 ) -> None:
-    """B80: every change to a row of the audit log is found, on either engine."""
+    """B80: every change to a row of the audit log is detected on both databases."""
     change(archived, f"UPDATE events SET {column} = {other_value(archived, column)} WHERE seq = 7")
 
     report = audit(archived, keys)
@@ -388,7 +388,7 @@ def test_change_to_a_column_of_a_pruned_log_is_detected_at_its_row(
 def test_removed_or_moved_archive_rows_are_detected(
     archived: str, keys: PublicKeys, statement: str, first_bad: int
 ) -> None:
-    """B80: every change to the audit archive is found, a cut tail too."""
+    """B80: every change to the audit archive is detected, including removed last rows."""
     change(archived, statement)
 
     report = audit(archived, keys)
@@ -406,7 +406,7 @@ def test_removed_or_moved_archive_rows_are_detected(
     ],
 )
 def test_moved_archive_start_is_detected(archived: str, keys: PublicKeys, statement: str) -> None:
-    """B80: what was let go of is on record."""
+    """B80: the database records where the archive starts after pruning."""
     change(archived, statement)
 
     assert not audit(archived, keys).log.ok
@@ -421,7 +421,7 @@ def exported(conn: Connection, key: AuditKey | None, **asked: Any) -> list[bytes
 
 
 def fill(conn: Connection, key: AuditKey) -> None:
-    """Archived and logged, with steps in between that are no part of the trail."""
+    """Add archived and logged audit events, and steps in between that are not part of the trail."""
     step = EventType.STEP_COMPLETED
     append_events(conn, [event(50), event(49, step), key.sign(termination(48)), event(47, data={"é": -0.0})])
     prune(conn, NOW, SETTINGS)
@@ -519,7 +519,7 @@ def test_change_of_any_export_byte_is_detected(one_key: AuditKey, data: st.DataO
     byte = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
     spoilt = whole[:at] + bytes([byte]) + whole[at + 1 :]
 
-    # Blanks at the very end, after the last line's object, are nobody's.
+    # Whitespace at the end, after the last line's object, is not significant.
     harmless = at == len(whole) - 1 and byte in b" \t\r\n"
     assert check_export(spoilt.splitlines(keepends=True), PublicKeys([one_key.public])).ok is harmless
 
@@ -527,7 +527,7 @@ def test_change_of_any_export_byte_is_detected(one_key: AuditKey, data: st.DataO
 def test_row_changed_before_the_export_is_detected_in_the_file(
     conn: Connection, key: AuditKey, keys: PublicKeys
 ) -> None:
-    """B80: an export does not heal what was changed."""
+    """B80: an export of a changed row does not hide the change."""
     fill(conn, key)
     for column in ("data", "agent_id", "time", "hash"):
         conn.exec_driver_sql(f"UPDATE events SET {column} = x'00ff' WHERE seq = 5")

@@ -1,4 +1,4 @@
-"""What an open circuit breaker leads to for its worker, up the whole ladder, and what it does not."""
+"""The effects of an open circuit breaker on its worker's health and interventions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ async def breaker(acting: Acting, to: str) -> None:
 async def test_b73_worker_progressing_without_the_half_open_tool_is_not_acted_on(
     acting: Acting, verdict: str, after: HealthState
 ) -> None:
-    """B73: half open for 90 min, as nobody calls it; the worker is asked about once at most, and works."""
+    """
+    B73: the breaker is half-open for 90 min without a call; the working worker is escalated at most once.
+    """
     await acting.start()
     await acting.pass_time(600)
     await breaker(acting, "open")

@@ -1,4 +1,4 @@
-"""Circuit breakers: the state machine by itself, and around calls of threads and tasks."""
+"""Circuit breakers: the state machine alone, and around calls of threads and tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POLICY = BreakerSettings(failure_threshold=3, recovery_timeout_seconds=60, half_
 
 
 class Bench:
-    """A breaker, its clocks, and what it told."""
+    """A breaker, its clocks, and the changes that it reported."""
 
     def __init__(self, policy: BreakerSettings = POLICY, **more: Any) -> None:
         self.now = 0.0
@@ -107,7 +107,7 @@ def test_refusal_names_breaker_reason_and_retry_time() -> None:
 
 
 def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> None:
-    """B73: after the recovery time-out the next call is a probe, and its success closes the breaker."""
+    """B73: after the recovery timeout, the next call is a probe, and its success closes the breaker."""
     bench = Bench()
     bench.fails(3)
 
@@ -121,7 +121,7 @@ def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> No
 
 
 def test_b73_open_breaker_is_reset_by_hand() -> None:
-    """B73: a reset closes it at once, and how calls go that began before it is not heard."""
+    """B73: a reset closes the breaker at once, and outcomes of calls that began before it are ignored."""
     bench = Bench()
     late = bench.breaker.admit()
     bench.fails(3)
@@ -148,7 +148,7 @@ def test_failed_probe_reopens_the_breaker_for_a_full_timeout() -> None:
 
 @pytest.mark.parametrize("quota", [1, 3])
 def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
-    """B73: fifty threads ask a half-open breaker at the same moment."""
+    """B73: fifty threads call through a half-open breaker at the same time."""
     bench = Bench(BreakerSettings(half_open_requests=quota))
     bench.fails(3)
     bench.now += 60
@@ -171,7 +171,7 @@ def test_b73_of_fifty_threads_exactly_the_quota_passes(quota: int) -> None:
 
 @pytest.mark.parametrize("quota", [1, 3])
 async def test_b73_of_fifty_tasks_exactly_the_quota_is_called(quota: int) -> None:
-    """B73: fifty tasks call through a half-open breaker while the first probe is under way."""
+    """B73: fifty tasks call through a half-open breaker while the first probe runs."""
     bench = Bench(BreakerSettings(half_open_requests=quota))
     bench.fails(3)
     bench.now += 60
@@ -237,7 +237,7 @@ def test_lost_probe_is_replaced_after_one_timeout() -> None:
     bench.breaker.admit()
     with pytest.raises(CircuitOpenError):
         bench.breaker.admit()
-    lost.record_success()  # slow, and yet it says that the other side works
+    lost.record_success()  # slow, but a success
 
     assert bench.breaker.state is CLOSED
 
@@ -370,7 +370,7 @@ async def test_breaker_is_a_reusable_context_manager() -> None:
 
     async def work(n: int) -> None:
         async with bench.breaker:
-            with bench.breaker:  # and within itself
+            with bench.breaker:  # nested
                 await together.wait()
             if n % 2:
                 raise OSError(n)
@@ -404,7 +404,7 @@ def test_breaker_reason_is_masked_and_bounded() -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Any sequence of calls, outcomes and times: what must be so at every moment."""
+    """Invariants for any sequence of calls, outcomes and times."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -468,7 +468,7 @@ class Machine(RuleBasedStateMachine):
         assert 0 <= machine.open_for(self.now) <= 60
         assert left is None or 0 < left <= 60
         assert machine.state is not CLOSED or machine.failures < 3
-        # However many probes are lost, one time-out later somebody passes.
+        # However many probes are lost, a call is admitted one timeout later.
         assert machine.retry_in(self.now + 60) is None
 
 

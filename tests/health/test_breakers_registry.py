@@ -1,4 +1,4 @@
-"""The registry of breakers: names, settings by name, parents, and a bound."""
+"""The registry of breakers: names, settings by name, parents, and maximum size."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLOSED, OPEN, HALF_OPEN = BreakerState
 
 
 class Service:
-    """A registry, its clock, and what it told."""
+    """A registry, its clock, and the changes that it reported."""
 
     def __init__(self, overrides: dict[str, Any] | None = None, **more: Any) -> None:
         self.now = 0.0
@@ -141,7 +141,7 @@ def test_refusal_by_a_parent_uses_no_probe_of_its_child() -> None:
         service.registry.get("external_api", "bee", "one", parents=["external_api::host"]).admit()
 
     assert service.registry.status("external_api:bee:one").state is OPEN
-    assert service.registry.get("external_api", "bee", "one").parents  # given once, they stay
+    assert service.registry.get("external_api", "bee", "one").parents  # parents that were given once stay
 
 
 def test_breaker_cannot_be_its_own_parent() -> None:
@@ -150,7 +150,7 @@ def test_breaker_cannot_be_its_own_parent() -> None:
 
 
 def test_b73_reset_by_name_closes_and_unknown_name_gets_suggestions() -> None:
-    """B73: an operator resets a breaker by its name."""
+    """B73: an operator resets a breaker by name."""
     service = Service()
     service.trip("tool_execution", "bee", "search")
 
@@ -166,7 +166,7 @@ def test_b73_reset_by_name_closes_and_unknown_name_gets_suggestions() -> None:
 
 
 def test_b73_uncalled_open_breaker_becomes_half_open() -> None:
-    """B73: what follows from an open breaker ends when its time is over, whether anybody calls or not."""
+    """B73: an open breaker becomes half-open when its timeout is over, even without a call."""
     service = Service({"recovery": {"recovery_timeout_seconds": 100}})
     assert service.registry.next_deadline() is None
     service.trip("recovery", "bee")
@@ -232,7 +232,7 @@ def test_paged_breaker_lists_of_agents_equal_the_whole_list(
         pages.append(service.registry.get("tool_execution", agent, target))
         if trips:
             service.trip("tool_execution", agent, target)
-    for breaker in pages:  # forgotten ones come back when they change
+    for breaker in pages:  # dropped breakers return when they change
         if breaker.state is CLOSED:
             while breaker.state is CLOSED:
                 breaker.admit().record_failure("x")

@@ -1,4 +1,4 @@
-"""Breakers in the store: what changed is durable with its event, and a restart changes nothing."""
+"""Breakers in the store: a change is durable with its event, and survives a restart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAME = "tool_execution:bee:search"
 
 
 class Service:
-    """A service with breakers on a database; it can be started again, after any time."""
+    """A service with breakers on a database, which can be restarted after any time."""
 
     def __init__(self, url: str, time: FakeTime) -> None:
         self.url, self.time = url, time
@@ -38,7 +38,7 @@ class Service:
 
     async def start(self, **settings: Any) -> None:
         self.store = Store.open(self.url)
-        # Another process, another monotonic clock.
+        # Another process has another monotonic clock.
         booted = self.time.now - 7.0
         self.breakers = BreakerStore(
             self.store,
@@ -114,7 +114,7 @@ async def test_breaker_that_closes_leaves_no_row(service: Service) -> None:
 async def test_open_breaker_keeps_its_remaining_timeout_after_a_restart(
     service: Service, jump: float, left: float
 ) -> None:
-    """However the wall clock is set meanwhile: never for longer than one time-out."""
+    """However the wall clock changes during the restart, the breaker stays open for at most one timeout."""
     await service.trip()
     await service.stop()
     await service.time.advance(20)
@@ -138,7 +138,7 @@ async def test_open_breaker_keeps_its_remaining_timeout_after_a_restart(
 async def test_half_open_breaker_admits_a_probe_after_a_restart(service: Service) -> None:
     await service.trip()
     await service.time.advance(60)
-    service.registry.get(*SEARCH).admit()  # nobody will hear of it
+    service.registry.get(*SEARCH).admit()  # the outcome is never reported
     await service.settled()
     await service.stop()
 
@@ -163,7 +163,7 @@ async def test_changes_made_in_threads_are_written_too(service: Service) -> None
 
 
 async def test_b73_an_operator_s_reset_is_durable(service: Service) -> None:
-    """B73: a breaker that was reset by hand is closed after a restart too, and the log says by whom."""
+    """B73: a breaker that a person reset is still closed after a restart, and the log names the person."""
     await service.trip()
 
     service.registry.reset(NAME, "anna")
@@ -176,7 +176,7 @@ async def test_b73_an_operator_s_reset_is_durable(service: Service) -> None:
 
 
 async def test_b73_open_breaker_finding_ends_without_calls(service: Service) -> None:
-    """B73: failing while it is open, degraded after its timeout, and healthy with progress."""
+    """B73: the worker is failing while it is open, degraded after its timeout, and healthy after progress."""
     monitor = HealthMonitor(HealthSettings())
     waking = asyncio.create_task(service.breakers.run())
 
@@ -217,7 +217,7 @@ async def test_b73_open_breaker_finding_ends_without_calls(service: Service) -> 
 async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_afterwards(
     service: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B76: a store that is away for an hour holds up no call, and loses no change."""
+    """B76: a store that is unavailable for an hour blocks no call, and no change is lost."""
     change(service.url, "ALTER TABLE breakers RENAME TO away")
     for n in range(5):
         for _ in range(3):

@@ -1,4 +1,6 @@
-"""Who ended a call: a person or the agent itself, or the provider and what lies between."""
+"""
+Calls that a person or the agent cancelled are distinguished from calls that the provider or network ended.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The age of checkpoints, of workers that run tools which take their time."""
+"""The age of a worker's checkpoint while it runs slow tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STALE = FindingKind.CHECKPOINT_STALE
 
 
 def saved(*, before: float = 0.0) -> WorkerScript:
-    """A worker that saved, and then worked for ``before`` seconds."""
+    """Return a worker that saved a checkpoint and then worked for ``before`` seconds."""
     script = WorkerScript().start()
     script.event(EventType.CHECKPOINT_SAVED)
     while before > 0:
@@ -23,7 +23,7 @@ def saved(*, before: float = 0.0) -> WorkerScript:
 
 
 def test_checkpoint_age_stops_within_a_declared_tool_timeout() -> None:
-    """B19: a build of 50 minutes that said so is no trouble, though nobody saves in it."""
+    """B19: a build with a declared timeout of 50 min is healthy, although it saves no checkpoint."""
     script = saved(before=300)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})
 

@@ -1,4 +1,4 @@
-"""A worker whose call is done by another worker: it waits for that one, and only that one can stall."""
+"""A worker whose call is carried out by a child worker waits for it, and only the child can stall."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_parent_is_not_stalled_while_its_child_works(start_records: bool) -> Non
 
 
 def test_child_whose_start_arrives_after_the_last_check_ends_the_stall() -> None:
-    """It started while its parent was not stalled yet."""
+    """The child started before the parent was stalled."""
     monitor = HealthMonitor(HealthSettings())
     parent = WorkerScript(agent="lead", session="s1", monitor=monitor)
     parent.trace = TRACE

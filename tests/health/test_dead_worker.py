@@ -125,7 +125,7 @@ async def test_ticket_of_a_dead_worker_closes_by_itself_after_the_set_time(servi
 
 
 async def test_ticket_of_a_live_worker_cannot_be_resolved(service: Service) -> None:
-    """It hangs and still sends heartbeats, so it must be stopped first."""
+    """The worker hangs but sends heartbeats, so it must be terminated first."""
     service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     service.tell(EventType.STEP_STARTED)
     await service.passes(300)
@@ -141,7 +141,7 @@ async def test_ticket_of_a_live_worker_cannot_be_resolved(service: Service) -> N
 
 @pytest.mark.parametrize("close", ["resolve", "dismiss"])
 async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: Service, close: str) -> None:
-    """B125: it hangs, people are notified, and it is killed; its death shows only by missing heartbeats."""
+    """B125: a hanging worker is killed after the notification, so only missing heartbeats show its end."""
     service.tell(STARTED, start_records=True, heartbeat_interval=300.0)
     service.tell(EventType.STEP_STARTED)
     await service.passes(300)
@@ -166,7 +166,7 @@ async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: 
 async def test_worker_presumed_dead_is_watched_again_after_an_event(
     service: Service, word: EventType
 ) -> None:
-    """It was cut off: its next events are read, and its next stall has its own ticket."""
+    """The worker was disconnected. Its next events are applied, and its next stall has its own ticket."""
     first = await service.killed(heartbeat_interval=300.0)
     await service.tickets.resolve(first.ticket_id, "it is gone", by="ada")
     service.now += 5
@@ -181,8 +181,8 @@ async def test_worker_presumed_dead_is_watched_again_after_an_event(
 
 @pytest.mark.parametrize("settled", ["resolved", "dismissed", "by itself"])
 async def test_next_incarnation_of_a_dead_worker_has_its_own_tickets(service: Service, settled: str) -> None:
-    """The same problem in the same session has a new ticket."""
-    if settled == "dismissed":  # healthy at that time: a silent process that does not wait
+    """The same condition in the same session opens a new ticket."""
+    if settled == "dismissed":  # healthy at that time: the process is silent but does not wait
         service.tell(STARTED, heartbeat_interval=30.0)
         await service.passes(150)
         ticket = await service.raised()

@@ -1,4 +1,4 @@
-"""What detectors count agrees with what they find."""
+"""The reported values of detectors agree with their findings."""
 
 from __future__ import annotations
 

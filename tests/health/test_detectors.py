@@ -42,7 +42,7 @@ def calls(script: WorkerScript, letters: Iterable[str], *, result: str = "same")
     ],
 )
 def test_bands_of_bad_steps(bad: int, severity: Severity | None, ticket: bool) -> None:
-    """B14: exactly 4, 5, 9, 10, 14, 15, 19, 20 map as written."""
+    """B14: the band limits 5, 10, 15 and 20 are inclusive."""
     script = worker()
     script.step("RETRY", times=bad, text="still no answer")
 
@@ -52,7 +52,7 @@ def test_bands_of_bad_steps(bad: int, severity: Severity | None, ticket: bool) -
 
 
 def test_bad_steps_with_new_information_each_time_stay_a_warning() -> None:
-    """B15: 10-14 with new information each time stays a warning."""
+    """B15: 10 to 14 bad steps that each have new information stay a warning."""
     texts, results = worker(), worker()
     for n in range(14):
         texts.step("RETRY", text=f"the {n}th chapter lacks a source")
@@ -78,7 +78,7 @@ def test_new_text_with_the_same_results_is_not_new_information() -> None:
 
 @pytest.mark.parametrize("outcome", ["ok", "error"])
 def test_same_call_same_result_three_times_running_is_a_loop(outcome: str) -> None:
-    """B26: same tool, arguments and result three times running is a loop, also when every call fails."""
+    """B26: the same tool, arguments and result three times in a row are a loop, even if every call fails."""
     script = worker()
     for n in (1, 2):
         script.call(outcome=outcome)
@@ -93,7 +93,7 @@ def test_same_call_same_result_three_times_running_is_a_loop(outcome: str) -> No
 
 
 def test_key_order_and_white_space_of_arguments_do_not_matter() -> None:
-    """B27: key order and white space in arguments do not matter."""
+    """B27: key order and whitespace in arguments do not matter."""
     script = worker()
     for args in ('{"q": "bees", "n": 3}', '{"n":3,"q":"bees"}', '{ "n": 3, "q": "bees" }'):
         script.call(args=fingerprint(args))
@@ -102,7 +102,9 @@ def test_key_order_and_white_space_of_arguments_do_not_matter() -> None:
 
 
 def test_ids_and_times_around_a_result_do_not_hide_a_repeat() -> None:
-    """B83: ids and time stamps wrapped around an equal result do not hide a repeat; a moving number does."""
+    """
+    B83: different ids and timestamps around the same result do not hide a repeat; a changing number does.
+    """
     wrapped, polling = worker(), worker()
     for n in range(6):
         result = {
@@ -148,7 +150,7 @@ def test_two_rounds_of_a_cycle_are_not_a_loop() -> None:
 
 
 def test_repeats_interleaved_with_other_calls_are_a_loop() -> None:
-    """B29: repeats with one other call between are a loop, though each other call is new."""
+    """B29: repeats with one other call in between are a loop, although each of the other calls is new."""
     script = calls(worker(), "A1A2A3")
     assert script.finding(LOOP) is None
     calls(script, "A")
@@ -160,7 +162,7 @@ def test_repeats_interleaved_with_other_calls_are_a_loop() -> None:
 
 
 def test_search_repeated_between_pages_is_a_loop_of_rising_severity() -> None:
-    """B29: A-B-A-C, where each page is new and the search says the same each time."""
+    """B29: A-B-A-C, where each page is new and the search always returns the same."""
     script = worker()
     severities = []
     for n in range(20):
@@ -174,7 +176,7 @@ def test_search_repeated_between_pages_is_a_loop_of_rising_severity() -> None:
 
 
 def test_command_repeated_after_each_change_is_not_a_loop() -> None:
-    """B32: though the command says the same each time, for the changes between were to be tried."""
+    """B32: the command always returns the same, but it checks the changes made in between."""
     script = worker()
     script.call("edit", args="first", result="ok")
     for n in range(20):
@@ -186,7 +188,7 @@ def test_command_repeated_after_each_change_is_not_a_loop() -> None:
 
 
 def test_check_after_each_change_is_not_a_streak_but_counts_in_the_share() -> None:
-    """B32: edits that are answered alike, and a check that says the same, with nothing read between."""
+    """B32: edits and a check always return the same, with no read in between."""
     script = worker()
     script.call("edit", args="first", result="ok")
     for n in range(10):
@@ -201,7 +203,7 @@ def test_check_after_each_change_is_not_a_streak_but_counts_in_the_share() -> No
 
 
 def test_repeated_fruitless_search_is_a_loop() -> None:
-    """B29: A-B-A-C where B and C are new and find nothing: to read is not to change anything."""
+    """B29: A-B-A-C, where B and C are new and find nothing: a read is not a change."""
     script = worker()
     script.call("search", args="another", result="no results")
     for n in range(5):
@@ -214,7 +216,7 @@ def test_repeated_fruitless_search_is_a_loop() -> None:
 
 
 def test_check_repeated_after_each_edit_is_shown() -> None:
-    """B32: nearly every other call of many is the same one, and what it says is the same."""
+    """B32: nearly every second call is the same and returns the same."""
     script = worker()
     for n in range(7):
         script.call("edit", args=f"patch {n}", result=f"patched {n}")
@@ -256,7 +258,7 @@ def test_repeats_before_a_change_still_count() -> None:
 
 
 def test_one_class_of_error_with_different_arguments_is_an_error_streak() -> None:
-    """B30: one error class from one tool with different arguments, many times running, is a streak."""
+    """B30: consecutive errors of one class from one tool are a streak, even with different arguments."""
     script = worker()
     for n in range(4):
         script.call("fetch", args=f"url {n}", result=f"404 {n}", outcome="error", error_type="NotFound")
@@ -299,7 +301,7 @@ def fail(script: WorkerScript, times: int, *, after: float = 1.0) -> None:
 def test_failed_calls_of_many_tools_in_a_row_are_an_error_streak(
     times: int, severity: Severity | None
 ) -> None:
-    """B30: by the bands, whatever the tools and their errors."""
+    """B30: the severity depends on the bands, not on the tools and their errors."""
     script = worker()
     fail(script, times)
 
@@ -374,7 +376,7 @@ def test_parallel_equal_calls_of_one_turn_count_once() -> None:
 
 
 def test_edit_test_cycle_is_not_a_loop() -> None:
-    """B32: an edit-test cycle, the same test command with changing output, is not a loop."""
+    """B32: an edit-test cycle that repeats a test command with changing output is not a loop."""
     script = worker()
     for n in range(20):
         script.call("edit", args=f"patch {n}", result="ok")
@@ -396,7 +398,7 @@ def test_edit_test_cycle_is_not_a_loop() -> None:
 def test_context_overflow_is_not_a_provider_failure(
     error: dict[str, str],
 ) -> None:
-    """002 §11: a context exhausted without a hand-off is a worker that is stuck."""
+    """002 §11: a worker whose context is exhausted without a hand-off is stuck."""
     script = worker()
     for _ in range(3):
         script.event(EventType.LLM_CALL_COMPLETED, error)
@@ -420,7 +422,7 @@ def test_tokens_per_minute_limit_is_a_provider_failure() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "RuntimeError: "])
 def test_error_is_shown_as_it_was_reported(prefix: str) -> None:
-    """Its class, in which names and numbers are ``~``, is for comparison only."""
+    """The error class, in which names and numbers are ``~``, is only for comparison."""
     script = worker()
     for attempt in range(3):
         text = f"cannot reach shard-{attempt} of the model"
@@ -433,7 +435,7 @@ def test_error_is_shown_as_it_was_reported(prefix: str) -> None:
 
 
 def test_consecutive_llm_errors_are_a_provider_failure() -> None:
-    """B34: a run of LLM API errors is provider_failure, not a loop."""
+    """B34: consecutive LLM API errors are a provider failure, not a loop."""
     script = worker()
     for _ in range(2):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
@@ -451,13 +453,15 @@ def test_consecutive_llm_errors_are_a_provider_failure() -> None:
 
 
 def llm_error(script: WorkerScript, error: str = "RateLimitError") -> None:
-    """One step that ends because its LLM call failed."""
+    """Report a step that fails because its LLM call failed."""
     script.event(EventType.LLM_CALL_COMPLETED, {"error_type": error})
     script.step(error_type=error)
 
 
 def test_step_failed_by_its_llm_call_counts_once_for_the_provider() -> None:
-    """B34: a run of LLM API errors is not the agent's fault: no bad steps, and each error is one."""
+    """
+    B34: consecutive LLM API errors are not the agent's fault: they are not bad steps, and count once each.
+    """
     script = worker()
     for _ in range(5):
         llm_error(script)
@@ -486,7 +490,7 @@ def test_bad_step_counts_despite_its_llm_call() -> None:
 
 
 def test_accepted_step_shows_that_a_model_answers() -> None:
-    """A framework that tells of failed LLM calls only has no failing provider."""
+    """If a framework reports only failed LLM calls, an accepted step shows that the provider works."""
     script = worker()
     for _ in range(10):
         script.event(EventType.LLM_CALL_COMPLETED, {"error_type": "RateLimitError"})
@@ -503,7 +507,9 @@ def test_accepted_step_shows_that_a_model_answers() -> None:
     ],
 )
 def test_run_ended_by_a_failed_llm_call_is_shown_without_a_ticket(error: str, kind: FindingKind) -> None:
-    """B34: one call is enough where the run is over: its client has retried for long, in silence."""
+    """
+    B34: one failed call is enough for a run that has ended, because its client has retried without reports.
+    """
     script = worker()
     script.call()
     llm_error(script, error)
@@ -588,7 +594,7 @@ def _fail_llm(script: WorkerScript) -> None:
 def test_accept_ends_findings_about_progress(
     kind: FindingKind, act: Callable[[WorkerScript], object]
 ) -> None:
-    """Triage relies on it: progress after the onset of such a finding clears it."""
+    """Triage relies on this: progress after the onset of such a finding clears it."""
     script = worker()
     for _ in range(20):
         act(script)
@@ -673,7 +679,7 @@ def test_few_tokens_are_never_a_spike() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("AB"), st.booleans()), max_size=60), st.integers(4, 30))
 def test_only_recent_calls_without_a_change_count(happened: list[tuple[str, bool]], window: int) -> None:
-    """Against a plain list in which a call is marked if something was changed since the last of its kind."""
+    """Compare with a plain list that marks calls after which something has changed."""
     recent = RecentCalls(window)
     calls: list[tuple[str, bool]] = []
     changed_at = -1
@@ -725,7 +731,7 @@ def test_evidence_of_a_loop_counts_the_run_beyond_the_window() -> None:
 
 
 def test_call_that_succeeds_without_a_recorded_result_ends_a_row_of_failures() -> None:
-    """B104: a tool that works again is no lack of progress, whether or not results are recorded."""
+    """B104: a tool that works again ends the streak, whether or not its result is recorded."""
     script = worker()
     for n in range(20):
         script.call("mcp__github__get_issue", args=f"{n}", result="gone", outcome="error", error_type="gone")

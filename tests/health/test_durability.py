@@ -1,4 +1,4 @@
-"""What a ``kill -9`` may take and what not: real processes, really killed."""
+"""Data that survives ``kill -9``, tested with real processes."""
 
 from __future__ import annotations
 
@@ -119,7 +119,10 @@ async def load(url: str) -> tuple[list[EscalationTicket], list[AgentEvent]]:
 async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
     database_url: str,
 ) -> None:
-    """B43: killed between persisting and publishing: published after the restart, once."""
+    """
+    B43: a process is killed after it stores a ticket and before it publishes it. The restart publishes it
+    once.
+    """
     child = start(DIES_BEFORE_PUBLISHING, database_url)
     child.communicate(timeout=30)
     assert child.returncode == -signal.SIGKILL
@@ -135,7 +138,7 @@ async def test_ticket_of_a_killed_process_is_notified_after_the_restart(
 
 
 async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
-    """B77: ``kill -9`` at any moment: no event and no ticket lost, none stored under a second identity."""
+    """B77: ``kill -9`` at any time loses no event or ticket, and stores none twice."""
     chance = random.Random(77)
     acknowledged: dict[str, set[str]] = {
         "ready": set(),
@@ -175,7 +178,7 @@ async def test_acknowledged_data_survives_a_kill(database_url: str) -> None:
 
 
 def one_life(mother: subprocess.Popen[str], lines: int) -> list[tuple[str, str]]:
-    """Let one child live until it has acknowledged so much, kill it, and return all it acknowledged."""
+    """Run a child until it has acknowledged ``lines`` lines, kill it, and return what it acknowledged."""
     assert mother.stdin is not None
     assert mother.stdout is not None
     print(file=mother.stdin, flush=True)

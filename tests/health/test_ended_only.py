@@ -1,4 +1,4 @@
-"""Workers whose work is reported only when it has ended: a call may be running in any silence."""
+"""Workers whose calls are reported only when they end, so that silence may be a running call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAGES = {Severity.HIGH, Severity.CRITICAL}
 
 
 def worker() -> WorkerScript:
-    """Return a worker of a framework that exports a span when it has ended."""
+    """Return a worker of a framework that exports spans when they end."""
     script = WorkerScript()
     script.event(EventType.EXECUTION_STARTED, {"start_records": False}, after=0.0)
     for number in range(20):

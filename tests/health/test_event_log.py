@@ -1,4 +1,4 @@
-"""The event log: what it keeps, what it gives back, and that no change to it goes unseen."""
+"""The event log: appending, reading, and detection of changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def step(number: int = 0, agent_id: str = "bee", **fields: Any) -> AgentEvent:
 
 @pytest.fixture
 def database(database_url: str) -> str:
-    """A log of ``ROWS`` events, closed, without the triggers that would stop a plain attacker."""
+    """Create a closed log of ``ROWS`` events, without the triggers that prevent changes."""
     write(database_url, [step(i, id=f"event-{i:02}", data={"index": i}) for i in range(1, ROWS + 1)])
     unguard(database_url)
     return database_url
@@ -60,7 +60,7 @@ def write(url: str, events: list[AgentEvent]) -> None:
 
 
 def zeros(url: str) -> str:
-    """SQL for the hash before the first row."""
+    """Return an SQL expression for the hash before the first row."""
     return "decode(repeat('00', 32), 'hex')" if is_postgres(url) else "zeroblob(32)"
 
 
@@ -88,7 +88,7 @@ def test_empty_log_is_whole(database_url: str) -> None:
 
 @pytest.mark.parametrize("column", [column.name for column in EVENTS.columns if column.name != "seq"])
 def test_change_to_any_column_is_detected_at_its_row(database: str, column: str) -> None:
-    """B80: every change to a row of the audit log is found."""
+    """B80: every change to a row of the audit log is detected."""
     value = {"time": "time + 0.001", "hash": zeros(database)}.get(column, f"{column} || ' '")
     change(database, f"UPDATE events SET {column} = {value} WHERE seq = 7")
 
@@ -126,7 +126,7 @@ def test_change_to_any_column_is_detected_at_its_row(database: str, column: str)
 def test_removed_added_or_moved_rows_are_detected(
     database: str, statement: str, first_bad: int, reason: str
 ) -> None:
-    """B80: every change to the audit log is found, a cut tail too."""
+    """B80: every change to the audit log is detected, including removed last rows."""
     change(database, statement.replace("{zeros}", zeros(database)))
 
     verification = check(database)
@@ -141,7 +141,7 @@ def test_removed_added_or_moved_rows_are_detected(
     [("x'ff'", "row 6 does not match its hash"), ("CAST(x'ff' AS TEXT)", "row 6 cannot be read")],
 )
 def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reason: str) -> None:
-    """B80: a value of another type, and one that is no text."""
+    """B80: values of another type, including one that is not text, are detected."""
     url = f"sqlite:///{tmp_path / 'hive.db'}"
     write(url, [step(i) for i in range(ROWS)])
     unguard(url)
@@ -154,7 +154,7 @@ def test_non_text_values_in_sqlite_are_detected(tmp_path: Path, value: str, reas
 
 
 def test_swapped_rows_are_detected(database: str) -> None:
-    """B80: two rows swapped."""
+    """B80: swapping two rows is detected."""
     change(
         database,
         "UPDATE events SET seq = -3 WHERE seq = 3",
@@ -166,7 +166,7 @@ def test_swapped_rows_are_detected(database: str) -> None:
 
 
 def test_row_rewritten_with_its_own_hash_is_detected_at_the_next(database: str) -> None:
-    """B80: whoever can compute hashes has to rewrite everything after, and the head."""
+    """B80: an attacker who recomputes a row's hash must also rewrite all later rows and the head."""
     import hashlib
 
     import orjson
@@ -308,7 +308,7 @@ def test_long_log_is_verified_page_by_page(conn: Connection) -> None:
 # -- any event ------------------------------------------------------------------------------------
 
 _text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-# PostgreSQL has no NUL in its texts; in JSON it is escaped.
+# PostgreSQL does not store NUL in text; in JSON it is escaped.
 _name = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _number = st.floats(allow_nan=False, allow_infinity=False)
 _json = st.recursive(
@@ -359,7 +359,7 @@ def test_any_event_round_trips_and_the_log_stays_intact(
 
 
 def swarm() -> list[AgentEvent]:
-    """Twelve events of two graphs and two workers, every third one a ticket."""
+    """Return twelve events of two graphs and two workers; every third event is about a ticket."""
     return [
         step(
             i,
@@ -396,7 +396,7 @@ def swarm() -> list[AgentEvent]:
 async def test_history_is_a_page_of_the_log_oldest_first(
     database_url: str, expected: dict[str, Any], found: Iterable[int]
 ) -> None:
-    """B62, B63: found again by graph and node, with the graph it came from."""
+    """B62, B63: events are found by graph and node, and name their graph."""
     store = Store.open(database_url)
     bus = EventBus(log=store)
     events = swarm()
@@ -436,7 +436,7 @@ def test_unknown_event_types_do_not_shorten_a_page(conn: Connection) -> None:
 def test_paged_history_returns_every_event_once(
     conn: Connection, limit: int, types: set[EventType] | None, graph: str | None
 ) -> None:
-    """For any filter and any size of page."""
+    """This holds for any filter and page size."""
     events = swarm()
     append_events(conn, events)
     where = {} if graph is None else {"graph_id": graph}

@@ -1,4 +1,4 @@
-"""Work of healthy agents that repeats something and is not a loop."""
+"""Healthy work with repeats that are not a loop."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_failed_question_does_not_end_a_repeat() -> None:
 
 
 def test_answer_of_a_harness_does_not_end_a_repeat() -> None:
-    """Nobody answers within 10 ms."""
+    """A person does not answer within 10 ms."""
     script = worker()
     for _ in range(12):
         call(script, "read_file", {"path": "a.py"}, "text")
@@ -123,7 +123,8 @@ def test_answer_of_a_harness_does_not_end_a_repeat() -> None:
     assert script.finding(LOOP) is not None
 
 
-# -- acting and looking -------------------------------------------------------------------------------
+# -- actions and observations
+# -----------------------------------------------------------------------------------
 
 STEPS = [
     ("click", {"selector": "#next"}, "Clicked", "get_page", {}),
@@ -145,7 +146,7 @@ def test_action_that_shows_something_new_each_time_is_work(
         for _ in range(times):
             call(script, act, arguments, answer)
         call(script, look, at, f"chapter {n} of the book")
-        # Twice at once may be a repeat until the second look.
+        # Two parallel calls may be a repeat until the second observation.
         assert all(finding.severity.rank <= Severity.MEDIUM.rank for finding in script.health.findings)
 
     assert_is_healthy(script)
@@ -176,7 +177,7 @@ def test_failing_action_is_a_loop_whatever_is_shown() -> None:
     assert finding.severity is Severity.HIGH
 
 
-# -- failures that are told in words --------------------------------------------------------------------
+# -- failures that are reported as text ----------------------------------------------------------------------
 
 FAILURES = [
     ("http_get", {"url": "https://x.example"}, "Error: connection refused (attempt {n})"),
@@ -224,7 +225,7 @@ def test_counts_and_progress_differ(result: str) -> None:
 
 @pytest.mark.parametrize(("tool", "arguments", "result"), FAILURES[1:])
 def test_numbers_of_failures_differ_for_other_arguments(tool: str, arguments: object, result: str) -> None:
-    """All but the number of an attempt, which says nothing about the failure."""
+    """An attempt number is ignored, because it does not describe the failure."""
     one, other = (result_fingerprint(result.format(n=n), f"{arguments} {n}") for n in (1, 2))
 
     assert one != other

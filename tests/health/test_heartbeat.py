@@ -1,4 +1,4 @@
-"""A heartbeat over HTTP: what is read, what is refused."""
+"""Heartbeats over HTTP: which are accepted, and which are refused."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def parse(**fields: Any) -> Heartbeat:
 
 
 def test_requirements_heartbeat_is_read_as_written() -> None:
-    """002 §11: heartbeats work for all kinds of agents, those written to its own schema among them."""
+    """
+    002 §11: heartbeats work for all kinds of agents, including those that follow the schema of the
+    requirement.
+    """
     event = parse(**REQUIREMENT).event(1.0, session_id="s", incarnation_id="i")
 
     assert (event.type, event.agent_id, event.session_id) == (EventType.AGENT_HEARTBEAT, "bee", "s")
@@ -59,7 +62,7 @@ def test_agent_id_suffices_and_missing_fields_are_omitted() -> None:
 
 @pytest.mark.parametrize("empty", ["", None])
 def test_empty_fields_are_unknown(empty: str | None) -> None:
-    """B68: an empty field says nothing."""
+    """B68: an empty field counts as missing."""
     event = parse(agent_id="bee", last_tool_call=empty, token_count=empty, task_id=empty, interval=empty)
 
     assert dict(event.event(7.0).data) == {}
@@ -70,7 +73,7 @@ def test_newer_workers_heartbeat_is_read() -> None:
 
 
 def test_truncated_heartbeat_is_refused() -> None:
-    """B68: half a heartbeat is none."""
+    """B68: a truncated heartbeat is refused."""
     whole = json.dumps(REQUIREMENT)
     for length in range(len(whole)):
         with pytest.raises(InvalidHeartbeatError, match="This is not a heartbeat"):
@@ -116,13 +119,13 @@ def test_secret_in_a_refused_field_is_not_repeated() -> None:
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))
 def test_any_body_is_parsed_or_refused(body: bytes | str) -> None:
-    """B68: nothing that arrives does more than be refused."""
+    """B68: an invalid body is refused and has no other effect."""
     with contextlib.suppress(InvalidHeartbeatError):
         assert parse_heartbeat(body).agent_id
 
 
 def test_heartbeat_changes_no_state() -> None:
-    """B68: it shows that the process is alive, nothing else."""
+    """B68: a heartbeat shows only that the process runs."""
     monitor = HealthMonitor(HealthSettings())
     monitor.apply(AgentEvent(type=EventType.EXECUTION_STARTED, time=0, agent_id="bee", session_id="s"), 0)
     before = monitor.get("bee")

@@ -1,4 +1,4 @@
-"""A run that its guard holds: no stall while judge and interventions have their time."""
+"""A run that its guard holds is stalled only after the time that the judge and interventions may take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LIMIT = compute_ladder_seconds(HealthSettings()) + HealthSettings().stall.idle_s
 
 @pytest.mark.parametrize("data", [{}, {"finding": "doom_loop"}])
 def test_hold_that_never_ends_stalls(data: dict[str, str]) -> None:
-    """Its process was killed, or it does not end holds by itself; it may have no other finding."""
+    """The process may have been killed during the hold, in which case there is no other finding."""
     script = WorkerScript().start()
     script.event(EventType.WORKER_WAITING, {"reason": "held", **data})
 

@@ -22,7 +22,7 @@ NOW = 1_000 * DAY
 def event(
     age: float, kind: EventType, agent_id: str = "bee", session_id: str = "s1", **data: Any
 ) -> AgentEvent:
-    """An event of ``age`` days ago."""
+    """Return an event that is ``age`` days old."""
     return AgentEvent(
         type=kind,
         time=NOW - age * DAY,

@@ -62,7 +62,7 @@ GONE = {"status": TicketStatus.WORKER_GONE}
 
 
 def test_incident_whose_sessions_end_stays_open_until_nothing_fails_for_the_window() -> None:
-    """B104: the end of a run says nothing about its provider."""
+    """B104: the end of a run does not show that its provider works."""
     ended = [ticket(1, 10, 60, **GONE), ticket(2, 20, 70, **GONE)]
 
     for now, closed_at in ((71.0, None), (669.0, None), (670.0, 670.0)):
@@ -100,7 +100,7 @@ def test_single_agent_is_not_an_incident_but_a_storm_is() -> None:
 
 
 def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs() -> None:
-    """B104: six sessions at once are; runs that fail one after the other are not."""
+    """B104: six parallel sessions are an incident; consecutive failed runs are not."""
     runs = [
         ticket(n, 10, agent_id="bee", session_id=f"s{n}", kind=FindingKind.PROVIDER_FAILURE) for n in range(6)
     ]

@@ -1,4 +1,4 @@
-"""Instructions: delivered to workers that fetch, to the right incarnation, in time, and once."""
+"""Instructions reach the right incarnation in time, and are repeated until answered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.health.store.tables import INSTRUCTIONS
 from tests.runtime.conftest import FakeTime
 
 BEE = Target(agent_id="bee", session_id="s", incarnation_id="i1")
-REBORN = Target(agent_id="bee", session_id="s", incarnation_id="i2")
+SUCCESSOR = Target(agent_id="bee", session_id="s", incarnation_id="i2")
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ async def test_worker_that_never_fetched_is_unreachable(
         await nudge(open_mailbox())
 
 
-async def test_recent_fetcher_gets_the_instruction_at_its_next_fetch(
+async def test_worker_that_fetched_recently_gets_instruction_at_next_fetch(
     open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
     """002 §11: a nudge reaches an agent of any framework."""
@@ -74,25 +74,25 @@ async def test_recent_fetcher_gets_the_instruction_at_its_next_fetch(
     assert messages(await mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
-async def test_waiting_fetcher_gets_the_instruction_at_once(
+async def test_long_poll_returns_instruction_immediately(
     open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
     mailbox = open_mailbox()
-    asking = asyncio.create_task(mailbox.pull(BEE, 25))
+    fetch = asyncio.create_task(mailbox.pull(BEE, 25))
     await fake_time.settle()
 
     await nudge(mailbox)
 
-    assert messages(await asking) == ["are you there?"]
+    assert messages(await fetch) == ["are you there?"]
 
 
-async def test_long_poll_ends_empty_without_an_instruction(
+async def test_long_poll_without_instruction_returns_empty_list(
     open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
-    asking = asyncio.create_task(open_mailbox().pull(BEE, 25))
+    fetch = asyncio.create_task(open_mailbox().pull(BEE, 25))
     await fake_time.advance(25)
 
-    assert await asking == []
+    assert await fetch == []
 
 
 async def test_instruction_is_repeated_until_answered(
@@ -110,7 +110,7 @@ async def test_instruction_is_repeated_until_answered(
     assert await mailbox.pull(BEE, 0) == []
 
 
-async def test_same_id_is_one_instruction(open_mailbox: Callable[[], InstructionMailbox]) -> None:
+async def test_same_id_is_queued_once(open_mailbox: Callable[[], InstructionMailbox]) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -127,28 +127,28 @@ async def test_instruction_is_hidden_from_other_incarnations(
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
 
-    assert await mailbox.pull(REBORN, 0) == []
+    assert await mailbox.pull(SUCCESSOR, 0) == []
     with pytest.raises(InstructionClosedError, match="was for incarnation 'i1'"):
-        await mailbox.answer(REBORN, "n1", "done")
+        await mailbox.answer(SUCCESSOR, "n1", "done")
 
 
-async def test_hanging_process_takes_no_instruction_of_its_successor(
+async def test_old_incarnation_cannot_fetch_instruction_of_successor(
     open_mailbox: Callable[[], InstructionMailbox],
 ) -> None:
-    """B67: the zombie's polls destroy nothing that is for its successor."""
+    """B67: polls by the old process do not remove its successor's instructions."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    await mailbox.pull(REBORN, 0)
-    await nudge(mailbox, REBORN)
+    await mailbox.pull(SUCCESSOR, 0)
+    await nudge(mailbox, SUCCESSOR)
 
     assert await mailbox.pull(BEE, 0) == []
 
-    assert mailbox.can_reach(REBORN)
-    assert messages(await mailbox.pull(REBORN, 0)) == ["are you there?"]
+    assert mailbox.can_reach(SUCCESSOR)
+    assert messages(await mailbox.pull(SUCCESSOR, 0)) == ["are you there?"]
 
 
 async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: FakeTime) -> None:
-    """B71: the emergency stop freezes what is queued, too. B69: and so does a rightful wait."""
+    """B71: the emergency stop also withholds queued instructions. B69: so does a legitimate wait."""
     why: list[str] = []
     mailbox = InstructionMailbox(
         store, clock=fake_time, sleep=fake_time.sleep, why_withheld=lambda _: why[0] if why else None
@@ -166,7 +166,7 @@ async def test_withheld_instruction_is_delivered_later(store: Store, fake_time: 
 async def test_expired_instruction_is_dropped(
     open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
-    """B67: a stale nudge is discarded, fetched or not."""
+    """B67: an expired nudge is dropped, whether or not it was fetched."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
@@ -185,9 +185,9 @@ async def test_unknown_instruction_cannot_be_answered(open_mailbox: Callable[[],
     await nudge(mailbox)
     wasp = Target(agent_id="wasp", session_id="s", incarnation_id="i1")
 
-    for who, what in ((BEE, "n2"), (wasp, "n1")):
+    for target, instruction_id in ((BEE, "n2"), (wasp, "n1")):
         with pytest.raises(InstructionNotFoundError):
-            await mailbox.answer(who, what, "done")
+            await mailbox.answer(target, instruction_id, "done")
 
 
 async def test_instruction_survives_a_restart(open_mailbox: Callable[[], InstructionMailbox]) -> None:
@@ -195,10 +195,10 @@ async def test_instruction_survives_a_restart(open_mailbox: Callable[[], Instruc
     await mailbox.pull(BEE, 0)
     await nudge(mailbox)
 
-    following = open_mailbox()
-    await following.load()
+    reopened_mailbox = open_mailbox()
+    await reopened_mailbox.load()
 
-    assert messages(await following.pull(BEE, 0)) == ["are you there?"]
+    assert messages(await reopened_mailbox.pull(BEE, 0)) == ["are you there?"]
 
 
 async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
@@ -215,33 +215,33 @@ async def test_worker_without_a_fetch_for_two_minutes_is_unreachable(
 async def test_worker_that_reports_its_stop_has_stopped(
     open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime
 ) -> None:
-    """002 §11: a termination stops the agent, and its state is where it says."""
+    """002 §11: a termination stops the agent, and the checkpoint it reports is returned."""
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
-    [instructions] = await mailbox.pull(BEE, 25)
-    assert (instructions.kind, instructions.message) == ("terminate", "stuck")
+    termination = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
+    [instruction] = await mailbox.pull(BEE, 25)
+    assert (instruction.kind, instruction.message) == ("terminate", "stuck")
 
     await mailbox.answer(BEE, "t1", "done", detail="saved", checkpoint_id="c7")
 
-    stopped = await ending
+    stopped = await termination
     assert (stopped.is_confirmed, stopped.checkpoint_id) == (True, "c7")
 
 
 @pytest.mark.parametrize("answer", ["refused", "failed", None])
-async def test_stop_without_an_answer_is_unconfirmed(
+async def test_termination_not_answered_done_is_unconfirmed(
     open_mailbox: Callable[[], InstructionMailbox], fake_time: FakeTime, answer: str | None
 ) -> None:
     mailbox = open_mailbox()
     await mailbox.pull(BEE, 0)
-    ending = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
+    termination = asyncio.create_task(mailbox.terminate(BEE, "stuck", instruction_id="t1", within=30))
     assert await mailbox.pull(BEE, 25)
     if answer is None:
         await fake_time.advance(30)
     else:
         await mailbox.answer(BEE, "t1", answer)  # type: ignore[arg-type]
 
-    assert not (await ending).is_confirmed
+    assert not (await termination).is_confirmed
 
 
 async def test_secrets_in_an_answer_are_masked(

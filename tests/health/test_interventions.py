@@ -106,7 +106,10 @@ async def test_any_progress_resets_the_ladder(acting: Acting) -> None:
 
 
 async def test_no_two_nudges_of_a_ladder_have_the_same_number(acting: Acting) -> None:
-    """B66: a person's nudge is no rung and has no number; the next of the ladder is the second."""
+    """
+    B66: a person's nudge is not a step of the ladder and has no number; the ladder's next nudge is its
+    second.
+    """
     await acting.start()
     await acting.pass_time(STALL)
     await acting.service.nudge("bee", by="ada")
@@ -118,7 +121,7 @@ async def test_no_two_nudges_of_a_ladder_have_the_same_number(acting: Acting) ->
 
 
 async def test_accepts_do_not_reset_the_ladder_of_a_stale_checkpoint(acting: Acting) -> None:
-    """B66: only a checkpoint cures a stale one: three nudges, then the orchestrator."""
+    """B66: only a new checkpoint resolves a stale one: three nudges, then the orchestrator."""
     await acting.start()
     await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c1")
     for _ in range(70):
@@ -146,7 +149,7 @@ async def test_checkpoint_resets_the_ladder_of_a_stale_one(acting: Acting) -> No
 
 
 async def test_stall_after_a_stale_checkpoint_begins_a_ladder_of_its_own(acting: Acting) -> None:
-    """A checkpoint that is no longer stale, as a wait has ended since, does not hold the ladder up."""
+    """A checkpoint that is no longer stale, because a wait has ended since, does not delay the ladder."""
     await acting.start()
     await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="c1")
     for _ in range(45):
@@ -161,7 +164,7 @@ async def test_stall_after_a_stale_checkpoint_begins_a_ladder_of_its_own(acting:
 
 
 async def fail_calls(acting: Acting, count: int, *, tools: int) -> None:
-    """Let so many tools fail in turn, once a minute and each time with another message."""
+    """Report ``count`` failed calls of the tools in turn, one a minute, each with another message."""
     for number in range(count):
         await acting.tell(
             EventType.TOOL_CALL_COMPLETED,
@@ -178,7 +181,7 @@ async def fail_calls(acting: Acting, count: int, *, tools: int) -> None:
 
 @pytest.mark.parametrize("tools", [1, 2, 3, 5, 10])
 async def test_worker_with_alternating_failures_climbs_the_whole_ladder(acting: Acting, tools: int) -> None:
-    """B66: whichever tools fail, and however new the message, nothing but failed calls is being stuck."""
+    """B66: a worker whose calls all fail is stuck, even if tools and messages differ."""
     await acting.start()
 
     await fail_calls(acting, 80, tools=tools)
@@ -190,7 +193,7 @@ async def test_worker_with_alternating_failures_climbs_the_whole_ladder(acting: 
 
 
 async def test_worker_behind_an_open_breaker_that_only_fails_is_terminated(acting: Acting) -> None:
-    """New errors do not count as working around an open breaker."""
+    """New errors do not count as progress despite an open breaker."""
     await acting.start()
     await acting.breaker("open")
 
@@ -241,7 +244,7 @@ async def test_at_most_one_action_a_worker_and_interval(acting: Acting) -> None:
 async def test_nothing_acts_on_a_worker_that_waits_is_paused_or_has_finished(
     acting: Acting, wait: tuple[EventType, dict[str, str]]
 ) -> None:
-    """B69, B70: not waiting, not finished; what is over is never started again."""
+    """B69, B70: nothing acts on a waiting or finished worker, and finished work is never restarted."""
     await acting.start()
     await acting.pass_time(STALL + NUDGE)
     done = acting.done()
@@ -315,7 +318,7 @@ async def test_unreachable_crashed_worker_is_left_to_its_launcher(acting: Acting
 async def test_unreachable_failed_run_is_left_to_its_launcher_after_a_nudge(
     acting: Acting,
 ) -> None:
-    """What was done to a worker while it ran is no recovery that was given up; in no life of it."""
+    """An action on the worker while it ran does not count as an abandoned recovery, in any incarnation."""
     acting.recovery.reached = False
     for number in range(3):
         await acting.start(incarnation=f"i{number}")
@@ -328,7 +331,7 @@ async def test_unreachable_failed_run_is_left_to_its_launcher_after_a_nudge(
 
 
 async def test_escalation_of_a_failed_run_of_another_launcher_is_withdrawn(acting: Acting) -> None:
-    """B102: a run that is over waits for no decision."""
+    """B102: a run that has ended needs no decision."""
     acting.recovery.reached = False
     await acting.start()
     await acting.pass_time(STALL + 1 + 3 * 600)
@@ -341,7 +344,7 @@ async def test_escalation_of_a_failed_run_of_another_launcher_is_withdrawn(actin
 
 
 async def test_nudged_failed_run_with_a_checkpoint_is_left_to_a_person(acting: Acting) -> None:
-    """B74: its work can be taken up, and nobody here can do that."""
+    """B74: its work can be resumed, but this service cannot do that."""
     acting.recovery.reached = False
     await acting.start()
     await acting.tell(EventType.CHECKPOINT_SAVED, checkpoint_id="cp-1")
@@ -374,7 +377,9 @@ async def test_worker_that_ends_during_its_termination_is_terminated(acting: Act
 async def test_termination_is_one_change_of_state(
     acting: Acting, last_word: EventType, data: dict[str, Any]
 ) -> None:
-    """Whatever a worker says as it is stopped: it is stuck, then terminated, and nothing in between."""
+    """
+    Whatever the worker reports while it is stopped, its state changes from stuck to terminated directly.
+    """
     acting.hands.last_words = lambda: acting.publish(acting.event(last_word, **data))
     await acting.start()
     await acting.pass_time(STALL + 1)
@@ -395,7 +400,7 @@ async def test_termination_is_one_change_of_state(
 async def test_abandoned_recovery_stays_with_a_person(
     acting: Acting, last_word: EventType, data: dict[str, Any]
 ) -> None:
-    """The ladder does not stop it into silence; when a person stops it, its ticket stays all the same."""
+    """The ladder does not terminate it. If a person terminates it, its ticket stays open."""
     tickets = TicketService(acting.store, settings=acting.settings, clock=acting.time, publish=acting.publish)
     await acting.start()
     await acting.pass_time(STALL + 1)
@@ -422,7 +427,7 @@ async def test_abandoned_recovery_stays_with_a_person(
     assert acting.worker().vitals.status is WorkerStatus.TERMINATED
     assert [ticket.ticket_id for ticket in tickets.open_tickets()] == [ticket.ticket_id]
 
-    # A worker that was told to stop leaves its block in good order, some time later.
+    # A worker that was asked to stop reports a normal end some time later.
     await acting.pass_time(8)
     await acting.tell(last_word, **data)
     await tickets.observe(acting.worker())
@@ -445,7 +450,7 @@ async def test_worker_that_completes_after_a_refused_termination_is_completed(
 
 
 async def test_new_incarnation_starts_a_new_ladder(acting: Acting) -> None:
-    """B67: what was decided about one life is never done to the next."""
+    """B67: a decision about one incarnation is never applied to the next."""
     await acting.start()
     await acting.pass_time(STALL + 2 * NUDGE)
     assert len(acting.hands.nudged) == 3
@@ -624,7 +629,7 @@ async def test_dry_run_records_every_action_and_executes_none(store: Store) -> N
 
 
 async def test_dry_run_of_some_kinds_executes_the_others(store: Store) -> None:
-    """Nudges are sent; who does not answer them is stopped on paper only."""
+    """Nudges are sent, but the termination of a worker that does not answer is only simulated."""
     acting = Acting(store, dry_run=["escalate", "terminate"])
     await acting.start()
 
@@ -654,7 +659,7 @@ async def test_disabled_ladder_takes_no_action(store: Store) -> None:
 
 
 async def test_ladders_hold_over_a_restart(acting: Acting) -> None:
-    """B66: the ladder's state is persistent: no nudge is given twice, none is forgotten."""
+    """B66: the ladder's state is durable: no nudge is sent twice or lost."""
     await acting.start()
     await acting.pass_time(STALL + NUDGE)
     assert len(acting.hands.nudged) == 2
@@ -693,7 +698,7 @@ async def test_interrupted_termination_continues_after_a_restart(acting: Acting)
 async def test_worker_stopping_after_a_restart_is_signed_and_recovered(
     acting: Acting,
 ) -> None:
-    """B77: the termination that was under way is one termination, written down and gone on with."""
+    """B77: a termination in progress at the crash is recorded once, and resumes."""
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 1)
     started, never = asyncio.Event(), asyncio.Event()
@@ -741,7 +746,7 @@ async def test_worker_crashing_before_its_termination_is_recovered(
 async def test_disk_failure_after_a_stop_keeps_signature_and_recovery(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B76: what cannot be written down now is written down later."""
+    """B76: a record that cannot be written now is written later."""
     await acting.start()
     write, refusals = acting.store.transact, [0]
 
@@ -825,7 +830,7 @@ async def test_after_an_operators_nudge_nothing_follows_by_itself_within_the_int
 
 
 async def test_thirty_decisions_at_once_are_carried_out_within_the_budget(acting: Acting) -> None:
-    """B69, B71: limits hold for what others decide, too."""
+    """B69, B71: limits also apply to decisions of the orchestrator."""
     for number in range(30):
         await acting.start(f"bee{number}")
     await acting.pass_time(STALL + 3 * NUDGE + 600)
@@ -841,7 +846,7 @@ async def test_thirty_decisions_at_once_are_carried_out_within_the_budget(acting
 
 
 async def test_host_sleep_does_not_count_towards_a_decision(acting: Acting) -> None:
-    """B23: the host sleeps 8 hours; the orchestrator still has what was left of its 15 minutes."""
+    """B23: the host sleeps for 8 hours, and the orchestrator still has the rest of its 15 minutes."""
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION - 60)
     assert acting.done()[-1] == "escalate done"
@@ -861,7 +866,7 @@ async def test_host_sleep_does_not_count_towards_a_decision(acting: Acting) -> N
 
 
 async def test_clock_set_back_delays_no_nudge(acting: Acting) -> None:
-    """B23: a rung that is due so long after the trouble began comes as if the clock had not been set."""
+    """B23: a step comes the same time after the onset as if the clock had not been changed."""
     acting.service.hold_until(acting.time.now + STALL + 60)
     await acting.start()
     await acting.pass_time(STALL)
@@ -880,7 +885,9 @@ async def test_clock_set_back_delays_no_nudge(acting: Acting) -> None:
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, -60.0])
 async def test_condition_keeps_its_age_when_the_clock_jumps(acting: Acting, jump: float) -> None:
-    """B23: else an old checkpoint, whose time moves with the clock, would count as one after the trouble."""
+    """
+    B23: otherwise an old checkpoint, whose time moves with the clock, would count as newer than the onset.
+    """
     await acting.start()
     await acting.pass_time(STALL)
     [before] = acting.service.ledger.ladders.values()
@@ -945,7 +952,7 @@ async def test_interrupted_hand_off_order_is_sent_after_the_restart(
 async def test_emergency_stop_wins_over_a_concurrent_release(
     acting: Acting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B71: stopping does not wait for a disk, and is not undone by what was asked before."""
+    """B71: a stop does not wait for the disk, and an earlier release does not undo it."""
     await acting.service.emergency_stop(True, by="op", reason="one")
     write, gate, refuse = acting.store.transact, asyncio.Event(), [False]
 
@@ -1089,7 +1096,7 @@ async def test_workers_that_end_are_not_a_storm(acting: Acting) -> None:
 
 
 async def test_workers_whose_provider_fails_are_not_a_storm(acting: Acting) -> None:
-    """They are the provider's incident; two loops at the same time are two problems."""
+    """They belong to the provider's incident. Two loops at the same time are two conditions."""
     failed = {"provider": "acme", "model": "m", "error_type": "OverloadedError"}
     for number in range(10):
         await acting.start(f"bee{number}")
@@ -1110,9 +1117,9 @@ async def test_silent_sessions_of_one_agent_are_a_storm_unless_they_ended(
     acting: Acting, beats: bool
 ) -> None:
     """
-    B71: sessions side by side that hang are many, and lives one after the other are one.
+    B71: parallel sessions that hang count separately, and consecutive sessions count as one.
 
-    Only one that sent heartbeats shows by its silence that it was over when the next began.
+    Only the silence of a session with heartbeats shows that it had ended when the next began.
     """
     for number in range(8):
         given: dict[str, Any] = {"start_records": True, **({"heartbeat_interval": 30} if beats else {})}
@@ -1132,7 +1139,7 @@ async def test_silent_sessions_of_one_agent_are_a_storm_unless_they_ended(
 async def test_thirty_workers_degrading_at_once_are_a_storm_acted_on_in_sequence(
     acting: Acting,
 ) -> None:
-    """B71: interventions are rate-limited in a storm, and none is forgotten."""
+    """B71: interventions are rate-limited in a storm, and none is lost."""
     for number in range(30):
         await acting.start(f"bee{number}")
         await acting.pass_time(1)
@@ -1155,7 +1162,7 @@ async def test_thirty_workers_degrading_at_once_are_a_storm_acted_on_in_sequence
 async def test_emergency_stop_freezes_actions_not_detection_across_a_restart(
     acting: Acting,
 ) -> None:
-    """B71: an emergency stop freezes acting but not detecting."""
+    """B71: an emergency stop stops actions but not detection."""
     await acting.start()
     await acting.service.emergency_stop(True, by="op", reason="deploying")
 
@@ -1194,7 +1201,7 @@ async def test_release_restarts_every_wait(acting: Acting) -> None:
 
 
 async def test_operator_ends_a_worker_for_good(acting: Acting) -> None:
-    """B70: what was closed on purpose is not restarted."""
+    """B70: a worker that was terminated on purpose is not restarted."""
     await acting.start()
     termination = await acting.service.terminate("bee", "not needed any more", by="ada")
     await acting.pass_time(3000)
@@ -1235,7 +1242,7 @@ async def test_worker_that_only_heartbeats_is_nudged(acting: Acting) -> None:
 
 
 async def test_torn_heartbeat_changes_nothing(acting: Acting) -> None:
-    """B68: a torn or empty heartbeat is unknown, never a kill."""
+    """B68: a truncated or empty heartbeat never terminates a worker."""
     for _ in range(200):
         await acting.tell(EventType.AGENT_HEARTBEAT, interval="\x00", phase=None, token_count=-1)
         await acting.pass_time(600)
@@ -1266,7 +1273,7 @@ async def test_settings_of_the_ladder_are_followed(store: Store) -> None:
 
 
 async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> None:
-    """B131: four thousand workers that are due at once do not hold the loop; whoever is left stays due."""
+    """B131: four thousand workers that are due at once do not block the event loop; the rest stay due."""
     count = 250
     for number in range(count):
         await acting.start(f"bee{number}")
@@ -1288,13 +1295,13 @@ async def test_interventions_due_at_once_start_in_batches(acting: Acting) -> Non
 async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed(
     acting: Acting, restarted: bool
 ) -> None:
-    """An ``on_terminate`` that returned is no proof; a person has to end the process."""
+    """The return of ``on_terminate`` does not prove a stop; a person must end the process."""
     await acting.start()
     termination = await acting.service.terminate("bee", "enough", by="ada")
     assert (termination.outcome, acting.state()) == (InterventionOutcome.DONE, HealthState.TERMINATED)
     await acting.pass_time(300)
     if restarted:
-        # It is heard while nobody acts on it.
+        # The event arrives while no action is in progress.
         acting.monitor.apply(acting.event(EventType.STEP_COMPLETED, duration=1.0), acting.time.now)
         await acting.restart()
     for _ in range(3):
@@ -1325,7 +1332,7 @@ async def test_worker_that_ends_after_its_termination_was_unconfirmed_is_termina
 
 
 async def test_ladder_stops_when_its_worker_outlives_the_termination(acting: Acting) -> None:
-    """Nothing is started beside a worker that works on; once it ends, it is brought back after all."""
+    """No second worker starts while the first continues. Once it ends, it is recovered."""
     acting.recovery.accepts = False
     await acting.start()
     await acting.pass_time(STALL + 3 * NUDGE + ESCALATION)
@@ -1341,7 +1348,7 @@ async def test_ladder_stops_when_its_worker_outlives_the_termination(acting: Act
 
 
 async def test_progress_after_the_clock_was_set_back_ends_the_ladder(acting: Acting) -> None:
-    """B122: it is later than the trouble, whatever the clock said then."""
+    """B122: the progress is later than the onset, regardless of the clock."""
     await acting.start()
     await acting.tell(EventType.STEP_COMPLETED, verdict="ACCEPT")
     await acting.pass_time(STALL + NUDGE)

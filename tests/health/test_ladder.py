@@ -87,7 +87,7 @@ def test_waiting_healthy_or_unknown_worker_is_never_acted_on(
 def test_ended_worker_is_only_recovered_and_only_after_a_failure(
     ladder: Ladder | None, inputs: LadderInputs
 ) -> None:
-    """B70: work that is finished or closed is never restarted."""
+    """B70: finished or closed work is never restarted."""
     if not inputs.has_ended:
         return
     following = step(ladder, inputs)
@@ -99,14 +99,14 @@ def test_ended_worker_is_only_recovered_and_only_after_a_failure(
 
 @given(ladders, ladder_inputs())
 def test_ladder_state_is_not_carried_to_the_next_incarnation(ladder: Ladder, inputs: LadderInputs) -> None:
-    """B67: a new incarnation begins on the ground."""
+    """B67: a new incarnation starts with a new ladder."""
     if ladder.target != inputs.target:
         assert step(ladder, inputs) == step(None, inputs)
 
 
 @given(ladders, ladder_inputs())
 def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inputs: LadderInputs) -> None:
-    """B66: progress resets the ladder; one climbed for a stale checkpoint takes a checkpoint."""
+    """B66: progress resets the ladder; a ladder for a stale checkpoint needs a checkpoint."""
     before = -1.0 if ladder.progress_before is None else ladder.progress_before
     if inputs.has_ended or ladder.target != inputs.target or (inputs.last_progress or -1.0) <= before:
         return
@@ -122,7 +122,7 @@ def test_progress_resets_the_ladder_and_pauses_one_interval(ladder: Ladder, inpu
 
 @given(st.none() | ladders, ladder_inputs())
 def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, inputs: LadderInputs) -> None:
-    """A person has its ticket; what somebody decided before is done."""
+    """A person has the ticket. An earlier decision is still carried out."""
     decided = {Level.HANDING_OFF, Level.TERMINATING, Level.TERMINATED}
     if inputs.is_given_up and (ladder is None or ladder.level not in decided):
         assert step(ladder, inputs).action is None
@@ -130,7 +130,7 @@ def test_no_automatic_action_after_recovery_was_given_up(ladder: Ladder | None, 
 
 @given(ladders, ladder_inputs())
 def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inputs: LadderInputs) -> None:
-    """B66: an ACCEPT does not cure a stale checkpoint."""
+    """B66: an ACCEPT does not resolve a stale checkpoint."""
     needed = ladder.needs_checkpoint and inputs.checkpoint_is_stale
     if inputs.has_ended or ladder.target != inputs.target or not needed or ladder.is_untouched:
         return
@@ -142,7 +142,7 @@ def test_only_a_checkpoint_resets_a_stale_checkpoint_ladder(ladder: Ladder, inpu
 
 @given(ladders, ladder_inputs())
 def test_next_nudge_is_never_within_the_interval(ladder: Ladder, inputs: LadderInputs) -> None:
-    """B66: at most one action a worker and interval; the end comes when its time is up, not before."""
+    """B66: at most one action per worker and interval, and termination only after its deadline."""
     following = step(ladder, inputs)
     if following.action is None or following.ladder is None or inputs.has_ended:
         return
@@ -207,7 +207,7 @@ def test_three_nudges_then_the_orchestrator_then_the_end_then_back() -> None:
 
 @given(ladders, ladder_inputs())
 def test_settled_dead_worker_is_never_recovered(ladder: Ladder, inputs: LadderInputs) -> None:
-    """B88: one that is over with an unknown outcome is left alone, whatever was under way."""
+    """B88: no action is taken on a worker that ended with an unknown outcome, whatever was in progress."""
     settled = replace(inputs, status=WorkerStatus.UNKNOWN, has_ended=True)
 
     assert step(ladder, settled) == LadderStep(ladder=None)

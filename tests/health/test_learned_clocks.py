@@ -1,4 +1,4 @@
-"""Limits of silence that are learned from what an agent usually takes."""
+"""Limits of silence that are learned from an agent's usual durations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def settings(mode: str) -> HealthSettings:
 
 
 def builds(script: WorkerScript, took: float, times: int = 40) -> WorkerScript:
-    """Let a tool run that takes so long, again and again."""
+    """Run a tool ``times`` times, each for ``took`` seconds."""
     for n in range(times):
         script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": f"{n}"})
         script.call("build", args=f"{n}", result=f"{n}", after=took, call_id=f"{n}")
@@ -34,7 +34,7 @@ def builds(script: WorkerScript, took: float, times: int = 40) -> WorkerScript:
 
 
 def hangs_in_a_build(script: WorkerScript, after: float) -> str:
-    """Return what is found after so long in one more call, and nothing just before."""
+    """Return the finding ``after`` seconds into one more call, and check that there is none just before."""
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "last"})
     script.silence(after - 1)
     assert script.finding(STALL) is None
@@ -47,7 +47,7 @@ def hangs_in_a_build(script: WorkerScript, after: float) -> str:
 
 @given(st.lists(st.floats(0, 1e7), max_size=200), st.floats(1, 1e5))
 def test_learned_limit_stays_within_its_bounds(took: list[float], configured: float) -> None:
-    """B98: whatever was learned; with too little known there is none."""
+    """B98: this holds for any samples; with too few, there is no learned limit."""
     clocks = LearnedClocks()
     for seconds in took:
         clocks.learn("tool:build", seconds)
@@ -67,11 +67,11 @@ def test_usual_duration_is_the_95th_percentile() -> None:
     learned = clocks.limit("tool:build", 600.0, BOUNDS)
     assert learned is not None
     assert 40 <= learned.usual < 60
-    assert learned.limit > 600  # three times what one in fifty takes
+    assert learned.limit > 600  # three times the 98th percentile
 
 
 def test_with_no_history_the_configured_limit_holds() -> None:
-    """B98: of this tool, of this agent."""
+    """B98: the limit of this tool of this agent applies."""
     script = WorkerScript(settings=settings("on")).start()
     builds(script, 2.0, times=10)
 
@@ -79,7 +79,7 @@ def test_with_no_history_the_configured_limit_holds() -> None:
 
 
 def test_fast_tool_is_found_sooner_with_the_reason_in_the_evidence() -> None:
-    """B98: the limit, and where it comes from."""
+    """B98: the evidence names the limit and its origin."""
     script = builds(WorkerScript(settings=settings("on")).start(), 40.0)
 
     evidence = hangs_in_a_build(script, 300)
@@ -120,7 +120,7 @@ def test_sessions_share_learned_clocks_and_off_learns_nothing() -> None:
 
 
 def test_learned_clocks_are_rebuilt_from_the_log() -> None:
-    """B98: the events that are recalled are what it was learned from."""
+    """B98: the clocks are learned again from the recalled events."""
     before = WorkerScript(settings=settings("on"))
     result: list[tuple[AgentEvent, float]] = []
     apply = before.monitor.apply
@@ -163,7 +163,7 @@ def test_bounds_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None
 
 @pytest.mark.parametrize(("mode", "stale"), [("on", False), ("shadow", True)])
 def test_no_checkpoint_is_expected_during_a_usually_slow_tool(mode: str, stale: bool) -> None:
-    """B98: as in one that declared its time."""
+    """B98: the same holds as for a tool with a declared timeout."""
     script = WorkerScript(settings=settings(mode)).start()
     builds(script, 1_200.0)
     script.event(EventType.CHECKPOINT_SAVED)
@@ -178,7 +178,7 @@ def test_no_checkpoint_is_expected_during_a_usually_slow_tool(mode: str, stale: 
 @pytest.mark.parametrize("hangs", [1, 2])
 @pytest.mark.parametrize("calls", [30, 60, 150])
 def test_single_hangs_do_not_change_the_usual_duration(usual_seconds: float, hangs: int, calls: int) -> None:
-    """B98: the two longest of all do not move the limit."""
+    """B98: the two longest samples do not change the limit."""
     clocks, settings = LearnedClocks(), LearnedClockSettings(mode="on")
     for _ in range(calls):
         clocks.learn("tool:build", usual_seconds)

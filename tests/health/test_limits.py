@@ -1,4 +1,4 @@
-"""What a worker's process runs out of: resources, its model's context, calls behind its own breakers."""
+"""Limits of a worker's process: resources, its model's context, and its own breakers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def report(script: WorkerScript, used: float, resource: str = "memory") -> None:
 
 
 def test_resource_near_its_limit_is_shown_and_beyond_it_has_a_ticket() -> None:
-    """The report that finds it ends it, too."""
+    """A later report also ends the finding."""
     script = worker()
     report(script, 899)
     before = script.finding(LIMIT)
@@ -74,7 +74,7 @@ def answer(script: WorkerScript, tokens: int, *, truncated: bool = True) -> None
 
 
 def test_answers_cut_off_while_the_input_grows_are_an_exhausted_context() -> None:
-    """Before the provider refuses a call."""
+    """This is found before the provider refuses a call."""
     script = worker()
     answer(script, 1000)
     answer(script, 1400)
@@ -102,7 +102,7 @@ def test_answers_cut_off_by_a_limit_of_their_own_are_not_exhausted_context() -> 
 
 @pytest.mark.parametrize("growth", [0, 100])
 def test_answers_cut_off_with_a_long_input_get_worse(growth: int) -> None:
-    """A harness that asks the same again, or with the cut answer added."""
+    """A harness may repeat the input, or append the answer that was cut off."""
     script = worker()
     severities = []
 
@@ -117,7 +117,7 @@ def test_answers_cut_off_with_a_long_input_get_worse(growth: int) -> None:
 
 
 def test_answers_cut_off_with_a_short_input_never_page() -> None:
-    """One that is asked for a word each time, of texts that happen to get longer."""
+    """The agent may ask for short answers about texts that happen to get longer."""
     script = worker()
 
     for n in range(30):

@@ -1,4 +1,4 @@
-"""MCP servers that are not there: a warning sign, and only while the agent does without them."""
+"""Missing MCP servers are a warning, and only while the agent continues without them."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_quick_reconnect_is_not_a_finding() -> None:
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_client_disconnecting_at_exit_is_healthy(waits: bool) -> None:
-    """Where only log records are seen, nothing reports the end of the session."""
+    """If only log records are exported, the end of the session is not reported."""
     script = WorkerScript().start()
     report(script, "connected")
     script.call()
@@ -169,7 +169,7 @@ def test_several_servers_are_one_finding_that_names_three() -> None:
 
 
 def test_unnamed_server_is_distinct_from_a_failed_one() -> None:
-    """Both attempts began at the start of the client; a later attempt may be of the same server."""
+    """Both attempts began at the start of the client. A later attempt may concern the same server."""
     script = WorkerScript().start()
     report(script, "failed", "", transport="stdio", duration=0.5)
     report(script, "connected", "", transport="stdio", duration=1.2)

@@ -25,7 +25,7 @@ def types(events: list[AgentEvent]) -> list[EventType]:
 
 
 def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
-    """B1: in a new incarnation's start grace no ticket is opened; after it the finding counts."""
+    """B1: no ticket is opened in a new incarnation's start grace; after it, the finding counts."""
     script = worker()
     for _ in range(20):
         script.call()
@@ -40,7 +40,7 @@ def test_no_ticket_in_the_start_grace_of_an_incarnation() -> None:
 
 
 def test_event_that_arrives_late_does_not_begin_the_start_grace_again() -> None:
-    """B1, B118: the ticket of a finding would close, and a second one would open at the next check."""
+    """B1, B118: otherwise the ticket would close, and another would open at the next check."""
     script = worker()
     for _ in range(20):
         script.call()
@@ -55,7 +55,7 @@ def test_event_that_arrives_late_does_not_begin_the_start_grace_again() -> None:
 
 @pytest.mark.parametrize("outage", [0, 30])
 def test_event_that_arrives_late_does_not_end_a_silence_that_it_does_not_break(outage: float) -> None:
-    """It would be found again at the next check."""
+    """Otherwise the silence would be found again at the next check."""
     script = worker()
     script.silence(240)
     assert script.finding(STALL) is not None
@@ -72,7 +72,7 @@ def test_event_that_arrives_late_does_not_end_a_silence_that_it_does_not_break(o
 @pytest.mark.parametrize("memory", [1, 99], ids=["healthy", "with a finding"])
 @pytest.mark.parametrize("outage", [0, 30])
 def test_batch_that_arrives_late_is_judged_at_its_own_times(outage: float, memory: int) -> None:
-    """A check may have come before it: what follows an event in the batch is not a silence after it."""
+    """Events that follow in the batch break the silence, even if a check came before the batch."""
     script = worker(heartbeat_interval=10)
     script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": memory, "limit": 100})
     assert bool(script.said) is (memory == 99)
@@ -108,7 +108,7 @@ def test_event_that_arrives_late_after_a_jump_of_the_clock_does_not_end_a_silenc
 
 
 def test_work_ends_a_stall_although_the_clock_was_set_back_since_the_last_check() -> None:
-    """The event may come before the jump is noticed: it is not an hour old."""
+    """The event may arrive before the jump is noticed, and then is not an hour old."""
     script = worker()
     script.silence(240)
     script.now -= 3600
@@ -119,7 +119,10 @@ def test_work_ends_a_stall_although_the_clock_was_set_back_since_the_last_check(
 
 @pytest.mark.parametrize("is_saved", [True, False])
 def test_event_that_arrives_late_makes_no_finding_worse_before_the_next_check(is_saved: bool) -> None:
-    """The end of a tool makes the checkpoint stale as of the last check; the next event saves one, or not."""
+    """
+    After the end of a tool, the checkpoint counts as stale since the last check, unless the next event saves
+    one.
+    """
     script = worker()
     script.event(EventType.CHECKPOINT_SAVED)
     for number in range(17):
@@ -145,7 +148,7 @@ def test_event_that_arrives_late_makes_no_finding_worse_before_the_next_check(is
 
 
 def test_loop_in_a_batch_that_arrives_late_is_found_and_gets_worse_at_once() -> None:
-    """The events show it, not the time."""
+    """Events cause the finding, rather than elapsed time."""
     script = worker()
     script.event(EventType.RESOURCE_REPORTED, {"resource": "memory", "used": 99, "limit": 100})
     script.silence(100)
@@ -172,7 +175,7 @@ def test_stall_is_counted_from_the_incarnations_own_events() -> None:
 
 
 def test_stall_of_exactly_the_threshold_is_one() -> None:
-    """B25: a stall of exactly the threshold counts as a stall, and is critical."""
+    """B25: silence of exactly the threshold is a stall, and is critical."""
     script = worker()
     script.step("CONTINUE", after=300)
     script.silence(239.999)
@@ -186,7 +189,9 @@ def test_stall_of_exactly_the_threshold_is_one() -> None:
 
 
 def test_user_wait_is_not_a_stall_and_clock_restarts_at_the_reply() -> None:
-    """B17: three hours waiting for a user: no stall. After a reply, the stall counts from the reply."""
+    """
+    B17: three hours of waiting for a user are not a stall. After a reply, silence counts from the reply.
+    """
     script = worker()
     script.event(EventType.CLIENT_INPUT_REQUESTED)
     script.silence(3 * 3600)
@@ -201,7 +206,7 @@ def test_user_wait_is_not_a_stall_and_clock_restarts_at_the_reply() -> None:
 
 @pytest.mark.parametrize("reason", ["paused", "children", "backoff", "done", "user_input"])
 def test_waiting_worker_is_not_stalled(reason: str) -> None:
-    """B18: paused, waiting for children, in backoff: no stall."""
+    """B18: a worker that is paused, waits for children or is in backoff is not stalled."""
     script = worker(heartbeat_interval=30)
     script.call()
     script.event(EventType.CHECKPOINT_SAVED)
@@ -224,7 +229,7 @@ def test_pause_ends_a_stall() -> None:
 
 
 def test_llm_call_hanging_before_the_first_step_is_found() -> None:
-    """B19: an LLM call that hangs before the first step is seen."""
+    """B19: an LLM call that hangs before the first step is detected."""
     silent, hung = worker(), worker()
     hung.event(EventType.LLM_CALL_STARTED)
     for script in (silent, hung):
@@ -318,7 +323,7 @@ def test_without_start_records_silence_may_last_a_quarter_of_an_hour() -> None:
 
 
 def test_heartbeats_alone_do_not_prevent_a_stall() -> None:
-    """B22: a worker that only heartbeats is not progressing."""
+    """B22: a worker that only sends heartbeats makes no progress."""
     script = worker(heartbeat_interval=30)
     for _ in range(8):
         script.event(EventType.AGENT_HEARTBEAT, {"interval": 30}, after=30)
@@ -329,7 +334,7 @@ def test_heartbeats_alone_do_not_prevent_a_stall() -> None:
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, 3600.0, -3600.0])
 def test_after_a_jump_of_the_clock_a_fresh_interval_has_to_pass(jump: float) -> None:
-    """B23: the host sleeps 8 hours, or the clock jumps an hour either way: a fresh interval first."""
+    """B23: after the host sleeps for 8 hours, or the clock jumps by an hour, a full interval must pass."""
     script = worker(heartbeat_interval=30)
     script.call()
     script.event(EventType.CHECKPOINT_SAVED)
@@ -355,7 +360,7 @@ def test_jump_of_the_clock_ends_no_stall(jump: float) -> None:
 
 @pytest.mark.parametrize("jump", [8 * 3600.0, -3600.0])
 def test_state_keeps_its_age_when_the_clock_jumps(jump: float) -> None:
-    """B23: durations that are shown, and what is due so long after a state began, do not jump."""
+    """B23: displayed durations, and deadlines relative to the start of a state, do not jump."""
     script = worker()
     script.silence(300)
     in_state, in_trouble = script.health.state_since, script.health.trouble_since
@@ -588,7 +593,7 @@ def test_ended_sessions_are_bounded() -> None:
 
 
 def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
-    """B103: health is about what runs; one failed run makes no agent failing."""
+    """B103: health describes running sessions; one failed run does not make an agent failing."""
     failed, terminated = worker(), worker()
     failed.event(EventType.EXECUTION_FAILED, {"error_type": "OSError"})
     terminated.event(EventType.AGENT_TERMINATED)
@@ -605,7 +610,7 @@ def test_failed_run_is_an_outcome_and_a_terminated_one_terminated() -> None:
 @pytest.mark.parametrize("number", ["", "one"])
 def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag: float, number: str) -> None:
     """
-    The end is timed by our clock and the new start by the worker's.
+    The end has the time of the service's clock, and the new start that of the worker's.
 
     A start that seems older may have been on its way; what follows after the end shows that it was not.
     """
@@ -626,7 +631,7 @@ def test_restarted_terminated_session_lives_despite_a_slow_clock(sign: str, lag:
 
 
 def test_late_first_start_does_not_revive_a_terminated_session() -> None:
-    """It is older than what is known of that life."""
+    """The start is older than the known incarnation."""
     script = WorkerScript()
     script.incarnation = ""
     script.call()
@@ -642,7 +647,7 @@ def test_late_first_start_does_not_revive_a_terminated_session() -> None:
 @pytest.mark.parametrize("kind", [EventType.STEP_COMPLETED, EventType.LLM_CALL_STARTED])
 @pytest.mark.parametrize("lag", [-50.0, 0.0, 50.0])
 def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: float) -> None:
-    """Work later than the termination by more than clocks may differ shows that it lives."""
+    """Work that is later than the termination by more than the clocks may differ shows that it continues."""
     script = WorkerScript().start()
     for _ in range(12):
         script.call()
@@ -660,7 +665,7 @@ def test_terminated_worker_that_works_on_is_watched_again(kind: EventType, lag: 
 
 
 def test_late_telemetry_does_not_revive_a_terminated_worker() -> None:
-    """B85: an exporter may send for minutes what happened before the end."""
+    """B85: an exporter may send earlier telemetry for minutes after the end."""
     script = WorkerScript().start()
     script.call()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
@@ -674,7 +679,7 @@ def test_late_telemetry_does_not_revive_a_terminated_worker() -> None:
 
 @pytest.mark.parametrize("kind", [EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED])
 def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) -> None:
-    """It began before the end, however long it took, and its thread may not have been stopped."""
+    """The call began before the end, and its thread may not have been stopped."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     script.event(kind, {"duration": 130.0}, after=120)
@@ -688,7 +693,7 @@ def test_call_open_at_termination_does_not_revive_the_worker(kind: EventType) ->
 
 @pytest.mark.parametrize("recalled", [False, True])
 def test_end_of_a_worker_that_outlived_its_termination_is_not_a_completion(recalled: bool) -> None:
-    """It was stopped late, and its work is not done: it may be brought back."""
+    """It stopped late and its work is not complete, so it may be recovered."""
     script = WorkerScript().start()
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     at = script.now + 120
@@ -700,7 +705,7 @@ def test_end_of_a_worker_that_outlived_its_termination_is_not_a_completion(recal
 
 
 def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
-    """That the agent's runs had failed before is no reason for it."""
+    """Earlier failed runs of the agent are not the reason."""
     script = WorkerScript()
     for number in range(4):
         script.session = f"session-{number}"
@@ -720,7 +725,7 @@ def test_terminated_worker_with_failed_runs_has_its_end_reason() -> None:
     "kind", [EventType.AGENT_HEARTBEAT, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED]
 )
 def test_activity_without_work_does_not_revive_a_terminated_worker(kind: EventType) -> None:
-    """The process of a worker that has stopped may end much later."""
+    """The process of a stopped worker may end much later."""
     script = WorkerScript().start(heartbeat_interval=30)
     script.event(EventType.AGENT_TERMINATED, {"reason": "loop"})
     for _ in range(20):
@@ -735,7 +740,9 @@ def away_for(script: WorkerScript, seconds: float) -> None:
 
 
 def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
-    """B125: it may have ended, and its end was lost: medium at most, no action, in the end ``unknown``."""
+    """
+    B125: its end may have been lost: severity is at most medium, nothing acts, and it ends as ``unknown``.
+    """
     script = worker(heartbeat_interval=30)
     script.step("ACCEPT", after=200)
     script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
@@ -758,7 +765,9 @@ def test_worker_silent_since_a_service_outage_is_not_critical() -> None:
 )
 @pytest.mark.parametrize("case", ["unheard", "heard", "before"])
 def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, case: str) -> None:
-    """B125: what it does not do says no more than its silence, unless that was found before."""
+    """
+    B125: missing calls, tokens and checkpoints prove no more than silence, unless found before the outage.
+    """
     settings = HealthSettings.model_validate(
         {
             "stall": {"idle_seconds": 90_000, "unknown_seconds": 90_000},
@@ -790,7 +799,7 @@ def test_worker_silent_since_a_service_outage_is_not_stuck(kind: FindingKind, ca
 
 @pytest.mark.parametrize("case", ["heard", "before", "short", "no heartbeats"])
 def test_certain_silence_is_critical_despite_a_service_outage(case: str) -> None:
-    """B125: heard once since; found before; away for less than an end is repeated; without heartbeats."""
+    """B125: it sent an event since, was found before, the outage was short, or it sends no heartbeats."""
     script = worker(**({} if case == "no heartbeats" else {"heartbeat_interval": 30}))
     script.step("ACCEPT", after=200)
     if case == "before":
@@ -809,7 +818,7 @@ def test_certain_silence_is_critical_despite_a_service_outage(case: str) -> None
 @pytest.mark.parametrize("jump", [600.0, -3600.0])
 @pytest.mark.parametrize("case", ["may have ended", "certain", "not found yet"])
 def test_jump_of_the_clock_makes_silence_neither_more_nor_less_certain(case: str, jump: float) -> None:
-    """B23, B125: when the service was away moves with the clocks that are compared with it."""
+    """B23, B125: the times of the outage move with the clocks that are compared with them."""
     script = worker(heartbeat_interval=30)
     script.event(EventType.AGENT_HEARTBEAT, {"interval": 30})
     if case == "certain":
@@ -829,7 +838,7 @@ def test_jump_of_the_clock_makes_silence_neither_more_nor_less_certain(case: str
 
 
 def test_session_that_ended_begins_again_after_the_clock_is_set_back() -> None:
-    """B23: its end is not in the future of its next life, and it is forgotten in time."""
+    """B23: its end is not in the future of its next execution, and the session is removed in time."""
     script, over = worker(), HealthMonitor(HealthSettings())
     script.event(EventType.EXECUTION_COMPLETED)
     ended = WorkerScript(monitor=over).start()
@@ -846,14 +855,14 @@ def test_session_that_ended_begins_again_after_the_clock_is_set_back() -> None:
 
 
 def run(monitor: HealthMonitor, number: int, type_: EventType, error: str = "OSError") -> WorkerScript:
-    """One run of the agent, in a session of its own, from its start to its end."""
+    """Report a run of the agent in its own session, from start to end."""
     script = WorkerScript(monitor=monitor, session=f"s{number}", at=START + 10 * number).start()
     script.event(type_, {"error_type": error} if type_ is EventType.EXECUTION_FAILED else {})
     return script
 
 
 def test_four_consecutive_failed_runs_are_failing_until_one_completes() -> None:
-    """The fourth stands for all, so that people are notified once; one that goes on is judged apart."""
+    """The fourth represents all, so that people are notified once. A running session has its own state."""
     monitor = HealthMonitor(HealthSettings())
     runs = [run(monitor, number, EventType.EXECUTION_FAILED) for number in range(3)]
     assert {one.state for one in runs} == {HealthState.HEALTHY}
@@ -928,7 +937,10 @@ def test_cancelled_run_neither_counts_nor_resets_failed_runs() -> None:
 
 
 def test_active_session_is_preferred_to_a_newer_ended_one() -> None:
-    """B3: an active session wins over a completed one; the newest event decides between two active ones."""
+    """
+    B3: an active session precedes a completed one; of two active ones, the one with the newest event is
+    first.
+    """
     monitor = HealthMonitor(HealthSettings())
     old = WorkerScript(monitor=monitor, session="old").start()
     over = WorkerScript(monitor=monitor, session="over", at=START + 100).start()
@@ -964,7 +976,7 @@ def test_sweep_evaluates_every_worker() -> None:
 
 
 def test_sweep_does_not_count_ended_workers() -> None:
-    """B75: what is left of them must not hide that nobody is watched."""
+    """B75: ended workers must not hide that no worker is monitored."""
     monitor = HealthMonitor(HealthSettings())
     script = WorkerScript(monitor=monitor, session="s").start()
     script.event(EventType.EXECUTION_COMPLETED)
@@ -998,7 +1010,7 @@ def test_split_sweep_evaluates_every_worker_once() -> None:
 
 
 def test_sweep_returns_the_number_of_evaluated_workers() -> None:
-    """B75: up but evaluating none of its workers: the count that the alert is about says none."""
+    """B75: if the service evaluates none of its workers, the count that the alert uses is 0."""
     monitor = HealthMonitor(HealthSettings())
     for n in range(3):
         script = WorkerScript(monitor=monitor, session=str(n)).start()
@@ -1022,7 +1034,7 @@ def test_failing_evaluation_of_one_worker_does_not_stop_the_sweep() -> None:
 
 
 def test_worker_is_counted_from_its_start_to_its_end() -> None:
-    """002 §11: monitors begin on spawn and end on termination; the view of all adds up."""
+    """002 §11: a worker is counted from its start to its termination, and the totals agree."""
     monitor = HealthMonitor(HealthSettings())
     assert list(monitor.workers()) == []
     well = WorkerScript(monitor=monitor, session="well").start()
@@ -1043,7 +1055,7 @@ def test_worker_is_counted_from_its_start_to_its_end() -> None:
 
 
 def test_limit_leaves_the_rest_due() -> None:
-    """B131: of a crowd whose deadlines pass together some are looked at a time, and none is left out."""
+    """B131: workers whose deadlines pass together are evaluated in batches, and none is omitted."""
     monitor = HealthMonitor(HealthSettings())
     for number in range(5):
         WorkerScript(monitor=monitor, agent=f"bee{number}").event(EventType.EXECUTION_STARTED)
@@ -1059,7 +1071,7 @@ def test_limit_leaves_the_rest_due() -> None:
 
 
 def test_host_sleep_during_a_long_tool_makes_no_checkpoint_stale() -> None:
-    """B23: the time that it declared, and took since the host is awake, is taken out."""
+    """B23: the tool's declared time since the host woke up is excluded."""
     script = worker(heartbeat_interval=300)
     script.event(EventType.CHECKPOINT_SAVED)
     script.event(EventType.TOOL_CALL_STARTED, {"tool": "build", "call_id": "1", "timeout": 3600})

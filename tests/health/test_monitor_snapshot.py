@@ -1,4 +1,4 @@
-"""B117: what a monitor knows after it was restored from a snapshot."""
+"""B117: the state of a monitor that is restored from a snapshot."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ moves = st.tuples(
 
 
 class Run:
-    """Applies moves, and lets time pass, at monitors that should always say the same."""
+    """Applies the same moves and times to several monitors, which must always agree."""
 
     def __init__(self, *monitors: HealthMonitor) -> None:
         self.monitors = list(monitors)
@@ -104,7 +104,7 @@ def _without_ids(result: Any) -> Any:
 def test_restored_monitor_continues_like_the_original(
     before: list[Any], after: list[Any], later: float
 ) -> None:
-    """B117: the same findings, states, deadlines and sweeps, whatever has happened and happens then."""
+    """B117: findings, states, deadlines and sweeps are the same before and after any events."""
     run = Run(HealthMonitor(SETTINGS))
     for move in before:
         run.move(move)
@@ -124,7 +124,7 @@ def test_restored_monitor_continues_like_the_original(
 def test_snapshot_in_parts_shows_the_moment_of_its_beginning(
     before: list[Any], meanwhile: list[Any], size: int
 ) -> None:
-    """B117: what happens between two parts is in none of them."""
+    """B117: an event between two parts is in neither of them."""
     run = Run(HealthMonitor(SETTINGS))
     for move in before:
         run.move(move)
@@ -146,14 +146,14 @@ def test_snapshot_in_parts_shows_the_moment_of_its_beginning(
 
 
 def test_every_attribute_of_the_monitor_is_restored_or_need_not_be() -> None:
-    """A new attribute belongs in the snapshot, or in the list of those that do not."""
+    """A new attribute must be in the snapshot or in the list of omitted attributes."""
     known = {*VALUES, *MAPPINGS, "_workers", "_sessions", "_ends", "_children", "today", "_clocks"}
 
     assert set(vars(HealthMonitor(SETTINGS))) == known | NOT_RESTORED
 
 
 def test_sessions_of_an_agent_still_share_their_learned_clocks() -> None:
-    """B98: what one session learns holds for the next one."""
+    """B98: durations learned in one session apply to the next."""
     script = WorkerScript().start()
     other = WorkerScript(session="other", monitor=script.monitor).start()
     parts = finish(MonitorSnapshot(script.monitor))
@@ -167,7 +167,7 @@ def test_sessions_of_an_agent_still_share_their_learned_clocks() -> None:
 
 
 def test_new_settings_apply_to_restored_workers() -> None:
-    """As after a reload: what is found is examined again, with the limits of today."""
+    """Findings are evaluated again with the new limits, as after a reload."""
     script = WorkerScript().start()
     script.silence(300)
     assert script.kinds() == {FindingKind.STALL}
@@ -205,7 +205,7 @@ def test_jump_of_the_clock_discards_the_snapshot() -> None:
 
 
 class _Command:
-    """What an attacker would write into the database."""
+    """A value that an attacker might write into the database."""
 
     def __reduce__(self) -> Any:
         return print, ("owned",)

@@ -36,7 +36,7 @@ def step(number: int) -> AgentEvent:
 
 
 async def test_partitions_are_written_at_the_same_time_and_have_their_own_logs(url: str) -> None:
-    """Each has the tables, triggers and numbers of a database of its own."""
+    """Each partition has its own tables, triggers and row numbers."""
     stores = [Store.open(url, busy_timeout=0.05, partition=number) for number in PARTITIONS]
     for number, store in enumerate(stores):
         await store.append([step(number)] * (number + 1))
@@ -112,7 +112,7 @@ def test_partition_has_its_own_revision(url: str) -> None:
 
 
 def test_partitions_are_migrated_at_the_same_time(url: str) -> None:
-    """As a process of a new version does when it takes over from one of the former version."""
+    """This happens when a process of a new version takes over from one of the previous version."""
     count = 8
     for number in range(count):
         Store.open(url, partition=number).close_now()

@@ -1,4 +1,4 @@
-"""Permissions on a clock of their own: an answer reaches the request that it is for, once and in time."""
+"""Permissions on a simulated clock: an answer reaches its request once and in time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEE = Target(agent_id="bee", session_id="bee-1", incarnation_id="i1")
 
 
 class PermissionDesk:
-    """One worker that asks, and the parts that answer it."""
+    """A worker with permission requests, and the service that answers them."""
 
     def __init__(self, acting: Acting, wait_seconds: float = 30.0) -> None:
         self.acting = acting
@@ -72,7 +72,7 @@ async def desk(store: Store) -> AsyncIterator[PermissionDesk]:
 
 @pytest.mark.parametrize("decision", ["allow", "deny"])
 async def test_answer_reaches_the_request_and_is_recorded(desk: PermissionDesk, decision: Any) -> None:
-    """B93: who answered, and what, is an intervention."""
+    """B93: the answer and its author are recorded as an intervention."""
     waiting = await desk.ask()
 
     answer = await desk.permissions.answer(desk.newest, decision, by="ada", reason="it is old")
@@ -97,7 +97,7 @@ async def test_late_answer_is_refused(desk: PermissionDesk) -> None:
 
 
 async def test_second_answer_is_refused_with_the_name_of_the_first(desk: PermissionDesk) -> None:
-    """B93: once."""
+    """B93: a request is answered once."""
     waiting = await desk.ask()
     request_id = desk.newest
 
@@ -116,7 +116,7 @@ async def test_second_answer_is_refused_with_the_name_of_the_first(desk: Permiss
 
 
 async def test_client_that_hung_up_is_not_answered(desk: PermissionDesk) -> None:
-    """B93: the person at the terminal was faster, or its own limit was shorter."""
+    """B93: the person at the terminal answered first, or the agent's own limit was shorter."""
     waiting = await desk.ask()
     request_id = desk.newest
     waiting.cancel()
@@ -126,7 +126,7 @@ async def test_client_that_hung_up_is_not_answered(desk: PermissionDesk) -> None
 
 
 async def test_answer_after_the_person_at_the_terminal_is_refused(desk: PermissionDesk) -> None:
-    """B93: a client may ask at the terminal and here at the same time; the first answer counts."""
+    """B93: a client may ask at the terminal and in Queenright at the same time; the first answer counts."""
     is_pending = True
     waiting = asyncio.create_task(
         desk.permissions.wait(BEE, tool="Bash", question="?", is_pending=lambda: is_pending)
@@ -148,7 +148,7 @@ async def test_unknown_request_is_not_answered(desk: PermissionDesk) -> None:
 
 
 async def test_permission_answer_is_not_sent_to_another_incarnation(desk: PermissionDesk) -> None:
-    """B93: a restarted agent asks again itself."""
+    """B93: a restarted agent sends a new request."""
     waiting = await desk.ask()
     request_id = desk.newest
     await desk.acting.start(incarnation="i2")
@@ -183,7 +183,7 @@ async def test_dry_run_records_the_answer_and_sends_none(store: Store) -> None:
 
 
 async def test_nothing_waits_unless_answering_is_turned_on(desk: PermissionDesk) -> None:
-    """B93: by default it is not answered by us."""
+    """B93: by default, Queenright does not answer requests."""
     off = PermissionDesk(desk.acting, wait_seconds=0)
 
     assert await off.permissions.wait(BEE, tool="Bash", question="?") is None
@@ -217,7 +217,7 @@ async def test_requests_are_bounded(desk: PermissionDesk, monkeypatch: pytest.Mo
 
 @given(steps=st.lists(st.sampled_from(["ask", "allow", "deny", "hang up", "10 s"]), max_size=20))
 def test_each_request_ends_exactly_once(steps: list[str]) -> None:
-    """B93: an answer that is accepted is the one that the request gets; each request ends."""
+    """B93: every request ends, and gets the answer that was accepted."""
     asyncio.run(_play(steps))
 
 

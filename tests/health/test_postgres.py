@@ -1,4 +1,4 @@
-"""The store on PostgreSQL: what it refuses and how, connections that break, and a server that dies."""
+"""The store on PostgreSQL: refusals, broken connections, and a server crash."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_socket_will_do(postgres: Postgres, url: str) -> None:
 
 @pytest.fixture
 def guarded(postgres: Postgres, empty: str) -> Iterator[str]:
-    """The address, without a password, of a database whose owner needs one."""
+    """Return the URL, without a password, of a database whose owner needs one."""
     name = empty.rpartition("/")[2]
     postgres.execute(f"CREATE ROLE {GUARDED}")
     postgres.execute(f"CREATE ROLE keeper LOGIN PASSWORD '{PASSWORD}' IN ROLE {GUARDED}")
@@ -163,7 +163,7 @@ def test_database_with_a_limited_encoding_is_refused(postgres: Postgres) -> None
 
 
 def test_killed_service_is_waited_for_without_a_prompt(url: str) -> None:
-    """The server may yet have to notice that its client is gone."""
+    """The server may not have noticed yet that its client has gone."""
     first = Store.open(url)
     asyncio.run(closed_soon(first, url))
 
@@ -175,7 +175,7 @@ async def closed_soon(first: Store, url: str) -> None:
     await (await second).close()
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------
 
 
 async def test_refused_row_is_not_quoted(store: Store) -> None:
@@ -236,7 +236,7 @@ async def test_broken_connection_is_reopened_before_the_next_write(
 
 
 def interrupt(store: Store) -> None:
-    """Leave the writer as a thread does that the network interrupted while it waited for the server."""
+    """Leave the writer in the state of a thread whose connection broke while it waited for the server."""
     raw = store._database.writer.connection.driver_connection
     assert raw is not None
     raw.pgconn.enter_pipeline_mode()
@@ -354,7 +354,7 @@ async def test_decisions_survive_a_server_crash() -> None:
         found = await numbers(store)
         assert all("start the server, or check host and port" in outcome for outcome in outcomes[:1])
         assert all("Connection refused" in outcome for outcome in outcomes)
-        # The second step had not reached the disk, perhaps: that is what is promised of it.
+        # The second step may not have reached the disk; steps have no stronger guarantee.
         assert found in ([1, 0, 4], [1, 0, 2, 4])
         assert (await store.read(verify)).ok
         await store.close()

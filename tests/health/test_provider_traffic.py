@@ -1,4 +1,4 @@
-"""How providers do, by the fleet's own calls."""
+"""The health of providers, according to the fleet's own calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW = 1_000_000.0
 
 
 class Calls:
-    """A stream of calls of one model."""
+    """A sequence of calls of one model."""
 
     def __init__(self) -> None:
         self.traffic = ProviderTraffic()
@@ -162,7 +162,7 @@ def test_tracked_models_are_bounded() -> None:
 
 
 def test_all_calls_and_agents_of_ten_minutes_count_however_many() -> None:
-    """B104: of a large fleet no agent is left out."""
+    """B104: every agent of a large fleet counts."""
     calls = Calls()
     for n in range(2_000):
         calls.call(agent=f"bee-{n}", after=0.1, error_type="overloaded")

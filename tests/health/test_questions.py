@@ -1,4 +1,4 @@
-"""A question to the user, asked by a tool: the worker waits until the call ends."""
+"""While a tool asks the user a question, the worker waits until the call ends."""
 
 from __future__ import annotations
 

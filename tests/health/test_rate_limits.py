@@ -141,7 +141,7 @@ def test_work_ends_the_wait_at_once() -> None:
 
 
 def refuse(script: WorkerScript, seconds: int, *, again: float) -> None:
-    """Let a provider refuse a call every few seconds, each time with a retry time."""
+    """Report a refused call every few seconds, each with a retry time."""
     for _ in range(seconds // 20):
         script.event(EventType.LLM_CALL_STARTED)
         script.event(
@@ -199,7 +199,7 @@ def test_invalid_event_time_gives_no_wait(at: float) -> None:
 
 
 def test_long_white_space_is_parsed_in_linear_time() -> None:
-    """A pattern that backtracks over white space takes hours for these texts."""
+    """A pattern that backtracks over whitespace takes hours for these texts."""
     for blank in ("reset" + " \n" * 100_000 + "in 5s", "reset-" * 100_000, "resets nov " * 100_000):
         assert parse_rate_limit_seconds({"error_type": "429", "error": blank}, NOON) is None
 

@@ -1,4 +1,4 @@
-"""What real agents do when they are stuck, and what healthy ones do that looks like it."""
+"""Behavior of real agents that are stuck, and similar behavior of healthy ones."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def found(script: WorkerScript, kind: FindingKind) -> Finding:
     return finding
 
 
-# -- turns that do nothing ----------------------------------------------------------------------------
+# -- turns without work -------------------------------------------------------------------------------
 
 
 def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() -> None:
-    """B96: whatever the answers say."""
+    """B96: the text of the answers does not matter."""
     script = worker()
     works(script)
     answers(script, 7)
@@ -64,7 +64,7 @@ def test_eight_answers_without_a_tool_call_are_a_finding_of_rising_severity() ->
 
 
 def test_user_message_restarts_the_count() -> None:
-    """B96: who is talked with answers in words."""
+    """B96: an agent in a conversation answers with text."""
     script = worker()
     works(script)
     for _ in range(5):
@@ -84,7 +84,7 @@ def test_parallel_model_answers_are_one_turn() -> None:
 
 
 def test_answers_that_are_judged_continue_are_counted() -> None:
-    """B96: CONTINUE is neutral, and no tool call."""
+    """B96: CONTINUE is neutral, and is not a tool call."""
     script = worker()
     works(script)
     for _ in range(8):
@@ -136,7 +136,7 @@ def test_chat_with_user_messages_is_healthy() -> None:
 
 
 def test_worker_without_tools_or_with_messages_is_only_shown_first() -> None:
-    """B96: somebody who is not heard here may be talking to it."""
+    """B96: a user whose messages are not in the telemetry may be talking to it."""
     chat, talker = worker(), worker()
     answers(chat, 30)
     works(talker)
@@ -209,7 +209,7 @@ def test_equal_answers_page_however_slow(chat: dict[str, Any]) -> None:
     ("after", "data"), [(11.0, {"duration": 10.0}), (61.0, {"duration": 60.0}), (1.0, {}), (30.0, {})]
 )
 def test_slow_answers_without_a_pause_between_page(after: float, data: dict[str, Any]) -> None:
-    """Where it is not known how long the model took, the time between is the model's."""
+    """If the duration of the model call is unknown, the time in between counts as the model's."""
     script = worker()
     works(script)
     for _ in range(12):
@@ -230,7 +230,7 @@ def test_refused_submissions_page_however_slow() -> None:
 
 @pytest.mark.parametrize("tool", ["respond", "say", "answer_is", "mcp__chat__tell_user"])
 def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
-    """B97: however it is called, and whatever it puts around what it says back."""
+    """B97: this holds for any tool name, and for any text around the repeated message."""
     unanswered, answered = worker(), worker()
     for script in (unanswered, answered):
         works(script)
@@ -245,7 +245,7 @@ def test_unanswered_messages_by_tool_are_not_work(tool: str) -> None:
 
 @pytest.mark.parametrize(("tool", "result"), [("task_done", "noted"), ("say", NOTHING_NEW)])
 def test_result_submitted_repeatedly_is_not_work(tool: str, result: str) -> None:
-    """B97: the harness refuses it each time, or the tool only says it back."""
+    """B97: the harness refuses the result each time, or the tool only echoes it."""
     script = worker()
     works(script)
     for n in range(8):
@@ -256,7 +256,7 @@ def test_result_submitted_repeatedly_is_not_work(tool: str, result: str) -> None
 
 
 def test_echo_is_not_progress() -> None:
-    """B97: not even the first."""
+    """B97: not even the first echo is progress."""
     script = worker()
     script.call("say", args="one", result=NOTHING_NEW)
 
@@ -278,7 +278,7 @@ def test_repeated_edit_is_a_loop_even_if_the_file_grows() -> None:
 
 
 def test_same_failure_despite_changes_is_found_and_never_pages() -> None:
-    """The changes do not help; or they are of something else, and the failure was there before."""
+    """The changes do not help, or concern something else, and the failure existed before."""
     script = worker()
     for n in range(7):
         script.call("edit", args=f"patch {n}", result=f"patched {n}")
@@ -401,7 +401,7 @@ def test_repeated_read_between_other_reads_pages() -> None:
     ],
 )
 def test_unknown_call_after_unknown_ones_is_a_repeat(tool: str, args: str, between: str) -> None:
-    """B29: not every unknown word changes something."""
+    """B29: not every unknown command changes something."""
     script = worker()
     for n in range(6):
         script.call(between, args=f"open {n}", result=f"text {n}")
@@ -484,7 +484,7 @@ def test_equal_call_with_advancing_results_is_not_a_loop(
 
 
 def test_saving_without_arguments_after_new_work_is_not_a_loop() -> None:
-    """What it saves is not in its arguments; with nothing new since, it is the same."""
+    """The saved work is not in the arguments; without new work since, the call is a repeat."""
     script = worker()
     for n in range(6):
         script.call("read_file", args=f"file {n}", result=f"text {n}")
@@ -659,7 +659,9 @@ def test_repeated_shell_not_found_error_is_stuck() -> None:
 
 
 def test_most_calls_repeated_or_failed_since_the_last_change_is_high() -> None:
-    """Neither in a row nor often the same: one new answer between two repeats hides no standstill."""
+    """
+    A new answer between two repeats does not hide a standstill, although no call is frequent or consecutive.
+    """
     script = worker()
     for n in range(3):
         script.call("read", args=f"{n}", result=f"text {n}")
@@ -861,12 +863,13 @@ def test_search_that_finds_nothing_before_each_change_is_work() -> None:
     assert script.kinds() == set()
 
 
-# -- what only looks like it --------------------------------------------------------------------------
+# -- healthy behavior that looks similar
+# --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("turn", ["one", None])
 def test_equal_failures_of_one_turn_count_once(turn: str | None) -> None:
-    """Told as one turn, or seen to run side by side."""
+    """The calls are reported as one turn, or overlap in time."""
     script = worker()
     script.event(EventType.LLM_CALL_COMPLETED, {})
     for n in range(8):
@@ -940,7 +943,7 @@ def test_state_read_again_after_a_pause_is_a_poll(
 
 @pytest.mark.parametrize("command", ["ls out", "git status"])
 def test_read_again_in_a_row_after_a_pause_is_a_poll(command: str) -> None:
-    """Only after a longer pause than a state: a slow model pauses too."""
+    """A read needs a longer pause than a query of a state, because a slow model pauses too."""
     script, hasty = worker(), worker()
     for _ in range(20):
         call_of(script, "bash", {"command": command}, "a", after=15)
@@ -1046,7 +1049,7 @@ def test_repeated_writing_call_after_slow_model_answers_is_a_loop(tool: str) -> 
 
 
 def test_repeated_reads_after_slow_model_answers_are_a_loop() -> None:
-    """B29: who waits for a file looks at it again, and at nothing else."""
+    """B29: an agent that waits for a file reads only this file again."""
     script = worker()
     for n in range(5):
         script.call("read_file", args="config", result="the same", after=30)
@@ -1128,7 +1131,7 @@ def test_call_stopped_by_its_user_is_not_a_provider_failure() -> None:
 
 
 def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
-    """A permission prompt, a closed laptop, a slow model: none of them can be told from a hang."""
+    """A permission prompt, a closed laptop or a slow model cannot be distinguished from a hang."""
     quiet, beating = WorkerScript(), WorkerScript()
     for script in (quiet, beating):
         script.silence(130)
@@ -1145,7 +1148,7 @@ def test_silence_in_an_unknown_phase_pages_only_if_the_process_lives() -> None:
 
 @pytest.mark.parametrize("expected", ["message", "question"])
 def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) -> None:
-    """Who answers may be at lunch."""
+    """The user may be absent."""
     script = WorkerScript()
     script.silence(130)
     if expected == "message":
@@ -1158,7 +1161,7 @@ def test_silence_in_an_unknown_phase_with_a_user_is_only_shown(expected: str) ->
     assert (finding.severity, finding.ticket, script.state) == (Severity.LOW, False, HealthState.DEGRADED)
 
 
-# -- with its user there ------------------------------------------------------------------------------
+# -- with a present user ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,14 @@ FAILED = EventType.RECOVERY_FAILED
 
 
 class Unspread(Random):
-    """A source of jitter that adds none."""
+    """A random source that adds no jitter."""
 
     def random(self) -> float:
         return 0.0
 
 
 class Nursery:
-    """Raises workers: each is a new incarnation of its session, which says that it has begun."""
+    """Starts workers: each is a new incarnation of its session, and reports its start."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
@@ -86,7 +86,7 @@ class Nursery:
 
 
 class Fleet:
-    """A service, its store, its clock, its workers, and what it told."""
+    """A recovery service with its store, clock, workers and published events."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -140,7 +140,7 @@ class Fleet:
         self.monitor.apply(event, self.now)
 
     def loses(self, session: str = "s1", life: str = "", **about: Any) -> Target:
-        """A worker that runs is terminated."""
+        """Terminate a running worker."""
         known = self.monitor.get("bee", session)
         life = life or (known.vitals.incarnation_id if known is not None else f"{session}-1")
         self.tell(EventType.EXECUTION_STARTED, session, life, **about)
@@ -160,7 +160,7 @@ class Fleet:
         await self.service.wait_until_idle()
 
     async def fail(self, session: str = "s1") -> None:
-        """The recovered worker fails, which the service sees."""
+        """Let the recovered worker fail, and process the event."""
         known = self.monitor.get("bee", session)
         assert known is not None
         self.now += 1
@@ -188,7 +188,7 @@ async def fleet(database_url: str) -> AsyncIterator[Fleet]:
 
 
 async def test_lost_worker_is_recovered_from_its_checkpoint(fleet: Fleet) -> None:
-    """002 §11: at once the first time, told what happened, and linked to its task."""
+    """002 §11: the first recovery is immediate, tells the worker what happened, and keeps its task."""
     result = await fleet.ask()
     assert (result.accepted, result.attempt, result.not_before) == (True, 1, fleet.now)
     assert fleet.service.next_deadline() == fleet.now
@@ -218,7 +218,10 @@ async def test_repeated_recovery_request_changes_nothing(fleet: Fleet) -> None:
 
 
 async def test_three_attempts_at_a_task_and_then_a_human(fleet: Fleet) -> None:
-    """B72: a minute after the first has failed, two after the second, and never a fourth."""
+    """
+    B72: the second attempt follows a minute after the first failed, the third two minutes later, and no
+    fourth.
+    """
     await fleet.ask()
     await fleet.go()
     for wait in (60, 120):
@@ -240,7 +243,7 @@ async def test_three_attempts_at_a_task_and_then_a_human(fleet: Fleet) -> None:
 
 
 async def test_limits_hold_across_restarts(fleet: Fleet) -> None:
-    """B72: with a restart after every step."""
+    """B72: the limits hold with a restart after every step."""
     await fleet.ask()
     for wait in (0, 60, 120):
         await fleet.restart()
@@ -266,7 +269,7 @@ async def test_refusal_at_the_limit_is_published_once(fleet: Fleet) -> None:
 
 
 async def test_review_allows_exceeding_the_task_limit(fleet: Fleet) -> None:
-    """B72: once; who it was, and that they had looked, is in the row and in the audit trail."""
+    """B72: one more attempt is allowed; the reviewer is in the row and in the audit trail."""
     await test_three_attempts_at_a_task_and_then_a_human(fleet)
     fleet.loses()
     assert not (await fleet.service.request_task("s1", by="ada")).accepted
@@ -284,7 +287,7 @@ async def test_review_allows_exceeding_the_task_limit(fleet: Fleet) -> None:
 
 
 async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(fleet: Fleet) -> None:
-    """B72: the sixth is a human's, and an hour after the first there is room again."""
+    """B72: the sixth needs a person, and another is allowed an hour after the first."""
     for n in range(5):
         assert (await fleet.ask(fleet.loses(f"s{n}"))).accepted
     await fleet.go()
@@ -302,7 +305,7 @@ async def test_five_recoveries_an_hour_of_an_agent_hold_across_restarts(fleet: F
 async def test_long_held_recovery_precedes_later_requests(
     fleet: Fleet,
 ) -> None:
-    """B72: five that waited through the emergency stop, and five new ones: five begin."""
+    """B72: of five that waited during the emergency stop and five new ones, five begin."""
     for n in range(5):
         await fleet.ask(fleet.loses(f"s{n}"))
     fleet.frozen = "drill"
@@ -317,7 +320,7 @@ async def test_long_held_recovery_precedes_later_requests(
 
 
 async def test_attempts_beyond_the_hourly_limit_are_deferred(fleet: Fleet) -> None:
-    """B72: asked at the same moment, for fewer places than there were when they were accepted."""
+    """B72: attempts requested at the same time are deferred if the limit is reached before they begin."""
     for n in range(5):
         await fleet.ask(fleet.loses(f"s{n}"))
     fleet.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=2))
@@ -342,7 +345,7 @@ async def test_attempts_beyond_the_hourly_limit_are_deferred(fleet: Fleet) -> No
 
 
 async def test_unused_hourly_slot_is_free_again(fleet: Fleet) -> None:
-    """B72: what turned out to be finished when its time had come, was no try."""
+    """B72: a recovery that is dropped because the task has finished is not an attempt."""
     fleet.settings = HealthSettings(recovery=Limits(max_attempts_per_hour=1))
     await fleet.restart()
     await fleet.ask()
@@ -358,7 +361,7 @@ async def test_unused_hourly_slot_is_free_again(fleet: Fleet) -> None:
 
 @pytest.mark.parametrize("end", [EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED])
 async def test_finished_or_cancelled_work_is_never_restarted(fleet: Fleet, end: EventType) -> None:
-    """B70: neither when asked for, nor when it finished while its recovery waited."""
+    """B70: this holds for a request, and for work that finishes while its recovery waits."""
     fleet.tell(EventType.EXECUTION_STARTED)
     target = Target(agent_id="bee", session_id="s1", incarnation_id="s1-1")
     waits = await fleet.ask(target, not_before=fleet.now + 60)
@@ -428,7 +431,9 @@ async def test_repeatable_task_without_a_checkpoint_starts_over(fleet: Fleet) ->
 async def test_unrepeatable_task_is_left_to_a_person_with_a_command(
     fleet: Fleet, links: list[CheckpointRef]
 ) -> None:
-    """B74, B100: nothing is repeated by itself; the finding names the command that begins it again."""
+    """
+    B74, B100: nothing is repeated automatically; the finding names the command that starts the task again.
+    """
     fleet.nursery.links = links
     await fleet.ask()
     await fleet.go()
@@ -444,7 +449,7 @@ async def test_unrepeatable_task_is_left_to_a_person_with_a_command(
 
 
 async def test_work_left_to_a_person_does_not_open_the_agents_breaker(fleet: Fleet) -> None:
-    """B74: nobody tried to start it, so nothing failed: the agent's next task is brought back at once."""
+    """B74: no start was attempted, so none failed, and the agent's next task is recovered at once."""
     fleet.breakers = BreakerRegistry(
         fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
@@ -462,7 +467,7 @@ async def test_work_left_to_a_person_does_not_open_the_agents_breaker(fleet: Fle
 
 
 async def test_unresumable_work_does_not_open_the_agents_breaker(fleet: Fleet) -> None:
-    """Whoever keeps the checkpoints says that there is nothing to take up: nobody tried to start it."""
+    """The respawner reports that there is nothing to resume, so no start was attempted."""
     fleet.breakers = BreakerRegistry(
         fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
@@ -489,7 +494,7 @@ async def run_fails(fleet: Fleet, session: str) -> Target:
 async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
     fleet: Fleet,
 ) -> None:
-    """B100: without a checkpoint nothing is started; that is in the list of recoveries, with the command."""
+    """B100: nothing starts without a checkpoint; the list of recoveries shows this, with the command."""
     fleet.nursery.links = []
     for number in range(3):
         await fleet.ask(await run_fails(fleet, f"s{number}"))
@@ -509,7 +514,9 @@ async def test_single_failed_run_is_silent_and_the_fourth_in_a_row_is_not(
 
 
 async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(fleet: Fleet) -> None:
-    """B100: more at once than may be recovered in an hour; none is tried, so none is given up."""
+    """
+    B100: more runs fail at once than may be recovered in an hour; none is attempted, so none is abandoned.
+    """
     fleet.nursery.links = []
     for number in range(8):
         await fleet.ask(await run_fails(fleet, f"s{number}"))
@@ -522,7 +529,7 @@ async def test_failed_runs_without_a_checkpoint_need_no_place_in_the_hour(fleet:
 
 
 async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(fleet: Fleet) -> None:
-    """B107: it was stopped on purpose, and no one is notified of a recovery that failed."""
+    """B107: the agent was stopped on purpose, so no failed recovery is notified."""
     await fleet.ask(not_before=fleet.now + 60)
     await fleet.service.drop_waiting("other", "its agent was unloaded")
     assert len(fleet.service.active()) == 1
@@ -536,7 +543,7 @@ async def test_recovery_that_waits_is_dropped_when_its_agent_is_unloaded(fleet: 
 
 
 async def test_failed_run_with_only_broken_checkpoints_is_published(fleet: Fleet) -> None:
-    """B74: what was saved is lost, which is more than a failed run."""
+    """B74: saved work is lost, which is worse than a failed run."""
     fleet.nursery.links = [TORN]
     await fleet.ask(await run_fails(fleet, "s1"))
     await fleet.go()
@@ -545,7 +552,7 @@ async def test_failed_run_with_only_broken_checkpoints_is_published(fleet: Fleet
 
 
 async def test_failed_run_with_a_valid_checkpoint_is_recovered(fleet: Fleet) -> None:
-    """002 FR-005: a crash is recovered, though it is not failing."""
+    """002 FR-005: a crashed worker is recovered, although its health is not failing."""
     await fleet.ask(await run_fails(fleet, "s1"))
     await fleet.go()
 
@@ -554,7 +561,9 @@ async def test_failed_run_with_a_valid_checkpoint_is_recovered(fleet: Fleet) -> 
 
 
 async def test_starting_over_needs_an_explicit_request(fleet: Fleet) -> None:
-    """B100: ``recover`` alone is refused at once, with the way out; what was allowed is in the record."""
+    """
+    B100: ``recover`` alone is refused with an error that names the option; the record shows what was allowed.
+    """
     fleet.nursery.links = []
     fleet.loses()
 
@@ -576,7 +585,7 @@ async def test_starting_over_needs_an_explicit_request(fleet: Fleet) -> None:
 
 
 async def test_task_completed_by_another_session_is_not_recovered(fleet: Fleet) -> None:
-    """B70: the dead worker's work was done by hand since."""
+    """B70: a person has completed the dead worker's task since."""
     target = fleet.loses(task_id="report")
     fleet.tell(EventType.EXECUTION_STARTED, "s2", "s2-1", task_id="report")
     fleet.tell(EventType.EXECUTION_COMPLETED, "s2", "s2-1")
@@ -606,7 +615,7 @@ async def test_forgotten_completed_task_is_not_recovered(fleet: Fleet) -> None:
 
 
 async def test_recoveries_of_agents_are_limited_separately(fleet: Fleet) -> None:
-    """B101: the hour is the agent's, over restarts too."""
+    """B101: the hourly limit is per agent, and survives restarts."""
     for n in range(5):
         assert (await fleet.ask(fleet.loses(f"s{n}"))).accepted
     await fleet.go()
@@ -633,7 +642,7 @@ async def test_progress_through_the_watch_is_success(fleet: Fleet) -> None:
 
 
 async def test_worker_in_a_long_tool_at_the_end_of_its_watch_has_recovered(fleet: Fleet) -> None:
-    """It is within the time that its tool has declared: nothing is wrong with it."""
+    """The tool is within its declared timeout, so the worker is healthy."""
     await fleet.ask()
     await fleet.go()
     fleet.now += 10
@@ -649,7 +658,7 @@ async def test_worker_in_a_long_tool_at_the_end_of_its_watch_has_recovered(fleet
 
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_host_sleep_does_not_count_in_the_recovery_watch(fleet: Fleet, restarts: bool) -> None:
-    """Nor of a wait; after a restart the watch ends early, and by how the worker is."""
+    """Nor does it count in a wait. After a restart, the watch ends early with the worker's current state."""
     await fleet.ask()
     waits = await fleet.ask(fleet.loses("s2"), not_before=fleet.now + 60)
     await fleet.go()
@@ -714,7 +723,7 @@ async def test_second_termination_is_the_next_attempt(
 
 
 async def test_nothing_begins_while_the_emergency_stop_is_on(fleet: Fleet) -> None:
-    """B71: what is due then waits, and begins when it is released."""
+    """B71: due recoveries wait during the stop, and begin when it is released."""
     await fleet.ask()
     fleet.frozen = "drill"
     await fleet.go(1000)
@@ -730,7 +739,7 @@ async def test_nothing_begins_while_the_emergency_stop_is_on(fleet: Fleet) -> No
 
 
 async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None:
-    """002 §11: after a start nothing begins by itself for a while; a person's word need not wait."""
+    """002 §11: automatic recoveries wait after a start; a recovery that a person requests does not."""
     await fleet.ask(fleet.loses("s1"))
     fleet.loses("s2")
     assert fleet.service.next_requested() is None
@@ -741,7 +750,7 @@ async def test_requested_recovery_begins_in_the_quiet_time(fleet: Fleet) -> None
     await fleet.service.wait_until_idle()
     assert [task for task, *_ in fleet.nursery.raised] == ["s2"]
 
-    # Asked for again by its name, what was held back begins, too.
+    # A deferred recovery also begins if it is requested by its name.
     assert (await fleet.service.request_task("s1", by="ada")).accepted
     await fleet.service.advance(fleet.now, stop=fleet.stop, begin=False)
     await fleet.service.wait_until_idle()
@@ -781,7 +790,7 @@ async def test_final_refusal_goes_to_a_person_at_once(fleet: Fleet) -> None:
 async def test_given_up_task_that_progressed_is_given_up_again(
     fleet: Fleet,
 ) -> None:
-    """Its ticket has closed since: somebody must hear of it again, and once."""
+    """Its ticket has closed since, so the operator is notified again, once."""
     fleet.nursery.absent = True
     target = fleet.loses()
     assert not (await fleet.ask(target)).accepted
@@ -829,7 +838,7 @@ async def _at_once(seconds: float) -> None:
 
 @pytest.mark.parametrize("lives", [True, False])
 async def test_start_interrupted_by_a_crash_is_not_repeated(fleet: Fleet, lives: bool) -> None:
-    """Whether the worker came to be is seen from what it tells."""
+    """The worker's own events show whether it started."""
     fleet.nursery.hangs = True
     await fleet.ask()
     await fleet.service.advance(fleet.now, stop=fleet.stop)
@@ -870,7 +879,7 @@ async def test_failed_attempt_is_not_repeated_with_automatic_recovery_off(fleet:
 
 
 async def test_open_breaker_puts_an_attempt_off(fleet: Fleet) -> None:
-    """It is no attempt, and no failure is notified."""
+    """A deferred attempt does not count, and no failure is notified."""
     fleet.breakers = BreakerRegistry(
         fleet.settings.circuit_breaker, clock=lambda: fleet.now, monotonic=lambda: fleet.now
     )
@@ -897,7 +906,7 @@ async def test_task_is_recovered_by_its_name(fleet: Fleet) -> None:
 
 
 async def test_task_is_recovered_by_the_session_of_its_worker(fleet: Fleet) -> None:
-    """B102: a ticket knows the session, and its command is meant for the task."""
+    """B102: a ticket has the session, and its command works for the task."""
     fleet.loses(task_id="report")
     result = await fleet.service.request_task("s1", by="ada")
 
@@ -961,7 +970,7 @@ async def test_secret_in_a_reason_is_masked(fleet: Fleet) -> None:
 async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_next_attempt(
     fleet: Fleet,
 ) -> None:
-    """B69: recovery stops nobody by itself."""
+    """B69: recovery itself terminates no worker."""
     await fleet.ask()
     await fleet.go()
     fleet.now += 900
@@ -980,7 +989,7 @@ async def test_stuck_recovered_worker_is_terminated_with_all_checks_before_the_n
 
 
 async def test_store_failure_defers_the_start(fleet: Fleet) -> None:
-    """B76: what is not written down is not done."""
+    """B76: an action that cannot be recorded is not carried out."""
     await fleet.ask()
     healthy, fleet.service._ledger._store = fleet.service._ledger._store, _Refusing(fleet.store)
     await fleet.go()
@@ -994,7 +1003,7 @@ async def test_store_failure_defers_the_start(fleet: Fleet) -> None:
 
 
 class _Refusing(Store):
-    """A store of which the disk is full."""
+    """A store whose disk is full."""
 
     def __init__(self, store: Store) -> None:
         self.__dict__.update(store.__dict__)
@@ -1008,7 +1017,7 @@ class _Refusing(Store):
 
 @pytest.mark.parametrize("ends", [False, True])
 async def test_recovery_is_dropped_if_the_worker_still_runs(fleet: Fleet, ends: bool) -> None:
-    """Its recovery waited meanwhile; once it has really ended, it is brought back."""
+    """Its recovery waits. Once the worker has ended, it is recovered."""
     fleet.tell(EventType.EXECUTION_STARTED)
     fleet.now += 1
     fleet.tell(EventType.AGENT_TERMINATED)

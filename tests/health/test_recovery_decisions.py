@@ -1,4 +1,4 @@
-"""What recovery decides, without a store or a worker."""
+"""The decisions of recovery, without a store or a worker."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def checkpoint(name: str, *, valid: bool = True) -> CheckpointRef:
 
 @pytest.mark.parametrize(("times", "wait"), [(0, 0), (1, 60), (2, 120)])
 def test_backoff_doubles_between_attempts(times: int, wait: float) -> None:
-    """B72: counted from when the last one had failed."""
+    """B72: the backoff counts from the failure of the last attempt."""
     begins = next_attempt(tried(times), [], now=NOW, limits=LIMITS, dice=0)
 
     assert begins == AttemptAllowed(times + 1, NOW + wait)
@@ -124,7 +124,7 @@ def test_refused_and_dropped_recoveries_are_not_attempts() -> None:
 
 @given(gaps=st.lists(st.floats(0, 2000), max_size=60))
 def test_no_hour_sees_more_than_five_attempts(gaps: list[float]) -> None:
-    """B72: across all tasks."""
+    """B72: the limit covers all tasks."""
     starts: list[float] = []
     for now in itertools.accumulate(gaps, initial=NOW):
         if isinstance(next_attempt([], starts, now=now, limits=LIMITS, dice=0), AttemptAllowed):
@@ -153,7 +153,7 @@ def test_next_slot_is_free_when_the_hour_is_no_longer_full(begun: list[float]) -
 
 @given(valid=st.lists(st.booleans(), max_size=8))
 def test_newest_valid_checkpoint_is_chosen(valid: list[bool]) -> None:
-    """B74: broken ones before it are passed over and named; with none left it is the start of the task."""
+    """B74: broken newer checkpoints are skipped and named; without a valid one, the task starts over."""
     chain = [checkpoint(f"c{n}", valid=is_valid) for n, is_valid in enumerate(valid)]
 
     chosen, skipped = choose_checkpoint(chain)
@@ -212,7 +212,7 @@ def test_recovery_watch_results(seen: WorkerHealth | None, at: float, verdict: s
 
 
 def test_progress_despite_an_open_breaker_is_not_a_failure() -> None:
-    """It is failing by its state, and does without what the breaker stands before."""
+    """Its state is failing, but it makes progress without the calls that the breaker blocks."""
     known: dict[str, Any] = {
         "breakers": OpenBreakers(("tool_execution:bee:search",)),
         "breakers_since": NOW + 5,

@@ -1,4 +1,4 @@
-"""Recovery of workers on our own runtime: real sessions, checkpoints, processes and store."""
+"""Recovery of workers on Queenright's runtime: real sessions, checkpoints, processes and store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def stop(target: Target, reason: str) -> None:
 
 
 class Ward:
-    """A colony, who watches over it, and who brings its workers back."""
+    """A runtime, its monitor, and its recovery service."""
 
     def __init__(self, path: Path, time: FakeTime, *, repeatable: bool = False) -> None:
         self.time = time
@@ -60,13 +60,13 @@ class Ward:
         self.published.extend(events)
 
     def see(self) -> None:
-        """Let the monitor see what has happened."""
+        """Pass new events to the monitor."""
         events, self.colony.events[:] = list(self.colony.events), []
         for event in events:
             self.monitor.apply(event, self.time.now)
 
     async def lost(self) -> Target:
-        """A worker that is in its second node is terminated."""
+        """Terminate a worker that is in its second node."""
         target = await self.colony.begin()
         control = RuntimeControl(self.colony.runtime, sleep=self.time.sleep)
         stopped = await control.terminate(target, "it is stuck", instruction_id="t1", within=30)
@@ -82,7 +82,7 @@ class Ward:
         await self.service.wait_until_idle()
 
     async def finish(self) -> str:
-        """Let the worker that came back get to its end; return the id of its run."""
+        """Let the recovered worker complete, and return the id of its run."""
         [execution] = self.colony.runtime.get_stream("start").executions
         self.held_model.may.set()
         result = await self.colony.runtime.wait(execution.id)
@@ -113,13 +113,13 @@ def damage(path: Path) -> None:
 
 
 def chain(ward: Ward, target: Target) -> list[Path]:
-    """The files of a session's checkpoints, newest first."""
+    """Return the files of a session's checkpoints, newest first."""
     session = ward.colony.runtime.session_store().open(target.session_id)
     return sorted(session.checkpoints.glob("*.json"), reverse=True)
 
 
 async def test_terminated_worker_continues_from_its_last_checkpoint(ward: Ward) -> None:
-    """002 §11: the run it was, in its session, under a new incarnation, and told what happened."""
+    """002 §11: the same run continues in its session as a new incarnation, and is told what happened."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
     [newest, *_] = chain(ward, target)
@@ -154,7 +154,7 @@ async def test_monitor_sees_the_new_incarnation_and_the_watch_succeeds(ward: War
 
 
 async def test_runs_that_follow_in_the_session_are_of_the_new_incarnation(ward: Ward) -> None:
-    """What came of the one before would be taken for its last words."""
+    """Otherwise its events would count as late events of the incarnation before."""
     target = await ward.lost()
     await ward.recover(target)
     life = ward.colony.target().incarnation_id
@@ -166,7 +166,7 @@ async def test_runs_that_follow_in_the_session_are_of_the_new_incarnation(ward: 
 
 
 async def test_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> None:
-    """B74: of which the hash is right; what was done since is done again."""
+    """B74: the newest checkpoint with a valid hash is used, and later work is repeated."""
     target = await ward.lost()
     newest, before = chain(ward, target)
     damage(newest)
@@ -180,7 +180,7 @@ async def test_broken_checkpoint_falls_back_to_the_one_before(ward: Ward) -> Non
 
 @pytest.mark.parametrize("ward", [True], indirect=True, ids=["repeatable"])
 async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> None:
-    """B74, B100: with what it was given then; what was said in the run that failed is forgotten."""
+    """B74, B100: it starts with its original input, without the conversation of the failed run."""
     target = await ward.lost()
     before = ward.colony.state(target.session_id)
     for path in chain(ward, target):
@@ -197,7 +197,7 @@ async def test_repeatable_graph_without_a_checkpoint_starts_over(ward: Ward) -> 
 
 
 async def test_unrepeatable_graph_without_a_checkpoint_is_left_to_a_person(ward: Ward) -> None:
-    """B100: its nodes run no second time."""
+    """B100: its nodes do not run again."""
     target = await ward.lost()
     for path in chain(ward, target):
         damage(path)
@@ -211,7 +211,7 @@ async def test_unrepeatable_graph_without_a_checkpoint_is_left_to_a_person(ward:
 
 
 async def test_completed_run_is_not_recovered(ward: Ward) -> None:
-    """B70: by what the disk says, whatever the monitor believes."""
+    """B70: the stored session decides, regardless of the monitor's state."""
     target = await ward.colony.begin()
     await ward.finish()
 
@@ -221,7 +221,9 @@ async def test_completed_run_is_not_recovered(ward: Ward) -> None:
 
 
 async def test_paused_run_is_not_recovered_after_a_restart(ward: Ward) -> None:
-    """B107: the service's own stop pauses it; by what the disk says, whatever the monitor believes."""
+    """
+    B107: a stop of the service pauses it; the stored session decides, regardless of the monitor's state.
+    """
     target = await ward.colony.begin()
     await ward.colony.runtime.stop()
     ward.colony = Colony(ward.colony.path, ward.time)
@@ -243,7 +245,7 @@ async def test_cancelled_run_is_not_recovered(ward: Ward) -> None:
 
 
 async def test_checkpoints_of_earlier_runs_in_the_session_are_not_of_the_chain(ward: Ward) -> None:
-    """B70: the run before is finished."""
+    """B70: the previous run has finished."""
     target = await ward.colony.begin()
     await ward.finish()
     ward.held_model.may.clear()
@@ -277,7 +279,7 @@ def test_foreign_or_unknown_session_is_not_reached(tmp_path: Path) -> None:
 
 
 async def test_killed_worker_is_recovered_by_another_process(ward: Ward, tmp_path: Path) -> None:
-    """002 §11: kill -9, and the service that starts next takes the work up from the checkpoint."""
+    """002 §11: after ``kill -9``, the next service resumes the work from the checkpoint."""
     child = subprocess.Popen(  # noqa: ASYNC220 - it is killed below
         [sys.executable, "-m", "tests.health.killed_worker", str(tmp_path / "hive")],
         cwd=ROOT,

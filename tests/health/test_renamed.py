@@ -1,4 +1,4 @@
-"""A worker whose telemetry names it, or its session, later than it begins."""
+"""Workers whose telemetry names the worker or session after its start."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rename(script: WorkerScript) -> list[AgentEvent]:
 
 
 def test_renamed_worker_keeps_its_history() -> None:
-    """B86: a name that arrives late renames it everywhere."""
+    """B86: a name that arrives late renames the worker everywhere."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
     script.call()
@@ -41,7 +41,7 @@ def test_renamed_worker_keeps_its_history() -> None:
 
 
 def test_findings_move_to_the_new_name() -> None:
-    """B86: so that no ticket stays open under a name that nobody has any more."""
+    """B86: otherwise a ticket would stay open under a name that no worker has."""
     script = WorkerScript().start()
     script.silence(300)
     assert script.finding(FindingKind.STALL) is not None
@@ -69,7 +69,7 @@ def test_silence_continues_after_a_rename() -> None:
 
 
 def test_worker_known_under_both_names_is_merged_with_summed_totals() -> None:
-    """B84: what arrived under the new name first counts, too."""
+    """B84: events that arrived under the new name first count too."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
     script.call("read")
@@ -107,7 +107,7 @@ def test_unknown_or_unchanged_name_changes_nothing() -> None:
 
 
 def test_replay_gives_the_same_renamed_worker() -> None:
-    """B86: after a restart, too."""
+    """B86: the rename survives a restart."""
     script = WorkerScript().start()
     script.step("CONTINUE", times=3)
     rename(script)
@@ -124,7 +124,7 @@ def test_replay_gives_the_same_renamed_worker() -> None:
 
 @pytest.mark.parametrize("later", [0.0, 600.0])
 def test_late_work_counts_and_reopens_nothing(later: float) -> None:
-    """B84, B85: log records arrive later than the hook that ends a session."""
+    """B84, B85: log records arrive after the hook that ends a session."""
     script = WorkerScript().start()
     script.step("CONTINUE")
     script.now += 10
@@ -145,7 +145,7 @@ def test_late_work_counts_and_reopens_nothing(later: float) -> None:
 
 @pytest.mark.parametrize("expected", ["in order", "end first"])
 def test_late_failures_count_equally(expected: str) -> None:
-    """B84, B85: the hook that ends a session overtakes the log records of the calls that failed in it."""
+    """B84, B85: the hook that ends a session arrives before the log records of its failed calls."""
     script = WorkerScript().start()
     script.step("CONTINUE")
     if expected == "end first":

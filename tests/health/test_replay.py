@@ -16,7 +16,7 @@ def event(kind: EventType, at: float, **data: object) -> AgentEvent:
 
 
 def run(*later: float) -> list[AgentEvent]:
-    """A run whose steps end at these times."""
+    """Return a run whose steps end at these times."""
     start = event(EventType.EXECUTION_STARTED, 0.0, start_records=True)
     return [start, *(event(EventType.STEP_COMPLETED, at, verdict="ACCEPT") for at in later)]
 

@@ -1,4 +1,4 @@
-"""Retention: what is old is let go of, the rest can be checked, nothing changed slips out."""
+"""Retention: old rows are deleted, the rest stays verifiable, and a changed row is never deleted."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ STEP, CHANGE = EventType.STEP_COMPLETED, EventType.HEALTH_STATE_CHANGED
 
 
 def event(age: float, kind: EventType = STEP, **fields: Any) -> AgentEvent:
-    """An event of ``age`` days ago."""
+    """Return an event that is ``age`` days old."""
     return AgentEvent(type=kind, time=NOW - age * DAY, agent_id="bee", session_id="s1", **fields)
 
 
 def memory() -> Iterator[Connection]:
-    """Give an empty database without triggers: they are SQLite's own, and tested on real files."""
+    """Create an empty database without triggers, which are SQLite's own and tested on files."""
     engine = create_engine("sqlite://")
     METADATA.create_all(engine)
     with engine.connect() as connection:
@@ -151,7 +151,7 @@ def test_emptied_log_is_intact_and_continues(conn: Connection) -> None:
 
 
 def test_changed_row_stops_retention_of_the_log(conn: Connection) -> None:
-    """B80: letting go of old rows does not let go of the proof that one was changed."""
+    """B80: deleting old rows does not delete the proof that one was changed."""
     append_events(conn, [event(40, CHANGE) for _ in range(6)])
     conn.exec_driver_sql("UPDATE events SET agent_id = 'wasp' WHERE seq = 4")
 
@@ -163,7 +163,7 @@ def test_changed_row_stops_retention_of_the_log(conn: Connection) -> None:
 
 
 def test_changed_row_stops_retention_of_the_archive(conn: Connection) -> None:
-    """B80: in the archive, too."""
+    """B80: this also holds in the archive."""
     append_events(conn, [event(400, CHANGE) for _ in range(4)])
     prune(conn, NOW, SETTINGS.model_copy(update={"audit_days": 500}))
     conn.exec_driver_sql("UPDATE audit_archive SET data = '{}  ' WHERE seq = 3")
@@ -205,7 +205,7 @@ async def test_pruned_log_is_read_and_replayed_as_before(database_url: str) -> N
     await store.close()
 
 
-# -- what is beside events -------------------------------------------------------------------------
+# -- records other than events ------------------------------------------------------------------------
 
 
 def ticket(name: str, age: float, closed: float | None) -> dict[str, Any]:
@@ -317,7 +317,7 @@ AGES = (("old", 40.0), ("new", 2.0))
 
 
 def test_last_notification_keeps_its_number(conn: Connection) -> None:
-    """SQLite would give the number of a deleted last row to the next one."""
+    """SQLite would reuse the number of a deleted last row."""
     conn.execute(insert(OUTBOX), [notification(1, 40, False), notification(2, 40, False)])
 
     prune(conn, NOW, SETTINGS)
@@ -329,7 +329,7 @@ def test_last_notification_keeps_its_number(conn: Connection) -> None:
 
 
 class Pauses:
-    """Sleeps not at all, and writes down for how long it should have; ends whoever sleeps too often."""
+    """Records sleeps without sleeping, and ends the task after ``end_after`` sleeps."""
 
     def __init__(self, end_after: int, meanwhile: Callable[[], Any] = lambda: None) -> None:
         self.slept: list[float] = []
@@ -404,7 +404,7 @@ async def test_changed_log_is_logged_once(database_url: str, caplog: pytest.LogC
     await store.close()
 
 
-# -- anything --------------------------------------------------------------------------------------
+# -- any changes --------------------------------------------------------------------------------------
 
 _days = st.integers(0, 500)
 _append = st.lists(st.tuples(_days, st.sampled_from([STEP, CHANGE])), min_size=1, max_size=6)
@@ -436,7 +436,9 @@ _HEAD = [column.name for column in EVENT_LOG_HEAD.columns if column.name != "id"
 def test_any_change_is_detected_after_any_pruning(
     steps: list[Any], more: list[Any], data: st.DataObject
 ) -> None:
-    """B80: any column of any row, a row gone, in the log, the archive and the record of their ends."""
+    """
+    B80: a changed column or a removed row is detected in the log, the archive and the record of their ends.
+    """
     for conn in memory():
         work(conn, steps)
         tables = [table for table in (EVENTS, AUDIT_ARCHIVE) if conn.execute(select(table)).first()]
@@ -463,7 +465,7 @@ def test_any_change_is_detected_after_any_pruning(
 
 @pytest.mark.parametrize("audited", [[], [400], [40], [400, 40]], ids=["empty", "emptied", "kept", "both"])
 def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -> None:
-    """B80: with nothing in the archive, and before its first row, whose number need not be the next one."""
+    """B80: this holds for an empty archive, and before the first row, whose number need not be the next."""
     for age in audited:
         append_events(conn, [event(age, CHANGE), event(age), event(age)])
         prune(conn, NOW, SETTINGS)
@@ -482,7 +484,7 @@ def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -
 
 
 def test_idempotency_keys_expire_after_a_day(conn: Connection) -> None:
-    """Two callers may use the same key; each is as old as it is."""
+    """Two callers may use the same key, and each key expires separately."""
     claim(conn, "ada", "k1", "request", NOW - DAY - 1)
     claim(conn, "bob", "k1", "request", NOW - DAY + 1)
     prune(conn, NOW, SETTINGS)

@@ -1,4 +1,4 @@
-"""Pages of lists that grow while they are read, on both engines."""
+"""Pages of lists that grow while they are read, on both databases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def page(store: Store, limit: int, before: Place | None, **asked: Any) -> 
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 async def test_paging_returns_each_row_once_in_order(store: Store, size: int) -> None:
-    # Several of one moment, and a time that has no short decimal.
+    # Several rows with the same time, and a time without a short decimal representation.
     there = [nudge(n, 1_700_000_000.1 + 0.1 * (n // 4)) for n in range(14)]
     await put(store, *there)
     seen: list[Intervention] = []

@@ -1,4 +1,4 @@
-"""What a run has spent since its trouble began."""
+"""The cost of a run since its condition began."""
 
 from __future__ import annotations
 

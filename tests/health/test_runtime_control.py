@@ -104,7 +104,7 @@ async def test_nudge_is_delivered_once(tmp_path: Path, fake_time: FakeTime) -> N
 
 
 async def test_expired_nudge_is_dropped(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B67: its reason has passed."""
+    """B67: its reason no longer applies."""
     colony, model = await nudged(tmp_path, fake_time, ttl=60, later=60)
 
     assert all("Get on." not in m.content for m in model.requests[2])
@@ -172,7 +172,7 @@ async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake
 
 
 async def test_terminated_worker_stops_and_its_state_is_in_a_checkpoint(colony: Colony) -> None:
-    """002 §11: it is stopped, its state is saved, and its session is released."""
+    """002 §11: the worker is stopped, its state is saved, and its session is released."""
     target = await colony.begin()
 
     stopped = await control(colony).terminate(target, "it is stuck", instruction_id="t1", within=30)
@@ -204,7 +204,7 @@ async def test_terminated_worker_is_not_failed_in_the_monitor(colony: Colony) ->
 
 
 async def test_other_incarnation_is_not_terminated(colony: Colony) -> None:
-    """B67: the running one is not terminated either."""
+    """B67: the running incarnation is not terminated either."""
     target = (await colony.begin())._replace(incarnation_id="another")
 
     with pytest.raises(WorkerUnreachableError, match="check it again"):

@@ -1,4 +1,4 @@
-"""Tickets whose cause is shared are one group: of a provider, or an MCP server."""
+"""Tickets with a shared cause, such as a provider or an MCP server, form one group."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PROVIDER, STREAK = FindingKind.PROVIDER_FAILURE, FindingKind.ERROR_STREAK
 
 @pytest.fixture
 def groups(desk: TicketDesk) -> TicketDesk:
-    """The service of tickets, where what is shared is known."""
+    """Return the ticket service with knowledge of shared causes."""
     desk.group = lambda health, finding: shared_cause(health, finding, lambda: [health], desk.now)
     return desk
 
@@ -81,7 +81,9 @@ def test_mcp_server_is_a_shared_cause_and_a_private_tool_is_not(tool: str, cause
 
 @pytest.mark.parametrize("calls", range(5, 10))
 def test_repeated_failures_share_a_cause_whatever_the_worst_finding(calls: int) -> None:
-    """B104: equal errors are repeated results too, which are worse than a streak for a while."""
+    """
+    B104: identical errors are also repeated results, whose severity exceeds that of a streak for a while.
+    """
     script = worker()
     for n in range(calls):
         script.call("mcp__github__get_issue", args=f"{n}", result="down", outcome="error", error_type="gone")
@@ -112,7 +114,7 @@ def answered(**data: str) -> WorkerScript:
 def test_provider_is_a_shared_cause_unless_the_caller_is_at_fault(
     error: str, failing_workers: int, answered_workers: int, cause: str
 ) -> None:
-    """B104: a wrong key of one worker's own is no incident of the provider's."""
+    """B104: a wrong API key of one worker is not an incident of the provider."""
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [failing(**called, error_type=error) for _ in range(failing_workers)]
     scripts += [answered(**called) for _ in range(answered_workers)]
@@ -165,7 +167,7 @@ def test_only_equal_errors_of_one_model_are_counted_together(others: dict[str, s
     ],
 )
 def test_errors_without_a_type_are_told_apart_by_their_text(texts: list[str], cause: str) -> None:
-    """B104: clients that report only that a call failed."""
+    """B104: some clients report only that a call failed."""
     called = {"provider": "anthropic", "model": "claude"}
     scripts = [
         failing(**called, error_type="_OTHER", error=texts[n % len(texts)].format(n=n)) for n in range(3)
@@ -207,7 +209,7 @@ def test_mcp_server_is_shared_unless_others_get_answers(
 
 @pytest.mark.parametrize(("known", "cause"), [(1, ""), (2, "tool:search")])
 def test_workers_of_other_services_that_fail_alike_count(known: int, cause: str) -> None:
-    """B104: the fleet is in several parts, and each has only a few."""
+    """B104: the fleet is divided among services, and each has only a few failing workers."""
     mine, *others = workers_that_repeat("search", "unavailable", 20)
     finding = find_worst(mine.health.findings)
     assert finding is not None
@@ -244,7 +246,7 @@ def test_equal_errors_in_shells_of_several_workers_share_no_cause() -> None:
 
 
 def workers_that_repeat(tool: str, error: str, times: int) -> list[WorkerScript]:
-    """Return four workers that make one call again and again, which fails."""
+    """Return four workers that repeat one failing call."""
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
     for script in scripts:
         script.silence(130)  # past the start grace
@@ -266,7 +268,7 @@ def workers_that_repeat(tool: str, error: str, times: int) -> list[WorkerScript]
 def test_equal_calls_that_fail_share_a_cause(
     tool: str, error: str, cause: str, times: int, is_reversed: bool
 ) -> None:
-    """B104: of a call repeated during an outage, the loop is the worst finding."""
+    """B104: if a call is repeated during an outage, the loop is the worst finding."""
     scripts = workers_that_repeat(tool, error, times)
     finding = next(finding for finding in scripts[0].health.findings if finding.kind is FindingKind.DOOM_LOOP)
     fleet = [script.health for script in scripts][:: -1 if is_reversed else 1]
@@ -287,7 +289,9 @@ def test_loop_of_calls_that_succeed_is_not_shared() -> None:
 
 
 async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: TicketDesk) -> None:
-    """B104: from the first on, however slowly they come; and a loop of one's own is outside of it."""
+    """
+    B104: the group includes the first ticket, however slowly they open; an individual loop is not in it.
+    """
     shared = []
     for n in range(40):
         health = service.worker(finding(PROVIDER), agent=f"bee-{n}")
@@ -301,7 +305,7 @@ async def test_forty_workers_of_one_provider_have_tickets_of_one_group(groups: T
 
 
 async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: TicketDesk) -> None:
-    """While it fails, what may come of that is taken to be of that."""
+    """While the provider fails, conditions that it may cause are attributed to it."""
     both = service.worker(finding(PROVIDER), finding(FindingKind.STALL))
     both.vitals.provider = "anthropic"
     shared = (await groups.raise_(both)).ticket
@@ -321,7 +325,7 @@ async def test_condition_after_the_provider_recovers_is_a_new_ticket(groups: Tic
 async def test_individual_condition_is_a_separate_ticket_while_the_provider_fails(
     groups: TicketDesk, is_first: bool
 ) -> None:
-    """B104: no provider makes a loop, however much worse its own failure is."""
+    """B104: a provider does not cause loops, however severe its failure is."""
     down, loop = finding(PROVIDER, Severity.CRITICAL), finding(FindingKind.DOOM_LOOP, Severity.HIGH)
     workers = [service.worker(down, loop)] if is_first else [service.worker(down), service.worker(down, loop)]
     for health in workers:
@@ -333,14 +337,14 @@ async def test_individual_condition_is_a_separate_ticket_while_the_provider_fail
     assert (own.kind, own.storm_id) == (FindingKind.DOOM_LOOP, "")
     assert list(own.related_kinds) == [PROVIDER]
 
-    # The provider is back: what is its own goes on.
+    # The provider has recovered, and the worker's own condition continues.
     await groups.tickets.observe(service.worker(loop))
     groups.now += service.HOLD
     assert await groups.tickets.settle(groups.now) == []
 
 
 async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket]:
-    """Report workers whose calls of one tool fail, one after the other, and return their tickets."""
+    """Report workers, one by one, whose calls of one tool fail, and return their tickets."""
     desk.group = lambda health, finding: shared_cause(health, finding, desk.workers.values, desk.now)
     ids = []
     for n in range(count):
@@ -354,7 +358,7 @@ async def failing_workers(desk: TicketDesk, count: int) -> list[EscalationTicket
 
 
 async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: TicketDesk) -> None:
-    """B104: of the third worker the cause is known, and the tickets of the first two share it."""
+    """B104: the third worker shows that the cause is shared, and the tickets of the first two join it."""
     first = await failing_workers(desk, 2)
     assert [ticket.storm_id for ticket in first] == ["", ""]
 
@@ -368,7 +372,7 @@ async def test_incident_adopts_the_tickets_that_were_opened_before_it(desk: Tick
 
 
 async def test_only_tickets_that_could_share_the_cause_are_compared_with_the_fleet(desk: TicketDesk) -> None:
-    """A fleet with many tickets of its own does not slow an incident down."""
+    """Many unrelated tickets do not slow down an incident."""
     compared: list[str] = []
 
     def group(health: WorkerHealth, finding: Finding) -> str:
@@ -401,7 +405,7 @@ def test_search_for_workers_with_a_cause_ends_with_enough_of_them() -> None:
 
 
 async def ended_in_incident(desk: TicketDesk) -> None:
-    """Let the sessions of an incident end while calls still fail."""
+    """End the sessions of an incident while calls still fail."""
     desk.group = lambda health, finding: "provider:anthropic"
     for n in range(2):
         await desk.raise_(service.worker(finding(PROVIDER), agent=f"bee-{n}"))
@@ -412,7 +416,7 @@ async def ended_in_incident(desk: TicketDesk) -> None:
 
 
 async def test_incident_of_ended_sessions_is_acknowledged_while_its_cause_may_hold(desk: TicketDesk) -> None:
-    """B104: its tickets stay closed."""
+    """B104: the tickets of the incident stay closed."""
     await ended_in_incident(desk)
     first, second = desk.tickets.recent_tickets()
 
@@ -436,7 +440,7 @@ def closings(desk: TicketDesk) -> list[tuple[str, object]]:
 async def test_incident_that_closes_by_the_clock_is_reported_once(
     desk: TicketDesk, restarts: tuple[float, ...]
 ) -> None:
-    """B104: whether the service runs then, is restarted before, or starts later."""
+    """B104: this holds if the service runs then, restarts before, or starts later."""
     await ended_in_incident(desk)
     began = desk.now
 
@@ -537,7 +541,7 @@ def test_tool_that_fails_equally_for_several_workers_is_shared(
 
 @pytest.mark.parametrize(("error", "cause"), [("overloaded", "provider:anthropic"), ("", "")])
 def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -> None:
-    """B104: each run is over before it has a ticket of its own; the agent's failed runs have one."""
+    """B104: each run ends before it gets a ticket; the agent's failed runs have one."""
     monitor = HealthMonitor(SETTINGS)
     calls = {"provider": "anthropic", "model": "claude"} | ({"error_type": error} if error else {})
     for agent in range(4):
@@ -555,7 +559,7 @@ def test_short_runs_that_fail_on_one_provider_share_it(error: str, cause: str) -
 
 
 def test_equal_errors_of_different_tools_share_no_cause() -> None:
-    """B104: "unavailable" of one tool says nothing about another."""
+    """B104: if one tool is unavailable, another need not be."""
     scripts = [WorkerScript(agent=f"bee-{n}").start() for n in range(4)]
     for script, tool in zip(scripts, ("search", "search", "visit", "visit"), strict=True):
         for n in range(5):
@@ -569,7 +573,7 @@ def test_equal_errors_of_different_tools_share_no_cause() -> None:
 
 @pytest.mark.parametrize(("agents", "cause"), [(1, ""), (3, "provider:anthropic")])
 def test_consecutive_failed_runs_of_one_agent_count_as_one_worker(agents: int, cause: str) -> None:
-    """B104: the provider answers everybody else."""
+    """B104: the provider answers all other workers."""
     monitor = HealthMonitor(SETTINGS)
     called = {"provider": "anthropic", "model": "claude"}
     for n in range(30):

@@ -1,4 +1,4 @@
-"""The newer signs: breakers, failed recoveries, error rate, tokens, output, late heartbeats."""
+"""Findings about breakers, failed recoveries, error rate, tokens, output and late heartbeats."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def worker(**start: Any) -> WorkerScript:
 
 
 def breaker(script: WorkerScript, to: str, name: str = "tool_execution:agent:search") -> None:
-    session, script.session = script.session, ""  # a breaker is an agent's, whatever the session
+    session, script.session = script.session, ""  # a breaker belongs to an agent, not to a session
     script.event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, {"name": name, "to": to})
     script.session = session
 
@@ -40,7 +40,7 @@ def lose(script: WorkerScript) -> None:
 
 
 def test_open_breaker_is_failing_and_half_open_one_is_degraded() -> None:
-    """002 §11: circuit breakers are seen in the worker's state."""
+    """002 §11: a worker's state reflects its circuit breakers."""
     script = worker()
     states = []
     for to in ("open", "half_open", "open", "half_open", "closed"):
@@ -66,7 +66,7 @@ def test_one_open_breaker_among_half_open_ones_is_failing() -> None:
 
 
 def test_b73_half_open_breaker_finding_ends_with_progress() -> None:
-    """B73: its time is over, and the worker does without what is behind it: nothing is wrong with it."""
+    """B73: the timeout is over and the worker makes progress without the call, so it is healthy."""
     script = worker()
     breaker(script, "open")
     script.step("ACCEPT")
@@ -156,7 +156,7 @@ def test_new_incarnation_is_not_failing_and_its_progress_ends_the_finding() -> N
 
 
 def test_completed_or_cancelled_work_ends_the_finding() -> None:
-    """B70: what is finished or closed is never lost."""
+    """B70: finished or closed work does not count as lost."""
     for ended in (
         {"type_": EventType.EXECUTION_COMPLETED},
         {"type_": EventType.EXECUTION_FAILED, "data": {"error_type": "CancelledError"}},
@@ -201,7 +201,7 @@ def test_worker_recovered_under_another_name_is_monitored() -> None:
 
 
 def test_action_on_an_old_incarnation_begins_no_new_one() -> None:
-    """B67: what names another incarnation changes nothing of this one."""
+    """B67: an event that names another incarnation does not change this one."""
     script = worker()
     script.incarnation = "i2"
     script.start()
@@ -258,7 +258,7 @@ def test_error_rate_of_exactly_a_quarter_is_not_a_finding() -> None:
 
 def test_error_rate_at_the_border_does_not_flap() -> None:
     script = worker()
-    for n in range(200):  # between 22 % and 28 % of every 18: one border would be crossed again and again
+    for n in range(200):  # between 22 % and 28 % of every 18: a single threshold would be crossed repeatedly
         failed = n % 4 == 0 or n in (1, 2)
         end_call(script, n, failed=failed)
 
@@ -498,7 +498,7 @@ def test_beats_that_always_come_a_little_late_are_one_degradation_and_no_flappin
     [{}, {"interval": None}, {"interval": "soon", "token_count": -5, "error_count": [], "phase": 7.5}],
 )
 def test_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
-    """B68: a torn or empty heartbeat is unknown, never a change of state."""
+    """B68: a truncated or empty heartbeat changes no state."""
     script = worker(heartbeat_interval=30)
     before = script.state
     script.event(EventType.AGENT_HEARTBEAT, torn)
@@ -508,7 +508,7 @@ def test_torn_heartbeat_changes_no_state(torn: dict[str, Any]) -> None:
 
 
 def test_heartbeat_fields_are_in_the_signal() -> None:
-    """002 §11: a heartbeat's contents are kept: task, phase, last tool call, tokens, errors, progress."""
+    """002 §11: the fields of a heartbeat are kept: task, phase, last tool call, tokens, errors, progress."""
     script = worker(task_id="t-1", control=True)
     fields = {
         "interval": 30,

@@ -1,4 +1,4 @@
-"""Telemetry that arrives late or by a wrong clock: what lies between two events is as long as it was."""
+"""Telemetry that arrives late or has a wrong clock keeps the time between events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def moved(events: Sequence[AgentEvent], seconds: float) -> list[AgentEvent]:
 
 
 def kinds_after(events: Sequence[AgentEvent], arrival: float | None = None) -> set[FindingKind]:
-    """Return what is found in events that arrive at once, or each at its true time."""
+    """Return the findings of events that arrive at once, or each at its true time."""
     monitor = HealthMonitor(SETTINGS)
     found = set()
     for event in events:
@@ -57,7 +57,7 @@ def kinds_after(events: Sequence[AgentEvent], arrival: float | None = None) -> s
 @pytest.mark.parametrize("has_turns", [True, False])
 @pytest.mark.parametrize("offset", [0.0, -YEARS, YEARS])
 def test_polls_that_arrive_in_one_batch_are_polls(offset: float, has_turns: bool) -> None:
-    """B84: live they are not a finding, and neither are they in a batch at the end."""
+    """B84: the polls are not a finding, whether they arrive live or in one batch."""
     events = run_of(34, has_turns=has_turns)
     assert kinds_after(events) == set()
 
@@ -86,7 +86,7 @@ def test_batch_continuing_a_live_run_keeps_its_own_times() -> None:
 
 @pytest.mark.parametrize("jump", [-YEARS, -3_600.0])
 def test_clock_set_back_does_not_turn_polls_into_loops(jump: float) -> None:
-    """The pause over the jump is unknown; all others are known."""
+    """Only the pause during the jump is unknown."""
     events = run_of(34)
     late = len(events) // 2
     monitor = HealthMonitor(SETTINGS)
@@ -111,7 +111,7 @@ def test_parallel_calls_that_arrive_late_are_one_turn() -> None:
 
 
 def test_duration_of_a_late_call_is_its_own() -> None:
-    """B84: a batch teaches nothing of calls that took no time."""
+    """B84: a batch does not teach durations of 0 s."""
     script = WorkerScript(settings=SETTINGS)
     script.start()
     for n in range(SAMPLES):
@@ -127,7 +127,7 @@ def test_duration_of_a_late_call_is_its_own() -> None:
 
 
 def test_replay_of_a_late_batch_gives_the_live_findings() -> None:
-    """After a restart the arrival is an estimate; what the events say of themselves is not."""
+    """After a restart, arrival times are estimates, but the events' own times are not."""
     for pause, expected in ((34.0, set()), (3.0, {FindingKind.DOOM_LOOP})):
         events = run_of(pause)
         monitor = HealthMonitor(SETTINGS)
@@ -169,7 +169,7 @@ def elapsed(times: Sequence[float], arrivals: Sequence[float] | None = None) -> 
         ([100, 134, 120, 135], [34, 0, 1]),  # out of order
         ([10_000, 10_034, 6_434, 6_468], [34, 0, 34]),  # set back
         ([1_000, 200, 1_001, 201, 1_002], [0, 1, 0, 1]),  # two clocks
-        ([0, YEARS, YEARS + 34], [0, 34]),  # set right
+        ([0, YEARS, YEARS + 34], [0, 34]),  # corrected
     ],
 )
 def test_source_clock_steps(times: list[float], steps: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""Limits on what agents spend."""
+"""Spending limits of agents."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_sessions_of_an_agent_share_a_daily_limit_and_the_fleet_has_another() ->
     spend(other, 0.9)
     spend(first, 0.5)
 
-    assert first.finding(SPENDING) is not None  # it spends on
+    assert first.finding(SPENDING) is not None  # it continues to spend
     assert of_agent is not None
     assert of_agent.evidence.startswith("$1.20 of $1.00")
     assert alone is None
@@ -145,7 +145,7 @@ def test_daily_spending_is_the_sum_of_its_events(payments: list[tuple[str, float
         known = max(known, at)
         last = max(payment[2] for payment in payments[: n + 1])
         of_day = [payment for payment in payments[: n + 1] if payment[2] == last]
-        # Payments of earlier days do not count.
+        # Costs of earlier days do not count.
         assert total.day == int(known // DAY)
         assert total.fleet == pytest.approx(sum(payment[1] for payment in of_day))
         assert total.agent == pytest.approx(sum(payment[1] for payment in of_day if payment[0] == agent))

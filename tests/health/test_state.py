@@ -98,7 +98,7 @@ def test_any_events_give_one_state_that_time_never_improves(script: list[Any], l
 
 @given(st.lists(moves, max_size=40))
 def test_every_state_change_is_valid_and_published(script: list[Any]) -> None:
-    """002 §11: the state machine tracks transitions: only a new life brings a terminated worker back."""
+    """002 §11: only a new incarnation ends the terminated state."""
     monitor = HealthMonitor(SETTINGS)
     now, lives = START, 1
     for move in script:

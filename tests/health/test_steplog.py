@@ -100,7 +100,7 @@ def test_lines_that_are_not_steps_are_skipped_and_counted(log: Path) -> None:
 
 
 def test_partial_last_line_is_read_once_complete(log: Path) -> None:
-    """B6: a half-written last line is read again next time."""
+    """B6: a partial last line is read again next time."""
     line = row(1)
     append(log, row(0) + line[:20])
     reader = StepLogReader(log)
@@ -114,7 +114,7 @@ def test_partial_last_line_is_read_once_complete(log: Path) -> None:
 
 @pytest.mark.parametrize("how", ["replaced", "cut"])
 def test_rotated_log_is_read_from_its_start(log: Path, how: str) -> None:
-    """B6: a rotated log resets the offset."""
+    """B6: a rotated log is read from its start."""
     append(log, row(0) + row(1))
     reader = StepLogReader(log)
     reader.read()
@@ -136,7 +136,7 @@ def test_missing_step_log_is_empty(log: Path) -> None:
 
 
 def test_only_new_lines_are_read(log: Path) -> None:
-    """B7: after the first read of a 1 GB step log, a look at it reads the new part and nothing else."""
+    """B7: after the first read of a 1 GB step log, only the new part is read."""
     log.write_text(row(0))
     with log.open("r+b") as file:
         file.truncate(1_000_000_000)
@@ -155,7 +155,7 @@ def test_only_new_lines_are_read(log: Path) -> None:
 
     assert read_before == log.stat().st_size - len(row(2))
     assert [event.data["index"] for event in new] == [2]
-    assert reader.skipped_lines == 1  # the gigabyte in the middle, which is no line
+    assert reader.skipped_lines == 1  # a gigabyte in the middle without a line break
     health = monitor.get("a", "s")
     assert health is not None
     assert summarise(health, health.vitals.last_activity)["total_steps"] == 3

@@ -1,4 +1,4 @@
-"""The store on either engine: durability, refusals, and the order of waiting."""
+"""The store on both databases: durability, refusals, and the order of waiting callers."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ async def test_read_that_raises_raises_here(store: Store) -> None:
         await store.read(lambda _: 1 // 0)
 
 
-# -- trouble --------------------------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------------
 
 
 async def test_full_disk_fails_every_append_until_there_is_room(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_locked_database_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_newer_schema_is_refused(database_url: str, declare: str, *, read_only: bool) -> None:
-    """Unless it says that this version can use it."""
+    """It opens if it declares this version compatible."""
     Store.open(database_url).close_now()
     change(database_url, "UPDATE alembic_version SET version_num = '9999'", declare)
 

@@ -1,4 +1,4 @@
-"""Copies of a whole database: complete on either engine, all or nothing, refused where they would mix."""
+"""Copies of a database: complete on both engines, atomic, and refused if the target has data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ OTHERS = [table for table in METADATA.sorted_tables if table not in LOG]
 
 
 def values_of(column: Column[Any]) -> st.SearchStrategy[Any]:
-    """Any value that the engines can store in a column."""
+    """Generate values that both engines can store in a column."""
     of_type: dict[type, st.SearchStrategy[Any]] = {
         Boolean: st.booleans(),
         Float: st.floats(allow_nan=False),
@@ -57,7 +57,7 @@ def values_of(column: Column[Any]) -> st.SearchStrategy[Any]:
 
 
 def rows_of(table: Table) -> st.SearchStrategy[list[dict[str, Any]]]:
-    """Rows of a table that violate none of its constraints."""
+    """Generate rows that satisfy the constraints of a table."""
     keys = [tuple(index.columns.keys()) for index in table.indexes if index.unique]
     keys.append(tuple(table.primary_key.columns.keys()))
     row = st.fixed_dictionaries({column.name: values_of(column) for column in table.columns})
@@ -90,7 +90,7 @@ def fill(url: str, rows: Rows, events: int) -> None:
 
 
 def read(url: str) -> Rows:
-    """Return every row of every table, and which values of nullable JSON columns are null."""
+    """Return every row of every table, and which nullable JSON values are null."""
     with connected(url) as conn:
         found: Rows = {
             table.name: [tuple(row) for row in conn.execute(select(table).order_by(*table.primary_key))]
@@ -107,7 +107,7 @@ def copy(source: str, target: str) -> StoreCopy:
 
 @pytest.fixture
 def fresh(postgres: Postgres, tmp_path: Path) -> Iterator[dict[str, Fresh]]:
-    """By engine, a function that returns the address of a new, empty database."""
+    """Return, for each engine, a function that creates an empty database and returns its URL."""
     made: list[str] = []
 
     def on_server() -> str:

@@ -1,4 +1,4 @@
-"""Storms come with many workers at once and go with quiet; actions have a budget."""
+"""A storm begins when many workers get worse at once, and ends when they stop; actions are limited."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_workers_that_get_worse_one_after_the_other_are_not_a_storm() -> None:
 
 
 def test_consecutive_sessions_of_one_agent_are_not_a_storm() -> None:
-    """B123: an agent that crashes again and again is one trouble."""
+    """B123: an agent that crashes repeatedly counts once."""
     storm_watch = watch()
     for n in range(20):
         assert not storm_watch.record_worse(("bee", f"s{n}"), 1000.0 + n, is_consecutive=lambda key: True)
@@ -52,7 +52,7 @@ def test_consecutive_sessions_of_one_agent_are_not_a_storm() -> None:
 
 
 def test_large_storm_compares_few_sessions() -> None:
-    """A deployment that breaks 500 sessions of one agent, and as many agents, at once."""
+    """A deployment breaks 500 sessions of one agent, and 500 agents, at once."""
     seen, compared = watch(), list[WorkerKey]()
 
     class Agent(str):

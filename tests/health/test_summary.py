@@ -46,7 +46,7 @@ def test_summary_has_the_requested_number_of_verdicts() -> None:
 
 
 def test_secrets_in_the_evidence_are_redacted() -> None:
-    """B16: secrets in the evidence are redacted."""
+    """B16: secrets in the evidence are masked."""
     script = WorkerScript().start()
     script.step(error_type="HTTPError", error="401 for api_key=sk-abcdefghijklmnop1234")
 
@@ -54,7 +54,7 @@ def test_secrets_in_the_evidence_are_redacted() -> None:
 
 
 def test_invalid_text_in_evidence_is_repaired() -> None:
-    """B16: valid UTF-8, and nothing that moves a terminal's cursor or hides itself."""
+    """B16: the text is valid UTF-8 without terminal control sequences or invisible characters."""
     script = WorkerScript().start()
     script.step("RETRY", text="a\ud800b \x1b[2J\x00c \u202ereversed\u202c \u200bunseen")
     evidence = summarise(script.health, script.now)["evidence_snippet"]
@@ -72,7 +72,7 @@ def test_waiting_worker_has_a_reason_and_no_stall_minutes() -> None:
 
 
 def test_pause_has_its_own_status() -> None:
-    """B4: a paused session is neither active nor over."""
+    """B4: a paused session is neither active nor ended."""
     script = WorkerScript().start()
     script.wait("paused")
 
@@ -96,5 +96,5 @@ def test_summarising_changes_nothing() -> None:
 
 
 def test_summary_of_an_unknown_session_is_an_error() -> None:
-    """B2: no sessions, or only finished ones: the summary says ``no_active_session``."""
+    """B2: without sessions, or with only ended ones, the status is ``no_active_session``."""
     assert no_active_session() == {"status": "no_active_session"}

@@ -1,4 +1,4 @@
-"""The ticket service on a real store: one ticket a condition, every change durable before it is published."""
+"""The ticket service on a real store: one ticket per condition; each change is durable before publication."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def draft(severity: Severity = LOW, **fields: Any) -> TicketDraft:
 
 
 class TicketDesk:
-    """A ticket service, its store, its clock, and what it published."""
+    """A ticket service with its store, clock and published events."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -162,7 +162,7 @@ async def test_first_report_opens_a_complete_ticket(desk: TicketDesk) -> None:
 
 
 async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(desk: TicketDesk) -> None:
-    """B37: one condition on 30 ticks: one ticket, ``occurrences`` 30, one notification."""
+    """B37: a condition at 30 checks is one ticket with 30 ``occurrences`` and one notification."""
     raised = await desk.raise_()
     await desk.tickets.intervene(raised.ticket.ticket_id, "it loops", "high")
     for _ in range(29):
@@ -182,7 +182,7 @@ async def test_one_condition_on_thirty_ticks_is_one_ticket_and_one_page(desk: Ti
 async def test_model_can_raise_but_not_lower_the_rules_severity(
     desk: TicketDesk, expected: Severity, floor: Severity, severity: Severity
 ) -> None:
-    """B52: the rules set the floor."""
+    """B52: the rules set the minimum severity."""
     raised = await desk.raise_(worker(finding(severity=floor)), expected)
 
     assert raised.ticket.severity is severity
@@ -206,7 +206,9 @@ async def test_model_can_raise_but_not_lower_the_rules_severity(
 async def test_model_cannot_open_a_ticket_about_a_healthy_worker(
     desk: TicketDesk, change: Any, error: str
 ) -> None:
-    """B1, B36, B52: recovered, in its grace, ended or waiting: refused, whatever the model says."""
+    """
+    B1, B36, B52: a ticket is refused for a worker that recovered, ended, waits, or is in its start grace.
+    """
     health = worker(finding())
     change(health)
 
@@ -218,7 +220,7 @@ async def test_model_cannot_open_a_ticket_about_a_healthy_worker(
 
 
 async def test_draft_about_a_different_worker_is_refused(desk: TicketDesk) -> None:
-    """B36: identity is the service's."""
+    """B36: the service sets the identity, not the model."""
     with pytest.raises(TicketRejectedError, match="agent_id: the worker's is 'bee', got 'wasp'"):
         await desk.tickets.raise_ticket(worker(finding()), draft(agent_id="wasp"))
 
@@ -260,7 +262,7 @@ async def test_two_sessions_and_two_workers_have_their_own_tickets(desk: TicketD
 
 
 async def test_two_monitors_on_one_worker_make_one_ticket(desk: TicketDesk) -> None:
-    """B42: two at the same moment, and two services on one store."""
+    """B42: this holds for two callers at the same time, and for two services on one store."""
     other = desk.another()
 
     raised = await asyncio.gather(
@@ -272,11 +274,11 @@ async def test_two_monitors_on_one_worker_make_one_ticket(desk: TicketDesk) -> N
     assert ticket.occurrences == 10
 
 
-# -- severity and the outside ---------------------------------------------------------------------
+# -- severity and notifications -------------------------------------------------------------------
 
 
 async def test_rise_is_notified_once_and_a_fall_never(desk: TicketDesk) -> None:
-    """B38: a rise in severity: one update. A fall: none."""
+    """B38: a rise in severity is one update; a fall is none."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
     desk.told.clear()
@@ -323,7 +325,7 @@ async def test_only_findings_that_are_new_worse_or_back_count_as_reports(desk: T
 
 
 async def test_held_recovery_resolves_and_notifies(desk: TicketDesk) -> None:
-    """B39: recovered and held: resolved, and the operator is notified."""
+    """B39: a condition that stays clear for the hold resolves the ticket and notifies the operator."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
 
@@ -341,7 +343,7 @@ async def test_held_recovery_resolves_and_notifies(desk: TicketDesk) -> None:
 
 
 async def test_relapse_within_the_hold_is_the_same_ticket_and_no_second_page(desk: TicketDesk) -> None:
-    """B39: relapse within the hold: the same ticket again."""
+    """B39: a relapse within the hold continues the same ticket."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
     await desk.tickets.observe(worker())
@@ -401,7 +403,7 @@ async def test_end_of_an_unnotified_ticket_is_not_notified(desk: TicketDesk) -> 
 
 @pytest.mark.parametrize("paged", [True, False])
 async def test_ending_worker_closes_its_ticket(desk: TicketDesk, *, paged: bool) -> None:
-    """B40: the worker ends with an open ticket: ``worker_gone``, no more alerts."""
+    """B40: an open ticket of a worker that ends becomes ``worker_gone``, without further alerts."""
     ticket = (await desk.raise_()).ticket
     if paged:
         await desk.tickets.intervene(ticket.ticket_id, "a", "high")
@@ -430,7 +432,7 @@ async def test_workers_without_tickets_cost_no_transaction(desk: TicketDesk) -> 
 
 
 async def test_dismissed_ticket_is_counted_and_not_triaged_again_until_worse(desk: TicketDesk) -> None:
-    """B48: a dismissal is kept, queryable and counted; the same condition waits until it worsens."""
+    """B48: a dismissal is stored and counted; the same condition opens no ticket until it worsens."""
     ticket = (await desk.raise_(worker(finding(severity=MEDIUM)))).ticket
     await desk.tickets.dismiss(ticket.ticket_id, "it gets on")
     desk.published.clear()
@@ -464,7 +466,7 @@ async def test_new_condition_after_a_dismissal_is_triaged(desk: TicketDesk) -> N
 
 
 async def test_model_cannot_dismiss_a_high_ticket_that_holds(desk: TicketDesk) -> None:
-    """B52: nor close it in any other way."""
+    """B52: the model cannot close it in another way either."""
     ticket = (await desk.raise_()).ticket
 
     with pytest.raises(TicketStatusError, match="still holds"):
@@ -542,7 +544,7 @@ async def test_empty_analysis_is_refused(desk: TicketDesk, analysis: str, urgenc
 
 
 async def test_acknowledged_ticket_is_not_escalated_again(desk: TicketDesk) -> None:
-    """B41: acknowledged: no re-escalation, but a rise is news."""
+    """B41: an acknowledged ticket has no reminders, but a rise in severity is notified."""
     ticket = (await desk.raise_()).ticket
     await desk.tickets.intervene(ticket.ticket_id, "a", "high")
     await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
@@ -557,7 +559,7 @@ async def test_acknowledged_ticket_is_not_escalated_again(desk: TicketDesk) -> N
 
 
 async def notified_ticket(desk: TicketDesk, health: WorkerHealth | None = None) -> EscalationTicket:
-    """Return a ticket that the operator has just been told of, with nothing told since."""
+    """Return a ticket whose operator has just been notified."""
     ticket = (await desk.raise_(health)).ticket
     stored_ticket = await desk.tickets.intervene(ticket.ticket_id, "a", "high")
     desk.told.clear()
@@ -565,14 +567,16 @@ async def notified_ticket(desk: TicketDesk, health: WorkerHealth | None = None) 
 
 
 async def pass_hours(desk: TicketDesk, hours: int) -> None:
-    """Let time pass, and have what is due done each minute, as the service does."""
+    """Advance the clock minute by minute, and carry out what is due, as the service does."""
     for _ in range(hours * 60):
         desk.now += 60
         await desk.tickets.settle(desk.now)
 
 
 async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(desk: TicketDesk) -> None:
-    """B41: an hour after it was last brought up, three times at most; it is the same ticket."""
+    """
+    B41: a reminder follows an hour after the last notification, three times at most, on the same ticket.
+    """
     ticket = await notified_ticket(desk)
     assert desk.tickets.next_deadline() == desk.now + HOUR
 
@@ -596,7 +600,7 @@ async def test_unacknowledged_ticket_has_a_limited_number_of_reminders(desk: Tic
 
 @pytest.mark.parametrize("by", ["ann", "dismissal", "resolution", "end", "never told"])
 async def test_acknowledged_and_closed_tickets_have_no_reminders(desk: TicketDesk, by: str) -> None:
-    """B41: never when acknowledged, dismissed or closed."""
+    """B41: an acknowledged, dismissed or closed ticket has no reminder."""
     if by == "never told":
         await desk.raise_()
     elif by == "dismissal":
@@ -630,7 +634,7 @@ async def test_never_is_zero(desk: TicketDesk) -> None:
 
 
 async def test_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
-    """B41: a rise and a relapse bring it up, too; a mere count does not."""
+    """B41: a rise or a relapse also notifies and defers the reminder; another occurrence does not."""
     await notified_ticket(desk)
     desk.now += HOUR / 2
     await desk.raise_()
@@ -647,7 +651,7 @@ async def test_reminder_counts_from_the_last_bump(desk: TicketDesk) -> None:
 
 
 async def test_rise_has_its_own_reminders(desk: TicketDesk) -> None:
-    """B41: three of them were about something less bad."""
+    """B41: the earlier three reminders were about a lower severity."""
     await notified_ticket(desk)
     await pass_hours(desk, 4)
     await desk.raise_(worker(finding(severity=CRITICAL)))
@@ -659,7 +663,7 @@ async def test_rise_has_its_own_reminders(desk: TicketDesk) -> None:
 
 
 async def test_no_reminder_within_the_hold(desk: TicketDesk) -> None:
-    """B41: it may be over; a relapse brings it up."""
+    """B41: the condition may have ended; a relapse notifies."""
     await notified_ticket(desk)
     desk.now += HOUR - 1
     await desk.tickets.observe(worker())
@@ -670,7 +674,7 @@ async def test_no_reminder_within_the_hold(desk: TicketDesk) -> None:
 
 
 async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(desk: TicketDesk) -> None:
-    """B41: what was due three times while the service was down is notified once."""
+    """B41: reminders that were due while the service was down are notified once."""
     await notified_ticket(desk)
     desk.now += HOUR / 2
     await desk.restart()
@@ -687,7 +691,7 @@ async def test_reminders_survive_a_restart_and_missed_ones_are_skipped(desk: Tic
 
 
 async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(desk: TicketDesk) -> None:
-    """B41: it does not know when it was last brought up."""
+    """B41: such a ticket has no time of its last notification."""
     ticket = await notified_ticket(desk)
     old = ticket.model_copy(update={"notified_at": None, "bumped_at": None})
     await desk.store.transact(lambda conn: write_ticket(conn, old))
@@ -700,7 +704,9 @@ async def test_ticket_of_an_earlier_version_has_reminders_from_its_decision(desk
 
 
 async def test_silenced_ticket_has_a_reminder_when_its_silence_ends(desk: TicketDesk) -> None:
-    """B41: while it is silenced nobody would hear; a silence that ends early makes it due at once."""
+    """
+    B41: reminders are deferred during a silence; if the silence ends early, the reminder is due at once.
+    """
     ticket = await notified_ticket(desk)
     began = desk.now
     desk.silenced[ticket.ticket_id] = began + 5 * HOUR
@@ -732,7 +738,7 @@ async def test_silenced_ticket_can_close(desk: TicketDesk) -> None:
 
 @pytest.mark.parametrize("via", list(AckChannel))
 async def test_acknowledgement_through_any_channel_stops_reminders(desk: TicketDesk, via: AckChannel) -> None:
-    """B41: who has it and by what way is kept, in the log, too; over a restart."""
+    """B41: the ticket and the log keep who acknowledged it and how, over a restart."""
     ticket = await notified_ticket(desk)
     await desk.tickets.acknowledge(ticket.ticket_id, by="ann", via=via, note=" my key is sk-" + "a1B2" * 12)
     await desk.restart()
@@ -747,7 +753,7 @@ async def test_acknowledgement_through_any_channel_stops_reminders(desk: TicketD
 
 
 async def test_unacknowledged_ticket_restarts_its_reminders(desk: TicketDesk) -> None:
-    """B41: they were used up; after it is given back there are as many again, counted from then."""
+    """B41: reminders were used up; after the acknowledgement is withdrawn, they start again."""
     ticket = await notified_ticket(desk)
     await pass_hours(desk, 4)
     await desk.tickets.acknowledge(ticket.ticket_id, by="ann")
@@ -758,7 +764,7 @@ async def test_unacknowledged_ticket_restarts_its_reminders(desk: TicketDesk) ->
 
     assert (given.status, given.acknowledged_by, given.reminders) == (TicketStatus.INTERVENING, "", 0)
     assert given.notified_at == ticket.notified_at
-    # People read that it is nobody's; it is no new alert.
+    # The ticket shows that no one has it; there is no new alert.
     assert desk.told == [(TicketStatus.INTERVENING, HIGH)]
     assert desk.tickets.next_deadline() == desk.now + HOUR
     await pass_hours(desk, 6)
@@ -806,7 +812,10 @@ async def test_unacknowledge_with_only_via_is_limited_to_its_channel(desk: Ticke
 
 
 async def test_findings_are_stored_with_the_models_text(desk: TicketDesk) -> None:
-    """It follows the worst finding; a mere count leaves it, so that a page does not change with each."""
+    """
+    The text follows the worst finding. Another occurrence leaves it, so that a page does not change each
+    time.
+    """
     health = worker(finding())
     health.vitals.evidence = "no results; key sk-" + "a1B2" * 12
     made_up = draft(cause="all is well", evidence_snippet="made up")
@@ -831,13 +840,13 @@ async def test_findings_are_stored_with_the_models_text(desk: TicketDesk) -> Non
     assert counted.finding_kind is STALL
 
 
-# -- restarts and givers-up -----------------------------------------------------------------------
+# -- restarts and abandoned triage -----------------------------------------------------------------------
 
 
 async def test_after_a_restart_the_open_tickets_are_known_and_the_undecided_returned(
     desk: TicketDesk,
 ) -> None:
-    """B43: what waits for triage is returned, once, under its one id."""
+    """B43: a ticket that waits for triage is returned once, with the same id."""
     decided = (await desk.raise_()).ticket
     waiting = (await desk.raise_(worker(finding(), session="s2"))).ticket
     dismissed = (await desk.raise_(worker(finding(severity=LOW), session="s3"))).ticket
@@ -913,7 +922,7 @@ async def test_open_ticket_of_a_session_is_found(desk: TicketDesk) -> None:
     assert desk.tickets.open_for("bee", "s1") is None
 
 
-# -- any life -------------------------------------------------------------------------------------
+# -- any history -------------------------------------------------------------------------------------
 
 _kinds = st.sampled_from([LOOP, STORM, STALL])
 _found = st.lists(
@@ -923,7 +932,7 @@ _found = st.lists(
 
 class TicketMachine(RuleBasedStateMachine):
     """
-    The promises about tickets hold for any order of actions of judge, queen, operator, worker and clock.
+    Invariants of tickets for any order of actions of judge, queen, operator, worker and clock.
     """
 
     def __init__(self) -> None:
@@ -1040,7 +1049,7 @@ TestTickets = TicketMachine.TestCase
 TestTickets.settings = settings(stateful_step_count=25, suppress_health_check=list(HealthCheck))
 
 
-# -- what could not be brought back -----------------------------------------------------------------
+# -- failed recoveries -----------------------------------------------------------------
 
 LOST = FindingKind.RECOVERY_FAILED
 
@@ -1121,7 +1130,7 @@ async def test_self_closing_ticket_cannot_be_resolved(desk: TicketDesk) -> None:
 
 
 async def test_ticket_keeps_the_storm_it_was_opened_in(desk: TicketDesk) -> None:
-    """B71: what many workers ran into at once is told as one; which storm it was never changes."""
+    """B71: tickets of a storm are notified together, and a ticket's storm never changes."""
     now_on = ["storm-1"]
     service = TicketService(
         desk.store,
@@ -1140,7 +1149,7 @@ async def test_ticket_keeps_the_storm_it_was_opened_in(desk: TicketDesk) -> None
 
 
 async def test_next_deadline_is_cheap_with_many_tickets(desk: TicketDesk) -> None:
-    """B131: what one tick costs does not grow with the tickets for which nothing is due."""
+    """B131: the cost of a check does not grow with the number of tickets for which nothing is due."""
     count = 0
 
     def silenced_until(ticket_id: str) -> float | None:
@@ -1166,7 +1175,7 @@ async def test_next_deadline_is_cheap_with_many_tickets(desk: TicketDesk) -> Non
 async def test_many_tickets_that_are_due_at_once_are_settled_in_several_transactions(
     desk: TicketDesk,
 ) -> None:
-    """B131: others have the loop and the writer between two of them."""
+    """B131: other tasks use the event loop and the writer between two tickets."""
     for number in range(120):
         await desk.raise_(worker(finding(), agent=f"bee-{number}"))
         await desk.tickets.observe(worker(agent=f"bee-{number}"))

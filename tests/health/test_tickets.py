@@ -1,4 +1,4 @@
-"""Tickets as values: what a model may write, and the changes a ticket may go through."""
+"""Tickets as values: the draft of a model, and the changes of a ticket."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def ticket(status: TicketStatus = TicketStatus.OPEN, **fields: Any) -> Escalatio
     )
 
 
-# -- what a model may write -----------------------------------------------------------------------
+# -- the draft of a model -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_missing_field_is_named(name: str) -> None:
     ],
 )
 def test_wrong_field_error_names_allowed_values(fields: dict[str, Any], error: str) -> None:
-    """B35, B36: wrong values, extra keys, and what the model cannot set."""
+    """B35, B36: wrong values, extra keys, and fields that the model cannot set are refused."""
     with pytest.raises(TicketRejectedError) as caught:
         parse_draft(draft(**fields))
 
@@ -163,7 +163,7 @@ def test_wrong_field_error_names_allowed_values(fields: dict[str, Any], error: s
     ],
 )
 def test_non_object_is_refused_with_the_reason(text: str, error: str) -> None:
-    """B35: a list, garbage or nothing instead of an object."""
+    """B35: a list, invalid text or nothing is refused."""
     with pytest.raises(TicketRejectedError, match=r"^ticket refused: ") as caught:
         parse_draft(text)
 
@@ -189,7 +189,7 @@ _anything = st.recursive(
     | st.fixed_dictionaries(dict.fromkeys(GOOD, _anything)).map(json.dumps)
 )
 def test_any_model_output_is_a_draft_or_refused(text: str) -> None:
-    """B35: each has a defined outcome."""
+    """B35: each answer has a defined outcome."""
     try:
         parse_draft(text)
     except TicketRejectedError as refusal:
@@ -213,7 +213,7 @@ def test_any_model_output_is_a_draft_or_refused(text: str) -> None:
     ],
 )
 def test_draft_about_a_different_worker_is_detected(fields: dict[str, Any], error: str) -> None:
-    """B36: identity and numbers are checked, never taken over."""
+    """B36: identity and numbers are checked, and never copied from the model."""
     assert mismatches(parse_draft(draft(**fields)), facts()) == [error]
 
 
@@ -276,7 +276,7 @@ def test_report_counts_and_adds_new_kinds() -> None:
     ],
 )
 def test_rise_is_a_rise_once(status: TicketStatus, notified: Severity | None) -> None:
-    """B38: a rise in severity is one update, a fall none."""
+    """B38: a rise in severity is one update; a fall is none."""
     risen, change = lifecycle.report(ticket(status), severity=Severity.CRITICAL, kinds=[LOOP], now=1.0)
     fallen, later = lifecycle.report(risen, severity=Severity.MEDIUM, kinds=[LOOP], now=2.0)
 
@@ -287,7 +287,7 @@ def test_rise_is_a_rise_once(status: TicketStatus, notified: Severity | None) ->
 
 @pytest.mark.parametrize("status", [TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED])
 def test_relapse_within_the_hold_is_the_same_ticket_in_the_same_status(status: TicketStatus) -> None:
-    """B39: relapse within the hold: the same ticket again."""
+    """B39: a relapse within the hold continues the same ticket."""
     cleared = lifecycle.clear(ticket(status), now=200.0)
     back, change = lifecycle.report(cleared, severity=Severity.HIGH, kinds=[LOOP], now=250.0)
 
@@ -297,7 +297,7 @@ def test_relapse_within_the_hold_is_the_same_ticket_in_the_same_status(status: T
 
 
 def test_hold_starts_when_the_condition_first_clears() -> None:
-    """B39: recovered and held: resolved."""
+    """B39: a condition that stays clear for the hold resolves the ticket."""
     cleared = lifecycle.clear(lifecycle.clear(ticket(), now=200.0), now=300.0)
 
     assert lifecycle.settle(cleared, now=319.9, hold=120.0) is cleared
@@ -349,7 +349,7 @@ def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
 
 
 def test_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
-    """B48: a dismissal is kept."""
+    """B48: a dismissal stays."""
     dismissed = ticket(TicketStatus.DISMISSED)
 
     gone = lifecycle.worker_ended(dismissed, now=200.0)
@@ -368,7 +368,9 @@ def test_intervening_notifies_the_current_severity_and_then_only_new_text() -> N
 
 
 def test_bypass_time_applies_only_before_triage_answers() -> None:
-    """B46: high and critical reach the operator marked untriaged; the queen's late word replaces it."""
+    """
+    B46: high and critical tickets reach the operator as untriaged; a late verdict of the queen replaces that.
+    """
     past = lifecycle.intervene(ticket(), analysis="a", urgency="high", by="rules", now=1.0, is_untriaged=True)
     late = lifecycle.intervene(past, analysis="b", urgency="high", by="queen", now=2.0)
 
@@ -397,7 +399,7 @@ def test_status_error_says_what_to_do(status: TicketStatus, verb: str, remedy: s
 
 @pytest.mark.parametrize("verb", ["intervene", "dismiss", "acknowledge", "report", "clear", "worker_ended"])
 def test_closed_ticket_never_changes(verb: str) -> None:
-    """B49: a closed ticket is an error that says when it was closed."""
+    """B49: a closed ticket is an error that states when it was closed."""
     closed = ticket(TicketStatus.RESOLVED, closed_at=0.0)
 
     with pytest.raises(TicketClosedError, match=r"t1 was closed \(resolved\) at 1970-01-01 00:00:00 UTC"):

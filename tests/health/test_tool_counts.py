@@ -76,7 +76,7 @@ def test_summary_includes_calls_of_the_previous_incarnation() -> None:
 
 
 def test_events_played_again_give_the_same_summary() -> None:
-    """What is rebuilt from the log after a restart says what was said before it."""
+    """Counts that are rebuilt from the log after a restart equal those before it."""
     first = WorkerScript().start()
     for turn in range(30):
         first.call(

@@ -23,7 +23,7 @@ def worker() -> WorkerScript:
 
 
 def test_continue_is_neither_good_nor_bad() -> None:
-    """B9: ACCEPT, RETRY, CONTINUE, CONTINUE counts 1; a hundred CONTINUE turns count 0."""
+    """B9: ACCEPT, RETRY, CONTINUE, CONTINUE count 1; a hundred CONTINUE turns count 0."""
     script = worker()
     for verdict in ("ACCEPT", "RETRY", "CONTINUE", "CONTINUE"):
         script.step(verdict)
@@ -44,7 +44,7 @@ def test_whole_history_counts() -> None:
 
 
 def test_failed_step_counts_and_its_error_is_the_evidence() -> None:
-    """B12: steps that died without a verdict count, and their error is the evidence."""
+    """B12: steps that fail without a verdict count, and their error is the evidence."""
     script = worker()
     script.step(error_type="ValueError", error="no such column: age", text="let me look")
 
@@ -89,7 +89,7 @@ def test_evidence_is_a_tail_of_500_characters() -> None:
 
 
 def test_evidence_is_cut_at_word_boundaries() -> None:
-    """B16: half of a secret looks like none, and would not be masked."""
+    """B16: half of a secret would not be recognized and masked."""
     for size in range(470, 500):
         script = worker()
         script.step("RETRY", text="refused sk-abcdefghijklmnop1234 " + "." * size)
@@ -105,7 +105,7 @@ def test_evidence_without_spaces_is_kept() -> None:
 
 
 def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
-    """B16: they get into findings, tickets and the log of events."""
+    """B16: these texts reach findings, tickets and the event log."""
     script = worker()
     script.now += 121
     for turn in range(12):
@@ -124,7 +124,7 @@ def test_names_of_tools_and_errors_are_one_line_without_secrets() -> None:
 
 
 def test_heartbeat_is_neither_activity_nor_progress() -> None:
-    """B22: a worker that only heartbeats is not progressing."""
+    """B22: a worker that only sends heartbeats makes no progress."""
     script = worker()
     before = (script.health.vitals.last_activity, script.health.vitals.last_progress)
     for _ in range(5):
@@ -190,7 +190,7 @@ def test_ending_step_closes_calls_without_an_end() -> None:
 def test_late_end_of_an_earlier_step_leaves_a_newer_call_open(
     started: EventType, phase: Phase, lag: float
 ) -> None:
-    """Start records of a batch arrive before the spans that ended in it."""
+    """Start records of a batch precede the spans that ended in it."""
     script = worker()
     script.lag = lag
     script.event(started, {"tool": "build", "call_id": "1", "timeout": 1200})
@@ -324,7 +324,7 @@ def test_beginning_something_ends_every_wait_but_a_pause() -> None:
 )
 @pytest.mark.parametrize("tool", ["search", "probe"])
 def test_failed_call_is_not_progress_in_any_report_format(tool: str, end: dict[str, str]) -> None:
-    """An error, or an outcome other than ok, is a failure; of a tool on the exempt list too."""
+    """An error, or an outcome other than ok, is a failure, even of an exempt tool."""
     settings = HealthSettings.model_validate({"loops": {"exempt_tools": ["probe"]}})
     script = WorkerScript(settings=settings).start()
 
@@ -346,7 +346,7 @@ def test_call_without_an_error_is_progress(end: dict[str, str | None]) -> None:
 
 
 def test_call_later_reported_as_failed_counts_once() -> None:
-    """B84, B89: a hook call tells that it ended, and the log record after it with what exit code."""
+    """B84, B89: a hook reports the end of the call, and a later log record its exit code."""
     script = WorkerScript().start()
     call = {"tool": "exec", "call_id": "c", "result_hash": "r"}
     script.event(EventType.TOOL_CALL_COMPLETED, {**call, "outcome": "ok"})
@@ -380,14 +380,14 @@ _NO_TIMES = {
         "clocks",
         "settings",
     ),
-    # On the clock of their source, which no clock of ours moves.
+    # On the clock of their source, which changes of the service's clock do not move.
     *("_answer_end", "_llm_began", "_side_by_side", "_tool_ended", "active_for", "polls_from", "source"),
     *("beat", "breakers", "heartbeat_interval", "token_spike", "stale_results", "waiting"),
     "stale_results_since_gain",
     *("cost_usd", "unpriced_tokens"),
-    # Of a calendar day, whatever the clock does.
+    # The number of a calendar day, regardless of the clock.
     "spent_today",
-    # Hold times that nothing is compared with.
+    # Times that are not compared with anything.
     *("calls", "tools"),
 }
 _MOMENTS = {
@@ -429,7 +429,9 @@ def times_of(vitals: VitalSigns, slot: str) -> set[float]:
 
 @pytest.mark.parametrize("jump", [3600.0, -3600.0])
 def test_every_time_follows_the_clock(jump: float) -> None:
-    """B23: clocks move with it, moments are at most now; a new slot is one of these, or holds no time."""
+    """
+    B23: clocks move with the jump, times of events are at most now, and a new slot is one of them or no time.
+    """
     vitals = VitalSigns("agent", "session", START, HealthSettings())
     time_slots = {slot for slot in VitalState.__slots__ if not isinstance(getattr(vitals, slot), str | int)}
     slots = time_slots - _NO_TIMES

@@ -1,4 +1,4 @@
-"""A worker under test: says what it does to a real monitor, on a clock that the test moves."""
+"""A simulated worker that reports events to a real monitor, on a clock that the test moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ START = 1_700_000_000.0
 
 
 class WorkerScript:
-    """One worker and its monitor; every method moves the clock by ``after`` seconds first."""
+    """One worker and its monitor. Every method first moves the clock by ``after`` seconds."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class WorkerScript:
         self.event(EventType.WORKER_WAITING, {"reason": reason}, after=after)
 
     def silence(self, seconds: float) -> list[AgentEvent]:
-        """Let time pass, and evaluate the workers that are due."""
+        """Advance the clock, and evaluate the workers that are due."""
         self.now += seconds
         emitted = self.monitor.advance(self.now)
         self.said += emitted
