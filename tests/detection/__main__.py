@@ -1,8 +1,9 @@
 """
-``python -m tests.detection --traces DIR``: how the detectors do on recorded runs, beside those of others.
+Measure the detectors on recorded runs, and compare them with others: ``python -m tests.detection --traces
+DIR``.
 
-Prints the tables. ``--write FILE`` puts them between the marks in that document, ``--check FILE``
-says whether they stand there already. ``--ours`` leaves what others came to as it is, which takes longest.
+Prints the tables. ``--write FILE`` replaces the tables in a document. ``--check FILE`` checks that its tables
+are current. ``--ours`` keeps the rows of other detectors, which take the longest to measure.
 """
 
 from __future__ import annotations
@@ -11,41 +12,41 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.detection.measure import measure, recorded
-from tests.detection.peers import detectors, ours
+from tests.detection.measure import measure_detectors, read_recorded_runs
+from tests.detection.peers import make_all_detectors, make_queenright_detector
 from tests.detection.table import (
     BLOCKS,
-    block_of,
-    by_label,
-    marks,
-    ours_by_group,
-    side_by_side,
-    with_block,
-    with_our_rows,
+    extract_block,
+    format_comparison,
+    format_label_table,
+    format_rates_by_group,
+    make_markers,
+    replace_block,
+    replace_our_rows,
 )
-from tests.detection.thresholds import Aimed, thresholds
+from tests.detection.thresholds import AimedRuns, format_threshold_table
 
 
-def all_tables(folder: Path, document: str) -> str:
-    """Return the document with every table measured anew."""
-    runs = recorded(folder)
-    measured = measure(runs, detectors())
+def replace_all_tables(folder: Path, document: str) -> str:
+    """Return the document with new measurements in every table."""
+    runs = read_recorded_runs(folder)
+    measured = measure_detectors(runs, make_all_detectors())
     tables = {
-        "rates": ours_by_group(measured[0]),
-        "peers": side_by_side(measured),
-        "labels": by_label(measured),
-        "thresholds": thresholds(Aimed(runs)),
+        "rates": format_rates_by_group(measured[0]),
+        "peers": format_comparison(measured),
+        "labels": format_label_table(measured),
+        "thresholds": format_threshold_table(AimedRuns(runs)),
     }
     for name, text in tables.items():
-        document = with_block(document, name, text)
+        document = replace_block(document, name, text)
     return document
 
 
-def our_tables(folder: Path, document: str) -> str:
-    """Return the document with what is ours in it measured anew."""
-    runs = recorded(folder)
-    document = with_our_rows(document, measure(runs, [ours()])[0])
-    return with_block(document, "thresholds", thresholds(Aimed(runs)))
+def replace_our_tables(folder: Path, document: str) -> str:
+    """Return the document with new measurements of Queenright's detectors and thresholds."""
+    runs = read_recorded_runs(folder)
+    document = replace_our_rows(document, measure_detectors(runs, [make_queenright_detector()])[0])
+    return replace_block(document, "thresholds", format_threshold_table(AimedRuns(runs)))
 
 
 def main() -> int:
@@ -54,27 +55,32 @@ def main() -> int:
     parser.add_argument(
         "--traces", type=Path, required=True, help="folder of recorded runs (*.jsonl, *.jsonl.gz)"
     )
-    parser.add_argument(
-        "--ours", action="store_true", help="leave others and thresholds as they are: seconds"
+    parser.add_argument("--ours", action="store_true", help="keep the rows of other detectors")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--write", type=Path, metavar="FILE", help="replace the tables in this document")
+    mode.add_argument(
+        "--check", type=Path, metavar="FILE", help="exit 1 unless the tables in this document are current"
     )
-    doing = parser.add_mutually_exclusive_group()
-    doing.add_argument("--write", type=Path, metavar="FILE", help="put the tables into this document")
-    doing.add_argument("--check", type=Path, metavar="FILE", help="exit 1 unless they stand in this document")
     options = parser.parse_args()
     if not sorted(options.traces.glob("*.jsonl*")):
         parser.error(f"no recorded runs in {options.traces}")
     page = options.write or options.check
-    old = page.read_text(encoding="utf-8") if page else "".join("".join(marks(block)) for block in BLOCKS)
-    new = (our_tables if options.ours else all_tables)(options.traces, old)
+    old = (
+        page.read_text(encoding="utf-8")
+        if page
+        else "".join("".join(make_markers(block)) for block in BLOCKS)
+    )
+    new = (replace_our_tables if options.ours else replace_all_tables)(options.traces, old)
     for name in BLOCKS:
-        print(f"## {name}\n\n{block_of(new, name)}")
+        print(f"## {name}\n\n{extract_block(new, name)}")
     if options.write is not None:
         options.write.write_text(new, encoding="utf-8")
     elif options.check is not None:
-        stale = [name for name in BLOCKS if block_of(new, name) != block_of(old, name)]
+        stale = [name for name in BLOCKS if extract_block(new, name) != extract_block(old, name)]
         if stale:
             print(
-                f"{options.check} is not what was measured: {', '.join(stale)}; use --write", file=sys.stderr
+                f"{options.check} has stale tables: {', '.join(stale)}; update them with --write",
+                file=sys.stderr,
             )
             return 1
     return 0

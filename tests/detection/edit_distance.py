@@ -1,7 +1,7 @@
 """
-Edit distance as agent-loop-guard computes it, forty times faster: its own takes half an hour over these runs.
+The edit distance of agent-loop-guard, forty times faster: its own function takes half an hour on these runs.
 
-Only the time changes: a property test holds the two against each other.
+A property test checks that both return the same values.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 def normalized_edit_distance(s1: str, s2: str) -> float:
     """
-    Return Levenshtein's distance over the longer length: 0.0 for equal texts, 1.0 for one that is empty.
+    Return the Levenshtein distance divided by the longer length: 0.0 for equal texts, 1.0 if one is empty.
 
-    By the bit-parallel method of Myers (1999) in the form of Hyyrö (2003), a column a step.
+    Uses the bit-parallel algorithm of Myers (1999) in the form of Hyyrö (2003), one column per step.
     """
     if s1 == s2:
         return 0.0
@@ -42,7 +42,7 @@ def _distance(pattern: str, text: str) -> int:
 
 
 def install() -> None:
-    """Let agent-loop-guard use it, in this process."""
+    """Make agent-loop-guard use this function in this process."""
     from loop_guard import similarity
 
     similarity.normalized_edit_distance = normalized_edit_distance

@@ -1,4 +1,4 @@
-"""Every detector over every run, in one pass: counts by group, delays, and what people's labels say."""
+"""Measurements of every detector on every run: counts by group, delays, and agreement with human labels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from queenright.judge.evaluation import read_runs
-from tests.detection.oracle import REPETITION, first_repeated_call, group_of
+from tests.detection.oracle import REPETITION, find_first_repeated_call, name_group
 from tests.detection.peers import Detector, Verdicts
 
 _HUMAN_LABELS: Final = "human_pairs"
-"""The mark of runs that somebody labelled, pair of neighbours by pair."""
+"""The label of runs in which people labelled each pair of consecutive steps."""
 
-LONG: Final = ("repairagent", "openhands")
-"""Agents whose runs are long, and labelled throughout."""
+AGENTS_WITH_LONG_RUNS: Final = ("repairagent", "openhands")
+"""Agents whose runs are long, and have labels for all steps."""
 
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "RepairAgent, three equivalent actions in a row": (
@@ -39,12 +39,14 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "OpenHands, unsolved": ("tar_study openhands, unsolved",),
     "AutoCodeRover, unsolved": ("tar_study autocoderover, unsolved",),
 }
-"""The groups of runs that are shown, by the names that the oracle gives them."""
+"""The groups of runs in the tables, and the names of their members in ``name_group``."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """Runs of one group, and how many got any alarm, a severe one, one about repeats or want of progress."""
+    """
+    The runs of a group, and how many got any alarm, a severe one, or one about repeats or zero progress.
+    """
 
     runs: int = 0
     any: int = 0
@@ -60,8 +62,11 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
-    """One run that people labelled, a step: steps with an alarm, repetitions, and those that are both."""
+class LabelledRun:
+    """
+    The counts of one labelled run: steps with an alarm, steps labelled as repetitions, and steps that are
+    both.
+    """
 
     flagged: int
     repetitions: int
@@ -69,59 +74,59 @@ class Labelled:
 
 
 @dataclass(slots=True)
-class Measured:
-    """What one detector came to."""
+class Measurement:
+    """The measurements of one detector."""
 
     detector: Detector
     groups: dict[str, Counts] = field(default_factory=lambda: {name: Counts() for name in GROUPS})
     delays: list[int] = field(default_factory=list)
-    """Steps from the first repeated call to the first alarm about it, of runs that have both."""
+    """Steps from the first repeated call to the first alarm about a loop, for runs that have both."""
     long_delays: list[int] = field(default_factory=list)
     """The same for the long runs of RepairAgent and OpenHands."""
-    labelled: list[Labelled] = field(default_factory=list)
+    labelled: list[LabelledRun] = field(default_factory=list)
 
 
-def recorded(folder: Path) -> list[dict[str, Any]]:
-    """Return the recorded runs of a folder."""
+def read_recorded_runs(folder: Path) -> list[dict[str, Any]]:
+    """Read the recorded runs in a folder."""
     return list(read_runs(sorted(folder.glob("*.jsonl*"))))
 
 
-def measure(runs: Sequence[Mapping[str, Any]], detectors: Iterable[Detector]) -> list[Measured]:
-    """Show every run to every detector, and return what came of it, a detector."""
-    result: dict[str, list[str]] = {}
+def measure_detectors(runs: Sequence[Mapping[str, Any]], detectors: Iterable[Detector]) -> list[Measurement]:
+    """Run every detector on every run, and return the measurements of each detector."""
+    names_by_member: dict[str, list[str]] = {}
     for name, members in GROUPS.items():
         for member in members:
-            result.setdefault(member, []).append(name)
-    measured = [Measured(detector) for detector in detectors]
+            names_by_member.setdefault(member, []).append(name)
+    measured = [Measurement(detector) for detector in detectors]
     for run in runs:
-        groups = result.get(group_of(run), [])
-        for one in measured:
-            _add(one, run, groups)
+        groups = names_by_member.get(name_group(run), [])
+        for measurement in measured:
+            _add(measurement, run, groups)
     return measured
 
 
-def _add(measured: Measured, run: Mapping[str, Any], groups: Iterable[str]) -> None:
+def _add(measured: Measurement, run: Mapping[str, Any], groups: Iterable[str]) -> None:
     verdicts = measured.detector.watch(run)
     for group in groups:
         measured.groups[group].add(verdicts)
-    first = first_repeated_call(run["steps"])
+    first = find_first_repeated_call(run["steps"])
     if verdicts.loops and first is not None:
         measured.delays.append(verdicts.loops[0] - first)
-        if run.get("agent") in LONG:
+        if run.get("agent") in AGENTS_WITH_LONG_RUNS:
             measured.long_delays.append(verdicts.loops[0] - first)
-    if run.get("agent") in LONG and _HUMAN_LABELS in (run.get("labels") or ()):
+    if run.get("agent") in AGENTS_WITH_LONG_RUNS and _HUMAN_LABELS in (run.get("labels") or ()):
         flagged = set(verdicts.loops)
         repetitions = {i for i, step in enumerate(run["steps"]) if step.get("rel") == REPETITION}
-        measured.labelled.append(Labelled(len(flagged), len(repetitions), len(flagged & repetitions)))
+        measured.labelled.append(LabelledRun(len(flagged), len(repetitions), len(flagged & repetitions)))
 
 
-def precision(labelled: Sequence[Labelled]) -> float | None:
-    """Return which share of the steps with an alarm people call repetitions; None without alarms."""
+def compute_precision(labelled: Sequence[LabelledRun]) -> float | None:
+    """Return the share of steps with an alarm that are labelled as repetitions, or None without alarms."""
     flagged = sum(run.flagged for run in labelled)
     return sum(run.both for run in labelled) / flagged if flagged else None
 
 
-def recall(labelled: Sequence[Labelled]) -> float | None:
-    """Return which share of the repetitions had an alarm; None without repetitions."""
+def compute_recall(labelled: Sequence[LabelledRun]) -> float | None:
+    """Return the share of repetitions with an alarm, or None without repetitions."""
     repetitions = sum(run.repetitions for run in labelled)
     return sum(run.both for run in labelled) / repetitions if repetitions else None

@@ -1,8 +1,8 @@
 """
-What people and rewards say of recorded runs: what findings are held against, and never shown to detectors.
+Human labels and rewards of recorded runs, with which findings are compared. Detectors never see them.
 
-The labels of people are those of sola-st/llm-agents-study (arXiv 2506.18824): how each action
-relates to the one before it.
+The labels are those of sola-st/llm-agents-study (arXiv 2506.18824): how each action relates to the one
+before it.
 """
 
 from __future__ import annotations
@@ -12,31 +12,33 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 _TURNS_WITHOUT_GAIN: Final = 5
-_EQUIVALENT_IN_A_ROW: Final = 3
+_EQUIVALENT_ACTIONS: Final = 3
 
 REPETITION: Final = "repetition"
 
 
-def group_of(run: Mapping[str, Any]) -> str:
+def name_group(run: Mapping[str, Any]) -> str:
     """
-    Return the data set and outcome of a run, as the name of the group that it counts in.
+    Return the name of the group of a run: its data set and outcome.
 
-    Of InterCode, unsolved runs with five turns or more without a gain are a group, and so are
-    RepairAgent's with three equivalent actions in a row.
+    Unsolved runs of InterCode with five or more turns without a gain have their own group, and so have runs
+    of RepairAgent with three equivalent actions in a row.
     """
     result = run.get("success")
     success = "outcome unknown" if not isinstance(result, bool) else "solved" if result else "unsolved"
     dataset = str(run.get("dataset"))
     if dataset.startswith("intercode"):
-        stuck = success == "unsolved" and without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
+        stuck = success == "unsolved" and count_turns_without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
         return f"{dataset}, {'zero progress' if stuck else success}"
-    if run.get("agent") == "repairagent" and equivalent_in_a_row(run["steps"]) >= _EQUIVALENT_IN_A_ROW:
+    if run.get("agent") == "repairagent" and count_equivalent_actions(run["steps"]) >= _EQUIVALENT_ACTIONS:
         return f"{dataset} repairagent, three equivalent actions in a row"
     return f"{dataset} {run.get('agent')}, {success}"
 
 
-def without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
-    """Return the most turns in a row in which the reward did not rise; one that is no number is 0."""
+def count_turns_without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
+    """
+    Return the maximum number of consecutive turns without a higher reward. An invalid reward counts as 0.
+    """
     best, without, most = -math.inf, 0, 0
     for step in steps:
         result = step.get("reward")
@@ -46,8 +48,8 @@ def without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
     return most
 
 
-def equivalent_in_a_row(steps: Iterable[Mapping[str, Any]]) -> int:
-    """Return the most actions in a row that people called repetitions of one another."""
+def count_equivalent_actions(steps: Iterable[Mapping[str, Any]]) -> int:
+    """Return the maximum number of consecutive actions that are labelled as repetitions."""
     row, most = 1, 1
     for step in steps:
         row = row + 1 if step.get("rel") == REPETITION else 1
@@ -55,13 +57,13 @@ def equivalent_in_a_row(steps: Iterable[Mapping[str, Any]]) -> int:
     return most
 
 
-def first_repeated_call(steps: Iterable[Mapping[str, Any]]) -> int | None:
-    """Return the index of the first call that had been made before with the same result, or None."""
-    seen: set[str] = set()
+def find_first_repeated_call(steps: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the index of the first call that repeats an earlier one with the same result, or None."""
+    calls: set[str] = set()
     for index, step in enumerate(steps):
         if step.get("kind") == "tool":
             call = repr((step.get("name"), step.get("args_hash"), step.get("result_hash")))
-            if call in seen:
+            if call in calls:
                 return index
-            seen.add(call)
+            calls.add(call)
     return None

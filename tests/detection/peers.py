@@ -1,8 +1,8 @@
 """
-Detectors of others, and the naive rule, on recorded runs: each with its defaults and the best honest input.
+Queenright's detectors, those of other projects, and the naive rule, each with its default settings.
 
-All are shown the same: tool calls in their order, with what the record has of arguments and
-results, and never what an oracle says. None is tuned to these runs, none is hindered.
+All get the same input: the tool calls in order, with their recorded arguments and results, and never the
+labels or rewards. None is tuned to these runs.
 """
 
 from __future__ import annotations
@@ -24,70 +24,72 @@ _LOOPING: Final = (FindingKind.DOOM_LOOP, FindingKind.ZERO_PROGRESS)
 
 @dataclass(slots=True)
 class Verdicts:
-    """What a detector says of one run: the 0-based steps after which an alarm stood, in ascending order."""
+    """
+    The alarms of a detector on one run: the 0-based steps after which there was an alarm, in ascending order.
+    """
 
     alarms: list[int] = field(default_factory=list)
     severe: list[int] = field(default_factory=list)
     loops: list[int] = field(default_factory=list)
-    """Those of ``alarms`` that are about repeats or want of progress."""
+    """The steps in ``alarms`` whose alarm is about repeats or zero progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """A detector by name."""
+    """A detector and its name."""
 
     name: str
     watch: Callable[[Mapping[str, Any]], Verdicts]
 
 
-def _calls(run: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _list_calls(run: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     for index, step in enumerate(run["steps"]):
         if step.get("kind") == "tool":
             yield index, step
 
 
-# -- ours -------------------------------------------------------------------------------------------
+# -- Queenright -------------------------------------------------------------------------------------------
 
 
-def ours(settings: HealthSettings | None = None) -> Detector:
-    """Return our own detectors, with the settings given or the defaults."""
-    used = settings or HealthSettings()
+def make_queenright_detector(settings: HealthSettings | None = None) -> Detector:
+    """Return Queenright's detectors, with default settings unless ``settings`` is given."""
+    effective_settings = settings or HealthSettings()
 
     def watch(run: Mapping[str, Any]) -> Verdicts:
-        return verdicts_of(events_of(run), used)
+        return replay_verdicts(events_of(run), effective_settings)
 
     return Detector("Queenright", watch)
 
 
-def verdicts_of(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
-    """Return what our detectors say of a run that is ready to be replayed."""
+def replay_verdicts(events: Sequence[TimedEvent], settings: HealthSettings) -> Verdicts:
+    """Return the verdicts of Queenright's detectors on the events of a run."""
     verdicts = Verdicts()
     for step, _, findings, _ in replay(events, settings):
         listed = [finding for finding in findings if finding.kind not in NO_ALARM and not finding.shadow]
         if listed:
-            _note(verdicts.alarms, step)
+            _add_step(verdicts.alarms, step)
             if any(finding.severity.rank >= Severity.HIGH.rank for finding in listed):
-                _note(verdicts.severe, step)
+                _add_step(verdicts.severe, step)
             if any(finding.kind in _LOOPING for finding in listed):
-                _note(verdicts.loops, step)
+                _add_step(verdicts.loops, step)
     return verdicts
 
 
-def _note(steps: list[int], step: int) -> None:
+def _add_step(steps: list[int], step: int) -> None:
     if not steps or step > steps[-1]:
         steps.append(step)
 
 
-# -- N equal calls in a row ---------------------------------------------------------------------------
+# -- N identical calls in a row ---------------------------------------------------------------------------
 
 
-def naive(limit: int) -> Detector:
-    """Return the naive rule: so many calls in a row with the same tool and arguments."""
+def make_naive_detector(limit: int) -> Detector:
+    """Return the naive rule: ``limit`` consecutive calls with the same tool and arguments."""
 
     def watch(run: Mapping[str, Any]) -> Verdicts:
         verdicts = Verdicts()
         last, row = None, 0
-        for index, step in _calls(run):
+        for index, step in _list_calls(run):
             call = (step.get("name"), step.get("args_hash"))
             row = row + 1 if call == last else 1
             last = call
@@ -102,16 +104,18 @@ def naive(limit: int) -> Detector:
 # -- agent-loop-guard ---------------------------------------------------------------------------------
 
 
-def loop_guard() -> Detector:
-    """Return agent-loop-guard: a warning is an alarm, a stop (or worse) a severe one."""
+def make_loop_guard_detector() -> Detector:
+    """Return agent-loop-guard. A warning is an alarm, and a stop is a severe alarm."""
     from loop_guard import LoopGuard
 
     edit_distance.install()
 
     def watch(run: Mapping[str, Any]) -> Verdicts:
         verdicts, guard = Verdicts(), LoopGuard()
-        for index, step in _calls(run):
-            decision = guard.check(tool=_text(step, "name"), args=_text(step, "args"), output=_result(step))
+        for index, step in _list_calls(run):
+            decision = guard.check(
+                tool=_get_text(step, "name"), args=_get_text(step, "args"), output=_get_result(step)
+            )
             if decision.should_warn or decision.is_loop:
                 verdicts.alarms.append(index)
             if decision.is_loop:
@@ -119,22 +123,22 @@ def loop_guard() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(_versioned("agent-loop-guard"), watch)
+    return Detector(_add_version("agent-loop-guard"), watch)
 
 
 # -- agent-patrol -------------------------------------------------------------------------------------
 
 
-def patrol() -> Detector:
-    """Return agent-patrol; without a task in words, which the records do not have, it looks for no drift."""
+def make_patrol_detector() -> Detector:
+    """Return agent-patrol. It does not check for drift, because the records contain no task description."""
     from agent_patrol import PatrolMonitor  # type: ignore[import-untyped]
     from agent_patrol import Severity as PatrolSeverity
 
     def watch(run: Mapping[str, Any]) -> Verdicts:
         verdicts, monitor = Verdicts(), PatrolMonitor()
-        for index, step in _calls(run):
-            action = f"{_text(step, 'name')} {_text(step, 'args')}"
-            report = monitor.observe(action, _result(step) or "")
+        for index, step in _list_calls(run):
+            action = f"{_get_text(step, 'name')} {_get_text(step, 'args')}"
+            report = monitor.observe(action, _get_result(step) or "")
             if not report.is_healthy:
                 verdicts.alarms.append(index)
                 if report.severity is PatrolSeverity.CRITICAL:
@@ -142,22 +146,22 @@ def patrol() -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(_versioned("agent-patrol"), watch)
+    return Detector(_add_version("agent-patrol"), watch)
 
 
 # -- agent-vitals -------------------------------------------------------------------------------------
 
-_LETTERS_A_TOKEN: Final = 4
-"""Where a record has no tokens they are estimated: with none at all, agent-vitals takes a run for dead."""
+_CHARACTERS_PER_TOKEN: Final = 4
+"""Used to estimate missing token counts: without tokens, agent-vitals considers a run dead."""
 
 
-def vitals(workflow: str) -> Detector:
+def make_vitals_detector(workflow: str) -> Detector:
     """
-    Return agent-vitals, told of a kind of work; of ``build`` it does not ask whether it is stuck.
+    Return agent-vitals for a type of workflow. For ``build``, it does not check whether the run is stuck.
 
-    What it needs beyond the calls is made of them. Of 64 ways to do so (what coverage is, whether errors
-    are told, which text is shown, the kind of work) these were the best on a sample of the runs: with a text
-    shown it alarms on nearly every long run, with errors told it looks for no loop after the first.
+    Its other inputs are computed from the calls. Of 64 ways to do this (definition of coverage, errors or
+    none, texts, workflow type), this was the best on a sample of the runs: with texts, it alarms on nearly
+    every long run, and with errors, it does not look for loops after the first error.
     """
     from agent_vitals import AgentVitals  # type: ignore[import-untyped]
 
@@ -167,7 +171,7 @@ def vitals(workflow: str) -> Detector:
         results: set[object] = set()
         tokens = calls = 0
         for index, step in enumerate(run["steps"]):
-            tokens += _tokens(step)
+            tokens += _estimate_tokens(step)
             if step.get("kind") != "tool":
                 continue
             calls += 1
@@ -185,28 +189,36 @@ def vitals(workflow: str) -> Detector:
         verdicts.loops = verdicts.alarms
         return verdicts
 
-    return Detector(f"{_versioned('agent-vitals')}, {workflow}", watch)
+    return Detector(f"{_add_version('agent-vitals')}, {workflow}", watch)
 
 
-def _tokens(step: Mapping[str, Any]) -> int:
+def _estimate_tokens(step: Mapping[str, Any]) -> int:
     result = step.get("tokens")
     if isinstance(result, Mapping):
         return int(result.get("in") or 0) + int(result.get("out") or 0)
-    return (len(_text(step, "args")) + len(_result(step) or "")) // _LETTERS_A_TOKEN + 1
+    return (len(_get_text(step, "args")) + len(_get_result(step) or "")) // _CHARACTERS_PER_TOKEN + 1
 
 
-def _text(step: Mapping[str, Any], key: str) -> str:
+def _get_text(step: Mapping[str, Any], key: str) -> str:
     return str(step.get(key) or "")
 
 
-def _result(step: Mapping[str, Any]) -> str | None:
-    return None if step.get("result_hash") is None else _text(step, "result_excerpt")
+def _get_result(step: Mapping[str, Any]) -> str | None:
+    return None if step.get("result_hash") is None else _get_text(step, "result_excerpt")
 
 
-def _versioned(package: str) -> str:
+def _add_version(package: str) -> str:
     return f"{package} {version(package)}"
 
 
-def detectors() -> list[Detector]:
-    """Return all that are compared, ours first."""
-    return [ours(), vitals("unknown"), vitals("build"), patrol(), loop_guard(), naive(3), naive(5)]
+def make_all_detectors() -> list[Detector]:
+    """Return all compared detectors, Queenright's first."""
+    return [
+        make_queenright_detector(),
+        make_vitals_detector("unknown"),
+        make_vitals_detector("build"),
+        make_patrol_detector(),
+        make_loop_guard_detector(),
+        make_naive_detector(3),
+        make_naive_detector(5),
+    ]

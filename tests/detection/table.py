@@ -1,4 +1,4 @@
-"""The tables as Markdown, and their places in a document."""
+"""The tables as Markdown, and their blocks in a document."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tests.detection.aims import AIMS
-from tests.detection.measure import GROUPS, Measured, precision, recall
-from tests.detection.rates import bootstrap, middle, percent, rate
+from tests.detection.measure import GROUPS, Measurement, compute_precision, compute_recall
+from tests.detection.rates import compute_bootstrap_interval, compute_median, format_percent, format_rate
 
-_SIDE_BY_SIDE: Final = {
+_COMPARED_GROUPS: Final = {
     "RepairAgent, three equivalent actions in a row": "RepairAgent, 3 equivalent in a row: found",
     "RepairAgent, solved": "RepairAgent, solved: alarms",
     "mini-swe-agent with Gemini 3, solved": "mini-swe-agent, solved: alarms",
@@ -22,87 +22,88 @@ BLOCKS: Final = ("rates", "peers", "labels", "thresholds")
 """The tables in a document, by name."""
 
 
-def marks(block: str) -> tuple[str, str]:
-    """Return the lines between which a block stands."""
+def make_markers(block: str) -> tuple[str, str]:
+    """Return the lines that mark the beginning and end of a block."""
     return f"<!-- measured {block}: begin -->\n", f"<!-- measured {block}: end -->\n"
 
 
-def block_of(document: str, block: str) -> str:
+def extract_block(document: str, block: str) -> str:
     """
-    Return what stands between the marks of a block.
+    Return the text between the markers of a block.
 
     Raises:
-        ValueError: if the document has no such marks.
+        ValueError: The document does not contain the markers.
     """
-    begin, end = marks(block)
+    begin, end = make_markers(block)
     if begin not in document or end not in document:
         raise ValueError(
-            f"no lines {begin.strip()!r} and {end.strip()!r}; write them where the block belongs"
+            f"the document has no lines {begin.strip()!r} and {end.strip()!r}; "
+            "add them where the table belongs"
         )
     return document.split(begin, 1)[1].split(end, 1)[0]
 
 
-def with_block(document: str, block: str, text: str) -> str:
-    """Return the document with ``text`` in a block's place; see `block_of` for what is raised."""
-    begin, end = marks(block)
-    return document.replace(begin + block_of(document, block) + end, begin + text + end)
+def replace_block(document: str, block: str, text: str) -> str:
+    """Return the document with ``text`` in a block. Raises the errors of `extract_block`."""
+    begin, end = make_markers(block)
+    return document.replace(begin + extract_block(document, block) + end, begin + text + end)
 
 
-def with_our_rows(document: str, ours: Measured) -> str:
-    """Return the document with what is ours in it measured anew, and the rows of others as they are."""
-    document = with_block(document, "rates", ours_by_group(ours))
-    anew = {
-        "peers": [row(side_by_side_row(ours))],
-        "labels": [row(by_label_row(ours))],
+def replace_our_rows(document: str, ours: Measurement) -> str:
+    """Return the document with new rows of Queenright. The rows of other detectors stay."""
+    document = replace_block(document, "rates", format_rates_by_group(ours))
+    new_rows = {
+        "peers": [format_row(format_comparison_row(ours))],
+        "labels": [format_row(format_label_row(ours))],
     }
-    for block, rows in anew.items():
-        lines = block_of(document, block).splitlines(keepends=True)
+    for block, rows in new_rows.items():
+        lines = extract_block(document, block).splitlines(keepends=True)
         places = [index for index, line in enumerate(lines) if line.startswith(f"| {ours.detector.name} |")]
         for index, line in zip(places, rows, strict=False):
             lines[index] = line
-        document = with_block(document, block, "".join(lines))
+        document = replace_block(document, block, "".join(lines))
     return document
 
 
-def ours_by_group(ours: Measured) -> str:
-    """Return our rates, a row for each group of runs."""
+def format_rates_by_group(ours: Measurement) -> str:
+    """Return a table of Queenright's rates, with a row for each group of runs."""
     rows = [["runs", "of", "any finding", "high or critical", "loop or zero progress", "aim"]]
     for name in GROUPS:
         counts = ours.groups[name]
-        aims = [f"{_AIMED[aim.what]} {aim}" for aim in AIMS if aim.group == name]
-        found = [rate(hits, counts.runs) for hits in (counts.any, counts.severe, counts.loops)]
+        aims = [f"{_AIM_NAMES[aim.kind]} {aim}" for aim in AIMS if aim.group == name]
+        found = [format_rate(hits, counts.runs) for hits in (counts.any, counts.severe, counts.loops)]
         rows.append([name, str(counts.runs), *found, ", ".join(aims) or "\N{EN DASH}"])
-    return table(rows) + "\n" + _delays(ours) + "\n"
+    return format_table(rows) + "\n" + _format_delays(ours) + "\n"
 
 
-_AIMED: Final = {"any": "any", "severe": "high", "loops": "loop"}
+_AIM_NAMES: Final = {"any": "any", "severe": "high", "loops": "loop"}
 
 
-def _delays(ours: Measured) -> str:
+def _format_delays(ours: Measurement) -> str:
     lines = []
-    for words, values in (("all runs", ours.delays), ("RepairAgent and OpenHands", ours.long_delays)):
-        found = middle(values)
+    for runs, values in (("all runs", ours.delays), ("RepairAgent and OpenHands", ours.long_delays)):
+        found = compute_median(values)
         if found is not None:
             steps, (low, high) = found
-            lines.append(f"{words}: {steps:.0f} ({low:.0f}\N{EN DASH}{high:.0f}; {len(values)} runs)")
+            lines.append(f"{runs}: {steps:.0f} ({low:.0f}\N{EN DASH}{high:.0f}; {len(values)} runs)")
     return "Median delay, in steps from the first repeated call to the finding: " + "; ".join(lines) + "."
 
 
-def side_by_side(measured: Iterable[Measured]) -> str:
-    """Return all detectors, a row each."""
-    rows = [["detector", *_SIDE_BY_SIDE.values(), "median delay"]]
-    rows += [side_by_side_row(one) for one in measured]
-    return table(rows)
+def format_comparison(measured: Iterable[Measurement]) -> str:
+    """Return a table with a row for each detector."""
+    rows = [["detector", *_COMPARED_GROUPS.values(), "median delay"]]
+    rows += [format_comparison_row(measurement) for measurement in measured]
+    return format_table(rows)
 
 
-def side_by_side_row(one: Measured) -> list[str]:
-    """Return how one detector did, cell by cell."""
-    cells = [one.detector.name]
-    for name in _SIDE_BY_SIDE:
-        counts = one.groups[name]
-        # Ours is asked for a loop or zero progress where a loop is sought; the others for any alarm.
-        cells.append(rate(counts.loops if name.startswith("InterCode") else counts.any, counts.runs))
-    found = middle(one.delays)
+def format_comparison_row(measurement: Measurement) -> list[str]:
+    """Return the comparison cells of a detector."""
+    cells = [measurement.detector.name]
+    for name in _COMPARED_GROUPS:
+        counts = measurement.groups[name]
+        # On InterCode, the comparison is about loops and zero progress; elsewhere, about any alarm.
+        cells.append(format_rate(counts.loops if name.startswith("InterCode") else counts.any, counts.runs))
+    found = compute_median(measurement.delays)
     return [
         *cells,
         "\N{EN DASH}"
@@ -111,33 +112,41 @@ def side_by_side_row(one: Measured) -> list[str]:
     ]
 
 
-def by_label(measured: Iterable[Measured]) -> str:
-    """Return precision and recall a step against the labels of people, a row for each detector."""
+def format_label_table(measured: Iterable[Measurement]) -> str:
+    """Return a table of precision and recall per step against human labels, with a row for each detector."""
     rows = [["detector", "steps with an alarm", "precision", "recall"]]
-    rows += [by_label_row(one) for one in measured]
-    return table(rows)
+    rows += [format_label_row(measurement) for measurement in measured]
+    return format_table(rows)
 
 
-def by_label_row(one: Measured) -> list[str]:
-    """Return how one detector's alarms hold against people's labels, cell by cell."""
-    cells = [one.detector.name, str(sum(run.flagged for run in one.labelled))]
-    for statistic in (precision, recall):
-        value, interval = statistic(one.labelled), bootstrap(one.labelled, statistic)
+def format_label_row(measurement: Measurement) -> list[str]:
+    """Return the table cells of a detector's precision and recall."""
+    cells = [measurement.detector.name, str(sum(run.flagged for run in measurement.labelled))]
+    for statistic in (compute_precision, compute_recall):
+        value, interval = (
+            statistic(measurement.labelled),
+            compute_bootstrap_interval(measurement.labelled, statistic),
+        )
         if value is None or interval is None:
             cells.append("\N{EN DASH}")
         else:
             cells.append(
-                f"{percent(value)} "
-                f"({percent(interval.low, bare=True)}\N{EN DASH}{percent(interval.high, bare=True)})"
+                f"{format_percent(value)} "
+                f"({format_percent(interval.low, bare=True)}\N{EN DASH}"
+                f"{format_percent(interval.high, bare=True)})"
             )
     return cells
 
 
-def row(cells: Iterable[str]) -> str:
+def format_row(cells: Iterable[str]) -> str:
     """Return one line of a table."""
     return "| " + " | ".join(cells) + " |\n"
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; the first row is its head."""
-    return row(rows[0]) + row(["---"] * len(rows[0])) + "".join(row(cells) for cells in rows[1:])
+def format_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table. The first row is the header."""
+    return (
+        format_row(rows[0])
+        + format_row(["---"] * len(rows[0]))
+        + "".join(format_row(cells) for cells in rows[1:])
+    )

@@ -1,4 +1,4 @@
-"""The tables in the documentation are what is measured, and what must be reached is reached."""
+"""The tables in the documentation are current, and every aim is met."""
 
 from __future__ import annotations
 
@@ -14,21 +14,29 @@ import pytest
 
 from queenright.health.settings import HealthSettings
 from tests.detection.__main__ import main
-from tests.detection.aims import AIMS, missed
-from tests.detection.measure import GROUPS, Measured, measure, recorded
-from tests.detection.peers import Detector, detectors, loop_guard, naive, ours, patrol, vitals
+from tests.detection.aims import AIMS, list_missed_aims
+from tests.detection.measure import GROUPS, Measurement, measure_detectors, read_recorded_runs
+from tests.detection.peers import (
+    Detector,
+    make_all_detectors,
+    make_loop_guard_detector,
+    make_naive_detector,
+    make_patrol_detector,
+    make_queenright_detector,
+    make_vitals_detector,
+)
 from tests.detection.table import (
     BLOCKS,
-    block_of,
-    by_label_row,
-    marks,
-    ours_by_group,
-    row,
-    side_by_side_row,
-    with_block,
-    with_our_rows,
+    extract_block,
+    format_comparison_row,
+    format_label_row,
+    format_rates_by_group,
+    format_row,
+    make_markers,
+    replace_block,
+    replace_our_rows,
 )
-from tests.detection.thresholds import THRESHOLDS, Aimed, default, reach, threshold_row
+from tests.detection.thresholds import THRESHOLDS, AimedRuns, format_threshold_row, get_default, measure_reach
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = ROOT / "tests" / "detection" / "README.md"
@@ -36,23 +44,28 @@ DOCUMENT = ROOT / "tests" / "detection" / "README.md"
 
 @pytest.fixture(scope="module")
 def traces() -> Path:
-    named = os.environ.get("QUEENRIGHT_TRACES")
-    if not named:
+    folder_name = os.environ.get("QUEENRIGHT_TRACES")
+    if not folder_name:
         pytest.skip("the recorded runs are not part of the checkout; QUEENRIGHT_TRACES names their folder")
-    folder = Path(named)
-    assert sorted(folder.glob("*.jsonl*")), f"QUEENRIGHT_TRACES={named} holds no recorded runs (*.jsonl)"
+    folder = Path(folder_name)
+    assert sorted(folder.glob("*.jsonl*")), f"QUEENRIGHT_TRACES={folder_name} has no runs (*.jsonl)"
     return folder
 
 
 @pytest.fixture(scope="module")
 def runs(traces: Path) -> list[dict[str, Any]]:
-    return recorded(traces)
+    return read_recorded_runs(traces)
 
 
 @pytest.fixture(scope="module")
-def quick(runs: list[dict[str, Any]]) -> list[Measured]:
-    """Ours and the naive rules; the others take minutes, and change with their versions only."""
-    return measure(runs, [ours(), naive(3), naive(5)])
+def quick(runs: list[dict[str, Any]]) -> list[Measurement]:
+    """
+    Return the measurements of Queenright and the naive rules. Others take minutes and change only with
+    versions.
+    """
+    return measure_detectors(
+        runs, [make_queenright_detector(), make_naive_detector(3), make_naive_detector(5)]
+    )
 
 
 @pytest.fixture(scope="module")
@@ -60,24 +73,24 @@ def document() -> str:
     return DOCUMENT.read_text("utf-8")
 
 
-def test_every_aim_is_met(quick: list[Measured]) -> None:
+def test_every_aim_is_met(quick: list[Measurement]) -> None:
     assert quick[0].groups["RepairAgent, three equivalent actions in a row"].runs == 18
     assert quick[0].groups["RepairAgent, solved"].runs == 10
-    assert missed(quick[0]) == []
+    assert list_missed_aims(quick[0]) == []
     assert median(quick[0].delays) <= 6
 
 
-def test_naive_rule_misses_its_known_cases(quick: list[Measured]) -> None:
-    assert len(missed(quick[1])) > 1
+def test_naive_rule_misses_its_known_cases(quick: list[Measurement]) -> None:
+    assert len(list_missed_aims(quick[1])) > 1
 
 
-def test_our_rates_equal_the_documentation(quick: list[Measured], document: str) -> None:
-    assert block_of(document, "rates") == ours_by_group(quick[0])
+def test_measured_rates_equal_the_documentation(quick: list[Measurement], document: str) -> None:
+    assert extract_block(document, "rates") == format_rates_by_group(quick[0])
 
 
 def test_summary_on_the_page_equals_the_measured_tables(document: str) -> None:
     page = (ROOT / "docs" / "detection.md").read_text("utf-8")
-    lines = [line.strip("| ").split(" | ") for line in block_of(document, "rates").splitlines()]
+    lines = [line.strip("| ").split(" | ") for line in extract_block(document, "rates").splitlines()]
     rates = {
         cells[0]: [cells[1], *(cell.split()[0] for cell in cells[2:4])] for cells in lines if len(cells) > 3
     }
@@ -88,22 +101,22 @@ def test_summary_on_the_page_equals_the_measured_tables(document: str) -> None:
     assert {group: found for group, *found in rows} == {group: rates[group] for group, *_ in rows}
 
 
-def test_side_by_side_rows_equal_the_documentation(quick: list[Measured], document: str) -> None:
+def test_side_by_side_rows_equal_the_documentation(quick: list[Measurement], document: str) -> None:
     for measured in quick:
-        assert row(side_by_side_row(measured)) in block_of(document, "peers")
-        assert row(by_label_row(measured)) in block_of(document, "labels")
+        assert format_row(format_comparison_row(measured)) in extract_block(document, "peers")
+        assert format_row(format_label_row(measured)) in extract_block(document, "labels")
 
 
 def test_every_detector_and_its_version_is_in_the_documentation(document: str) -> None:
-    for detector in detectors():
-        assert f"| {detector.name} |" in block_of(document, "peers")
-        assert f"| {detector.name} |" in block_of(document, "labels")
+    for detector in make_all_detectors():
+        assert f"| {detector.name} |" in extract_block(document, "peers")
+        assert f"| {detector.name} |" in extract_block(document, "labels")
 
 
 def test_every_threshold_is_in_the_documentation_with_its_default_and_reason(document: str) -> None:
-    block = block_of(document, "thresholds")
+    block = extract_block(document, "thresholds")
     for threshold in THRESHOLDS:
-        assert row(threshold_row(threshold, None)[:3]).rstrip("\n") in block, threshold.path
+        assert format_row(format_threshold_row(threshold, None)[:3]).rstrip("\n") in block, threshold.path
 
 
 @pytest.mark.parametrize("block", ["loops", "bands", "stall"])
@@ -118,13 +131,15 @@ def test_every_threshold_is_listed(block: str) -> None:
 def test_thresholds_are_tried_on_both_sides_of_their_default() -> None:
     for threshold in THRESHOLDS:
         if threshold.tried:
-            assert min(threshold.tried) <= default(threshold) <= max(threshold.tried), threshold.path
+            assert min(threshold.tried) <= get_default(threshold) <= max(threshold.tried), threshold.path
 
 
 def test_documented_threshold_reach_is_measured(runs: list[dict[str, Any]], document: str) -> None:
     [threshold] = [one for one in THRESHOLDS if one.path == "loops.consecutive"]
 
-    assert row(threshold_row(threshold, reach(threshold, Aimed(runs)))) in block_of(document, "thresholds")
+    assert format_row(
+        format_threshold_row(threshold, measure_reach(threshold, AimedRuns(runs)))
+    ) in extract_block(document, "thresholds")
 
 
 def test_aims_are_about_groups_that_are_shown() -> None:
@@ -159,30 +174,36 @@ WORDS = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
 WORK = run(*(f"{word} {n} holds {word[::-1]}" for n, word in enumerate(WORDS)), args=WORDS)
 
 
-@pytest.mark.parametrize("detector", detectors(), ids=lambda detector: detector.name)
-def test_every_detector_sees_a_plain_loop(detector: Detector) -> None:
+@pytest.mark.parametrize("detector", make_all_detectors(), ids=lambda detector: detector.name)
+def test_every_detector_finds_a_plain_loop(detector: Detector) -> None:
     assert detector.watch(LOOP).alarms
 
 
 @pytest.mark.parametrize(
     "detector",
-    [ours(), loop_guard(), patrol(), naive(3), vitals("build")],
+    [
+        make_queenright_detector(),
+        make_loop_guard_detector(),
+        make_patrol_detector(),
+        make_naive_detector(3),
+        make_vitals_detector("build"),
+    ],
     ids=lambda detector: detector.name,
 )
 def test_no_detector_alarms_on_six_different_calls(detector: Detector) -> None:
     assert detector.watch(WORK).alarms == []
 
 
-def test_naive_counts_consecutive_calls_whatever_their_results() -> None:
+def test_naive_rule_counts_consecutive_calls_regardless_of_results() -> None:
     changing = run(*(f"{n} %" for n in range(6)))
 
-    assert naive(3).watch(changing).alarms == [2, 3, 4, 5]
-    assert naive(5).watch(changing).alarms == [4, 5]
-    assert ours().watch(changing).alarms == []
+    assert make_naive_detector(3).watch(changing).alarms == [2, 3, 4, 5]
+    assert make_naive_detector(5).watch(changing).alarms == [4, 5]
+    assert make_queenright_detector().watch(changing).alarms == []
 
 
-def test_runs_count_in_every_group_they_belong_to() -> None:
-    [measured] = measure([LOOP, WORK], [ours(HealthSettings())])
+def test_run_counts_in_each_of_its_groups() -> None:
+    [measured] = measure_detectors([LOOP, WORK], [make_queenright_detector(HealthSettings())])
 
     counts = measured.groups["RepairAgent, solved"]
     assert (counts.runs, counts.any, counts.loops, counts.severe) == (2, 1, 1, 1)
@@ -193,20 +214,20 @@ def test_human_labels_are_compared_with_alarms_step_by_step() -> None:
     labelled: Mapping[str, Any] = {**LOOP, "labels": ["human_pairs"]}
     for step in LOOP["steps"][2:]:
         step["rel"] = "repetition"
-    [measured] = measure([labelled], [naive(3)])
+    [measured] = measure_detectors([labelled], [make_naive_detector(3)])
 
-    assert [(one.flagged, one.repetitions, one.both) for one in measured.labelled] == [(18, 18, 18)]
+    assert [(run.flagged, run.repetitions, run.both) for run in measured.labelled] == [(18, 18, 18)]
 
 
-def test_block_is_written_only_in_its_place() -> None:
+def test_block_is_replaced_only_between_its_markers() -> None:
     empty = "before\n<!-- measured x: begin -->\nold\n<!-- measured x: end -->\nafter\n"
 
-    written = with_block(empty, "x", "new\n")
+    new_document = replace_block(empty, "x", "new\n")
 
-    assert block_of(written, "x") == "new\n"
-    assert written == empty.replace("old", "new")
+    assert extract_block(new_document, "x") == "new\n"
+    assert new_document == empty.replace("old", "new")
     with pytest.raises(ValueError, match="measured y"):
-        block_of(empty, "y")
+        extract_block(empty, "y")
 
 
 def test_check_names_the_stale_table(
@@ -214,7 +235,7 @@ def test_check_names_the_stale_table(
 ) -> None:
     (tmp_path / "runs.jsonl").write_text('{"steps": []}\n')
     page = tmp_path / "page.md"
-    page.write_text("".join("".join(marks(block)) for block in BLOCKS))
+    page.write_text("".join("".join(make_markers(block)) for block in BLOCKS))
 
     def call(*words: str) -> int:
         monkeypatch.setattr(sys, "argv", ["detection", "--traces", str(tmp_path), "--ours", *words])
@@ -226,7 +247,7 @@ def test_check_names_the_stale_table(
     assert call("--check", str(page)) == 0
 
 
-def test_our_rows_are_replaced_and_others_kept() -> None:
+def test_queenright_rows_are_replaced_and_others_kept() -> None:
     page = "".join(
         f"<!-- measured {name}: begin -->\n{text}<!-- measured {name}: end -->\n"
         for name, text in {
@@ -235,19 +256,19 @@ def test_our_rows_are_replaced_and_others_kept() -> None:
             "labels": "| Queenright | old |\n| other | kept |\n",
         }.items()
     )
-    [measured] = measure([LOOP], [ours()])
+    [measured] = measure_detectors([LOOP], [make_queenright_detector()])
 
-    written = with_our_rows(page, measured)
+    new_document = replace_our_rows(page, measured)
 
-    assert "old" not in written
-    assert written.count("| other | kept |") == 2
-    assert written.count("| Queenright | ") == 2
-    assert with_our_rows(written, measured) == written
+    assert "old" not in new_document
+    assert new_document.count("| other | kept |") == 2
+    assert new_document.count("| Queenright | ") == 2
+    assert replace_our_rows(new_document, measured) == new_document
 
 
-def test_folder_without_runs_is_misuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_without_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["detection", "--traces", str(tmp_path)])
 
-    with pytest.raises(SystemExit) as refused:
+    with pytest.raises(SystemExit) as error:
         main()
-    assert refused.value.code == 2
+    assert error.value.code == 2

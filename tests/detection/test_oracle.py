@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tests.detection.oracle import first_repeated_call, group_of
+from tests.detection.oracle import find_first_repeated_call, name_group
 
 LOOP: list[dict[str, Any]] = [{"kind": "tool", "name": "bash", "args_hash": "a", "result_hash": "r"}] * 12
 
@@ -23,10 +23,10 @@ LOOP: list[dict[str, Any]] = [{"kind": "tool", "name": "bash", "args_hash": "a",
     ],
 )
 def test_run_counts_in_its_group(run: dict[str, Any], group: str) -> None:
-    assert group_of(run) == group
+    assert name_group(run) == group
 
 
 def test_first_repeated_call_has_the_same_result() -> None:
     steps = [LOOP[0], {**LOOP[0], "result_hash": "other"}, LOOP[0]]
 
-    assert first_repeated_call(steps) == 2
+    assert find_first_repeated_call(steps) == 2

@@ -1,4 +1,4 @@
-"""Intervals are right where they are known, and sane everywhere."""
+"""Confidence intervals of rates."""
 
 from __future__ import annotations
 
@@ -10,60 +10,66 @@ from hypothesis import strategies as st
 from loop_guard.similarity import normalized_edit_distance as theirs
 
 from tests.detection.edit_distance import normalized_edit_distance
-from tests.detection.rates import bootstrap, middle, percent, rate, wilson
+from tests.detection.rates import (
+    compute_bootstrap_interval,
+    compute_median,
+    compute_wilson_interval,
+    format_percent,
+    format_rate,
+)
 
 
 @pytest.mark.parametrize(
     ("hits", "of", "low", "high"),
-    # By R's binom.confint(method = "wilson"); 0 of 10 is z²/(n + z²).
+    # From R's binom.confint(method = "wilson"); 0 of 10 is z²/(n + z²).
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (8, 10, 0.4902, 0.9433), (15, 18, 0.6078, 0.9416)],
 )
 def test_wilson_gives_the_known_intervals(hits: int, of: int, low: float, high: float) -> None:
-    assert wilson(hits, of) == pytest.approx((low, high), abs=1e-4)
+    assert compute_wilson_interval(hits, of) == pytest.approx((low, high), abs=1e-4)
 
 
 @given(st.integers(1, 5000).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))))
 def test_rate_lies_in_its_interval(counts: tuple[int, int]) -> None:
     hits, of = counts
-    low, high = wilson(hits, of)
+    low, high = compute_wilson_interval(hits, of)
 
     assert 0 <= low <= hits / of <= high <= 1
-    assert wilson(of - hits, of) == pytest.approx((1 - high, 1 - low))
+    assert compute_wilson_interval(of - hits, of) == pytest.approx((1 - high, 1 - low))
 
 
 def test_rate_without_runs_is_unknown() -> None:
-    assert wilson(0, 0) == (0.0, 1.0)
-    assert rate(0, 0) == "\N{EN DASH}"
-    assert middle([]) is None
-    assert bootstrap([1, 2], lambda sample: None) is None
+    assert compute_wilson_interval(0, 0) == (0.0, 1.0)
+    assert format_rate(0, 0) == "\N{EN DASH}"
+    assert compute_median([]) is None
+    assert compute_bootstrap_interval([1, 2], lambda sample: None) is None
 
 
 def test_bootstrap_gives_the_same_interval_each_time() -> None:
     sample = [float(n % 7) for n in range(60)]
 
-    interval = bootstrap(sample, mean)
+    interval = compute_bootstrap_interval(sample, mean)
 
     assert interval is not None
-    assert interval == bootstrap(sample, mean)
+    assert interval == compute_bootstrap_interval(sample, mean)
     assert interval.low < mean(sample) < interval.high
 
 
 def test_rates_have_a_decimal_only_below_ten() -> None:
-    assert [percent(share) for share in (0, 0.006, 0.0996, 0.5, 1)] == [
+    assert [format_percent(share) for share in (0, 0.006, 0.0996, 0.5, 1)] == [
         "0%",
         "0.6%",
         "10%",
         "50%",
         "100%",
     ]
-    assert rate(15, 18) == "83% (61\N{EN DASH}94)"
+    assert format_rate(15, 18) == "83% (61\N{EN DASH}94)"
 
 
 @given(st.text("abc /", max_size=40), st.text("abc /", max_size=40))
-def test_edit_distance_is_theirs(one: str, other: str) -> None:
+def test_edit_distance_equals_that_of_agent_loop_guard(one: str, other: str) -> None:
     assert normalized_edit_distance(one, other) == theirs(one, other)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_edit_distance_is_theirs_for_any_text(one: str, other: str) -> None:
+def test_edit_distance_equals_that_of_agent_loop_guard_for_any_text(one: str, other: str) -> None:
     assert normalized_edit_distance(one, other) == theirs(one, other)

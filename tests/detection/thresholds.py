@@ -1,7 +1,7 @@
 """
-Every threshold of the detectors: why it is what it is, and how far it can move before an aim is missed.
+The thresholds of the detectors: the reason for each default, and its range within which all aims are met.
 
-A reason is about work, not about these runs; where one is thin, the reach beside it shows it.
+A reason describes agents' work in general, not these runs.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, Final, NamedTuple
 
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import events_of
-from tests.detection.aims import AIMS, missed
-from tests.detection.measure import GROUPS, measure
-from tests.detection.oracle import group_of
-from tests.detection.peers import Detector, Verdicts, verdicts_of
-from tests.detection.table import table
+from tests.detection.aims import AIMS, list_missed_aims
+from tests.detection.measure import GROUPS, measure_detectors
+from tests.detection.oracle import name_group
+from tests.detection.peers import Detector, Verdicts, replay_verdicts
+from tests.detection.table import format_table
 
 
 class Threshold(NamedTuple):
     """
-    A setting of ``health_monitoring``, by its path.
+    A setting in ``health_monitoring``, by its path.
 
-    ``tried`` are the values it is moved to, from the least to the greatest; none where the
-    recorded runs cannot touch it, as they have no verdicts, heartbeats, checkpoints or time-outs.
+    ``tried`` lists the values to try, in ascending order. It is empty if the recorded runs do not depend on
+    the setting, because they have no verdicts, heartbeats, checkpoints or timeouts.
     """
 
     path: str
@@ -94,39 +94,41 @@ THRESHOLDS: Final = (
 )
 
 
-def default(threshold: Threshold) -> Any:
+def get_default(threshold: Threshold) -> Any:
     """Return the default of a threshold."""
     return reduce(getattr, threshold.path.split("."), HealthSettings())
 
 
-def moved(threshold: Threshold, value: float) -> HealthSettings:
-    """Return the default settings with one threshold moved."""
+def replace_threshold(threshold: Threshold, value: float) -> HealthSettings:
+    """Return the default settings with another value of one threshold."""
     block, name = threshold.path.split(".")
     result = HealthSettings().model_dump()
     result[block][name] = value
     return HealthSettings.model_validate(result)
 
 
-class Aimed:
-    """The runs that an aim is about, made ready once, as each is replayed for many values."""
+class AimedRuns:
+    """The runs in the groups of aims, with their events, which are replayed for many values."""
 
     def __init__(self, runs: Sequence[Mapping[str, Any]]) -> None:
         aimed = {member for aim in AIMS for member in GROUPS[aim.group]}
-        self._runs = [run for run in runs if group_of(run) in aimed]
+        self._runs = [run for run in runs if name_group(run) in aimed]
         self._events = {id(run): events_of(run) for run in self._runs}
 
-    def missed(self, settings: HealthSettings) -> list[str]:
-        """Return a sentence for each aim that is unmet with these settings."""
+    def list_missed_aims(self, settings: HealthSettings) -> list[str]:
+        """Return a description of each aim that is not met with these settings."""
 
         def watch(run: Mapping[str, Any]) -> Verdicts:
-            return verdicts_of(self._events[id(run)], settings)
+            return replay_verdicts(self._events[id(run)], settings)
 
-        [measured] = measure(self._runs, [Detector("ours", watch)])
-        return missed(measured)
+        [measured] = measure_detectors(self._runs, [Detector("ours", watch)])
+        return list_missed_aims(measured)
 
 
 class Reach(NamedTuple):
-    """How far a threshold can be moved: the last values with every aim met, and what is missed beyond."""
+    """
+    The lowest and highest tried values with which every aim is met, and the aims that are missed beyond.
+    """
 
     low: float
     high: float
@@ -134,9 +136,9 @@ class Reach(NamedTuple):
     above: str
 
 
-def reach(threshold: Threshold, runs: Aimed) -> Reach:
-    """Move a threshold down and up from its default until an aim is missed or nothing is left to try."""
-    start = default(threshold)
+def measure_reach(threshold: Threshold, runs: AimedRuns) -> Reach:
+    """Try lower and higher values of a threshold until an aim is missed or no value is left."""
+    start = get_default(threshold)
     low, below = _walk(
         threshold, sorted((v for v in threshold.tried if v < start), reverse=True), start, runs
     )
@@ -144,28 +146,31 @@ def reach(threshold: Threshold, runs: Aimed) -> Reach:
     return Reach(low, high, below, above)
 
 
-def _walk(threshold: Threshold, values: Sequence[float], start: float, runs: Aimed) -> tuple[float, str]:
+def _walk(threshold: Threshold, values: Sequence[float], start: float, runs: AimedRuns) -> tuple[float, str]:
     last = start
     for value in values:
-        words = runs.missed(moved(threshold, value))
-        if words:
-            return last, f"{value:g}: {words[0]}"
+        missed_aims = runs.list_missed_aims(replace_threshold(threshold, value))
+        if missed_aims:
+            return last, f"{value:g}: {missed_aims[0]}"
         last = value
     return last, ""
 
 
-def thresholds(runs: Aimed) -> str:
-    """Return the table of all thresholds."""
+def format_threshold_table(runs: AimedRuns) -> str:
+    """Return a table of all thresholds."""
     rows = [["setting", "default", "reason", "every aim is met from"]]
-    rows += [threshold_row(one, reach(one, runs) if one.tried else None) for one in THRESHOLDS]
-    return table(rows)
+    rows += [
+        format_threshold_row(threshold, measure_reach(threshold, runs) if threshold.tried else None)
+        for threshold in THRESHOLDS
+    ]
+    return format_table(rows)
 
 
-def threshold_row(threshold: Threshold, found: Reach | None) -> list[str]:
-    """Return how a threshold is shown, cell by cell."""
-    cells = [f"`{threshold.path}`", f"{default(threshold):g}", threshold.reason]
-    if found is None:
+def format_threshold_row(threshold: Threshold, reached: Reach | None) -> list[str]:
+    """Return the table cells of a threshold."""
+    cells = [f"`{threshold.path}`", f"{get_default(threshold):g}", threshold.reason]
+    if reached is None:
         return [*cells, "\N{EN DASH}"]
-    low = f"{found.low:g}" if found.below else f"\N{LESS-THAN OR EQUAL TO}{found.low:g}"
-    high = f"{found.high:g}" if found.above else f"\N{GREATER-THAN OR EQUAL TO}{found.high:g}"
+    low = f"{reached.low:g}" if reached.below else f"\N{LESS-THAN OR EQUAL TO}{reached.low:g}"
+    high = f"{reached.high:g}" if reached.above else f"\N{GREATER-THAN OR EQUAL TO}{reached.high:g}"
     return [*cells, f"{low} to {high}"]
