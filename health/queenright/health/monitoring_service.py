@@ -123,7 +123,7 @@ class HealthMonitoringService:
     The public interface of the health layer. Belongs to one event loop.
 
     Args:
-        ingest: Ingests events as from a worker; durable on return.
+        ingest: Ingests events as if a worker had sent them. They are durable on return.
     """
 
     def __init__(
@@ -356,7 +356,7 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> Intervention:
         """
-        Put a message into a worker's context; without one, the standard reminder.
+        Put a message into a worker's context. Without a message, the standard reminder is used.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -477,7 +477,7 @@ class HealthMonitoringService:
         return breaker or self._breakers.registry.status(name)
 
     def all_circuit_breakers(self) -> list[BreakerStatus]:
-        """Return every circuit breaker, with those that workers report of their own processes."""
+        """Return every circuit breaker, including those in workers' own processes."""
         return [*self._process_breakers(), *self._breakers.registry.all()]
 
     def _process_breakers(self) -> list[BreakerStatus]:
@@ -486,14 +486,14 @@ class HealthMonitoringService:
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
-        """Return a page of circuit breakers by name; with ``only_open`` those that are not closed."""
+        """Return a page of circuit breakers by name. With ``only_open``, closed ones are omitted."""
         of_processes = (breaker for breaker in self._process_breakers() if breaker.name > after)
         own = self._breakers.registry.page(limit, after=after, only_open=only_open)
         return sorted((*own, *of_processes), key=lambda breaker: breaker.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
-        Close a circuit breaker manually; durable on return.
+        Close a circuit breaker manually. The change is durable on return.
 
         Raises:
             BreakerNotFoundError: No breaker has this name.

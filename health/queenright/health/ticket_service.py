@@ -149,7 +149,7 @@ class TicketService:
         self._incidents = IncidentWatch()
 
     def replace_settings(self, settings: HealthSettings) -> None:
-        """Replace the deadlines, also those of open tickets."""
+        """Replace the deadlines, including those of open tickets."""
         self._deadlines.replace_settings(settings.tickets)
 
     # -- reading ------------------------------------------------------------------------------------
@@ -199,7 +199,7 @@ class TicketService:
         return {(t.agent_id, t.session_id) for t in self._live_tickets.values() if t.is_open}
 
     def paged_agents(self) -> set[str]:
-        """Return the agents with an open ticket that paged somebody."""
+        """Return the agents with an open ticket that paged people."""
         return {
             ticket.agent_id
             for ticket in self._live_tickets.values()
@@ -252,7 +252,7 @@ class TicketService:
         )
 
     def next_deadline(self) -> float | None:
-        """Return when ``settle`` has work to do, in seconds since the epoch; None if never."""
+        """Return when ``settle`` has work to do, in seconds since the epoch, or None if it has none."""
         return self._deadlines.next_due_at()
 
     # -- reports of the judge and the monitor -------------------------------------------------------
@@ -298,7 +298,7 @@ class TicketService:
             return None
 
     async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[TicketReportResult | None]:
-        """Write reports, after which the open tickets with their causes join the incidents."""
+        """Write reports. Open tickets with the same causes then join the incidents."""
         causes = {cause for report in reports if report is not None for cause in report.shared_causes}
         joining = find_joining(self._live_tickets.values(), causes, self._find_worker, self._group)
         now = self._clock()
@@ -324,7 +324,7 @@ class TicketService:
 
     async def join_causes(self, causes: Collection[str]) -> None:
         """
-        Let open tickets join the causes that their workers share with workers of other services by now.
+        Let open tickets join causes that their workers now share with workers of other services.
 
         Raises:
             StoreError: Writing failed; nothing has changed.
@@ -347,7 +347,7 @@ class TicketService:
         storms = {
             ticket.ticket_id: storm_of((ticket.agent_id, ticket.session_id))
             for ticket in self._live_tickets.values()
-            # An older one is about earlier trouble of the worker.
+            # An older ticket concerns an earlier condition of the worker.
             if ticket.is_open and not ticket.storm_id and now - ticket.first_seen < WINDOW_SECONDS
         }
         joining = {ticket_id: storm_id for ticket_id, storm_id in storms.items() if storm_id}
@@ -391,7 +391,7 @@ class TicketService:
 
     async def worker_renamed(self, old: WorkerKey, new: WorkerKey) -> None:
         """
-        Move the tickets of a renamed worker, also closed ones, to its new name.
+        Move the tickets of a renamed worker, including closed ones, to its new name.
 
         The labels of an alert that was sent do not change. If the worker is known under its new name and has
         a ticket there, its live ones are closed.
@@ -464,7 +464,7 @@ class TicketService:
 
     async def request_attention(self, ticket_id: str, *, since: float) -> None:
         """
-        Notify people again, once, because there is something for them to decide or do.
+        Notify people once more, because a decision or an action is needed.
 
         No one is notified again who was at ``since`` or later, or who has acknowledged the ticket.
 
@@ -584,7 +584,7 @@ class TicketService:
                     "decision": updated_ticket.triage_decision,
                     "reason": analysis,
                 }
-                # The ladder of interventions asks without the queen.
+                # The intervention ladder escalates without the queen.
                 is_queens = decision.by != LADDER
                 request_data = {
                     "ticket_id": ticket.ticket_id,
@@ -771,7 +771,7 @@ class TicketService:
     # -- one transaction ----------------------------------------------------------------------------
 
     async def _commit(self, work: _Work[T]) -> T:
-        """Run ``work`` in a transaction with its events; then remember its tickets and publish."""
+        """Run ``work`` in a transaction with its events, then cache its tickets and publish the events."""
 
         async def commit() -> T:
             def transaction(conn: Connection) -> tuple[T, TicketTransaction]:
@@ -815,7 +815,7 @@ class TicketService:
 
 
 def _require_text(name: str, text: str) -> str:
-    """Return ``text`` without secrets; refuse an empty one."""
+    """Return ``text`` with secrets masked. An empty text is refused."""
     text = redact(text.strip(), _REASON_LIMIT)
     if not text:
         raise TicketRejectedError(f"{name}: must not be empty")

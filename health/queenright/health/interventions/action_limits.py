@@ -1,4 +1,4 @@
-"""Limits on automatic actions, in addition to the permit: of one worker, and of the whole fleet a minute."""
+"""Limits on automatic actions, in addition to the permit: per worker, and per minute for the whole fleet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SHARED_ACTIONS: Final = "actions"
 
 class ActionBudget:
     """
-    Limits the number of interventions within a minute across the fleet.
+    Limits the number of interventions per minute across the fleet.
 
     Args:
         most: The limit.
@@ -49,27 +49,27 @@ class ActionBudget:
 
     @property
     def most(self) -> int:
-        """The limit within a minute."""
+        """The limit per minute."""
         return self._most
 
     def count_used(self, now: float) -> int:
-        """Return how many were done within the last minute."""
+        """Return the number of interventions in the last minute."""
         least = 0 if self._fleet is None else -_BUDGET_SECONDS
         while self._times and not least <= now - self._times[0] < _BUDGET_SECONDS:
             self._times.popleft()
         return len(self._times)
 
     def free_at(self, now: float) -> float:
-        """Return when the next one is allowed: ``now``, or later."""
+        """Return when the next intervention is allowed: ``now`` or later."""
         return now if self.count_used(now) < self._most else self._times[0] + _BUDGET_SECONDS
 
     def spend(self, now: float) -> None:
-        """Count one of this service."""
+        """Count an intervention of this service."""
         self._times.append(now)
 
     async def take(self, now: float, *, force: bool = False) -> bool:
         """
-        Count one if the limit allows it, and return whether it does.
+        Count an intervention if the limit allows it, and return whether it does.
 
         Args:
             force: Count it in any case: a person does it.
@@ -93,7 +93,7 @@ class ActionBudget:
 
         def take(times: list[float] | None) -> list[float] | None:
             nonlocal is_allowed
-            # The times of others are of their clocks, which may be ahead.
+            # The times of other services come from their clocks, which may be ahead.
             recent = sorted(at for at in times or () if abs(now - at) < _BUDGET_SECONDS)
             is_allowed = force or len(recent) < self._most
             return [*recent, now] if is_allowed else times
@@ -102,7 +102,7 @@ class ActionBudget:
         return is_allowed
 
     def replace(self, times: Iterable[float]) -> None:
-        """Replace the times of the interventions by those of the whole fleet."""
+        """Replace the times of interventions with those of the whole fleet."""
         self._times = deque(sorted(times))
 
 

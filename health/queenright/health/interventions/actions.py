@@ -249,7 +249,7 @@ class Actions:
             detail = stop.detail if stop.lingers else "it has ended"
             stop = replace(stop, is_confirmed=True, detail=detail)
         if not stop.is_confirmed:
-            # It may still be working, so no event reports its end and nothing replaces it.
+            # The worker may still run, so no event reports its end and no worker replaces it.
             return await self.end(
                 intervention,
                 InterventionOutcome.UNCONFIRMED,

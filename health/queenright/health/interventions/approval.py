@@ -54,12 +54,12 @@ class Approval(WorkerRecord):
 
     @property
     def is_pending(self) -> bool:
-        """Whether it waits for an answer."""
+        """Whether the request waits for an answer."""
         return self.status is ApprovalStatus.REQUESTED
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits for an answer, or for the approved termination to be done."""
+        """Whether the request waits for an answer, or for its approved termination to complete."""
         return self.is_pending or (self.status is ApprovalStatus.APPROVED and self.outcome is None)
 
 
@@ -68,7 +68,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
     Return why a worker no longer needs to be stopped, or None.
 
     Args:
-        worker: The worker now; None if it is unknown.
+        worker: The worker's current health, or None if it is unknown.
     """
     if worker is None:
         return "it is unknown"
@@ -81,7 +81,7 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
         return f"it waits ({v.waiting}) and may be idle"
     before, now = approval.progress_before, v.last_progress
     findings = reasons(worker)
-    # Progress does not settle a spending limit: it costs money.
+    # Progress does not resolve a spending limit, because it costs money.
     overspends = any(finding.kind is FindingKind.SPENDING for finding in findings)
     if now is not None and (before is None or now > before) and not overspends:
         return "it has made progress since"

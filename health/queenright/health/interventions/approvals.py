@@ -174,7 +174,7 @@ class Approvals:
                 if (objection := self._refusal(latest, now)) is not None:
                     raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
             elif latest is not None and latest.is_open:
-                # Before the new one: a session has at most one open request.
+                # Close the old request first: a session has at most one open request.
                 requests.insert(
                     0,
                     _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
@@ -230,7 +230,7 @@ class Approvals:
 
     async def deny(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
-        Deny a request. It is not asked again for the timeout.
+        Deny a request. No new request is made until the timeout has passed.
 
         Raises:
             ApprovalNotFoundError, ApprovalClosedError, StoreError: See ``approve``.
@@ -273,7 +273,7 @@ class Approvals:
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has work to do; None if there is none."""
+        """Return when ``advance`` has work to do, or None if it has none."""
         return min(
             (self._due_at(approval) for approval in self._open.values() if self._is_idle(approval)),
             default=None,
@@ -367,10 +367,10 @@ class Approvals:
                 unless=lambda worker: void_reason(approval, worker),
             )
         except StoreError:
-            raise  # a recorded termination may have begun: it is checked again
+            raise  # a recorded termination may have begun, so it is checked again
         except QueenrightError as refusal:
             if self._stop_reason() is not None:
-                raise  # stopped in the meantime: it waits for the release, or until it expires
+                raise  # the emergency stop is on: the request waits for its release, or expires
             why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
             raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, why)) from refusal
         finally:
@@ -401,7 +401,7 @@ class Approvals:
         return closed_approval
 
     async def _commit(self, work: Callable[[Connection], list[Approval]]) -> list[Approval]:
-        """Write requests, each with its event, in one transaction; then remember and publish."""
+        """Write requests, each with its event, in one transaction, then cache and publish them."""
 
         async def commit() -> list[Approval]:
             events: list[AgentEvent] = []

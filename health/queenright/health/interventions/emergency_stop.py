@@ -1,4 +1,4 @@
-"""The emergency stop: one switch, kept over restarts, that stops all actions but not detection."""
+"""The emergency stop: one durable switch that stops all actions, but not detection."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ SWITCH_NAME: Final = "emergency_stop"
 
 
 def new_state(on: bool, *, by: str, reason: str, now: float) -> SwitchState:
-    """Return the state of a switch that is set now, without secrets."""
+    """Return the new state of the switch, with secrets masked."""
     return SwitchState(on=on, by=redact(by, 100), reason=redact(reason, 500), changed_at=now)
 
 
 def stop_event(state: SwitchState) -> AgentEvent:
-    """Return the event that the switch was set."""
+    """Return the event that records a change of the switch."""
     return AgentEvent(
         type=EventType.EMERGENCY_STOP_CHANGED,
         time=state.changed_at or 0.0,
@@ -59,7 +59,7 @@ class EmergencyStop:
 
     @property
     def reason(self) -> str | None:
-        """Why all actions are stopped, and what to do; None if it is off."""
+        """Why all actions are stopped, and what to do. None if the stop is off."""
         if not self.state.on:
             return None
         set_by = f"set by {self.state.by}{_moment(self.state.changed_at, self._clock())}: {self.state.reason}"
@@ -78,7 +78,7 @@ class EmergencyStop:
 
     async def set(self, on: bool, *, by: str, reason: str) -> SwitchState:
         """
-        Set the switch, and return its state; it is durable on return.
+        Set the switch, and return its state, which is durable on return.
 
         Raises:
             StoreError: Writing failed. Turning it on takes effect anyway: stopping must not

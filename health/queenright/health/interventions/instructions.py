@@ -2,7 +2,7 @@
 Instructions: messages that workers in other processes fetch.
 
 An instruction is durable before it can be fetched, and is delivered again until the worker has answered; the
-worker recognises repeats by the id. It expires, and is for one incarnation only.
+worker recognizes repeats by the id. It expires, and is for one incarnation only.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ _TABLE: Final = ModelTable(INSTRUCTIONS, Instruction)
 
 
 class InstructionNotFoundError(NotFoundError):
-    """Raised for an answer to an instruction that this worker never received."""
+    """Raised for an answer to an instruction that the worker never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
@@ -229,7 +229,7 @@ class InstructionMailbox:
         checkpoint_id: str | None = None,
     ) -> None:
         """
-        Record a worker's answer; repeating it has no effect.
+        Record a worker's answer. A repeated answer has no effect.
 
         Raises:
             InstructionNotFoundError: The worker never had this instruction.
@@ -265,13 +265,13 @@ class InstructionMailbox:
         for instruction in list(self._queues.get(target.key, {}).values()):
             if instruction.expires_at <= now:
                 await self._close(instruction, status=InstructionStatus.EXPIRED)
-            # Other incarnations keep theirs: the one that fetches may not be the one that hangs.
+            # Instructions for other incarnations stay: the one that fetches may not be the one that hangs.
             elif instruction.incarnation_id == target.incarnation_id and self._why_withheld(target) is None:
                 instructions.append(instruction)
         return instructions
 
     async def expire(self, now: float) -> None:
-        """Expire instructions that were not answered in time, and forget workers that no longer fetch."""
+        """Expire instructions that were not answered in time, and remove workers that no longer fetch."""
         late = [
             instruction
             for by_id in self._queues.values()

@@ -97,13 +97,13 @@ class EscalationClosedError(ConflictError):
 
 
 class IncarnationSpan(NamedTuple):
-    """When a worker's incarnation began, and its last event if it is over; in seconds since the epoch."""
+    """When a worker's incarnation began, and when it ended, if it has; in seconds since the epoch."""
 
     began: float
     over: float | None
 
     def is_over_before(self, other: IncarnationSpan) -> bool:
-        """Return whether this one was over when another began."""
+        """Return whether this incarnation had ended when the other began."""
         return self.over is not None and self.over <= other.began
 
 
@@ -205,7 +205,7 @@ class InterventionService(LadderScheduler):
 
     async def rename(self, old: WorkerKey, new: WorkerKey) -> None:
         """
-        Let ladder, interventions and escalations of a renamed worker follow it.
+        Move the ladder, interventions and escalations of a renamed worker to its new name.
 
         Raises:
             StoreError: Recording failed; the next start does it.
@@ -217,7 +217,7 @@ class InterventionService(LadderScheduler):
 
     def note_worse(self, event: AgentEvent) -> None:
         """
-        Count a change for the worse towards a storm.
+        Count a worker that got worse towards a storm.
 
         Warnings do not count, nor ends of runs, nor workers that share a cause: that is their incident.
         """
@@ -228,7 +228,7 @@ class InterventionService(LadderScheduler):
             _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
     def _worse_worker(self, event: AgentEvent) -> WorkerKey | None:
-        """Return the worker of a change of health, if it counts towards a storm."""
+        """Return the worker of a health change, if it counts towards a storm."""
         worker = self._monitor.get(event.agent_id, event.session_id)
         if worker is not None and (worker.vitals.has_ended or self._shares_cause(worker)):
             return None
@@ -239,7 +239,7 @@ class InterventionService(LadderScheduler):
 
     def resume_storm(self, changes: Iterable[AgentEvent], shared_storm: SharedStorm) -> None:
         """
-        Count the changes of health from before a restart towards a storm; the service before announced it.
+        Count health changes from before a restart towards a storm, which the former process has announced.
 
         Args:
             changes: The latest ones of the workers that the service watches.
@@ -267,7 +267,7 @@ class InterventionService(LadderScheduler):
             self._announce_fleet_storm()
 
     def inherit_storm(self, shared_storm: SharedStorm) -> None:
-        """Do the same for a service that has just started, with the workers that it watches now."""
+        """Do the same for a service that has just started, with the workers that it monitors now."""
         if self._inherit_storm(shared_storm):
             self._announce_fleet_storm()
 
@@ -301,7 +301,7 @@ class InterventionService(LadderScheduler):
         return bool(shared_cause(worker, finding, monitor.workers, now, elsewhere=elsewhere))
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
-        """Return whether one session was over when the other began."""
+        """Return whether one session had ended when the other began."""
         first, second = self._find_span(key), self._find_span(other)
         if first is None or second is None:
             return False
@@ -315,18 +315,18 @@ class InterventionService(LadderScheduler):
         return IncarnationSpan(vitals.incarnation_started, end)
 
     async def advance(self, now: float) -> None:
-        """Begin what is due. Returns before it is done."""
+        """Begin due actions. Returns before they are done."""
         self._seen_at = now
         self.begin_due(now)
 
     def handle_clock_jump(self, now: float) -> None:
-        """Take the time in which nothing ran out of every wait: the host slept, or its clock was set."""
+        """Exclude from every wait the time in which the host slept, or by which its clock was set."""
         if self._seen_at is not None:
             self.start(self.shift(now - self._seen_at))
         self._seen_at = now
 
     async def exclude_outage(self, seconds: float) -> None:
-        """Defer every wait by ``seconds``: the service was down."""
+        """Defer every wait by ``seconds``, because the service was down."""
         if seconds > 0:
             await self.shift(seconds)
 
@@ -374,7 +374,7 @@ class InterventionService(LadderScheduler):
         except (ActionRefusedError, EscalationClosedError) as error:
             _log.info("the orchestrator's answer had no effect: %s", error)
         except Exception as error:
-            # No answer is no decision: the deadline stands, and a person can still answer.
+            # Without an answer there is no decision: the deadline stays, and a person can still answer.
             _log.error("the orchestrator did not answer about %r: %s", question.agent_id, redact(str(error)))
 
     async def decide(
@@ -474,7 +474,7 @@ class InterventionService(LadderScheduler):
         person: bool = True,
     ) -> Intervention:
         """
-        Put a message into a worker's context; without one, the standard reminder.
+        Put a message into a worker's context. Without a message, the standard reminder is used.
 
         Args:
             session_id: Its session; without one, that which has not ended.
@@ -549,7 +549,7 @@ class InterventionService(LadderScheduler):
             return await self.ask_orchestrator(ladder, by=by, reason=reason)
 
     def pending_escalation(self, worker: WorkerHealth) -> str:
-        """Return why a worker is not escalated again: its escalation is pending; empty if none is."""
+        """Return why a worker is not escalated again (an escalation is pending), or an empty string."""
         current = self.ladder_of(worker)
         if current is None or current.escalation_id not in self.ledger.pending:
             return ""
@@ -643,7 +643,7 @@ class InterventionService(LadderScheduler):
 
     async def stop_for_recovery(self, target: Target, reason: str) -> Intervention:
         """
-        Stop a worker that is to be started again, under the same rules as every termination.
+        Stop a worker before its recovery, under the same rules as every termination.
 
         Raises:
             ActionRefusedError: No action on the worker is permitted now, or its end is not confirmed.
@@ -700,7 +700,7 @@ class InterventionService(LadderScheduler):
             await self.shift(max(0.0, self._clock() - before.changed_at))
 
     def follow_emergency_stop(self, state: SwitchState) -> None:
-        """Take over the state of the fleet's switch, which was set elsewhere."""
+        """Apply the state of the fleet's switch, which another service has set."""
         before, self._stop.state = self._stop.state, state
         if before.on and not state.on and before.changed_at is not None:
             pause = max(0.0, self._clock() - before.changed_at)

@@ -111,10 +111,10 @@ class LadderInputs:
             target=Target.of(v),
             status=v.status,
             has_ended=v.has_ended,
-            # A stall found before the service was away is certain; it is critical.
+            # A stall found before an outage of the service is certain and critical.
             is_unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             is_waiting=v.may_be_idle,
-            # An open breaker makes it failing; if it still makes progress, it needs no action.
+            # An open breaker makes the worker failing, but it needs no action while it makes progress.
             state=HealthState.DEGRADED
             if is_progressing_despite_breaker(v, worker.findings)
             else worker.state,
@@ -181,9 +181,14 @@ def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
 
 
 def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
-    """Recover what crashed or was terminated, but not what completed or was cancelled by its users."""
+    """
+    Return the step for an ended worker: recover one that crashed or was terminated, but not a completed or
+    cancelled one.
+    """
     if s.status is WorkerStatus.UNKNOWN:
-        return LadderStep(ladder=None)  # silent for too long, or resolved by a person: no automatic action
+        return LadderStep(
+            ladder=None
+        )  # no automatic action for a worker that was silent for too long, or whose ticket a person resolved
     level = ladder.level if ladder is not None else None
     is_failure = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.

@@ -130,7 +130,7 @@ class LadderScheduler:
         return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def consider(self, worker: WorkerHealth) -> None:
-        """Reschedule a worker that changed. Quick, no I/O."""
+        """Reschedule a worker that changed, without I/O."""
         key = worker.key
         if worker.vitals.withdrawal_due:
             self.schedule(key, self._clock())
@@ -151,7 +151,7 @@ class LadderScheduler:
             heappush(self._heap, (at, key))
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has work to do; None if there is none."""
+        """Return when ``advance`` has work to do, or None if it has none."""
         while self._heap and self._due_at.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
@@ -234,10 +234,10 @@ class LadderScheduler:
     def _is_left_to_others(
         self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
-        """Return whether this service can neither restart a failed run nor has acted on it."""
+        """Return whether this service cannot restart a failed run and has not acted on it."""
         if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
             return False
-        # If it was acted on while it ran, its checkpoint still has to be picked up.
+        # If this service acted on it while it ran, its checkpoint still has to be recovered.
         return current is None or worker.vitals.last_checkpoint is None
 
     async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
@@ -438,7 +438,9 @@ class LadderScheduler:
         return question if question is not None and question.deadline <= now else None
 
     async def _withdraw_question(self, question: Escalation, ladder: Ladder) -> None:
-        """Withdraw an escalation whose worker is well or waits at the deadline; the ladder steps back."""
+        """
+        Withdraw an escalation whose worker is healthy or waits at the deadline, and step the ladder back.
+        """
         now = self._clock()
         reason = "at the deadline the worker was not in trouble"
         outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
@@ -479,7 +481,7 @@ def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
 
 
 def describe_cause(worker: WorkerHealth) -> str:
-    """Return why a worker is acted on."""
+    """Return the reason for an action on a worker."""
     lead = find_worst(worker.findings)
     return lead.evidence if lead is not None else worker.reason
 

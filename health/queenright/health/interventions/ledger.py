@@ -58,7 +58,7 @@ class InterventionLedger:
         self.ladders = {ladder.target.key: ladder for ladder in ladders}
         self.pending = {escalation.escalation_id: escalation for escalation in pending}
         self._counts = dict(counts)
-        # Newest last, so that it wins.
+        # The newest comes last, so that it replaces older ones.
         for intervention in sorted((*open_actions, *doubtful), key=lambda each: each.created_at):
             if intervention.kind is ActionKind.TERMINATE:
                 self.uncertain[intervention.target.key] = intervention
@@ -81,7 +81,7 @@ class InterventionLedger:
         events: Sequence[AgentEvent] = (),
     ) -> None:
         """
-        Write a worker's ladder with an intervention, an escalation and events in one transaction; publish.
+        Write a worker's ladder, an intervention, an escalation and events in one transaction, then publish.
 
         Raises:
             StoreError: Nothing was written or published.
@@ -108,7 +108,7 @@ class InterventionLedger:
         return {*self.ladders, *self._counts, *self.uncertain}
 
     async def rename(self, old: WorkerKey, new: WorkerKey, now: float) -> None:
-        """Move everything about a renamed worker to its new name; a ladder of the new name is kept."""
+        """Move all records of a renamed worker to its new name. A ladder under the new name is kept."""
         if old not in self.worker_keys():
             return
         names = {"agent_id": new[0], "session_id": new[1]}

@@ -208,7 +208,7 @@ class Permissions:
 
     def find(self, request_id: str) -> tuple[PermissionRequest, str | None]:
         """
-        Return a request, and why an answer would come too late; None while it is open.
+        Return a request, and why an answer would come too late (None while the request is open).
 
         Raises:
             PermissionNotFoundError: There is no request with this id.

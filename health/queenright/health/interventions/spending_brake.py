@@ -79,7 +79,7 @@ class SpendingBrake:
         if not new:
             return
         if spending.brake == "approval" and self._find_open_ticket(*key) is None:
-            return  # called again once its ticket is written
+            return  # this is called again when its ticket has been written
         self._not_before[key] = now + _RETRY_SECONDS
         limits = "; ".join(limits_now[spent] for spent in sorted(new))
         self._tasks.start(self._brake(key, new, limits))

@@ -47,7 +47,7 @@ class StormWatch:
         is_consecutive: Callable[[WorkerKey], bool] = lambda key: False,
     ) -> bool:
         """
-        Record that a worker became stuck or failing; return whether this began a storm.
+        Record that a worker became stuck or failing, and return whether this began a storm.
 
         Args:
             is_consecutive: Returns whether another session of its agent was before or after this one, not at
@@ -79,10 +79,10 @@ class StormWatch:
         self._victims = set(self._worse)
         self._storm_of = dict.fromkeys(self._worse, self._id)
 
-    # -- a fleet that several services watch --------------------------------------------------------
+    # -- a fleet with several services --------------------------------------------------------------
 
     def worse_here(self, now: float) -> dict[WorkerKey, float]:
-        """Return when the workers of this service got worse that still count."""
+        """Return the workers of this service that count towards a storm, and when they got worse."""
         self._forget(now)
         return {key: at for key, at in self._worse.items() if key not in self._elsewhere}
 
@@ -95,7 +95,7 @@ class StormWatch:
         is_consecutive: Callable[[WorkerKey, WorkerKey], bool],
     ) -> bool:
         """
-        Replace what other services know; return whether this began a storm that no other service is in.
+        Replace the data of other services, and return whether this began a storm that no other service has.
 
         Args:
             elsewhere: When the workers of other services got worse.
@@ -135,7 +135,10 @@ class StormWatch:
     # -- reading ------------------------------------------------------------------------------------
 
     def _consecutive(self, agent_id: str, is_consecutive: Callable[[WorkerKey], bool]) -> list[WorkerKey]:
-        """Return the consecutive sessions of an agent, newest first, until enough for a storm are not."""
+        """
+        Return the consecutive sessions of an agent, newest first, until enough are not consecutive for a
+        storm.
+        """
         victims, others = [], 0
         for other in reversed(self._by_agent.get(agent_id, {})):
             if is_consecutive(other):
@@ -161,7 +164,7 @@ class StormWatch:
 
     def storm_of(self, key: WorkerKey) -> str:
         """
-        Return the id of the last storm if a worker got worse in it; otherwise empty.
+        Return the id of the last storm if the worker got worse in it, otherwise an empty string.
 
         The last tickets of a storm may be written after it is over.
         """
@@ -188,7 +191,7 @@ class StormWatch:
             self._forget_older(now, WINDOW_SECONDS)
 
     def _forget_older(self, now: float, window: float) -> None:
-        # In the order in which they got worse, so the first recent one ends the search.
+        # Workers are in the order in which they got worse, so the first recent one ends the search.
         while self._worse:
             key, at = next(iter(self._worse.items()))
             if 0 <= now - at < window:

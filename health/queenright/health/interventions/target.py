@@ -27,7 +27,7 @@ class Target(NamedTuple):
 
     @property
     def key(self) -> WorkerKey:
-        """Agent and session."""
+        """The agent and the session."""
         return (self.agent_id, self.session_id)
 
     def __str__(self) -> str:

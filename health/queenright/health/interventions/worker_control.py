@@ -16,7 +16,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 
 class WorkerUnreachableError(QueenrightError):
-    """Raised when a worker cannot be reached; says why, and what to do."""
+    """Raised when a worker cannot be reached. The message states why, and what to do."""
 
 
 class NudgeDelivery(StrEnum):
@@ -45,14 +45,14 @@ class WorkerControl(Protocol):
     """Controls the workers that it reaches."""
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether this incarnation can be reached now. Quick, no I/O."""
+        """Return whether this incarnation can be reached now, without I/O."""
         ...
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> NudgeDelivery:
         """
-        Put a message into the worker's context; it is durable on return.
+        Put a message into the worker's context. It is durable on return.
 
         Args:
             target: The worker; another incarnation never gets it.

@@ -48,7 +48,7 @@ class InvalidHeartbeatError(QueenrightError):
 
 def moment(value: Any) -> float | None:
     """
-    Parse a time into seconds since the epoch; None if there is none.
+    Parse a time into seconds since the epoch, or return None for a missing value.
 
     Args:
         value: Seconds, or ISO 8601; without a zone it is in UTC.
@@ -108,7 +108,7 @@ class Heartbeat(BaseModel):
     """
     One heartbeat. Only `agent_id` is required; names may be in ``camelCase``.
 
-    Unknown fields are ignored: a newer worker must not seem dead to an older service.
+    Unknown fields are ignored, so that a newer worker does not seem dead to an older service.
     """
 
     model_config = ConfigDict(
@@ -185,5 +185,5 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
 
 
 def _field_name(part: int | str) -> int | str:
-    """Return the documented name of a field that pydantic names by its alias."""
+    """Return the documented name of a field, for which pydantic reports the alias."""
     return to_snake(part) if isinstance(part, str) else part

@@ -47,7 +47,7 @@ HISTORY_EVENTS: Final[frozenset[EventType]] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthSnapshot:
-    """An event in a worker's history, and the health state from then on."""
+    """An event in a worker's history, and the health state after it."""
 
     seq: int
     """Its sequence number in the event log."""
@@ -108,7 +108,8 @@ def health_history(
 @lru_cache(maxsize=4)
 def _newest(has_until: bool, has_before: bool) -> CompoundSelect[Any]:
     """
-    Return the query for the newest events of each type. Cached: building it takes longer than running it.
+    Return the query for the newest events of each type. It is cached, because building it is slower than
+    running.
 
     The log has an index of an agent's events by type, in the order of the log.
     """
@@ -133,7 +134,7 @@ def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: 
 def _states_before(
     conn: Connection, agent_id: str, events: Iterable[tuple[int, AgentEvent]]
 ) -> dict[str, HealthState | None]:
-    """Return each session's state before its first entry, from the next or the previous change."""
+    """Return each session's state before its first entry, according to the next or previous change."""
     first: dict[str, int] = {}
     states: dict[str, HealthState | None] = {}
     for seq, event in events:

@@ -1,4 +1,4 @@
-"""A worker's health as the event log has it, and the events that the log lacks."""
+"""A worker's health according to the event log, and the events that the log lacks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from queenright.runtime.events import AgentEvent, EventType
 HEALTH_EVENTS: Final = frozenset(
     {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED, EventType.FINDING_CLEARED}
 )
-"""The events about a worker's health."""
+"""The types of events about a worker's health."""
 
 
 @dataclass(slots=True)
 class LoggedHealth:
-    """State and findings of one worker according to the log; updated event by event."""
+    """State and findings of one worker according to the log, updated by each event."""
 
     state: HealthState = HealthState.HEALTHY
     findings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class LoggedHealth:
     """When the state was logged, or None."""
 
     def apply(self, event: AgentEvent) -> None:
-        """Apply an event of a type in ``HEALTH_EVENTS``; ignore what cannot be read."""
+        """Apply an event of a type in ``HEALTH_EVENTS``. Unreadable values are ignored."""
         kind = str(event.data.get("kind"))
         if event.type is EventType.FINDING_OPENED:
             self.findings[kind] = event.data

@@ -117,7 +117,7 @@ EVENTS_THAT_ADD_WORKERS: Final = frozenset(
 
 @dataclass(slots=True, eq=False)
 class WorkerHealth:
-    """The health of one worker: vital signs, findings, state and since when."""
+    """The health of one worker: vital signs, findings, state, and when the state began."""
 
     vitals: VitalSigns
     findings: tuple[Finding, ...]
@@ -193,15 +193,15 @@ class WorkerRecorder(Protocol):
     """Records workers for a snapshot; see ``monitor_snapshot``."""
 
     def record(self, worker: WorkerHealth) -> None:
-        """Record a worker that is about to change, unless it is recorded or new."""
+        """Record a worker that is about to change, unless it is already recorded or new."""
 
     def discard(self) -> None:
-        """Give the snapshot up: all workers are about to change."""
+        """Discard the snapshot, because all workers are about to change."""
 
 
 class HealthMonitor:
     """
-    Turns the events of workers into findings and states.
+    Computes findings and states from the events of workers.
 
     Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
     and times give equal results.
@@ -268,12 +268,12 @@ class HealthMonitor:
             worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
 
     def _record(self, worker: WorkerHealth) -> None:
-        """Call this before a worker changes."""
+        """Record a worker for the snapshot, before it changes."""
         if self.snapshot is not None:
             self.snapshot.record(worker)
 
     def _discard_snapshot(self) -> None:
-        """Call this before all workers change."""
+        """Discard the snapshot, before all workers change."""
         if self.snapshot is not None:
             self.snapshot.discard()
 
@@ -315,7 +315,7 @@ class HealthMonitor:
         if self.snapshot is not None:
             self.snapshot.record(worker)
         if worker.deadline is not None and worker.deadline <= at:
-            # The deadline passed unchecked; the event must not hide the silence before it.
+            # The deadline passed without a check; the event must not hide the silence before it.
             events = self._check(worker, at, now)
         v = worker.vitals
         was_over, was = v.ended_at, v.status
@@ -337,7 +337,7 @@ class HealthMonitor:
             or deadline > v.last_activity + self._shortest
             or kind in _MOVES_DEADLINE
             or (kind is _TOOL_STARTED and event.data.get("timeout") is not None)
-            # The time in the tool is taken out of these clocks, which may make them due.
+            # The end of the tool ends its exclusion from these clocks, which may make them due.
             or (
                 kind is _TOOL_ENDED
                 and (
@@ -411,7 +411,9 @@ class HealthMonitor:
             v.spent_today = self.today.add(v.agent_id, cost, event.time)
 
     def _ends_terminated_run(self, v: VitalSigns, event: AgentEvent) -> bool:
-        """Return whether an event ends a run that was terminated, even if it continued or is forgotten."""
+        """
+        Return whether an event ends a run that was terminated, even if the run continued or was removed.
+        """
         return _run_of(event) in self._terminated_runs or (
             v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
         )
@@ -466,7 +468,7 @@ class HealthMonitor:
                 continue
             try:
                 events += self._check(worker, now, now)
-                # Ended workers are not being watched, and so not counted.
+                # Ended workers are not monitored, so they do not count.
                 checks += not worker.vitals.has_ended
             except Exception as error:
                 faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be checked: {error!r}")
@@ -476,7 +478,7 @@ class HealthMonitor:
         return SweepPart(checks, not remaining, events, faults)
 
     def sweep(self, now: float) -> tuple[int, list[AgentEvent]]:
-        """Check every worker at once; return how many have not ended, and the health events."""
+        """Check every worker. Return how many have not ended, and the health events."""
         self._unswept = None
         part = self.sweep_part(now, max(1, len(self._workers)))
         return part.worker_count, part.events
@@ -494,7 +496,7 @@ class HealthMonitor:
 
     def handle_clock_jump(self, now: float) -> None:
         """
-        Restart every silence: the host slept or its clock was set, so ages mean nothing.
+        Restart every silence, because the host slept or its clock was set, which makes ages meaningless.
 
         A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
         too, so that actions scheduled after its start are not moved.
@@ -541,7 +543,7 @@ class HealthMonitor:
         heapify(self._heap)
 
     def restart_processes(self, now: float) -> None:
-        """Restart the silence of every process: it is unknown what they have sent until now."""
+        """Restart the silence of every process, because it is unknown what they sent during the outage."""
         self.listening_since = now
         self._restart_signs(now)
 
@@ -550,7 +552,7 @@ class HealthMonitor:
 
     def record_process_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
-        Record that a process is alive, even if the event is about none of its workers.
+        Record that a process runs, even if the event concerns none of its workers.
 
         Args:
             now: When it arrived.
@@ -619,7 +621,10 @@ class HealthMonitor:
         return [self._workers[agent_id, session] for session in self._sessions.get(agent_id, ())]
 
     def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
-        """Return one worker as ``get`` does, also by a former name; without a session, the last renamed."""
+        """
+        Return one worker like ``get``, also by a former name. Without a session, the last renamed worker is
+        returned.
+        """
         worker = self.get(agent_id, session_id)
         if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
@@ -652,7 +657,7 @@ class HealthMonitor:
         """
         Return when a worker counts as dead if it stays silent.
 
-        0 if it is unknown or has ended; None if it waits, because it may be silent for long.
+        0 if the worker is unknown or has ended. None if it waits, because it may be silent for long.
         """
         worker = self._workers.get(key)
         if worker is None or worker.vitals.has_ended:
@@ -755,7 +760,7 @@ class HealthMonitor:
                 continue
             open_ticket = any(finding.ticket for finding in worker.findings)
             if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ends) < MAX_ENDED_SESSIONS:
-                ends.append((now, ended_at, key))  # its ticket still needs it
+                ends.append((now, ended_at, key))  # its open ticket still needs it
             else:
                 self.forget(key)
 
@@ -781,7 +786,7 @@ class HealthMonitor:
     def _affected_workers(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
         agent, session = event.agent_id, event.session_id
         if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
-            # A breaker belongs to an agent: all of its sessions meet it, future ones too.
+            # A breaker belongs to an agent, so it affects all of its sessions, including future ones.
             if still := self._breakers.get(agent, NO_BREAKERS).after(event.data):
                 self._breakers[agent] = still
             else:
@@ -832,7 +837,7 @@ class HealthMonitor:
         return [] if worker.vitals is v else self._examine(worker, at, now, now - at)
 
     def _assign_failed_runs(self, v: VitalSigns) -> None:
-        """Attach the failed runs of the agent to the session that stands for them."""
+        """Attach the failed runs of the agent to the session that represents them."""
         runs = self._failed_runs.get(v.agent_id)
         if runs is not None and runs.session_id == v.session_id:
             v.failed_runs, v.runs_failed_since = runs.count, runs.since
@@ -840,7 +845,7 @@ class HealthMonitor:
             v.failed_runs = 0
 
     def _settle_failed_runs(self, event: AgentEvent) -> None:
-        """Restart the count of failed runs: a person has resolved their ticket."""
+        """Restart the count of failed runs, because a person has resolved their ticket."""
         runs = self._failed_runs.get(event.agent_id)
         if runs is None or runs.session_id != event.session_id or not is_settled_by_person(event.data):
             return
@@ -854,7 +859,7 @@ class HealthMonitor:
         return self._failed_runs.get(agent_id, FailedRuns())
 
     def restore_failed_runs(self, runs: Mapping[str, FailedRuns]) -> None:
-        """Set, by agent, how many runs had failed in a row before the events that are replayed."""
+        """Set how many runs of each agent had failed in a row before the replayed events."""
         self._failed_runs = dict(runs)
 
     def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
@@ -918,7 +923,7 @@ class HealthMonitor:
         due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
             return due_at
-        # At the latest after the shortest limit, so that no change of phase is missed.
+        # No later than the shortest limit, so that a change of phase is not missed.
         for moment in (
             *list_change_times(v, self.settings, self._sign_of(v)),
             v.last_activity + self._shortest,
@@ -1001,7 +1006,7 @@ class HealthMonitor:
 
 
 def _last_check(worker: WorkerHealth, at: float, now: float) -> float:
-    """Return the later of ``at`` and the last check, which a clock that was set back puts after ``now``."""
+    """Return the later of ``at`` and the last check, which is after ``now`` if the clock was set back."""
     return max(at, min(worker.checked_at, now))
 
 
@@ -1039,7 +1044,7 @@ def _weight(finding: Finding) -> tuple[bool, int]:
 
 
 def is_late_work(event: AgentEvent, v: VitalSigns) -> bool:
-    """Return whether an event is work from before the end of its session that arrived after it."""
+    """Return whether an event reports work before the end of its session, but arrived after the end."""
     return v.ended_at is not None and event.type in WORK_HANDLERS and event.time <= v.ended_at
 
 
@@ -1053,7 +1058,7 @@ END_REASONS: Final = {
 
 
 def end_reason(v: VitalSigns) -> str:
-    """Return how an ended session ended; an empty string for one that runs."""
+    """Return the outcome of an ended session, or an empty string if it runs."""
     if v.refused_input:
         return f"the input was refused: {v.refused_input}"
     return END_REASONS.get(v.status.value, "") if v.ended_at is not None else ""

@@ -1,5 +1,5 @@
 """
-Snapshots of the monitor: with one, a restart reads minutes of the event log instead of a day.
+Snapshots of the monitor, with which a restart reads minutes of the event log instead of a day.
 
 A snapshot is written in parts, and the event loop runs in between. All parts show the same moment: a worker
 that is about to change is recorded first. A part is a series of pickles. The reader accepts only the classes
@@ -112,7 +112,7 @@ SNAPSHOT_FORMAT: Final = blake2b(
     ).encode(),
     digest_size=16,
 ).hexdigest()
-"""Differs between versions with different fields, which cannot read each other's snapshots."""
+"""Identifies the snapshot format. Versions with different fields cannot read each other's snapshots."""
 
 
 class SnapshotError(QueenrightError):
@@ -120,7 +120,7 @@ class SnapshotError(QueenrightError):
 
 
 class SnapshotDiscardedError(QueenrightError):
-    """Raised when all workers changed during a snapshot, as after a jump of the clock."""
+    """Raised when all workers changed during a snapshot, for example after a clock jump."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +202,7 @@ class MonitorSnapshot:
     def _open_part(self) -> None:
         self._file = BytesIO()
         pickler = pickle.Pickler(self._file, 5)
-        # Without this, a pickle names a function that makes arrays.
+        # Otherwise, a pickle would contain a function that creates arrays.
         pickler.dispatch_table = {array: lambda value: (array, (value.typecode, value.tobytes()))}
         self._dump: Callable[[Any], None] = pickler.dump
 
@@ -215,7 +215,7 @@ class MonitorSnapshot:
 def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
     """Copy all state except workers and clocks; return it as names with a part of their items."""
     today = monitor.today
-    # Copies of mappings, not lists of their items: the loop waits meanwhile.
+    # Copying mappings is faster than listing their items, and blocks the event loop for less time.
     copies: dict[str, Any] = {name: dict(getattr(monitor, name)) for name in MAPPINGS}
     copies["traces"] = {trace: dict(workers) for trace, workers in monitor._children._traces.items()}
     copies["spending"] = dict(today._agents)
@@ -233,7 +233,7 @@ def _batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reads the classes of the state."""
+    """Unpickler that accepts only the classes of the state."""
 
     _class_of: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
 
@@ -245,7 +245,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def compress_part(part: memoryview) -> bytes:
-    """Compress a part, to a third. Other threads run meanwhile."""
+    """Compress a part to about a third. Compression releases the GIL."""
     return zlib.compress(part, 1)
 
 

@@ -13,7 +13,7 @@ _KIND = PROCESS_PREFIX.strip()
 
 
 class ProcessBreakerError(ConflictError):
-    """Raised when a breaker is to be reset that is not in the service."""
+    """Raised when a reset is requested for a breaker that runs in a worker's process."""
 
     def __init__(self, breaker: BreakerStatus) -> None:
         super().__init__(

@@ -31,7 +31,7 @@ def write_part(conn: Connection, snapshot_id: str, number: int, data: bytes) -> 
 
 
 def complete_snapshot(conn: Connection, snapshot_id: str, parts: int, head: SnapshotHead) -> None:
-    """Complete a snapshot, whose ``parts`` are written, and delete all others."""
+    """Mark a snapshot with ``parts`` written parts as complete, and delete all others."""
     fields = {
         "format": SNAPSHOT_FORMAT,
         "parts": parts,
@@ -45,7 +45,9 @@ def complete_snapshot(conn: Connection, snapshot_id: str, parts: int, head: Snap
 
 
 def read_snapshot(conn: Connection, monitor: HealthMonitor) -> SnapshotHead | None:
-    """Restore the snapshot in a new monitor. Without a readable one, log why and return None."""
+    """
+    Restore the snapshot in a new monitor. If there is no readable snapshot, log the reason and return None.
+    """
     row = conn.execute(
         select(SNAPSHOT_PARTS.c.snapshot_id, SNAPSHOT_PARTS.c.data).where(SNAPSHOT_PARTS.c.number == _HEAD)
     ).first()
@@ -82,7 +84,7 @@ def _parse_head(data: bytes) -> tuple[SnapshotHead, int]:
 
 
 def _read_parts(conn: Connection, snapshot_id: str, parts: int) -> Iterator[bytes]:
-    """Yield one part after the other: together they may be large."""
+    """Yield the parts one by one, because together they may be large."""
     for number in range(1, parts + 1):
         query = select(SNAPSHOT_PARTS.c.data).where(
             SNAPSHOT_PARTS.c.snapshot_id == snapshot_id, SNAPSHOT_PARTS.c.number == number

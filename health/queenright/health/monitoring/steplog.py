@@ -1,5 +1,5 @@
 """
-Reads a worker's step log: JSON Lines with a line for each step, read while it grows.
+Reads a worker's step log, a growing JSON Lines file with a line for each step.
 
 It reads what ``queenright.instrumentation`` writes, and an older form with ``llm_text``, ``tool_input`` and
 ``verdict_feedback``. Other lines are counted and skipped.
@@ -73,7 +73,7 @@ class StepLogReader:
         return events
 
     def _recognise(self, file: int) -> int:
-        """Return the file's size; start over if it was replaced or truncated."""
+        """Return the file's size. Start from the beginning if the file was replaced or truncated."""
         status = os.fstat(file)
         head = os.pread(file, _HEAD, 0)
         if self._file is not None:
@@ -85,7 +85,7 @@ class StepLogReader:
         return status.st_size
 
     def _whole_lines(self, chunk: bytes, limit: int) -> list[bytes] | None:
-        """Return complete lines and move past them; None if there is none yet."""
+        """Return complete lines and advance past them, or None if there is none yet."""
         end = chunk.rfind(b"\n") + 1
         if end == 0:
             if len(chunk) < limit:
@@ -188,7 +188,7 @@ def _is_step(row: Mapping[str, Any]) -> bool:
 
 
 def _clean_field(row: Mapping[str, Any], key: str) -> str:
-    """Return a name or id, cleaned as everywhere: one line, without secrets."""
+    """Return a name or id as one line, with secrets masked."""
     value = row.get(key)
     return clean_name(str(value)) if value else ""
 

@@ -16,12 +16,12 @@ NO_ACTIVE_SESSION = "no_active_session"
 
 
 def no_active_session() -> dict[str, Any]:
-    """Return the summary of an agent without a session that has not ended."""
+    """Return the summary of an agent without an active session."""
     return {"status": NO_ACTIVE_SESSION}
 
 
 def session_status(v: VitalSigns) -> WorkerStatus:
-    """Return the status of a session; unknown if it only ever sent heartbeats."""
+    """Return the status of a session, or unknown if it has only sent heartbeats."""
     if v.status is not WorkerStatus.ACTIVE:
         return v.status
     if v.waiting is WaitingReason.PAUSED:
@@ -31,7 +31,7 @@ def session_status(v: VitalSigns) -> WorkerStatus:
 
 def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[str, Any]:
     """
-    Return everything known about one worker, as JSON values.
+    Return a worker's health, vital signs and evidence as JSON values.
 
     ``stall_minutes`` is the length of the current silence, or None while silence is normal (the worker waits
     or has ended). Times are seconds since the epoch; ``looked_at`` is now. The evidence has at most 500
@@ -39,7 +39,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     the first 16 tools by name, and of the rest as ``other``. ``shadow_findings`` have no effect.
 
     Args:
-        last_n_steps: The maximum number of verdicts, the newest; up to 20 are known.
+        last_n_steps: The maximum number of verdicts, newest last. At most 20 are kept.
     """
     v = health.vitals
     silent = None if may_be_silent(v) else max(0.0, now - find_silence_start(v))

@@ -84,7 +84,7 @@ def incidents_of(
 
 
 def _worker(ticket: EscalationTicket) -> tuple[str, str]:
-    """Return whose ticket it is: a session's, or for failed runs the agent's."""
+    """Return the owner of a ticket: the session, or the agent if the ticket is about failed runs."""
     of_runs = ticket.kind is FindingKind.RUNS_FAILED
     return ticket.agent_id, "" if of_runs else ticket.session_id
 
@@ -106,7 +106,7 @@ def _split(
 
 
 def _ends(tickets: Sequence[EscalationTicket]) -> dict[str, float | None]:
-    """Return when each ticket of one cause stops keeping its incident open; None if that is not known."""
+    """Return when each ticket of one cause stops keeping its incident open, or None if that is unknown."""
     successes = sorted(
         ticket.condition_cleared_at for ticket in tickets if ticket.condition_cleared_at is not None
     )
@@ -140,7 +140,7 @@ def _incident(tickets: Sequence[EscalationTicket], ends: Mapping[str, float | No
 
 
 class IncidentWatch:
-    """Finds the incidents that have closed: with a ticket, or by the clock."""
+    """Finds the incidents that have closed with a ticket or after a time."""
 
     def __init__(self) -> None:
         self._open: dict[str, str] = {}
@@ -149,14 +149,14 @@ class IncidentWatch:
         self._ends: dict[str, float] = {}
 
     def add(self, ticket: EscalationTicket) -> None:
-        """Take note of a new or changed ticket."""
+        """Record a new or changed ticket."""
         if ticket.storm_id:
             self._changes.add(ticket.storm_id)
 
     def restore(
         self, tickets: Iterable[EscalationTicket], reported_ids: Collection[str], since: float
     ) -> None:
-        """Also report the incidents that closed after ``since``, except those with these ids."""
+        """Report the incidents that closed after ``since`` too, except those with these ids."""
         for group, latest in self._latest(tickets, now=since).items():
             if latest.incident_id not in reported_ids and (latest.ends_at is None or latest.ends_at > since):
                 self._open[group] = latest.incident_id
@@ -189,7 +189,7 @@ class IncidentWatch:
         return closures
 
     def remove(self, groups: Iterable[str]) -> None:
-        """Forget incidents that have closed."""
+        """Remove incidents that have closed."""
         for group in groups:
             self._open.pop(group, None)
 

@@ -1,4 +1,4 @@
-"""Causes that workers may share. Tickets with a shared cause are one message."""
+"""Causes that workers may share. Tickets with a shared cause are one notification."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shared_cause(
     elsewhere: Failing | None = None,
 ) -> str:
     """
-    Return the cause that this worker shares with other workers in trouble; empty if there is none.
+    Return the cause that this worker shares with other workers in trouble, or an empty string.
 
     Three workers that fail with the same class of error within ten minutes share the provider of their model
     (``provider:anthropic``), an MCP server (``mcp:github``) or a tool (``tool:search``). Shells and editors
@@ -69,14 +69,14 @@ def shared_cause(
 
 
 def possible_cause(health: WorkerHealth, finding: Finding) -> str:
-    """Return the cause that other workers might share with this one; empty if there is none."""
+    """Return the cause that other workers may share with this one, or an empty string."""
     v = health.vitals
     # A failed run whose last call failed has both findings.
     has_failed = finding.kind is FindingKind.RUNS_FAILED and _has(health, FindingKind.PROVIDER_FAILURE)
     if finding.kind is FindingKind.PROVIDER_FAILURE or has_failed:
         served_by = v.provider or v.model
         return f"provider:{served_by}" if served_by else ""
-    # Failures that repeat are repeated calls and results too: any of these findings may be the worst one.
+    # Repeated failures are also repeated calls and results, so any of these findings may be the worst.
     if finding.kind not in _FAILING_CALL_KINDS or not _is_failing(health):
         return ""
     if finding.kind is FindingKind.DOOM_LOOP and not _repeats_failures(v):
@@ -91,7 +91,7 @@ def possible_cause(health: WorkerHealth, finding: Finding) -> str:
 
 
 def failure_of(health: WorkerHealth, cause: str) -> str:
-    """Return the failure that a worker has with a possible cause: equal for workers that fail alike."""
+    """Return the failure of a worker with a possible cause. It is equal for workers with the same failure."""
     v = health.vitals
     is_of_provider = cause.startswith("provider:")
     return "\n".join((cause, v.model, v.llm_error) if is_of_provider else (cause, v.streak_error))
@@ -99,7 +99,7 @@ def failure_of(health: WorkerHealth, cause: str) -> str:
 
 def list_failing(workers: Iterable[tuple[WorkerHealth, Finding]], now: float) -> dict[str, list[WorkerKey]]:
     """
-    Return the workers with each failure, as few as make it a shared one, for the other services of a fleet.
+    Return the workers with each failure, for the other services: only as many as make the failure shared.
 
     Args:
         workers: Workers in trouble, each with the finding that its ticket is about.

@@ -70,7 +70,7 @@ class TicketStatus(StrEnum):
 
 
 OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
-"""A worker's session has at most one ticket in one of these."""
+"""The statuses of open tickets. A worker's session has at most one open ticket."""
 
 
 class AckChannel(StrEnum):
@@ -129,7 +129,9 @@ class WorkerFacts(BaseModel):
 
 
 class EscalationTicket(WorkerFacts):
-    """A problem of one worker: opened once, counted many times, closed once. Times are in epoch seconds."""
+    """
+    A condition of one worker: opened once, counted often, closed once. Times are in seconds since the epoch.
+    """
 
     ticket_id: str
     severity: Severity
@@ -159,7 +161,7 @@ class EscalationTicket(WorkerFacts):
     spent_unpriced_tokens: WholeNumber = 0
     """Tokens among these without a known price."""
     worker_excerpt: str = ""
-    """The worker's own text at that time, without secrets; what a model quotes may be made up."""
+    """The worker's own text at that time, with secrets masked. A model's quotations may be invented."""
     words_kind: FindingKind | None = None
     """The finding that cause, reasoning and action describe; null in tickets of earlier versions."""
     words_severity: Severity | None = None
@@ -219,7 +221,7 @@ class EscalationTicket(WorkerFacts):
     The id of a storm, or a cause: ``provider:anthropic``. A cause may become known after the opening.
     """
 
-    @computed_field  # type: ignore[prop-decorator]  # mypy knows no decorated property
+    @computed_field  # type: ignore[prop-decorator]  # mypy does not support decorated properties
     @property
     def created_at(self) -> float:
         """``first_seen``, by the requirement document's name."""
@@ -227,7 +229,7 @@ class EscalationTicket(WorkerFacts):
 
     @property
     def shares_cause(self) -> bool:
-        """Whether the cause that it shares with other tickets is known."""
+        """Whether it has a known cause that it shares with other tickets."""
         return ":" in self.storm_id
 
     @property
@@ -276,14 +278,14 @@ class TicketStatusError(TicketError, ConflictError):
 
 
 def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind) -> str:
-    """Return the identity of a condition, of worker, session, node and cause, as 32 hex digits."""
+    """Return the identity of a condition (worker, session, node and cause) as 32 hex digits."""
     parts = json.dumps([agent_id, session_id, node_id, kind.value], separators=(",", ":"))
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
 def parse_draft(draft: Any) -> TicketDraft:
     """
-    Check a ticket of a model: a JSON object, or its text, bare or in one Markdown code fence.
+    Check a model's ticket: a JSON object, or its text, with or without a Markdown code fence.
 
     Raises:
         TicketRejectedError: The data is not such an object, or fields are missing, unknown or out of bounds;

@@ -1,4 +1,4 @@
-"""When a ticket is due: its hold ends, or people who have not acknowledged it are reminded."""
+"""When a ticket is due, because its hold ends or people must be reminded to acknowledge it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TicketDeadlines:
             self.schedule(ticket)
 
     def schedule(self, ticket: EscalationTicket) -> None:
-        """Schedule a new or changed ticket; drop one that is closed."""
+        """Schedule a new or changed ticket. A closed one is removed."""
         ticket_id = ticket.ticket_id
         self._due_now.discard(ticket_id)
         at = None
@@ -59,7 +59,7 @@ class TicketDeadlines:
             heappush(self._heap, (at, ticket_id))
 
     def next_due_at(self) -> float | None:
-        """Return when the next ticket is due, in seconds since the epoch; None if never."""
+        """Return when the next ticket is due, in seconds since the epoch, or None."""
         while self._heap:
             at, ticket_id = self._heap[0]
             if self._due.get(ticket_id) == at and self._due_at(self._tickets[ticket_id]) == at:

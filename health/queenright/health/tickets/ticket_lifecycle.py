@@ -84,7 +84,7 @@ def report(
 
 
 def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
-    """Record that the condition is gone, which starts the hold if it is not running."""
+    """Record that the condition has cleared, which starts the hold if it is not running."""
     _must_be_live(ticket)
     if ticket.condition_cleared_at is not None:
         return ticket
@@ -99,7 +99,9 @@ def hold_ends(ticket: EscalationTicket, hold: float) -> float | None:
 
 
 def settle(ticket: EscalationTicket, *, now: float, hold: float) -> EscalationTicket:
-    """Close the ticket if its condition has been gone for ``hold`` seconds, or return it unchanged."""
+    """
+    Close the ticket if its condition has been clear for ``hold`` seconds, otherwise return it unchanged.
+    """
     ends = hold_ends(ticket, hold)
     if ends is None or now < ends:
         return ticket
@@ -115,7 +117,7 @@ def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | N
     """
     if ticket.status is not TicketStatus.INTERVENING or not ticket.is_live:
         return None
-    # No reminder during the hold: the ticket may close in a moment.
+    # No reminder during the hold, because the ticket may close soon.
     if ticket.condition_cleared_at is not None or ticket.reminders >= most:
         return None
     # Tickets of earlier versions have only the time of triage.
@@ -162,7 +164,7 @@ def worker_ended(
 
 
 def rename(ticket: EscalationTicket, agent_id: str, session_id: str) -> EscalationTicket:
-    """Return a ticket under the new names of its worker."""
+    """Return a ticket with the new names of its worker."""
     identity = fingerprint(agent_id, session_id, ticket.node_id, ticket.kind)
     return ticket.model_copy(update={"agent_id": agent_id, "session_id": session_id, "fingerprint": identity})
 

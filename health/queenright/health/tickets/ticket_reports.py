@@ -37,7 +37,7 @@ _REASONING_LIMIT: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the judge reports about a worker: ``model`` wrote the draft, in this trace and span."""
+    """A report of the judge about a worker. ``model`` wrote the draft, in this trace and span."""
 
     health: WorkerHealth
     draft: TicketDraft
@@ -86,7 +86,7 @@ class PreparedReport:
             return tx.write_report(ticket, "opened")
         updated_ticket, change = rules.count_report(ticket, self.findings, severity, self.at)
         texts.update(rules.finding_fields(self.health, updated_ticket, self.findings))
-        # A count updates only numbers, and a text of the rules, which contains them.
+        # A count updates only numbers, and the text if the rules wrote it, because that contains them.
         if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, self.findings):
             change = "renewed"
         current = rules.updated_text(ticket, self.findings[0], texts) if change == "counted" else texts
@@ -95,7 +95,9 @@ class PreparedReport:
         return result
 
     def _close_shared(self, tx: TicketTransaction, live: Iterable[EscalationTicket]) -> None:
-        """Close the open ticket of a shared cause that is over: a session has one open ticket."""
+        """
+        Close the open ticket about a shared cause that has ended, because a session has only one open ticket.
+        """
         for other in live:
             if other.is_open and not rules.own_findings(other, self.findings):
                 over = lifecycle.settle(lifecycle.clear(other, now=self.at), now=self.at, hold=0.0)

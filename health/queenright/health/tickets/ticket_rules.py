@@ -1,7 +1,7 @@
 """
 How a worker's findings affect its tickets: pure rules behind the ticket service.
 
-A model can add to what the rules decide, not remove from it.
+A model can add to the decisions of the rules, but not remove from them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def reasons(health: WorkerHealth) -> list[Finding]:
 
 
 def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
-    """Return why a ticket about this worker must be refused now; empty if it may be raised."""
+    """Return the reasons to refuse a ticket about this worker. Empty if it may be raised."""
     vitals = health.vitals
     who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
     if vitals.has_ended and not findings:
@@ -113,7 +113,7 @@ def match_ticket(
     facts: WorkerFacts,
 ) -> tuple[EscalationTicket | None, Finding, Severity]:
     """
-    Find the live ticket that a report belongs to (None: a new one), its finding and its severity.
+    Find the live ticket that a report belongs to (None for a new one), its finding and its severity.
 
     An open ticket takes every finding of its worker, except that failed runs have their own ticket: other
     tickets end with the incarnation. Otherwise the worst finding without a dismissal counts; if all are
@@ -162,20 +162,20 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
     if ticket.kind is FindingKind.RUNS_FAILED:
         return list(findings)
     if ticket.shares_cause and ticket.kind not in kinds_of(findings):
-        return []  # the shared cause is over: other findings are the worker's own, with their own ticket
+        return []  # the shared cause has ended, so other findings get their own ticket
     if has_separate_trouble(ticket, findings):
         return []
     return [finding for finding in findings if finding.kind is not FindingKind.RUNS_FAILED]
 
 
 def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether a worker with a ticket about its provider also has trouble of its own that pages."""
+    """Return whether a worker with a ticket about its provider also has its own finding that pages."""
     is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
     return is_shared and any(map(pages_despite_provider_failure, findings))
 
 
 def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether the judge's text of an open ticket still holds, and nothing worse does."""
+    """Return whether the judge's text of an open ticket still applies, and no finding is worse."""
     matches = own_findings(ticket, findings)
     if not matches:
         return not has_separate_trouble(ticket, findings)

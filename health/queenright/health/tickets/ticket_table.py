@@ -15,7 +15,7 @@ from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 _MAX_RECENT: Final = 20
 """The maximum number of tickets of one agent and cause that are read."""
 
-# Built once: building a statement takes several times as long as SQLite takes to run it.
+# Built once, because building a statement is several times slower than running it in SQLite.
 _TABLE: Final = ModelTable(TICKETS, EscalationTicket)
 _LIVE: Final = (
     select(TICKETS.c.body)
@@ -63,7 +63,7 @@ def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[Escalat
 
 
 def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:
-    """Return live tickets, oldest first: of one agent, or all."""
+    """Return live tickets of one agent or of all, oldest first."""
     query = _LIVE if agent_id is None else _LIVE.where(TICKETS.c.agent_id == agent_id)
     return _TABLE.read(conn, query)
 
@@ -103,7 +103,7 @@ def ended_tickets_of_incidents(
 def recent_tickets(
     conn: Connection, agent_id: str, kind: FindingKind, since: float
 ) -> list[EscalationTicket]:
-    """Return an agent's tickets of one cause that are live or were opened since a time; newest first."""
+    """Return an agent's tickets with one cause that are live or were opened since a time, newest first."""
     parameters = {"agent": agent_id, "cause": kind.value, "since": since}
     return _TABLE.read(conn, _RECENT, parameters)
 
@@ -119,7 +119,7 @@ def ticket_history(
     before: Place | None = None,
 ) -> list[EscalationTicket]:
     """
-    Return tickets, newest first, closed ones too; with ``before`` the next page.
+    Return tickets, newest first, including closed ones. ``before`` selects the next page.
 
     ``since``: only those that were opened then, in seconds since the epoch, or later.
     """

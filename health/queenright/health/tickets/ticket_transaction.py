@@ -39,7 +39,7 @@ class TicketReportResult:
 
 @dataclass(slots=True)
 class TicketTransaction:
-    """The changes of one transaction; after the commit, their events are published."""
+    """The changes of one transaction, whose events are published after the commit."""
 
     conn: Connection
     ids: Callable[[], str]
@@ -138,7 +138,7 @@ class TicketTransaction:
         self.notify(ticket)
 
     def notify(self, ticket: EscalationTicket) -> None:
-        """Pass on a changed ticket that people were notified of."""
+        """Update the notification of a changed ticket."""
         if self.on_change is not None and ticket.notified_severity is not None:
             self.on_change(self.conn, ticket)
 
