@@ -73,7 +73,7 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> AuditResult:
 
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
-    """Verify the signature of each termination; None is an unreadable one."""
+    """Verify the signature of each termination. None stands for an unreadable one."""
     count, faults, fault_count = 0, [], 0
     for seq, event in terminations:
         count += 1
@@ -103,7 +103,7 @@ def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
     try:
         return list(conn.execute(query))
     except DBAPIError:
-        # An unreadable row breaks its chain, which is reported there.
+        # An unreadable row breaks its chain, and the chain's verification reports it.
         return []
 
 

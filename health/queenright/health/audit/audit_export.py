@@ -233,7 +233,7 @@ def _export_line(row: Row[Any], base: bytes) -> dict[str, Any]:
 
 
 def _data(text: Any) -> Any:
-    """Return data as an object if that can be turned back into the very same text, otherwise the text."""
+    """Return JSON text as an object if the object serializes to the same text, otherwise the text itself."""
     try:
         value = orjson.loads(text)
         return value if orjson.dumps(value).decode() == text else text

@@ -34,7 +34,9 @@ _PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY----
 
 
 class AuditKeyError(QueenrightError):
-    """Raised when a key cannot be used; says which file, why and what to do, but never its content."""
+    """
+    Raised when a key cannot be used. The message names the file, the reason and the fix, but no content.
+    """
 
 
 class AuditKey:
@@ -86,7 +88,10 @@ class AuditKey:
         return f"AuditKey({self.key_id!r})"
 
     def sign(self, event: AgentEvent) -> AgentEvent:
-        """Return the event with ``key_id`` and ``signature`` (base64) in its data; it covers all else."""
+        """
+        Return the event with ``key_id`` and ``signature`` (base64) in its data. The signature covers
+        everything else.
+        """
         with_id = replace(event, data={**event.data, "key_id": self.key_id})
         signature = self.create_signature(build_signed_content(with_id))
         return replace(with_id, data={**with_id.data, "signature": signature})
@@ -125,11 +130,11 @@ class PublicKeys:
         return len(self._keys)
 
     def add(self, keys: Iterable[bytes]) -> None:
-        """Trust more keys."""
+        """Add trusted keys."""
         self._keys.update((key_id_of(key), key) for key in keys)
 
     def find_signature_problem(self, key_id: object, signature: object, content: bytes) -> str:
-        """Return why a signature of ``content`` is invalid; empty if it is valid."""
+        """Return why a signature of ``content`` is invalid, or an empty string if it is valid."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -176,12 +181,12 @@ def _create(folder: Path) -> None:
         _write_durably(folder / PRIVATE_NAME, content, 0o600) as temporary,
         contextlib.suppress(FileExistsError),
     ):
-        # Not a rename: it would replace a key that another process created in the meantime.
+        # A rename would replace a key that another process created in the meantime.
         os.link(temporary, folder / PRIVATE_NAME)
 
 
 def _publish(path: Path, public: bytes) -> None:
-    """Append a public key to its file, unless it is there."""
+    """Append a public key to its file, unless the file contains it."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -232,7 +237,7 @@ def _read_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # No cause: its message may quote the file.
+        # Without a cause, because its message may quote the file.
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise AuditKeyError(

@@ -73,7 +73,7 @@ def _read(
         query = query.where(table.c.agent_id == agent_id)
     queries = [query]
     if types is not None or agent_id is not None:
-        # One query per type: within a type, the index is in the order of the log.
+        # One query per type, because the index is in the order of the log within a type.
         queries = [
             query.where(table.c.type == kind.value) for kind in (EventType if types is None else types)
         ]

@@ -1,5 +1,5 @@
 """
-Circuit breakers: stop calling what keeps failing, and retry it carefully later.
+Circuit breakers, which stop calls that keep failing and retry them carefully later.
 
 ``store`` keeps them over restarts. It is not imported here, because it imports the database.
 """

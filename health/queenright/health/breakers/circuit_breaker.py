@@ -151,7 +151,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Closed, open or half open."""
+        """The current state: closed, open or half-open."""
         return self._machine.state
 
     @property
@@ -162,14 +162,14 @@ class CircuitBreaker:
 
     @property
     def open_for(self) -> float | None:
-        """The remaining seconds until it half-opens; None if it is not open."""
+        """The remaining seconds until it becomes half-open, or None if it is not open."""
         with self._lock:
             machine = self._machine
             return machine.open_for(self._monotonic()) if machine.state is BreakerState.OPEN else None
 
     @property
     def is_untouched(self) -> bool:
-        """Whether nothing has happened yet, or all was reset."""
+        """Whether it is closed and has no recent failures."""
         return self._machine.state is BreakerState.CLOSED and not self._machine.failures
 
     # -- permission and outcome -------------------------------------------------------------------
@@ -199,7 +199,7 @@ class CircuitBreaker:
         return CallPermit(self._lock, admissions)
 
     def half_open_if_due(self) -> bool:
-        """Become half open if the timeout has passed; return whether it became half open."""
+        """Become half-open if the timeout has passed, and return whether it did."""
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
             has_changed = self._machine.half_open_if_due(self._monotonic())
@@ -330,7 +330,7 @@ class CircuitBreaker:
         self._settle(permit, None)
 
     def __enter__(self) -> CircuitBreaker:
-        """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
+        """Enter if the breaker allows it, otherwise raise ``CircuitOpenError``."""
         _ACTIVE_BLOCKS.set((*_ACTIVE_BLOCKS.get(), (self, self.admit())))
         return self
 
@@ -347,7 +347,7 @@ class CircuitBreaker:
                 return
 
     async def __aenter__(self) -> CircuitBreaker:
-        """Enter if the breaker allows it, else raise ``CircuitOpenError``."""
+        """Enter if the breaker allows it, otherwise raise ``CircuitOpenError``."""
         return self.__enter__()
 
     async def __aexit__(
@@ -412,12 +412,12 @@ _ACTIVE_BLOCKS: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = Cont
 
 
 def _describe(error: BaseException | str) -> str:
-    """Return an error in one line, without secrets."""
+    """Return an error as one line, with secrets masked."""
     if isinstance(error, str):
         return redact(error, _TEXT_LIMIT) or "the call failed"
     try:
         message = redact(str(error), _TEXT_LIMIT)
-    except Exception:  # an exception's own code may fail too
+    except Exception:  # the exception's own ``__str__`` may fail
         message = ""
     name = type(error).__name__
     return " ".join(f"{name}: {message}".split()) if message else name

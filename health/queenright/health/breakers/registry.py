@@ -68,7 +68,7 @@ class BreakerName(NamedTuple):
 
 
 class BreakerNotFoundError(NotFoundError):
-    """Raised when no breaker has this name; suggests similar names."""
+    """Raised when no breaker has this name. The message suggests similar names."""
 
     def __init__(self, name: str, near: Sequence[str]) -> None:
         hint = (
@@ -117,7 +117,7 @@ class BreakerRegistry:
         self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
     ) -> CircuitBreaker:
         """
-        Return the breaker ``kind:agent:target``; it is created on first use.
+        Return the breaker ``kind:agent:target``, which is created on first use.
 
         Args:
             parents: Names of shared breakers: a call needs the permission of all of them, and all get its
@@ -140,7 +140,7 @@ class BreakerRegistry:
         return breaker
 
     def policy(self, name: str) -> BreakerSettings:
-        """Return the settings of the breaker ``name``, whether it exists or not."""
+        """Return the settings of the breaker ``name``, even if it does not exist."""
         overrides = self._settings.overrides
         policies = (overrides[key] for key in BreakerName.parse(name).setting_keys() if key in overrides)
         return next(policies, self._settings.default)
@@ -158,7 +158,7 @@ class BreakerRegistry:
             return self._find(name).status
 
     def all(self) -> list[BreakerStatus]:
-        """Return the status of every breaker: first those that are not closed, then by name."""
+        """Return the status of every breaker, sorted by whether it is closed and then by name."""
         with self._lock:
             statuses = [breaker.status for breaker in self._breakers.values()]
         return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
@@ -201,14 +201,14 @@ class BreakerRegistry:
             return breaker.status
 
     def next_deadline(self) -> float | None:
-        """Return in how many seconds ``half_open_if_due`` has work to do; None if no breaker is open."""
+        """Return in how many seconds ``half_open_if_due`` has work to do, or None if no breaker is open."""
         with self._lock:
             waits = [seconds for breaker in self._open.values() if (seconds := breaker.open_for) is not None]
         return min(waits, default=None)
 
     def half_open_if_due(self) -> int:
         """
-        Make open breakers half open whose timeout is over; return their number.
+        Make open breakers half-open whose timeout has passed, and return their number.
 
         Without this, a breaker that is never called again would stay open, with all its consequences.
         """
@@ -254,7 +254,7 @@ class BreakerRegistry:
         return breaker
 
     def _report_change(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
-        # A caller may have kept a breaker for so long that it was forgotten here.
+        # A caller may have kept a breaker for so long that the registry has dropped it.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return
         self._of_agent.setdefault(breaker.agent_id, {})[breaker.name] = breaker
@@ -268,7 +268,7 @@ class BreakerRegistry:
 
     def _enforce_capacity(self, newest: Collection[CircuitBreaker]) -> None:
         """
-        Forget breakers beyond the capacity, except those just requested.
+        Drop breakers beyond the capacity, except those just requested.
 
         Unused ones go first, then closed before half open before open; the least recently used among equals.
         """
@@ -276,7 +276,7 @@ class BreakerRegistry:
             others = [breaker for breaker in self._breakers.values() if breaker not in newest]
             victim = next((breaker for breaker in others if breaker.is_untouched), None)
             victim = victim or min(others, key=lambda breaker: _FORGET_ORDER.index(breaker.state))
-            # Subscribers that know it as open must see it close.
+            # Subscribers that know the breaker as open must be told that it closed.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")
             del self._breakers[victim.name]
             agent_breakers = self._of_agent[victim.agent_id]

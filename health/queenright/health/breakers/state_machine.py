@@ -1,5 +1,5 @@
 """
-State machine of a circuit breaker: when it opens and closes. Time is an argument, on a monotonic clock.
+State machine of a circuit breaker. Time is an argument, on a monotonic clock.
 
 Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
 is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. If a
@@ -53,7 +53,7 @@ class BreakerMachine:
         self._probes: dict[int, float] = {}
 
     def retry_in(self, now: float) -> float | None:
-        """Return after how many seconds to retry; None if a call is allowed now."""
+        """Return after how many seconds to retry, or None if a call is allowed now."""
         if self.state is BreakerState.CLOSED:
             return None
         if self.state is BreakerState.OPEN:
@@ -81,7 +81,7 @@ class BreakerMachine:
         return Admission(self._generation, self._number)
 
     def half_open_if_due(self, now: float) -> bool:
-        """Make an open breaker half open if its timeout is over; return whether it became half open."""
+        """Make an open breaker half-open if its timeout has passed, and return whether it did."""
         if self.state is not BreakerState.OPEN or self.open_for(now) > 0:
             return False
         self._set_state(BreakerState.HALF_OPEN, "its recovery timeout is over; the next call is a probe")
@@ -146,6 +146,6 @@ class BreakerMachine:
         self._probes.clear()
 
     def _remaining(self, since: float, now: float) -> float:
-        """Return what remains of a timeout that began at ``since``: between 0 and the whole timeout."""
+        """Return the rest of a timeout that began at ``since``: between 0 and the whole timeout."""
         timeout = self.policy.recovery_timeout_seconds
         return min(max(since + timeout - now, 0.0), timeout)

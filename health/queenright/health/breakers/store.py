@@ -41,7 +41,7 @@ _MAX_PAUSE_SECONDS: Final = 30.0
 
 class BreakerStore:
     """
-    A registry of breakers, and its place in the store. Belongs to one event loop; the breakers do not.
+    A registry of breakers that is persisted in the store. It belongs to one event loop; the breakers do not.
 
     Args:
         publish: Receives events once they are durable (``EventBus.fan_out``).
@@ -102,7 +102,7 @@ class BreakerStore:
             await asyncio.wait([self._writing])
 
     async def close(self) -> None:
-        """Write waiting changes once; log those that fail as lost."""
+        """Write waiting changes once. Those that fail are logged as lost."""
         self._is_closed = True
         if self._writing is not None:
             self._writing.cancel()
@@ -125,7 +125,7 @@ class BreakerStore:
         if self._loop is not None and not self._is_closed:
             try:
                 self._loop.call_soon_threadsafe(self._write_soon)
-            except RuntimeError:  # the loop is closed: the process ends
+            except RuntimeError:  # the event loop is closed, because the process ends
                 self._is_closed = True
 
     def _write_soon(self) -> None:
@@ -151,7 +151,7 @@ class BreakerStore:
         await self._store.transact(lambda conn: _write(conn, batch))
         with self._lock:
             for row in batch:
-                # Unless it was evicted in the meantime.
+                # The breaker may have been evicted in the meantime.
                 if self._waiting and self._waiting[0] is row:
                     self._waiting.popleft()
         self._publish(*(event for _, event in batch))
@@ -181,7 +181,7 @@ def _write(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]
 
 
 def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
-    """Store a breaker as of a time in seconds since the epoch; a closed one has no row."""
+    """Store a breaker's state at a time, in seconds since the epoch. A closed breaker has no row."""
     conn.execute(delete(BREAKERS).where(BREAKERS.c.name == status.name))
     if status.state is BreakerState.CLOSED:
         return
@@ -193,7 +193,7 @@ def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
 
 
 def _load(conn: Connection) -> list[BreakerStatus]:
-    """Return the breakers that are not closed, the oldest change first; log rows that are unreadable."""
+    """Return the breakers that are not closed, oldest change first. Unreadable rows are logged."""
     statuses = []
     for row in conn.execute(select(BREAKERS).order_by(BREAKERS.c.updated_at, BREAKERS.c.name)):
         try:

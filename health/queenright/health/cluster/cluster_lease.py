@@ -7,7 +7,7 @@ then ends the owner's session on the server. That releases the lock, and a proce
 longer write: its connection is closed, and a new one waits for the lock. All times are those of the
 database's clock.
 
-Each process also holds its own shared lock, so that the others notice at once when it is gone.
+Each process also holds its own shared lock, so that the others notice immediately when it ends.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class LeaseLostError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A process of the cluster, and its address."""
+    """A process of the cluster and its address."""
 
     member_id: str
     host: str
@@ -88,7 +88,7 @@ class Member:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
     """
-    What a member tells the others with each refresh.
+    The data that a member shares with the others at each refresh.
 
     Like `Member`, it is stored as JSON that older and newer versions read: a new field needs a default, and
     none is removed or changes its meaning.
@@ -111,7 +111,7 @@ class MemberState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMember:
-    """A member, and when it was last seen."""
+    """A member, and when it last refreshed."""
 
     member: Member
     state: MemberState
@@ -123,13 +123,13 @@ class SeenMember:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it probably runs."""
+        """Whether the member probably runs."""
         return self.is_connected and self.unseen_seconds < LEASE_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ownership:
-    """Who owns a partition."""
+    """The owner of a partition."""
 
     owner_id: str | None = None
     """The current owner, or the last one if it has not released the partition."""
@@ -141,7 +141,7 @@ class Ownership:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """The cluster as a member sees it."""
+    """The state of the cluster, as one member knows it."""
 
     members: tuple[SeenMember, ...]
     """Oldest first."""
@@ -157,7 +157,7 @@ class View:
         return [each for each in self.members if each.is_alive]
 
     def find_owner(self, partition: int) -> Member | None:
-        """Return the owner of a partition; None without an owner, or if the owner is not a member."""
+        """Return the owner of a partition, or None if there is none or the owner is not a member."""
         owner = self.partitions[partition]
         if owner.is_vacant or owner.owner_id is None:
             return None
@@ -165,7 +165,7 @@ class View:
         return next((member for member in members if member.member_id == owner.owner_id), None)
 
     def is_served(self, partition: int) -> bool:
-        """Return whether the owner of a partition watches its workers."""
+        """Return whether the owner of a partition monitors its workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
             each.member.member_id == owner_id and partition in each.state.serving for each in self.alive
@@ -196,12 +196,14 @@ class ClusterLease:
         self._stored_count = 0
 
     def is_valid(self, partition: int) -> bool:
-        """Return whether this process is certain to own a partition: its last renewal is recent enough."""
+        """
+        Return whether this process certainly owns a partition, because its last renewal is recent enough.
+        """
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
     async def read_cluster(self, state: MemberState | None = None) -> View:
         """
-        Note that this member is alive, and return the cluster.
+        Record that this member runs, and return the state of the cluster.
 
         Args:
             state: What the others should know of it.
@@ -235,12 +237,12 @@ class ClusterLease:
 
     async def read_secret(self, name: str) -> bytes | None:
         """
-        Return the key with this name, and create it if it is missing; None before the tables exist.
+        Return the key with this name, which is created if it is missing, or None before the tables exist.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
-        # A statement that fails would end the connection, and with it this member's lock.
+        # A failed statement would close the connection and release this member's lock.
         [row] = await self._execute("SELECT to_regclass('secrets') IS NOT NULL AS exists")
         if not row["exists"]:
             return None
@@ -348,7 +350,7 @@ class ClusterLease:
 
     async def release(self, partition: int, token: str) -> None:
         """
-        Release a partition, after its store was closed.
+        Release a partition after its store has been closed.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -404,7 +406,7 @@ class ClusterLease:
             application_name="queenright cluster",
         )
         try:
-            # Not a connection option: poolers refuse those.
+            # Not a connection option, because poolers refuse those.
             await conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
             # Shared: the server may not have noticed yet that the former connection is lost.
             key = _presence_key(self.member.member_id)
@@ -434,10 +436,13 @@ def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
 
 
 def _is_replaced(each: SeenMember, younger: Sequence[SeenMember]) -> bool:
-    """Return whether a member is gone, and another one was started at its address."""
+    """Return whether a member has ended and another one has started at its address."""
     return not each.is_alive and any(each.member.api_url == other.member.api_url for other in younger)
 
 
 def _presence_key(member_id: str) -> int:
-    """Return the second half of the key of a member's own lock: 31 bits, as PostgreSQL's are signed."""
+    """
+    Return the second half of the key of a member's own lock: 31 bits, because PostgreSQL's integers are
+    signed.
+    """
     return int.from_bytes(blake2b(member_id.encode(), digest_size=4).digest()) >> 1

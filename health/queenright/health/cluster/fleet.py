@@ -1,4 +1,4 @@
-"""State that a service shares with the services that watch other parts of the fleet."""
+"""State that a service shares with the services that monitor other parts of the fleet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Change = Callable[[Any], Any]
 
 
 class WorseWorker(NamedTuple):
-    """A worker that got worse at ``at``, and the life of its incarnation."""
+    """A worker that got worse at ``at``, and the lifetime of its incarnation."""
 
     agent_id: str
     session_id: str
@@ -24,12 +24,12 @@ class WorseWorker(NamedTuple):
 
     @property
     def key(self) -> WorkerKey:
-        """Agent and session."""
+        """The agent and the session."""
         return self.agent_id, self.session_id
 
 
 class SharedStorm(NamedTuple):
-    """What all services know of a storm, for a service that starts."""
+    """The data of all services about a storm, for a service that starts."""
 
     inherited: Sequence[WorseWorker] = ()
     """The workers that got worse, of those that the service watches now instead of another."""
@@ -40,7 +40,7 @@ class SharedStorm(NamedTuple):
 
 
 class FleetState:
-    """The state of a fleet with one service, which shares nothing."""
+    """The state of a fleet with a single service, which shares nothing."""
 
     is_shared = False
     """Whether other services watch parts of the fleet. If not, the other methods have no effect."""
@@ -59,7 +59,7 @@ class FleetState:
 
     async def read_storm(self) -> SharedStorm:
         """
-        Return what the services know of a storm.
+        Return the data of all services about a storm.
 
         Raises:
             StoreError: The database cannot be read.

@@ -44,7 +44,7 @@ class SharedValues:
         """Whether the database has the table: the first owner creates it."""
 
     async def read(self) -> dict[str, Any]:
-        """Return the values that may have changed since the last read; the first read returns all."""
+        """Return the values that may have changed since the last read. The first read returns all."""
         async with self._lease.session() as conn:
             if not self.is_available:
                 row = await (await conn.execute(_TABLE_EXISTS)).fetchone()
@@ -72,13 +72,13 @@ class SharedValues:
 
         Args:
             name: The name.
-            change: Returns the new value; if it returns what it was given, nothing is written.
+            change: Returns the new value. If it is the given value, nothing is written.
         """
         async with self._lease.session() as conn, conn.transaction():
             return await self.update_in(conn, name, change)
 
     async def update_in(self, conn: AsyncConnection[dict[str, Any]], name: str, change: Change) -> Any:
-        """Update a value in the caller's transaction, and return the new one; see ``update``."""
+        """Update a value like ``update``, but in the caller's transaction, and return the new one."""
         await conn.execute(
             "INSERT INTO shared_values (name, value, changed_at) VALUES (%(name)s, 'null', 0)"
             " ON CONFLICT DO NOTHING",
@@ -107,7 +107,7 @@ class SharedValues:
             partition: The partition.
             token: The ``writer_token`` of its store.
         """
-        # The lock on the row: a new owner, which replaces it, waits until these values are written.
+        # Lock the row, so that a new owner, which replaces it, waits until these values are written.
         condition = f"EXISTS (SELECT 1 FROM {writer_table(partition)} WHERE token = %(token)s FOR SHARE)"
         texts = {name: json.dumps(value) for name, value in values.items()}
         async with self._lease.session() as conn:
@@ -116,7 +116,7 @@ class SharedValues:
             )
 
     async def remove_old(self, prefix: str) -> None:
-        """Remove values with this prefix that did not change for two days."""
+        """Remove values with this prefix that have not changed for two days."""
         async with self._lease.session() as conn:
             await conn.execute(
                 "DELETE FROM shared_values WHERE starts_with(name, %(prefix)s)"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchState:
-    """The state of the switch, since when (seconds since the epoch), who set it and why."""
+    """The state of the switch, when it was set (in seconds since the epoch), by whom and why."""
 
     on: bool = False
     by: str = ""

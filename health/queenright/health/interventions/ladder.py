@@ -186,9 +186,8 @@ def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSett
     cancelled one.
     """
     if s.status is WorkerStatus.UNKNOWN:
-        return LadderStep(
-            ladder=None
-        )  # no automatic action for a worker that was silent for too long, or whose ticket a person resolved
+        # The worker was silent for too long, or a person resolved its ticket: no automatic action.
+        return LadderStep(ladder=None)
     level = ladder.level if ladder is not None else None
     is_failure = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
     # A worker that is being terminated may report its own end first, as cancelled.

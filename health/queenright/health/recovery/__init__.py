@@ -1,1 +1,1 @@
-"""Recovery of failed work: from the last valid checkpoint, within limits, and watched afterwards."""
+"""Recovery of failed work from the last valid checkpoint, within limits, and with a watch afterwards."""

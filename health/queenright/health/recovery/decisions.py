@@ -29,7 +29,7 @@ _OVER: Final = frozenset({WorkerStatus.COMPLETED, WorkerStatus.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class AttemptAllowed:
-    """A recovery may begin at this time."""
+    """The decision that a recovery may begin at a time."""
 
     attempt: int
     not_before: float
@@ -37,7 +37,7 @@ class AttemptAllowed:
 
 @dataclass(frozen=True, slots=True)
 class AttemptsExhausted:
-    """No recovery may begin; a person must act."""
+    """The decision that no recovery may begin, because a person must act."""
 
     reason: str
 
@@ -57,7 +57,8 @@ def next_attempt(
     Args:
         starts: When recoveries of the agent began, or will.
         dice: 0 to 1, spreads the backoff.
-        reviewed: A person has reviewed the task: it may exceed its own limit, but not the hourly one.
+        reviewed: Whether a person has reviewed the task, so that it may exceed its own limit, but not the
+            hourly one.
     """
     tries = [each for each in history if each.started_at is not None]
     if len(tries) >= limits.max_attempts_per_task and not reviewed:
@@ -79,7 +80,9 @@ def next_attempt(
 
 
 def backoff(tries: int, limits: RecoverySettings, dice: float) -> float:
-    """Return the seconds to wait after an attempt; the last entry of the table holds for all later ones."""
+    """
+    Return the seconds to wait after an attempt. The last entry of the table applies to all later attempts.
+    """
     table = limits.backoff_seconds
     return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
 
@@ -90,8 +93,8 @@ def hour_is_full(starts: Sequence[float], *, now: float, limits: RecoverySetting
 
 
 def free_at(starts: Sequence[float], *, now: float, limits: RecoverySettings) -> float:
-    """Return when the hourly limit allows the next recovery; ``now`` if at once."""
-    # Times in the future count: the clock was set back.
+    """Return when the hourly limit allows the next recovery: ``now`` or later."""
+    # Times in the future count, because the clock was set back.
     recent = sorted(at for at in starts if at > now - HOUR)
     excess = len(recent) - limits.max_attempts_per_hour
     return now if excess < 0 else recent[excess] + HOUR
@@ -124,7 +127,7 @@ def recovery_obstacle(
         if not heir.vitals.has_ended:
             return f"it continues in session {heir.vitals.session_id!r}"
     if worker is None:
-        return None  # forgotten since; the respawner checks its session
+        return None  # the worker has been removed; the respawner checks its session
     v = worker.vitals
     if v.status in _OVER:
         return f"it is {v.status.value}, and needs no recovery"
@@ -138,7 +141,7 @@ def recovery_obstacle(
 
 
 def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> str | None:
-    """Return why the task is done: another session of the agent has completed it since; or None."""
+    """Return why the task is done (another session of the agent has completed it since), or None."""
     for worker in workers:
         v = worker.vitals
         if v.session_id == attempt.session_id or v.task_id != attempt.task_id:
@@ -167,7 +170,7 @@ def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
 
 
 def is_lost(worker: WorkerHealth) -> bool:
-    """Return whether its heartbeats are missing: its process was killed or is cut off."""
+    """Return whether its heartbeats are missing, because its process was killed or disconnected."""
     return any(
         finding.kind is FindingKind.HEARTBEAT_MISSING and finding.severity is not Severity.LOW
         for finding in worker.findings
@@ -198,7 +201,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The result of watching a recovered worker; ``goes_on``: no verdict yet."""
+    """The result of watching a recovered worker. ``goes_on`` means that the watch continues."""
 
     verdict: Literal["continues", "succeeded", "failed", "dropped"]
     reason: str = ""
@@ -229,7 +232,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
         return WatchResult("succeeded", "it has made progress", v.incarnation_id)
-    # It is healthy, and its work may take long. A new incarnation means that it sent events.
+    # The worker is healthy, and its work may take long. A new incarnation means that it sent events.
     if v.incarnation_id not in ("", attempt.incarnation_id) or v.last_event >= since:
         reason = "it waits" if v.waiting is not None else "it is working"
         return WatchResult("succeeded", reason, v.incarnation_id)
@@ -254,13 +257,14 @@ def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
 
 
 def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
-    """Return whether the task may start over: a person or the task itself allows it."""
+    """Return whether a person or the task itself allows it to start over."""
     return recovery.may_start_over or (worker is not None and worker.vitals.repeatable)
 
 
 def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     """
-    Return whether this is about one failed run whose recovery was not requested: no notification is sent.
+    Return whether this recovery, which no one requested, concerns a single failed run and needs no
+    notification.
 
     If too many fail in a row, the agent's ticket with cause ``runs_failed`` notifies people.
     """

@@ -72,7 +72,7 @@ class RecoveryLedger:
         return self._start_times.get(agent_id, ())
 
     def waiting(self, agent_id: str, now: float, but: Collection[str]) -> list[float]:
-        """Return when waiting recoveries of an agent begin, ``now`` or later, except those of some tasks."""
+        """Return when waiting recoveries of an agent begin (``now`` or later), except those of some tasks."""
         return [
             max(each.not_before, now)
             for each in self.open_recoveries.values()
@@ -88,7 +88,7 @@ class RecoveryLedger:
         self._start_times.setdefault(agent_id, []).append(now)
 
     def uncount_start(self, agent_id: str, at: float) -> None:
-        """Remove a counted start: nothing was tried."""
+        """Remove a counted start, because no start was attempted."""
         times = self._start_times.get(agent_id, [])
         if at in times:
             times.remove(at)
@@ -117,7 +117,7 @@ class RecoveryLedger:
 
     async def commit(self, changes: Changes) -> None:
         """
-        Write changes and their events; then remember and publish.
+        Write changes and their events, then cache the changes and publish the events.
 
         Raises:
             StoreError: Writing failed; nothing has changed.

@@ -67,7 +67,7 @@ class Recovery(WorkerRecord):
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is in progress."""
+        """Whether the recovery is in progress."""
         return self.state in UNDER_WAY
 
 

@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaskNotFoundError(NotFoundError):
-    """Raised for a task that no worker has had."""
+    """Raised if no worker has worked on a task."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
@@ -121,7 +121,7 @@ class RecoveryService:
 
     async def load(self) -> list[Recovery]:
         """
-        Load open recoveries at start, after the monitor has its workers, and return them.
+        Load open recoveries at start, after the monitor has loaded its workers, and return them.
 
         A recovery whose worker was being started is not repeated: if the worker is there it is watched,
         otherwise the recovery has failed.
@@ -189,7 +189,7 @@ class RecoveryService:
                 return RecoveryResult(accepted=False, reason=why)
             changes, why_dropped = Changes(), None
             if decisions.hour_is_full(self._start_times(recovery), now=now, limits=self._limits):
-                why_dropped = await self._starter.why_dropped(recovery)  # a dropped one does not count
+                why_dropped = await self._starter.why_dropped(recovery)  # a dropped recovery does not count
             if why_dropped is not None:
                 end = {"state": RecoveryState.DROPPED, "outcome": why_dropped, "ended_at": now}
                 changes.rows.append(recovery.model_copy(update=end))
@@ -294,13 +294,13 @@ class RecoveryService:
         return key in map(self._monitor.current_key, keys)
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether anything here could start this worker again."""
+        """Return whether a respawner of this service can start this worker again."""
         return self._starter.respawner(target) is not None
 
     # -- time and events ----------------------------------------------------------------------------
 
     def next_deadline(self) -> float | None:
-        """Return when ``advance`` has work to do; None if there is none, or all actions are stopped."""
+        """Return when ``advance`` has work to do, or None if it has none or all actions are stopped."""
         is_stopped = self._stop_reason() is not None
         moments = [
             each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
@@ -311,7 +311,7 @@ class RecoveryService:
         return min((at for at in moments if at is not None), default=None)
 
     def next_requested(self) -> float | None:
-        """Return when a requested recovery is due; None if there is none, or all actions are stopped."""
+        """Return when a requested recovery is due, or None if there is none or all actions are stopped."""
         if self._stop_reason() is not None:
             return None
         moments = [
@@ -355,7 +355,7 @@ class RecoveryService:
 
     def handle_clock_jump(self, by_seconds: float) -> None:
         """
-        Shift open recoveries with the clock: the host slept, or the clock was set.
+        Shift open recoveries with the clock, because the host slept or the clock was set.
 
         Watches and waits keep their length. The shift is in memory only: a restart before the next write ends
         them early, which does no harm.
@@ -368,7 +368,7 @@ class RecoveryService:
             if recovery.watch_until is not None:
                 shifted_times["watch_until"] = recovery.watch_until + by_seconds
             if by_seconds < 0:
-                # Anything that the worker does from now on must be later than these.
+                # Later events of the worker must have later times than these.
                 shifted_times["created_at"] = recovery.created_at + by_seconds
                 if recovery.started_at is not None:
                     shifted_times["started_at"] = recovery.started_at + by_seconds
@@ -398,7 +398,10 @@ class RecoveryService:
         return not recovery.new_incarnation_id and decisions.is_heir(recovery, worker)
 
     def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
-        """Return the worker that continues: the named one, else one in the same session, else of the task."""
+        """
+        Return the worker that continues: the named one, otherwise one in the same session, otherwise one of
+        the task.
+        """
         worker = self._monitor.find(*recovery.successor.key)
         if recovery.new_incarnation_id or (
             worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
@@ -565,7 +568,7 @@ class RecoveryService:
         try:
             outcome = await self._starter.start(recovery, stop, partial(self._record_start, recovery))
             async with self._deciding:
-                # Read it again: it may have begun. Nothing else ends a recovery that is starting.
+                # Read the recovery again, because it may have begun. Nothing else ends one that is starting.
                 current = self._ledger.open_recoveries[recovery.task_id]
                 # A failed start counts, unless it can never succeed.
                 is_failure = isinstance(outcome, StartFailed) and not outcome.final
@@ -652,7 +655,7 @@ class RecoveryService:
         )
         if why is not None or worker is not None:
             return why
-        # The monitor forgets ended workers; the log does not.
+        # The monitor removes ended workers; the log keeps them.
         last = await self._store.history(
             types=_RUN_EVENTS, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
         )

@@ -12,7 +12,7 @@ from queenright.instrumentation.errors import QueenrightError
 
 class RespawnRefusedError(QueenrightError):
     """
-    Raised when a worker cannot be started again; says why.
+    Raised when a worker cannot be started again. The message states why.
 
     ``final``: it never can be, so no further attempt is made. ``over``: its task has ended, so there is
     nothing to recover and no one to notify.
@@ -30,7 +30,7 @@ class InvalidCheckpointError(RespawnRefusedError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRef:
-    """A checkpoint of a chain; ``created_at`` is in seconds since the epoch, 0 if unknown."""
+    """A checkpoint of a chain. ``created_at`` is in seconds since the epoch, or 0 if unknown."""
 
     checkpoint_id: str
     created_at: float
@@ -67,7 +67,8 @@ class Respawner(Protocol):
         may_start_over: bool,
     ) -> Target:
         """
-        Start the worker again; return the worker that continues, without incarnation if that is not known.
+        Start the worker again, and return the worker that continues, without an incarnation if that is
+        unknown.
 
         Args:
             target: The incarnation of the worker that is over.

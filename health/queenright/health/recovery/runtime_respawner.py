@@ -1,4 +1,6 @@
-"""The respawner of our own runtime: continues a stored session from a checkpoint, or starts it over."""
+"""
+The respawner of Queenright's runtime, which continues a stored session from a checkpoint or starts it over.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,7 @@ class RuntimeRespawner:
         may_start_over: bool,
     ) -> Target:
         """
-        Continue the run in its session; its nodes read ``note`` first.
+        Continue the run in its session. Its nodes read ``note`` first.
 
         From a checkpoint it is the same run as it was then. Without one it is a new run of the entry point
         with the first input; later messages are lost.

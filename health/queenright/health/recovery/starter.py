@@ -40,14 +40,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StartDropped:
-    """The recovery is no longer needed."""
+    """The outcome that the recovery is no longer needed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class StartFailed:
-    """The worker did not start; ``final``: it never can."""
+    """The outcome that the worker did not start. ``final`` means that it never can."""
 
     reason: str
     final: bool = False
@@ -55,7 +55,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartPostponed:
-    """The start is retried in this many seconds."""
+    """The outcome that the start is retried in some seconds."""
 
     seconds: float
     reason: str
@@ -91,7 +91,7 @@ class Starter:
         return next((each for each in self._respawners if each.can_reach(target)), None)
 
     async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
-        """Return why a task without a checkpoint is left to a person; None if it may be recovered."""
+        """Return why a task without a checkpoint is left to a person, or None if it may be recovered."""
         worker = self._monitor.find(*target.key)
         respawner = self.respawner(target)
         if respawner is None or (worker is not None and worker.vitals.repeatable):
@@ -101,7 +101,7 @@ class Starter:
         return None if chain is None or checkpoint else decisions.not_repeatable(task_id, unusable)
 
     async def why_dropped(self, recovery: Recovery) -> str | None:
-        """Return why the recovery of a failed run would be dropped; None if it would be tried."""
+        """Return why the recovery of a failed run would be dropped, or None if it would be attempted."""
         target = recovery.target
         worker, respawner = self._monitor.find(*target.key), self.respawner(target)
         if respawner is None or decisions.is_repeatable(recovery, worker):
@@ -112,7 +112,7 @@ class Starter:
         return None if chain is None or chain else decisions.not_repeatable(recovery.task_id, ())
 
     async def _look_up_chain(self, respawner: Respawner, target: Target) -> Sequence[CheckpointRef] | None:
-        """Return the checkpoints of a task; None if they are unknown, which is reported when it is tried."""
+        """Return the checkpoints of a task, or None if they are unknown, which the attempt reports."""
         try:
             return await within(START_SECONDS, respawner.chain(target), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
@@ -157,13 +157,13 @@ class Starter:
             if isinstance(outcome, Target):
                 permit.record_success()
             else:
-                permit.release()  # nothing was tried, so nothing failed
+                permit.release()  # no start was attempted, so none failed
         return outcome
 
     async def _respawn(
         self, recovery: Recovery, respawner: Respawner, stop: Stop, record_start: RecordStart
     ) -> StartDropped | StartFailed | Target:
-        """Start from the newest valid checkpoint; without one, leave the task to a person."""
+        """Start from the newest valid checkpoint. Without one, leave the task to a person."""
         target = recovery.target
         worker = self._monitor.find(*target.key)
         if recovery.attempt > 1 and worker is not None and not worker.vitals.has_ended:
@@ -171,7 +171,7 @@ class Starter:
         try:
             chain = await within(START_SECONDS, respawner.chain(target), self._sleep)
         except RespawnRefusedError as refusal:
-            return self._refuse(recovery, refusal)  # no start was tried
+            return self._refuse(recovery, refusal)  # no start was attempted
         while True:
             checkpoint, unusable = decisions.choose_checkpoint(chain)
             if checkpoint is None and not decisions.is_repeatable(recovery, worker):

@@ -27,15 +27,17 @@ READERS: Final = 4
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 _migrating: Final = threading.Lock()
-"""Alembic's context is one for the process; the partitions of a cluster are opened at the same time."""
+"""Alembic has one context per process, but the partitions of a cluster are opened at the same time."""
 
 
 class StoreError(QueenrightError):
-    """Raised when the database cannot be opened, read or written; says what, where, and what to do."""
+    """
+    Raised when the database cannot be opened, read or written. The message states what, where, and the fix.
+    """
 
 
 class DatabaseUnavailableError(StoreError):
-    """Raised when the database or the connection to it is at fault, not what is read or written."""
+    """Raised when the database or its connection is at fault, rather than the data."""
 
 
 class DatabaseInUseError(StoreError):
@@ -43,7 +45,7 @@ class DatabaseInUseError(StoreError):
 
 
 class NoDatabaseError(StoreError):
-    """Raised when a database to read has no tables yet, or no file."""
+    """Raised when a database that is opened to read has no tables or no file."""
 
 
 class _Schema(NamedTuple):
@@ -55,7 +57,9 @@ class _Schema(NamedTuple):
 
     @property
     def is_usable(self) -> bool:
-        """Whether this version can use it as it is: it has it, or it is newer and says so."""
+        """
+        Whether this version can use the schema: it is the same, or a newer one that is declared compatible.
+        """
         if self.revision == SCHEMA_REVISION:
             return True
         is_newer = self.revision.isdigit() and self.revision > SCHEMA_REVISION
@@ -104,7 +108,7 @@ class Database(ABC):
         """Return whether the open transaction has written anything."""
 
     def has_room(self) -> bool:
-        """Return whether a batch of events fits on the disk; true if the engine does not show its disk."""
+        """Return whether a batch of events fits on the disk. True if the engine does not report its disk."""
         return True
 
     @abstractmethod
@@ -125,10 +129,10 @@ class Database(ABC):
 
     @abstractmethod
     def advance_sequence(self, conn: Connection, table: Table) -> None:
-        """Let the next row that the engine numbers follow the highest number in the table."""
+        """Make the next row number of the engine follow the highest number in the table."""
 
     def is_unavailable(self, error: DBAPIError) -> bool:
-        """Return whether an error is the fault of the database or connection, not of the written data."""
+        """Return whether the database or connection caused an error, rather than the written data."""
         return error.connection_invalidated
 
     def close(self) -> None:
@@ -148,7 +152,7 @@ class Database(ABC):
 
     def check_readable(self) -> None:
         """
-        Check that there is a database that this version can use.
+        Check that the database exists and that this version can use it.
 
         Raises:
             NoDatabaseError: The database is empty.
@@ -179,7 +183,7 @@ class Database(ABC):
             self._migrate(conn, schema.revision)
 
     def _read_schema(self, conn: Connection) -> _Schema | None:
-        """Return the schema, None of an empty database; refuse one that is not ours."""
+        """Return the schema, or None for an empty database. A database of another program is refused."""
         names = inspect(conn).get_table_names(schema=self.schema)
         if not names:
             return None
@@ -203,7 +207,7 @@ class Database(ABC):
         _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
 
     def _migrate(self, conn: Connection, revision: str) -> None:
-        # Imported here, because the import takes longer than the rest of the start.
+        # Imported here, because the import is slower than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
@@ -228,6 +232,6 @@ class Database(ABC):
 
 
 def engine_options() -> dict[str, Any]:
-    """Return the options of every engine."""
-    # Values are agents' data, and do not belong in messages.
+    """Return the options that all engines share."""
+    # Values are agents' data, which must not appear in messages.
     return {"pool_size": READERS, "max_overflow": 0, "hide_parameters": True}

@@ -1,4 +1,4 @@
-"""Opens the database engine for an address."""
+"""Opens the database for a URL."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def list_partitions(url: str) -> list[int]:
 
 def parse_address(url: str) -> URL:
     """
-    Return the address with the driver that is used.
+    Return the URL with the driver that is used.
 
     Raises:
         StoreError: The URL has no supported database scheme. The message shows a valid URL, not this one.
@@ -70,7 +70,7 @@ def parse_address(url: str) -> URL:
     try:
         address = make_url(url)
     except (ArgumentError, ValueError):
-        # Without the address: it may hold a password. So may a port that is no number.
+        # The message omits the URL, because it or an invalid port may contain a password.
         raise StoreError(f"the database's address is not a URL; {_WRITE}") from None
     if "@" in (address.host or ""):
         raise StoreError(f"the database's address has more than one @; {_WRITE}")

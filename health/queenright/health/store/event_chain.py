@@ -56,7 +56,7 @@ class Verification:
 
 
 def link(previous: bytes, row: Sequence[Any]) -> bytes | None:
-    """Return the hash of a row, ``seq`` to ``data``, or None if the log never writes such values."""
+    """Return the hash of a row (``seq`` to ``data``), or None if the log never writes such values."""
     try:
         return hashlib.sha256(previous + orjson.dumps(tuple(row))).digest()
     except TypeError:
@@ -69,14 +69,14 @@ def archive_link(archive_hash: bytes, previous: bytes, link: bytes) -> bytes:
 
 
 def archive_base_check(base_seq: int, base_hash: bytes | None) -> bytes | None:
-    """Return the expected ``archive_base_check`` of the head; None if no row was deleted."""
+    """Return the expected ``archive_base_check`` of the head, or None if no row was deleted."""
     if not base_seq and base_hash is None:
         return None
     return hashlib.sha256((base_hash or BEGINNING) + b"%d" % base_seq).digest()
 
 
 def is_archive_base_whole(head: Row[Any]) -> bool:
-    """Return whether the head's record of where the archive begins is intact."""
+    """Return whether the head's record of the archive's beginning is intact."""
     seq, digest = head.archive_base_seq, head.archive_base_hash
     if not isinstance(seq, int) or not (digest is None or _is_hash(digest)):
         return False
@@ -84,7 +84,7 @@ def is_archive_base_whole(head: Row[Any]) -> bool:
 
 
 def is_whole(row: Row[Any]) -> bool:
-    """Return whether a row of the archive, ``seq`` to ``previous_hash``, is as it was in the log."""
+    """Return whether a row of the archive (``seq`` to ``previous_hash``) is the same as it was in the log."""
     return _is_hash(row.previous_hash) and row.hash == link(row.previous_hash, row[:_WIDTH])
 
 
@@ -190,7 +190,7 @@ def _is_hash(value: object) -> bool:
 
 
 def _pages(conn: Connection, query: Select[Any]) -> Iterator[Any]:
-    """Yield every row; read an unreadable page row by row, up to the one at fault."""
+    """Yield every row. An unreadable page is read row by row, up to the unreadable row."""
     seq = query.selected_columns.seq
     after, size = None, _PAGE
     query = query.order_by(seq)

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
 def record_appends(conn: Connection) -> list[LogSegment]:
     """
-    Record what ``append_events`` appends on ``conn`` from now on, in the returned list.
+    Record the events that ``append_events`` appends on ``conn`` from now on, in the returned list.
 
     The list is valid once the transaction is committed, and is replaced by the next call.
     """
@@ -69,8 +69,8 @@ def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool
     rows = _chain(events, length, digest)
     if not rows:
         return 0
-    # The driver's executemany: 58,000 rows a second in batches of 100, against 39,000 through Core's
-    # parameter handling (2.1 GHz).
+    # The driver's executemany inserts 58,000 rows a second in batches of 100, compared with 39,000 with
+    # Core's parameter handling (2.1 GHz).
     conn.exec_driver_sql(
         sql.insert, rows if conn.dialect.positional else [_name_values(_NAMES, row) for row in rows]
     )
@@ -150,7 +150,7 @@ def read_history(
         # Adding "" makes the planner read by sequence number, without sorting.
         queries = [query.where((EVENTS.c.type + "").in_(type_names))]
     else:
-        # One query for each type: within a type, its index is in the log's order.
+        # One query for each type, because the index is in the log's order within a type.
         queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
     rows = sorted((row for query in queries for row in conn.execute(query)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
@@ -206,7 +206,9 @@ def read_span(
 
 
 def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
-    """Return the position of an event, None if it is not in the log; without an id, the log's end."""
+    """
+    Return the position of an event, or None if it is not in the log. Without an id, return the log's end.
+    """
     if event_id is not None:
         seq = conn.execute(select(EVENTS.c.seq).where(EVENTS.c.id == event_id)).scalar()
         return None if seq is None else Place(seq, event_id)
@@ -216,14 +218,14 @@ def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
 
 
 def log_begins(conn: Connection) -> int:
-    """Return how many events at the log's beginning retention has deleted."""
+    """Return how many events retention has deleted at the log's beginning."""
     begins: int = conn.execute(select(EVENT_LOG_HEAD.c.base_length)).scalar_one()
     return begins
 
 
 def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     """
-    Yield, in the order they were logged, the events authored at or after ``since``.
+    Yield the events with times at or after ``since``, in the order of the log.
 
     Reads in pages, in little memory.
     """
@@ -232,7 +234,7 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
         return
     after = first - 1
     while rows := conn.execute(
-        # By sequence number alone: with a condition on the time, the planner may sort the log for every page.
+        # By sequence number only: with a condition on the time, the planner may sort the log for every page.
         select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
@@ -250,7 +252,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             length,
             event.id,
             event.type.value,
-            # As the database returns it: no -0.0, no integer.
+            # The value as the database returns it: neither -0.0 nor an integer.
             event.time + 0.0,
             event.agent_id,
             event.session_id,
@@ -271,7 +273,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
 
 
 def _plain(value: object) -> object:
-    """Turn what JSON has no word for, but is one of its kinds, into that kind."""
+    """Convert a value that is not a JSON type into the corresponding JSON type."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
@@ -284,13 +286,13 @@ class _Sql(NamedTuple):
 
 
 def touch_head(conn: Connection) -> None:
-    """Write the log's length unchanged, which takes the same locks as an append."""
+    """Write the log's length without a change, which takes the same locks as an append."""
     conn.execute(update(EVENT_LOG_HEAD).values(length=EVENT_LOG_HEAD.c.length))
 
 
 @functools.lru_cache(maxsize=8)
 def _sql(dialect: Dialect) -> _Sql:
-    """Return the statements of an append as the driver takes them."""
+    """Return the statements of an append in the driver's format."""
     head = EVENT_LOG_HEAD
     return _Sql(
         str(select(head.c.length, head.c.hash).compile(dialect=dialect)),

@@ -42,7 +42,7 @@ def find_current_name(conn: Connection, agent_id: str, session_id: str | None = 
     current: WorkerKey | None = None
     seq = 0
     while True:
-        # A rename from before the last one was of another worker that had the name.
+        # A rename before the last one concerned another worker with the same name.
         renames = _renames(conn, *(current or (agent_id, session_id)), after=seq)
         later = next((rename for rename in renames if "former_agent_id" not in rename[1]), None)
         if later is None:
@@ -51,7 +51,7 @@ def find_current_name(conn: Connection, agent_id: str, session_id: str | None = 
 
 
 def all_names(conn: Connection, agent_id: str, session_id: str) -> list[WorkerKey]:
-    """Return the agent and session of a worker, then its former ones."""
+    """Return the current agent and session of a worker, then its former ones."""
     names = [(agent_id, session_id)]
     for key in names:
         names += [name for name in _former(conn, *key) if name not in names]
@@ -61,7 +61,7 @@ def all_names(conn: Connection, agent_id: str, session_id: str) -> list[WorkerKe
 
 
 def former_names(conn: Connection, agent_id: str) -> set[WorkerKey]:
-    """Return former names of an agent's workers: agent and session."""
+    """Return the former agents and sessions of an agent's workers."""
     return set(_former(conn, agent_id, None))
 
 
@@ -73,7 +73,7 @@ def _former(conn: Connection, agent_id: str, session_id: str | None) -> Iterator
 def _renames(
     conn: Connection, agent_id: str, session_id: str | None, *, after: int = 0
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return renames from or to a name with their sequence numbers, the newest first."""
+    """Return renames from or to a name with their sequence numbers, newest first."""
     query: Select[Any] = _OF_AGENT if session_id is None else _OF_SESSION
     parameters: dict[str, Any] = {"agent": agent_id, "after": after}
     if session_id is not None:

@@ -1,5 +1,5 @@
 """
-Requests with an idempotency key: claimed before they run, answered from the stored response afterwards.
+Requests with an idempotency key: a key is claimed before the request runs, and then repeats its response.
 
 A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
 out. Every function takes a connection inside a transaction.
@@ -40,7 +40,7 @@ class Claim:
 
 def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> Claim | None:
     """
-    Claim a key for a request; return None, or the earlier claim.
+    Claim a key for a request. Return None, or the earlier claim.
 
     Args:
         caller: The caller; each has its own keys.
@@ -56,7 +56,7 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
 
 
 def is_claimed(conn: Connection, caller: str, key: str, now: float) -> bool:
-    """Return whether a request with this key was begun, and neither was released nor has expired."""
+    """Return whether a request with this key has begun, and is neither released nor expired."""
     is_current = REQUESTS.c.began_at >= now - KEPT_SECONDS
     return conn.execute(select(REQUESTS.c.key).where(_is(caller, key), is_current)).first() is not None
 
@@ -72,7 +72,7 @@ def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> Non
 
 
 def release(conn: Connection, caller: str, key: str) -> None:
-    """Release a key whose request was not done, so that it can be repeated."""
+    """Release a key whose request was not carried out, so that the request can be repeated."""
     conn.execute(delete(REQUESTS).where(_is(caller, key)))
 
 

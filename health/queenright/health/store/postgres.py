@@ -1,5 +1,5 @@
 """
-The store on a PostgreSQL server: who may write, what a commit waits for, a connection that breaks.
+The store on a PostgreSQL server: the exclusive writer, durability of commits, and broken connections.
 
 An advisory lock, held by the session that writes, keeps a second service out; it is lost with the session.
 ``store_writer`` names the last writer, so that a service whose connection broke detects that another one has
@@ -44,7 +44,7 @@ from queenright.instrumentation.identity import new_id
 
 WRITER_LOCK: Final = 0x717565656E  # "queen"
 DATABASE_TIME: Final = "extract(epoch from clock_timestamp())"
-"""Seconds since the epoch by the server's clock, which all members of a cluster share."""
+"""Seconds since the epoch on the server's clock, which all members of a cluster share."""
 _SCHEMA: Final = "queenright_"
 """The schema of a partition, before its number."""
 _OLDEST: Final = 14
@@ -53,7 +53,7 @@ _OLDEST: Final = 14
 _CONNECT_SECONDS: Final = 10
 _open_databases: Final[WeakSet[PostgresDatabase]] = WeakSet()
 _NETWORK: Final = {
-    # Detects a lost peer within a minute, at either end.
+    # Both ends detect a lost peer within a minute.
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -150,15 +150,15 @@ class PostgresDatabase(Database):
     def close(self) -> None:
         """Close every connection."""
         if hasattr(self, "writer") and self._is_broken():
-            # A rollback would fail, and be logged.
+            # A rollback would fail and be logged.
             self._discard_writer()
         super().close()
 
     def disconnect(self) -> None:
-        """End all connections at once, also while threads wait for the server; there will be no new ones."""
+        """End all connections immediately, even while threads wait for the server. No new ones are opened."""
         self._is_disconnected = True
         for raw in list(self._connections):
-            # Closed by another thread, it would not wake the one that waits.
+            # Closing it from another thread would not wake the waiting thread.
             with (
                 contextlib.suppress(OSError, psycopg.Error),
                 socket.socket(fileno=os.dup(raw.fileno())) as sock,
@@ -238,7 +238,7 @@ class PostgresDatabase(Database):
         raw.autocommit = False
 
     def _is_broken(self) -> bool:
-        """Return whether it is closed, or was interrupted while it waited for the server."""
+        """Return whether the connection is closed, or was interrupted while it waited for the server."""
         if self.writer.closed or self.writer.invalidated:
             return True
         raw = self.writer.connection.driver_connection
@@ -262,9 +262,9 @@ class PostgresDatabase(Database):
         raw: psycopg.Connection[Any] | None = None
         if not self._is_disconnected:
             raw = psycopg.connect(*arguments, **options)
-            # Before SQLAlchemy asks the server anything: it may not answer.
+            # Before SQLAlchemy sends a query, because the server may not answer.
             self._connections.add(raw)
-        # It may have been ended while the connection was being made.
+        # ``disconnect`` may have been called while the connection was being made.
         if raw is None or self._is_disconnected:
             if raw is not None:
                 raw.close()
@@ -296,9 +296,9 @@ class PostgresDatabase(Database):
         raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
 
     def _enter_schema(self, raw: psycopg.Connection[Any]) -> None:
-        """Let names of tables mean those of the partition."""
+        """Make table names refer to those of the partition."""
         if self.schema is not None:
-            # Not as an option of the connection: poolers refuse those.
+            # Not a connection option, because poolers refuse those.
             raw.execute(f"SET search_path TO {self.schema}")
 
     def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
@@ -316,18 +316,18 @@ class PostgresDatabase(Database):
             raise StoreError(
                 f"{self.name} is encoded in {encoding}; create it with ENCODING 'UTF8' TEMPLATE template0"
             )
-        # Keep the administrator's level, such as a standby's, if it survives a power cut.
+        # Keep the administrator's level, such as that for a standby, if commits survive a power cut.
         self._waits = "on" if waits == "off" else waits
 
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
         try:
-            # Waits: the server may take a moment to notice that a process was killed.
+            # Wait, because the server may take a moment to notice that a process was killed.
             raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
             _, who, is_member = _last_writer(raw)
             remedy = "; stop it, or give this one another database"
             if self._member_id:
-                # A member of a cluster waits: that another one is the owner is as it should be.
+                # A member of a cluster waits, because it is normal that another member is the owner.
                 remedy = ""
             elif is_member:
                 remedy = (
@@ -344,7 +344,7 @@ class PostgresDatabase(Database):
                     f"{remedy}"
                 )
             if self._member_id is not None:
-                # A session that is younger than the lease counts as one that is about to take over.
+                # A session younger than the lease counts as about to take over.
                 raw.execute(f"UPDATE store_writer SET renewed_at = {DATABASE_TIME}")
 
     def _claim(self) -> None:
@@ -379,13 +379,13 @@ class PostgresDatabase(Database):
 
 
 def disconnect_databases() -> None:
-    """End this process's connections of stores, for its end while a server does not answer."""
+    """End the store connections of this process, so that it can exit while a server does not answer."""
     for database in list(_open_databases):
         database.disconnect()
 
 
 def partition_schema(partition: int) -> str | None:
-    """Return the schema of a partition; None for the default one."""
+    """Return the schema of a partition, or None for the default one."""
     return f"{_SCHEMA}{partition}" if partition else None
 
 
@@ -411,7 +411,7 @@ def list_schemas_query(table: str) -> str:
 
 
 def _mask_address(address: URL) -> str:
-    """Return the address for messages: without the password and without the query."""
+    """Return the URL for messages, without password and query."""
     host = address.host or address.query.get("host", "")
     port = address.port or address.query.get("port", "")
     where = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
@@ -420,10 +420,12 @@ def _mask_address(address: URL) -> str:
 
 
 def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str, bool]:
-    """Return the token and, in brackets, the process of the last writer, and whether it is of a cluster."""
+    """
+    Return the token of the last writer, its process in brackets, and whether it is a member of a cluster.
+    """
     # The table does not exist while the first service is creating it.
     with contextlib.suppress(psycopg.errors.UndefinedTable):
-        # As JSON: the tables may be those of an older version, without the column.
+        # As JSON, because the tables may be those of an older version without the column.
         row = raw.execute(
             "SELECT token, who, to_jsonb(store_writer) ->> 'member_id' IS NOT NULL FROM store_writer"
         ).fetchone()
@@ -445,7 +447,7 @@ def _message(error: BaseException | None) -> str:
 
 
 def _without_values(context: ExceptionContext) -> None:
-    """Reduce an error to its message: PostgreSQL's details quote the row."""
+    """Reduce an error to its message, because PostgreSQL's details quote the row."""
     original = context.original_exception
     if isinstance(original, psycopg.Error) and original.diag.message_primary:
         original.args = (original.diag.message_primary,)

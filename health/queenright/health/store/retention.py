@@ -118,7 +118,7 @@ def prune(
 
 
 class Retention:
-    """Prunes in the background for as long as the service runs."""
+    """Deletes old rows in the background while the service runs."""
 
     def __init__(self, store: Store, settings: health_settings.RetentionSettings, *, clock: Clock) -> None:
         self._store = store
@@ -141,7 +141,7 @@ class Retention:
 
     async def prune(self, sleep: Sleep = asyncio.sleep) -> PruneResult:
         """
-        Delete everything old in batches, with a pause after each; return the totals.
+        Delete all old rows in batches with a pause after each, and return the totals.
 
         Raises:
             StoreError: The database failed; earlier batches stay deleted.
@@ -167,7 +167,7 @@ class Retention:
 
 
 def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResult:
-    """Delete the oldest rows of the log; move those of the audit trail to the archive."""
+    """Delete the oldest rows of the log, and move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     query = select(*EVENT_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
     rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
@@ -189,7 +189,7 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResu
     conn.execute(
         update(EVENT_LOG_HEAD).values(base_length=base_length, base_hash=digest, archive_hash=archive)
     )
-    # After the head: the triggers allow deleting only rows that the head records as gone.
+    # After the head is written: the triggers allow deleting only rows that it records as deleted.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
     return PruneResult(rows=count, archived_rows=len(kept_rows), refusal=fault)
 
@@ -227,7 +227,7 @@ def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
     end = 0
     for at, row in enumerate(rows):
         if not isinstance(row.time, float):
-            return rows[: at + 1]  # not written by the service: its hash check fails
+            return rows[: at + 1]  # the service did not write this row, so its hash check fails
         if old <= row.time <= now:
             break
         if row.time < old:
@@ -237,7 +237,7 @@ def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
 
 def _prune_outbox(conn: Connection, old: float, room: int) -> int:
     """Delete notifications that have ended, with their deliveries."""
-    # Keep the last one: SQLite would reuse its number.
+    # Keep the last one, because SQLite would reuse its number.
     last = select(func.max(OUTBOX.c.id)).scalar_subquery()
     over = and_(OUTBOX.c.active.is_(False), OUTBOX.c.updated_at < old, OUTBOX.c.id < last)
     ids = conn.execute(select(OUTBOX.c.id).where(over).limit(room)).scalars().all()
@@ -248,9 +248,9 @@ def _prune_outbox(conn: Connection, old: float, room: int) -> int:
 
 
 def _ended_sessions(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
-    """Return what else is old: table, key and condition."""
+    """Return the other old rows: table, key and condition."""
     return [
-        # Also by the first sighting, which is earlier and has an index.
+        # The condition includes the first sighting, which is earlier and has an index.
         (TICKETS, TICKETS.c.ticket_id, and_(TICKETS.c.first_seen < old, TICKETS.c.closed_at < old)),
         (INTERVENTIONS, INTERVENTIONS.c.intervention_id, INTERVENTIONS.c.created_at < old),
         (INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, INSTRUCTIONS.c.expires_at < old),
@@ -269,7 +269,7 @@ def _ended_sessions(old: float, now: float) -> list[tuple[Table, ColumnElement[A
             RECOVERIES.c.recovery_id,
             and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
         ),
-        # Still-firing ones are renewed every few hours.
+        # Alerts that still fire are renewed every few hours.
         (RECEIVER_NOTIFICATIONS, RECEIVER_NOTIFICATIONS.c.id, RECEIVER_NOTIFICATIONS.c.notified_at < old),
         (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
         (KEYED_REQUESTS, KEYED_REQUESTS.c.key, KEYED_REQUESTS.c.began_at < now - KEPT_SECONDS),

@@ -42,7 +42,7 @@ def newest_first(
 
 class ModelTable(Generic[M]):
     """
-    A table that holds each model as JSON in ``body``; its other columns are attributes to search by.
+    A table with each model as JSON in ``body``. Its other columns are attributes for searches.
 
     Args:
         table: The table. Its key is one column; ``newest`` also needs ``created_at``.
@@ -55,7 +55,7 @@ class ModelTable(Generic[M]):
         self._table = table
         self._model = model
         self._attributes = {c.name: attributes.get(c.name, c.name) for c in table.c if c.name != "body"}
-        # Built once: building a statement takes several times as long as SQLite takes to run it.
+        # Built once, because building a statement is several times slower than running it in SQLite.
         self._insert = table.insert()
         self._update = table.update().where(self._id == bindparam("row_id"))
         self._find = select(table.c.body).where(self._id == bindparam("row_id"))

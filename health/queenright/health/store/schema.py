@@ -32,7 +32,7 @@ _APPEND_ONLY: Final = (
 
 
 def create_schema(conn: Connection) -> None:
-    """Create the newest schema in an empty database; the caller commits."""
+    """Create the newest schema in an empty database. The caller commits."""
     for statement in _table_statements(conn.dialect.name):
         conn.exec_driver_sql(statement)
     conn.execute(VERSION.insert().values(version_num=SCHEMA_REVISION))
@@ -42,14 +42,14 @@ def create_schema(conn: Connection) -> None:
         _create_sqlite_triggers(conn)
         return
     _create_postgresql_triggers(conn)
-    # SQLite stores NaN as NULL, and so refuses it.
+    # SQLite stores NaN as NULL, which the column refuses.
     conn.execute(text("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)"))
     POSTGRES_TABLES.create_all(conn)
 
 
 @functools.cache
 def _table_statements(dialect_name: str) -> tuple[str, ...]:
-    """Return the statements that create the tables and their indexes: compiling them is most of the time."""
+    """Return the statements that create the tables and indexes. Cached, because compiling them is slow."""
     dialect = registry.load(dialect_name)()
     statements: list[ExecutableDDLElement] = []
     for table in (*METADATA.sorted_tables, VERSION, COMPATIBILITY):

@@ -35,13 +35,13 @@ def read_session(
     newest: bool = True,
 ) -> list[tuple[int, AgentEvent]]:
     """
-    Return events of and about a session with their sequence numbers, oldest first; also under former names.
+    Return events of and about a session, including its former names, with sequence numbers, oldest first.
 
     Args:
         types: Only these types.
         after: Only events with a higher sequence number.
         before: Only events with a lower sequence number.
-        newest: Beyond ``limit``: return the last events instead of the first.
+        newest: Whether to return the last events instead of the first, if there are more than ``limit``.
     """
     query = _query(frozenset(types), newest, before is not None)
     parameters = {"after": after, "before": before, "most": limit}
@@ -58,7 +58,7 @@ def read_session(
 @lru_cache(maxsize=32)
 def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> CompoundSelect[Any]:
     """
-    Return the query for the events of each type. Cached: building it takes longer than running it.
+    Return the query for the events of each type. It is cached, because building it is slower than running.
 
     The index of an agent's events by type is in the log's order within each type.
     """
@@ -79,7 +79,7 @@ def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> Compo
 
 
 def latest_session(conn: Connection, agent_id: str) -> str | None:
-    """Return the session of an agent that started last, None if no start is in the log."""
+    """Return the session of an agent that started last, or None if no start is in the log."""
     query = select(EVENTS.c.session_id).where(EVENTS.c.agent_id == agent_id)
     query = query.where(EVENTS.c.type == EventType.EXECUTION_STARTED.value)
     session_id: str | None = conn.execute(query.order_by(EVENTS.c.seq.desc()).limit(1)).scalar()

@@ -19,9 +19,9 @@ from queenright.runtime.storage.files import ExecutionLock, FileLockedError
 _PRAGMAS: Final = (
     "journal_mode=WAL",
     "foreign_keys=ON",
-    # On macOS fsync() alone does not reach the disk.
+    # On macOS, fsync() alone does not write to the disk.
     "fullfsync=ON",
-    # With the default of 1,000 pages, a fifth of the time goes into checkpoints of scattered index pages.
+    # With the default of 1,000 pages, checkpoints of scattered index pages take a fifth of the time.
     "wal_autocheckpoint=4000",
     "journal_size_limit=67108864",
     "cache_size=-32768",
@@ -90,7 +90,7 @@ class SqliteDatabase(Database):
         """Implement ``Database``: a small write may fit into a full disk's last page, a batch does not."""
         try:
             with tempfile.TemporaryFile(dir=self._path.parent, buffering=0) as file:
-                # Random, because a file system may compress zeros to nothing.
+                # Random, because a file system may compress zeros.
                 return file.write(os.urandom(_ROOM)) == _ROOM
         except OSError:
             return False
@@ -123,7 +123,7 @@ class SqliteDatabase(Database):
         return isinstance(error, OperationalError) or type(error) is DatabaseError
 
     def close(self) -> None:
-        """Close every connection, readers first, so that the last one folds the write-ahead log in."""
+        """Close every connection, readers first, so that the last one merges the write-ahead log."""
         super().close()
         if self._lock is not None:
             self._lock.release()
@@ -137,9 +137,9 @@ class SqliteDatabase(Database):
 
     def _prepare_file(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Agents' data is private; SQLite gives its other files the same mode.
+        # Agents' data is private. SQLite gives its other files the same mode.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        # SQLite lets two processes take turns; two services would each have their own view of the tickets.
+        # SQLite lets two processes take turns, but each service would have its own state of the tickets.
         path = self._path.resolve()
         try:
             self._lock = ExecutionLock.take(Path(f"{path}.lock"))
@@ -168,7 +168,7 @@ class SqliteDatabase(Database):
     def _engine(self, address: URL, busy_timeout: float, *, writes: bool) -> Engine:
         engine = create_engine(
             address,
-            # Used by one thread at a time, but not always the one that opened it.
+            # One thread uses it at a time, but not always the one that opened it.
             connect_args={"check_same_thread": False, "timeout": busy_timeout},
             **engine_options(),
         )

@@ -1,5 +1,5 @@
 """
-The store: everything that must outlive the process.
+The store: all data that must outlive the process.
 
 One writer thread commits. It writes all queued appends in one transaction, which shares the cost of a commit,
 and resolves their futures after the commit. Readers have their own connections and threads, and read a
@@ -47,7 +47,7 @@ _GROUP_ROWS: Final = 2_000
 
 
 class RefusedEventsError(StoreError):
-    """Raised when the database cannot store these events, whenever they are written."""
+    """Raised when the database can never store these events."""
 
 
 @dataclass(slots=True)
@@ -172,7 +172,7 @@ class Store:
 
     def on_commit(self, listener: Callable[[Sequence[LogSegment]], None]) -> None:
         """
-        Call ``listener`` with everything that is appended to the event log, in the log's order.
+        Call ``listener`` with every event that is appended to the event log, in the log's order.
 
         It runs on the event loop, after the commit and before the writer's await returns, for ``transact``
         too. It must be quick.
@@ -266,7 +266,7 @@ class Store:
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def read_now(self, fn: Callable[[Connection], T]) -> T:
-        """Call ``fn`` with a snapshot of the database, synchronously: for the command line and start-up."""
+        """Call ``fn`` with a snapshot of the database, synchronously. For the command line and the start."""
         if self._shut_down:
             raise self._is_closed()
         try:
@@ -319,7 +319,7 @@ class Store:
             raise
 
     def _fits(self, rows: int) -> bool:
-        # An append larger than the capacity goes alone.
+        # An append that is larger than the capacity runs alone.
         return self._depth == 0 or self._depth + rows <= self._capacity
 
     def _release(self, rows: int) -> None:
@@ -378,12 +378,12 @@ class Store:
                 group, next_job = self._gather(job)
                 outcomes = self._append_group(group)
             commits, self._commits = self._commits, []
-            # The loop may be closed: then nothing awaits the outcome.
+            # The loop may be closed, in which case nothing awaits the outcome.
             with contextlib.suppress(RuntimeError):
                 job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, commits)
 
     def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
-        """Take further queued appends up to the bound; also return the job that ended the search, if any."""
+        """Take further queued appends up to the bound. Also return the job that ended the search, if any."""
         group, rows = [first], len(first.events)
         while rows < _GROUP_ROWS:
             try:
@@ -404,18 +404,18 @@ class Store:
             return [(job, None, error) for job in group]
         except Exception as error:
             if isinstance(error, DBAPIError) and self._database.is_unavailable(error):
-                # The disk is full, or another program has the lock: every append of the group fails.
+                # The disk is full, or another program has the lock, so every append of the group fails.
                 failure = self._failure = self._error("write to", error)
                 return [(job, None, failure) for job in group]
             if len(group) > 1:
-                # One append is at fault; writing them one by one finds it.
+                # One append causes the failure; writing them one by one finds it.
                 return [outcome for job in group for outcome in self._append_group([job])]
             return [(group[0], None, self._error("write to", error, RefusedEventsError))]
         return [(job, None, None) for job in group]
 
     def _append(self, group: list[_Append]) -> None:
         events = list(chain.from_iterable(job.events for job in group))
-        # Whoever does something else in the transaction may rely on it elsewhere.
+        # A transaction that does more than append may be relied on elsewhere.
         full = any(job.also is not None for job in group)
         self._database.set_durability(full=full or any(event.type in ALERT_CLASS for event in events))
 

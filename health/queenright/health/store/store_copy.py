@@ -51,7 +51,7 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
             has several partitions.
     """
     with contextlib.ExitStack() as stack:
-        # Opened for writing, it would be created or migrated.
+        # Opening it for writing would create or migrate it.
         _check_whole(source_url)
         source = stack.enter_context(_database(source_url, read_only=False))
         _check_target(source, target_url)
@@ -65,7 +65,7 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
 
 
 def _check_whole(url: str) -> None:
-    """Refuse a database of which only a part would be copied, and one that cannot be read."""
+    """Refuse a database that cannot be read, or of which only a part would be copied."""
     with _database(url, read_only=True) as source:
         if len(partitions := source.list_partitions()) > 1:
             raise StoreError(
@@ -76,7 +76,7 @@ def _check_whole(url: str) -> None:
 def _check_target(source: Database, url: str) -> None:
     """Refuse the source itself, and a database that would be migrated."""
     try:
-        # Opened read-only, a database with another schema is refused instead of migrated.
+        # If it is opened read-only, a database with another schema is refused instead of migrated.
         with _database(url, read_only=True) as target:
             if target.identity() == source.identity():
                 raise StoreError(f"{target.name} is the database to copy; give another one to copy to")

@@ -35,11 +35,11 @@ OLDEST_COMPATIBLE: Final = "0016"
 
 METADATA: Final = MetaData()
 
-_SEQ = BigInteger().with_variant(Integer(), "sqlite")  # only INTEGER PRIMARY KEY is SQLite's own row id
+_SEQ = BigInteger().with_variant(Integer(), "sqlite")  # in SQLite, only INTEGER PRIMARY KEY is the row id
 
 
 def _required_columns(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Column[Any]]:
-    """Return columns of one type that are never null."""
+    """Return columns of one type that are not nullable."""
     return (Column(name, kind, nullable=False) for name in names)
 
 
@@ -56,11 +56,11 @@ EVENTS: Final = Table(
     Column("time", Float, nullable=False),
     *_required_columns(Text, "agent_id", "session_id", "incarnation_id", "graph_id", "stream_id", "node_id"),
     *_required_columns(Text, "execution_id", "trace_id", "span_id"),
-    # Text, not JSON: the hash covers these bytes.
+    # Text rather than JSON, because the hash covers these bytes.
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("ix_events_id", "id", unique=True),
-    # With the type, to find the few events of some types among an agent's many.
+    # Includes the type, to find the few events of some types among an agent's many.
     Index("ix_events_agent_id_type", "agent_id", "type"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
@@ -97,7 +97,7 @@ AUDIT_ARCHIVE: Final = Table(
         Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
         for c in EVENTS.columns
     ),
-    # The hash of the previous row in the log, which may not be here: with it, ``hash`` can be verified.
+    # The hash of the previous row in the log, which may not be in the archive. ``hash`` is verified with it.
     *_required_columns(LargeBinary, "previous_hash", "archive_hash"),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
@@ -133,7 +133,7 @@ OUTBOX: Final = Table(
     Column("ends_at", Float),
     *_required_columns(Float, "created_at", "updated_at"),
     Column("active", Boolean, nullable=False),
-    # With ``active`` in each: when all are active, SQLite must not scan all of them for one.
+    # ``active`` is in each index, so that SQLite does not scan all rows when all are active.
     Index("ix_outbox_ticket", "ticket_id", "active"),
     Index("ix_outbox_alert", "alert_key", "active"),
     Index("ix_outbox_changed", "active", "updated_at"),
@@ -195,7 +195,7 @@ KEYED_REQUESTS: Final = Table(
     # A hash of the request: reusing a key for another request is an error.
     Column("request", Text, nullable=False),
     Column("began_at", Float, nullable=False),
-    # Null until it is answered: an interrupted one may or may not have been done.
+    # Null until the request is answered. An interrupted request may or may not have been carried out.
     Column("status", Integer),
     Column("headers", JSON(none_as_null=True)),
     Column("body", LargeBinary),
@@ -341,7 +341,7 @@ MEMBERS: Final = Table(
     Column("member_id", Text, primary_key=True),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    # JSON, so that what a new version adds needs no migration, and older processes read the rest.
+    # JSON, so that additions of a new version need no migration, and older processes read the rest.
     Column("state", Text, nullable=False),
 )
 """The processes of a cluster. All times are the database's (``queenright.health.cluster.cluster_lease``)."""

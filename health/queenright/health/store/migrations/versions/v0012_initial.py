@@ -1,5 +1,5 @@
 """
-The oldest schema that is updated.
+The oldest schema that can be migrated.
 
 A new database gets the newest schema at once (``health.store.schema``); migrations are for older ones.
 """

@@ -20,5 +20,5 @@ def upgrade() -> None:
         sa.Column("value", sa.LargeBinary, nullable=False),
     )
     if op.get_bind().dialect.name == "postgresql":
-        # With a default, as processes of the former version still write rows.
+        # With a default, because processes of the previous version still write rows.
         op.execute("ALTER TABLE members ADD COLUMN partitions integer NOT NULL DEFAULT 1")

@@ -1,4 +1,4 @@
-"""What the partitions of a cluster share, and which of them each process serves."""
+"""Values that the partitions of a cluster share, and the partitions that each process serves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def upgrade() -> None:
             sa.Column("value", sa.Text, nullable=False),
             sa.Column("changed_at", sa.Float, nullable=False),
         )
-        # With defaults, as processes of the former version still write rows.
+        # With defaults, because processes of the previous version still write rows.
         op.execute("ALTER TABLE members ADD COLUMN serving text NOT NULL DEFAULT ''")
         op.execute("ALTER TABLE members ADD COLUMN has_failed boolean NOT NULL DEFAULT false")
         op.create_index("ix_shared_values_changed_at", "shared_values", ["changed_at"])

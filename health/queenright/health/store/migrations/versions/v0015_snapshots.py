@@ -1,4 +1,4 @@
-"""Snapshots of the workers."""
+"""Snapshots of the monitor's workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ oldest_compatible = "0015"
 
 
 def upgrade() -> None:
-    """Create the table of the snapshots."""
+    """Create the table of snapshots."""
     op.create_table(
         "snapshot_parts",
         sa.Column("snapshot_id", sa.Text, primary_key=True),

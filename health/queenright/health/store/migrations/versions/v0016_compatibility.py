@@ -1,4 +1,4 @@
-"""Which code can use the schema; and processes as JSON, so that what is new about them needs no migration."""
+"""The code that can use the schema; and processes as JSON, so that new attributes need no migration."""
 
 from __future__ import annotations
 
