@@ -184,6 +184,20 @@ async def test_unanswerable_request_is_an_error_with_a_reason(
     assert response.headers["content-type"] == "application/problem+json"
 
 
+async def test_decided_request_is_found_by_the_beginning_of_its_id(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    approval_id = (await request_for_looper(running)).approval_id
+    await running.service.approvals.deny(approval_id, by="ada", reason="let it finish")
+
+    late = await http.post(f"/api/approvals/{approval_id[:8]}/approve", json={"by": "bob"})
+    too_short = await http.post(f"/api/approvals/{approval_id[:7]}/approve", json={"by": "bob"})
+
+    assert (late.status_code, too_short.status_code) == (409, 409)
+    assert late.json()["title"] == f"approval {approval_id} is denied by ada: let it finish"
+    assert "give at least 8 characters" in too_short.json()["title"]
+
+
 async def test_command_line_lists_approves_and_denies(running: RunningService) -> None:
     none = await queenright(running, "approvals")
     approval = await request_for_looper(running)

@@ -426,11 +426,14 @@ async def test_escalation_is_listed_and_decided_once(
     [pending] = (await http.get("/api/escalations", params={"open": True})).json()["escalations"]
     decided = await http.post(path, json={"decision": "more_time", "more_time_seconds": 60, "by": "ada"})
     again = await http.post(path, json={"decision": "terminate"})
+    beginning = escalated["escalation_id"][:8]
+    by_beginning = await http.post(f"/api/escalations/{beginning}/decision", json={"decision": "terminate"})
 
     assert (pending["agent_id"], pending["reason"], pending["status"]) == ("looper", "odd", "pending")
     assert decided.status_code == 202
     assert (decided.json()["decision"], decided.json()["decided_by"]) == ("more_time", "ada")
-    assert again.status_code == 409
+    assert (again.status_code, by_beginning.status_code) == (409, 409)
+    assert by_beginning.json()["title"] == again.json()["title"]
     assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
 
 

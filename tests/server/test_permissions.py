@@ -132,6 +132,10 @@ async def test_late_answer_is_refused_with_a_reason(
     assert late.status_code == 409
     assert "the answer comes too late" in late.json()["title"]
     assert "the person at the terminal is asked" in late.json()["title"]
+    by_beginning = await http.post(
+        f"/api/permissions/{request['request_id'][:8]}/answer", json={"decision": "allow", "by": "ada"}
+    )
+    assert (by_beginning.status_code, by_beginning.json()["title"]) == (409, late.json()["title"])
     assert waiting_of(running) == "user_input"
     assert (await http.get("/api/permissions")).json()["permissions"] == []
     unknown = await http.post("/api/permissions/nothing/answer", json={"decision": "allow"})

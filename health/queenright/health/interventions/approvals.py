@@ -261,6 +261,10 @@ class Approvals:
         """Return a request, however old, or None."""
         return await self._store.read(lambda conn: approval_table.find(conn, approval_id))
 
+    async def find_by_prefix(self, prefix: str, limit: int) -> list[Approval]:
+        """Return up to ``limit`` requests whose id begins with ``prefix``, however old, by id."""
+        return await self._store.read(lambda conn: approval_table.find_by_prefix(conn, prefix, limit))
+
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:

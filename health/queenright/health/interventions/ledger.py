@@ -205,3 +205,7 @@ class InterventionLedger:
         return self.pending.get(escalation_id) or await self._store.read(
             lambda conn: escalation_table.find(conn, escalation_id)
         )
+
+    async def find_escalations_by_prefix(self, prefix: str, limit: int) -> list[Escalation]:
+        """Return up to ``limit`` escalations whose id begins with ``prefix``, decided or not, by id."""
+        return await self._store.read(lambda conn: escalation_table.find_by_prefix(conn, prefix, limit))

@@ -121,6 +121,11 @@ class Permissions:
         pending = (entry.request for entry in self._open.values() if entry.is_pending())
         return sorted(pending, key=_newest_first)
 
+    def known_requests(self) -> list[PermissionRequest]:
+        """Return the requests that ``find`` finds: open ones, and the newest that closed."""
+        closed = [request for request, _ in self._closures.values()]
+        return [*(entry.request for entry in self._open.values()), *closed]
+
     def release_answered(self) -> None:
         """Release requests that were answered at the terminal in the meantime."""
         for entry in self._open.values():

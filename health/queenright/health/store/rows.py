@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 from pydantic import BaseModel
-from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, literal, select, tuple_
+from sqlalchemy import ColumnElement, Connection, Select, Table, bindparam, func, literal, select, tuple_
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -77,6 +77,12 @@ class ModelTable(Generic[M]):
     def find(self, conn: Connection, id_: str) -> M | None:
         """Return the row with this id, or None."""
         return next(iter(self.read(conn, self._find, {"row_id": id_})), None)
+
+    def find_by_prefix(self, conn: Connection, prefix: str, limit: int) -> list[M]:
+        """Return up to ``limit`` rows whose id begins with ``prefix``, by id."""
+        # Not LIKE, which ignores case in SQLite and has wildcards.
+        begins = func.substr(self._id, 1, len(prefix)) == prefix
+        return self.read(conn, select(self._table.c.body).where(begins).order_by(self._id).limit(limit))
 
     def newest(
         self, conn: Connection, limit: int, *, before: Place | None = None, **equal: object

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import Column, Connection, Select, bindparam, func, select
+from sqlalchemy import Column, Connection, Select, bindparam, select
 
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.store.rows import ModelTable, Place, batches, newest_first
@@ -56,10 +56,7 @@ def find_ticket(conn: Connection, ticket_id: str) -> EscalationTicket | None:
 
 def tickets_by_prefix(conn: Connection, prefix: str, limit: int) -> list[EscalationTicket]:
     """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
-    # Not LIKE, which ignores case in SQLite and has wildcards.
-    begins = func.substr(TICKETS.c.ticket_id, 1, len(prefix)) == prefix
-    query = select(TICKETS.c.body).where(begins).order_by(TICKETS.c.ticket_id).limit(limit)
-    return _TABLE.read(conn, query)
+    return _TABLE.find_by_prefix(conn, prefix, limit)
 
 
 def live_tickets(conn: Connection, *, agent_id: str | None = None) -> list[EscalationTicket]:

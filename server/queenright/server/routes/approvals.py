@@ -13,7 +13,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import By, Open, SeenWorker, Text
 from queenright.server.routes.preconditions import require_unchanged_worker
-from queenright.server.routes.short_ids import complete_id
+from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
 
 router = APIRouter(prefix="/api/approvals", tags=["interventions"])
@@ -53,7 +53,7 @@ async def approve_termination(
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     decision = body or ApprovalDecision()
-    approval_id = _complete_and_check(service, decision, approval_id)
+    approval_id = await _complete_and_check(service, decision, approval_id)
     by = audit_name(request, decision.by)
     return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=decision.reason))
 
@@ -64,16 +64,18 @@ async def deny_termination(
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
     decision = body or ApprovalDecision()
-    approval_id = _complete_and_check(service, decision, approval_id)
+    approval_id = await _complete_and_check(service, decision, approval_id)
     by = person_name(request, decision.by)
     return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
-def _complete_and_check(service: Service, seen_worker: SeenWorker, prefix: str) -> str:
+async def _complete_and_check(service: Service, seen_worker: SeenWorker, prefix: str) -> str:
     """Return the complete id of a request. Refuse it if its worker has changed since the caller saw it."""
     pending = {approval.approval_id: approval for approval in service.approvals.pending()}
     agents = {id_: approval.agent_id for id_, approval in pending.items()}
     approval_id = complete_id(prefix, "approvals", agents)
     if approval_id in pending:
         require_unchanged_worker(service, seen_worker, pending[approval_id].target)
-    return approval_id
+        return approval_id
+    decided = await service.approvals.find_by_prefix(prefix, MAX_CANDIDATES + 1)
+    return complete_id(prefix, "approvals", {each.approval_id: each.agent_id for each in decided})

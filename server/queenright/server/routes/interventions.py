@@ -17,7 +17,7 @@ from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
 from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, SeenWorker, Text
 from queenright.server.routes.preconditions import require_unchanged_worker
-from queenright.server.routes.short_ids import complete_id
+from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
@@ -157,6 +157,12 @@ async def decide_escalation(
     escalation_id = complete_id(escalation_id, "escalations", agents)
     if escalation_id in pending:
         require_unchanged_worker(service, body, pending[escalation_id].target)
+    else:
+        decided = await service.interventions.ledger.find_escalations_by_prefix(
+            escalation_id, MAX_CANDIDATES + 1
+        )
+        agents = {each.escalation_id: each.agent_id for each in decided}
+        escalation_id = complete_id(escalation_id, "escalations", agents)
     return api.Escalation.of(
         await service.health.decide_escalation(
             escalation_id,

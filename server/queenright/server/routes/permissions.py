@@ -60,8 +60,9 @@ async def answer_permission(
     body: PermissionAnswerRequest,
 ) -> api.PermissionResult:
     """Allow or deny a request. Fails if the request has expired or has been answered."""
-    agents = {pending.request_id: pending.agent_id for pending in service.permissions.open_requests()}
-    request_id = complete_id(request_id, "requests", agents)
+    for requests in (service.permissions.open_requests(), service.permissions.known_requests()):
+        agents = {each.request_id: each.agent_id for each in requests}
+        request_id = complete_id(request_id, "requests", agents)
     require_unchanged_worker(service, body, service.permissions.find(request_id)[0].target)
     permission = await service.permissions.answer(
         request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
