@@ -348,6 +348,14 @@ def test_high_ticket_that_holds_cannot_be_dismissed(severity: Severity) -> None:
     lifecycle.dismiss(ticket(severity=severity), reason="recovered", by="queen", now=1.0, has_recovered=True)
 
 
+@pytest.mark.parametrize("status", [TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED])
+def test_refused_dismissal_has_the_command_that_stops_the_worker(status: TicketStatus) -> None:
+    with pytest.raises(TicketStatusError) as refused:
+        lifecycle.dismiss(ticket(status), reason="a load test", by="ada", now=1.0)
+
+    assert str(refused.value).endswith('; to stop the worker: queenright terminate bee --reason "..."')
+
+
 def test_dismissed_ticket_stays_dismissed_when_it_closes() -> None:
     """B48: a dismissal stays."""
     dismissed = ticket(TicketStatus.DISMISSED)

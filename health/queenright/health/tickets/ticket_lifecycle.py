@@ -18,6 +18,7 @@ The hold does not change the status; it sets ``condition_cleared_at``, and a rel
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -189,10 +190,7 @@ def resolve(
             ticket, "resolve", "nobody was notified of it; it closes when the condition is gone"
         )
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
-        stop = f'queenright terminate {ticket.agent_id} --reason "..."'
-        raise TicketStatusError(
-            ticket, "resolve", f"{_when_it_closes(dead_from)}; to stop the worker: {stop}"
-        )
+        raise TicketStatusError(ticket, "resolve", f"{_when_it_closes(dead_from)}; {_how_to_stop(ticket)}")
     # Ends the hold too.
     ticket = ticket.model_copy(update={"condition_cleared_at": None})
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
@@ -254,10 +252,11 @@ def dismiss(
     may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
     command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
     how_to_resolve = f"once the problem is settled, resolve it: {command}"
+    how_to_stop = _how_to_stop(ticket)
     if ticket.status is not TicketStatus.OPEN:
         is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
         obstacle = f"{ticket.acknowledged_by} acknowledged it" if is_acknowledged else "people were notified"
-        closes = how_to_resolve if may_resolve else _when_it_closes(dead_from)
+        closes = how_to_resolve if may_resolve else f"{_when_it_closes(dead_from)}; {how_to_stop}"
         raise TicketStatusError(ticket, "dismiss", f"{obstacle}; {closes}")
     holds = ticket.condition_cleared_at is None and not has_recovered
     if holds and ticket.severity.rank >= Severity.HIGH.rank:
@@ -265,7 +264,7 @@ def dismiss(
             ticket,
             "dismiss",
             f"it is {ticket.severity} and still holds ({', '.join(ticket.active_kinds)}); intervene"
-            + (f", or {how_to_resolve}" if may_resolve else ""),
+            + (f", or {how_to_resolve}" if may_resolve else f"; {how_to_stop}"),
         )
     return ticket.model_copy(
         update={
@@ -277,6 +276,10 @@ def dismiss(
             "updated_at": now,
         }
     )
+
+
+def _how_to_stop(ticket: EscalationTicket) -> str:
+    return f'to stop the worker: queenright terminate {shlex.quote(ticket.agent_id)} --reason "..."'
 
 
 def _when_it_closes(dead_from: float | None) -> str:
