@@ -177,6 +177,16 @@ def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
     assert "--port" in second.stdout + second.stderr
 
 
+def test_failed_start_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"--otlp-port={listener.getsockname()[1]}"
+
+        refused = warm.queenright("up", f"--storage={tmp_path / 'new' / 'storage'}", *FREE_PORTS, taken)
+
+    assert refused.returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 async def test_exited_program_is_reported_and_service_is_not_ready(
     settings: Settings, tmp_path: Path
 ) -> None:

@@ -60,11 +60,12 @@ class AlreadyRunningError(QueenrightError):
 @contextlib.contextmanager
 def lock_storage(storage: Path, url: str) -> Iterator[None]:
     """
-    Hold the storage folder's lock.
+    Hold the storage folder's lock. A folder that this creates and nothing is stored in is removed at the end.
 
     Raises:
         AlreadyRunningError: Another process holds it.
     """
+    created = [folder for folder in (storage, *storage.parents) if not folder.exists()]
     require_usable_storage(storage)
     path = storage / "up.lock"
     with path.open("a+", encoding="utf-8") as lock:
@@ -76,7 +77,20 @@ def lock_storage(storage: Path, url: str) -> Iterator[None]:
         lock.truncate(0)
         lock.write(f"process {os.getpid()}, {url}")
         lock.flush()
-        yield
+        try:
+            yield
+        finally:
+            # While the lock is held, so that no other process has got it.
+            if created and [file.name for file in storage.iterdir()] == [path.name]:
+                path.unlink()
+                _remove_empty(created)
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Remove folders, the innermost first, up to one that something else is in."""
+    with contextlib.suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def keep_sessions_in_storage(settings: Settings) -> Settings:
