@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import random
+import socket
 import sys
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.ops.sockets import PortInUseError, find_free_port, listen
+from queenright.server.ops.sockets import PortInUseError, find_free_port, listen, serve_app
 from tests.ports import reserve_port
 
 
@@ -58,3 +61,28 @@ def test_reserved_port_can_be_listened_on_again_and_again(port: int) -> None:
     for _ in range(2):
         with contextlib.closing(listen("127.0.0.1", port, what="a child", option="")):
             pass
+
+
+@pytest.mark.parametrize(("is_answered", "line"), [(True, None), (False, "Cancel 1 running task(s)")])
+async def test_shutdown_logs_only_requests_that_it_cancels(
+    is_answered: bool, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that reads nothing keeps its connection open either way."""
+    called = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        called.set()
+        if is_answered:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x" * 8_000_000})
+        else:
+            await asyncio.Event().wait()
+
+    sock = listen("127.0.0.1", 0, what="a test", option="--port")
+    with contextlib.closing(sock), contextlib.closing(socket.create_connection(sock.getsockname())) as client:
+        async with serve_app(app, sock):
+            client.sendall(b"GET / HTTP/1.1\r\nHost: here\r\n\r\n")
+            await called.wait()
+
+    lines = [record.getMessage() for record in caplog.records if record.name == "uvicorn.error"]
+    assert [text.split(",")[0] for text in lines if text.startswith("Cancel")] == ([line] if line else [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -101,6 +102,11 @@ class Server(uvicorn.Server):
         yield
 
 
+def _has_cancelled_requests(record: logging.LogRecord) -> bool:
+    """Return False for uvicorn's error about cancelled requests if there were none, only open connections."""
+    return not (str(record.msg).startswith("Cancel %s running task(s)") and record.args == (0,))
+
+
 def socket_url(sock: socket.socket) -> str:
     """Return the URL of a listening socket on this machine."""
     host, port = sock.getsockname()[:2]
@@ -121,6 +127,7 @@ async def serve_app(
         sock: A socket that listens; see `listen`.
         protocol: Creates the protocol of a connection from the port's `Connections` and uvicorn's arguments.
     """
+    logging.getLogger("uvicorn.error").addFilter(_has_cancelled_requests)
     connections = Connections(connection_limit())
     http = Server(
         uvicorn.Config(
