@@ -118,7 +118,7 @@ def replace_ids(found: list[str], place: Place) -> list[str]:
         place.load(found[2])
     if (make := made.get((found[0], "".join(found[1:2])))) is not None:
         return [*found[:2], make(), *found[3:]]
-    return [place.ticket if word in ("01J...", "TICKET") else word for word in found]
+    return [place.ticket if word in ("01a2c4f8", "TICKET") else word for word in found]
 
 
 def newest_silence(place: Place) -> str:

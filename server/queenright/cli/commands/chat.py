@@ -29,7 +29,7 @@ _CONNECT_SECONDS: Final = 3.0
 """How long a question waits for the stream of answers."""
 
 
-@example('chat 01J... --say "what was tried?"')
+@example('chat 01a2c4f8 --say "what was tried?"')
 @with_service
 def chat(
     service: Queenright,

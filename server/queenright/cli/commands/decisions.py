@@ -59,7 +59,7 @@ def _approval_state(approval: Approval) -> str:
 approvals = listing_group(list_approvals, example="approvals list --all")
 
 
-@approvals.command("approve", epilog='Example: queenright approvals approve 01J... --reason "it loops"')
+@approvals.command("approve", epilog='Example: queenright approvals approve 01a2c4f8 --reason "it loops"')
 @with_service
 def approve(
     service: Queenright,
@@ -76,7 +76,7 @@ def approve(
     raise typer.Exit(0 if result.outcome == "done" else 1)
 
 
-@approvals.command("deny", epilog='Example: queenright approvals deny 01J... --reason "let it finish"')
+@approvals.command("deny", epilog='Example: queenright approvals deny 01a2c4f8 --reason "let it finish"')
 @with_service
 def deny_approval(
     service: Queenright,
@@ -110,7 +110,9 @@ def list_escalations(
 escalations = listing_group(list_escalations, example="escalations list --all")
 
 
-@escalations.command("decide", epilog="Example: queenright escalations decide 01J... more_time --minutes 30")
+@escalations.command(
+    "decide", epilog="Example: queenright escalations decide 01a2c4f8 more_time --minutes 30"
+)
 @with_service
 def decide(
     service: Queenright,
@@ -152,7 +154,7 @@ def list_permissions(
 permissions = listing_group(list_permissions, example="permissions list")
 
 
-@permissions.command("allow", epilog="Example: queenright permissions allow 018f...")
+@permissions.command("allow", epilog="Example: queenright permissions allow 01a2c4f8")
 @with_service
 def allow(
     service: Queenright,
@@ -165,7 +167,7 @@ def allow(
     _answer(service, "allow", request, reason, by, as_json=as_json)
 
 
-@permissions.command("deny", epilog='Example: queenright permissions deny 018f... --reason "it is in use"')
+@permissions.command("deny", epilog='Example: queenright permissions deny 01a2c4f8 --reason "it is in use"')
 @with_service
 def deny_permission(
     service: Queenright,

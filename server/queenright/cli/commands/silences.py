@@ -61,7 +61,7 @@ silences = listing_group(
 )
 
 
-@silences.command("add", epilog="Example: queenright silences add 01J... --for 2h --comment maintenance")
+@silences.command("add", epilog="Example: queenright silences add 01a2c4f8 --for 2h --comment maintenance")
 @with_service
 def add(
     service: Queenright,

@@ -76,7 +76,7 @@ def list_tickets(
 tickets = listing_group(list_tickets, example="tickets list --all")
 
 
-@tickets.command("show", epilog="Example: queenright tickets show 01J...")
+@tickets.command("show", epilog="Example: queenright tickets show 01a2c4f8")
 @with_service
 def show(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show one ticket: cause, evidence, judgement, triage, pending approval, notifications."""
@@ -184,7 +184,7 @@ def ticket_lines(ticket: Ticket, now: float, approval: Approval | None = None) -
     ]
 
 
-@tickets.command("timeline", epilog="Example: queenright tickets timeline 01J...")
+@tickets.command("timeline", epilog="Example: queenright tickets timeline 01a2c4f8")
 @with_service
 def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> None:
     """Show the timeline of a ticket and its worker, oldest first."""
@@ -195,7 +195,7 @@ def timeline(service: Queenright, ticket: TicketId, as_json: Json = False) -> No
     print_list(entries.timeline, lines, "No entries.", as_json=as_json)
 
 
-@tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01J... --by ada")
+@tickets.command("acknowledge", epilog="Example: queenright tickets acknowledge 01a2c4f8 --by ada")
 @with_service
 def acknowledge(service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False) -> None:
     """Acknowledge a ticket: you are working on it. Exit code 1 if it is closed or already acknowledged."""
@@ -203,7 +203,7 @@ def acknowledge(service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as
     print_result(result, f"Acknowledged by {result.acknowledged_by}.", as_json=as_json)
 
 
-@tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01J... --by ada")
+@tickets.command("unacknowledge", epilog="Example: queenright tickets unacknowledge 01a2c4f8 --by ada")
 @with_service
 def unacknowledge(
     service: Queenright, ticket: TicketId, by: By = CURRENT_USER, as_json: Json = False
@@ -214,7 +214,7 @@ def unacknowledge(
     print_result(result, text, as_json=as_json)
 
 
-@tickets.command("dismiss", epilog='Example: queenright tickets dismiss 01J... --reason "a load test"')
+@tickets.command("dismiss", epilog='Example: queenright tickets dismiss 01a2c4f8 --reason "a load test"')
 @with_service
 def dismiss(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
@@ -232,7 +232,7 @@ def dismiss(
     print_result(result, f"{result.agent_id}: {result.status}.", as_json=as_json)
 
 
-@tickets.command("resolve", epilog='Example: queenright tickets resolve 01J... --reason "done by hand"')
+@tickets.command("resolve", epilog='Example: queenright tickets resolve 01a2c4f8 --reason "done by hand"')
 @with_service
 def resolve(
     service: Queenright, ticket: TicketId, reason: Reason, by: By = CURRENT_USER, as_json: Json = False
