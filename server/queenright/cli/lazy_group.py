@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from itertools import groupby
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -14,6 +14,21 @@ from typer.core import TyperCommand, TyperGroup
 from queenright.cli.command_table import COMMANDS, CommandEntry
 
 _UsageError = cast("type[typer.BadParameter]", typer.BadParameter.__mro__[1])  # Typer does not export it
+
+_SYNONYMS: Final = {
+    "fleet": ("list",),
+    "health": ("list",),
+    "ps": ("list",),
+    "status": ("list",),
+    "workers": ("list",),
+    "alerts": ("tickets",),
+    "logs": ("events",),
+    "start": ("up", "serve"),
+    "kill": ("terminate",),
+    "stop": ("terminate", "stop-acting"),
+    "restart": ("recover",),
+}
+"""What other programs call commands of ours, where the spelling is not near."""
 
 
 class _LazyCommands(Mapping[str, Any]):
@@ -104,6 +119,8 @@ def _suggest(error: typer.BadParameter) -> str:
     word = error.message.split("'")[1]
     if word in ("help", "version"):
         return f"No such command {word!r}. Use queenright --{word}."
+    if isinstance(context.command, LazyGroup) and word in _SYNONYMS:
+        return f"No such command {word!r}. Did you mean {' or '.join(map(repr, _SYNONYMS[word]))}?"
     if "Did you mean" in error.message or isinstance(context.command, LazyGroup):
         return error.message
     return f"{error.message} Commands: {', '.join(context.command.commands)}."

@@ -33,6 +33,13 @@ def parse_path(text: str) -> Path:
     return Path(text)
 
 
+def require_author(by: str) -> str:
+    """Return the name of who acts. Refuses a blank one, which the audit trail could not show."""
+    if not by.strip():
+        raise typer.BadParameter("the name is blank; write yours, or leave the option out")
+    return by
+
+
 def parse_duration(text: str, examples: str) -> float:
     """Return a duration such as 30m, 2h, 1d, 1w or 1y in seconds; ``examples`` are for the error."""
     match = _DURATION.fullmatch(text.strip())
@@ -109,7 +116,7 @@ TokenFile = Annotated[
         help="File with the access token. Default: $QUEENRIGHT_TOKEN, then $QUEENRIGHT_TOKEN_FILE.",
     ),
 ]
-By = Annotated[str, typer.Option(help="Your name for the audit trail.")]
+By = Annotated[str, typer.Option(callback=require_author, help="Your name for the audit trail.")]
 Reason = Annotated[str, typer.Option("--reason", help="Reason for the audit trail.")]
 Agent = Annotated[
     str, typer.Argument(autocompletion=complete_agents, help="Worker, as `queenright list` shows it.")

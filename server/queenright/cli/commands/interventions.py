@@ -70,6 +70,8 @@ def terminate(
 ) -> None:
     """Stop a worker. Its state is saved; it is not recovered automatically. Exit code 1 if it still runs."""
     require_text(agent)
+    if not reason.strip():
+        raise typer.BadParameter("the reason is blank; say why the worker is stopped")
     termination = service.agents.terminate(
         agent, reason, session_id=resolve_session(service, agent, session), by=by
     )
