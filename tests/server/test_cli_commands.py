@@ -97,6 +97,9 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
         (["tickets", "01J"], "Commands: list, show, "),
         (["connect", "foo"], "'client': 'foo' is not one of 'claude-code', 'codex', 'gemini'."),
         (["serve", "--port", "x"], "'--port': it must be a whole number, not 'x'"),
+        (["audit", "export", "--since", "2026-03-02", "--until", "2026-03-01"], "'2026-03-01' is not after"),
+        (["serve", "--port", "-1"], "'--port': it must be at least 0, not '-1'"),
+        (["up", "--receiver-port", "70000"], "'--receiver-port': it must be at most 65,535, not '70000'"),
         (["events", "--limit", "0"], "'--limit': it must be at least 1, not '0'"),
         (["list", "--url", f"http://{'x' * 100}"], "is not a URL"),
     ],
@@ -180,6 +183,7 @@ def test_config_check_imports_no_server_and_no_client() -> None:
         ("--files", "nowhere", "'nowhere' does not exist"),
         ("--files", __file__, "is a file"),
         ("--model", "queenright/rules", "use a litellm model"),
+        ("--model", "nonsense", "write it as PROVIDER/MODEL"),
     ],
 )
 def test_up_refuses_unusable_demo_settings_before_starting(

@@ -95,6 +95,11 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
 
     ended = await stack.queenright("silences", "expire", silence["silence_id"])
     assert (ended.exit_code, ended.output) == (0, f"Silence {silence['silence_id']} expired.\n")
+    unknown_silence = await stack.queenright("silences", "expire", "nope")
+    assert unknown_silence.exit_code == 1
+    assert str(unknown_silence.exception) == (
+        "no Alertmanager knows the silence 'nope'; list them: queenright silences"
+    )
     assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
     assert stack.running.service.tickets.next_deadline() == due
 

@@ -18,6 +18,9 @@ from queenright.cli.completion_names import complete_agents
 _UNIT_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400, "y": 365 * 86_400}
 _DURATION: Final = re.compile(r"(\d{1,6}(?:\.\d+)?)([mhdwy])")
 
+PORT: Final[dict[str, Any]] = {"min": 0, "max": 65_535, "metavar": "PORT"}
+"""Of an option for a port; 0 takes any free one."""
+
 
 class Scope(StrEnum):
     """Which settings files of a coding agent are changed."""
@@ -85,9 +88,10 @@ SessionStorage = Annotated[
     ),
 ]
 PortOption = Annotated[
-    int | None, typer.Option("--port", help="Port of the API and the console. Default: 8420.")
+    int | None,
+    typer.Option("--port", **PORT, help="Port of the API and the console. Default: 8420."),
 ]
-OtlpPort = Annotated[int | None, typer.Option(help="Port that receives telemetry. Default: 4318.")]
+OtlpPort = Annotated[int | None, typer.Option(**PORT, help="Port that receives telemetry. Default: 4318.")]
 Forward = Annotated[
     str | None,
     typer.Option("--otlp-forward", metavar="URL", help="Forward all telemetry to this OTLP/HTTP URL."),

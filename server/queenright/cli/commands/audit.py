@@ -89,6 +89,10 @@ def audit_export(
 
     settings = load_settings(config, **settings_overrides(storage))
     begin, end = _parse_time("--since", since), _parse_time("--until", until)
+    if begin is not None and end is not None and end <= begin:
+        raise typer.BadParameter(
+            f"{until!r} is not after --since {since!r}; give a later time", param_hint="--until"
+        )
     signer = AuditKey.load(settings.storage)
     keys = PublicKeys.load(settings.storage / PUBLIC_NAME, missing_ok=True)
     if signer is not None:

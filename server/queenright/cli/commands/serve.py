@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from queenright.cli.options import Config, Forward, OtlpPort, PortOption, Storage, settings_overrides
+from queenright.cli.options import (
+    PORT,
+    Config,
+    Forward,
+    OtlpPort,
+    PortOption,
+    Storage,
+    settings_overrides,
+)
 from queenright.cli.service import example
 
 
@@ -26,9 +34,11 @@ def up(
         Path,
         typer.Option(help="Folder of text files for the demo agents.", exists=True, file_okay=False),
     ] = Path(),
-    prometheus_port: Annotated[int, typer.Option(help="Port of Prometheus.")] = 9090,
-    alertmanager_port: Annotated[int, typer.Option(help="Port of Alertmanager.")] = 9093,
-    receiver_port: Annotated[int, typer.Option(help="Port of the Slack and PagerDuty stand-in.")] = 8421,
+    prometheus_port: Annotated[int, typer.Option(**PORT, help="Port of Prometheus.")] = 9090,
+    alertmanager_port: Annotated[int, typer.Option(**PORT, help="Port of Alertmanager.")] = 9093,
+    receiver_port: Annotated[
+        int, typer.Option(**PORT, help="Port of the Slack and PagerDuty stand-in.")
+    ] = 8421,
     slack_url_file: Annotated[Path | None, typer.Option(help="File with a real Slack webhook URL.")] = None,
     pagerduty_key_file: Annotated[
         Path | None, typer.Option(help="File with a real PagerDuty routing key.")
@@ -50,9 +60,12 @@ def up(
     if check:
         raise typer.Exit(check_up())
     if model is not None:
-        from queenright.runtime.llm.litellm_provider import load_provider
+        from queenright.runtime.llm.litellm_provider import LiteLlmProvider, load_provider
 
-        load_provider(model)  # refuses an unusable model before anything starts
+        # Refuse an unusable model before anything starts.
+        provider = load_provider(model)
+        if isinstance(provider, LiteLlmProvider):
+            provider.check()
     options = UpOptions(
         demo=demo,
         model=model,

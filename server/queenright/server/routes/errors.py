@@ -91,7 +91,10 @@ def to_problem(request: Request, error: Exception) -> Problem | None:
     if isinstance(error, StoreError):
         return _problem(503, f"nothing was done: {error}")
     if isinstance(error, SilenceNotFoundError):
-        return _problem(404, "no Alertmanager knows this silence; take its id from the list of silences")
+        silence_id = shorten_value(request.path_params.get("silence_id", ""))
+        return _problem(
+            404, f"no Alertmanager knows the silence {silence_id}; list them: queenright silences"
+        )
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
     if status is None:
         return None
