@@ -25,7 +25,7 @@ def test_taken_port_is_named_with_a_remedy() -> None:
 
 
 def test_foreign_address_is_refused() -> None:
-    with pytest.raises(QueenrightError, match=r"Cannot listen on 192\.0\.2\.1:0 for the API"):
+    with pytest.raises(QueenrightError, match=r"Cannot listen on 192\.0\.2\.1:0 for the API: .*another port"):
         listen("192.0.2.1", 0, what="the API", option="--host")
 
 

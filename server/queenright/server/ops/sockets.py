@@ -72,7 +72,10 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
         sock.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(what, host, port, option, by=_describe_listener(host, port)) from None
-        raise QueenrightError(f"Cannot listen on {host}:{port} for {what}: {error.strerror}.") from None
+        raise QueenrightError(
+            f"Cannot listen on {host}:{port} for {what}: {error.strerror}. "
+            f"Choose another address, or another port with {option}."
+        ) from None
     sock.setblocking(False)
     return sock
 
