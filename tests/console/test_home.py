@@ -137,7 +137,7 @@ async def test_dialog_says_what_was_decided_meanwhile(
 
     await http.post(f"/api/approvals/{approval.approval_id}/deny", json={"by": "ada"})
 
-    await expect(dialog.get_by_role("alert")).to_contain_text("Meanwhile it was denied by ada.")
+    await expect(dialog.get_by_role("alert")).to_contain_text("In the meantime, it was denied by ada.")
     await expect(dialog.get_by_role("button", name="Terminate")).to_have_count(0)
     await dialog.get_by_role("button", name="Close").click()
     await expect(dialog).to_have_count(0)
@@ -155,7 +155,7 @@ async def test_filters_are_in_the_address_and_done_by_the_service(
 
     await expect(rows.filter(has_text="well")).to_be_visible()
     await expect(rows.filter(has_text="looper")).to_have_count(0)
-    await expect(page.get_by_text("Ignored in the address: health odd.")).to_be_visible()
+    await expect(page.get_by_text("Ignored in the URL: health odd.")).to_be_visible()
     await page.get_by_role("button", name="healthy").click()
     await expect(rows.filter(has_text="looper")).to_be_visible()
     await page.get_by_role("button", name="stuck").click()

@@ -271,7 +271,7 @@ async def test_page_opened_without_a_connection_is_loaded_later(
     cable.pull()
     await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
     await page.get_by_label("Pages").get_by_role("link", name="Tickets").click()
-    await expect(page.get_by_text("The page is loaded when the connection is back.")).to_be_visible()
+    await expect(page.get_by_text("The page loads when the connection is back.")).to_be_visible()
 
     cable.is_in = True
 
@@ -660,7 +660,7 @@ class TestViewer:
         watched.watch(page)
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
-        await expect(page.get_by_text("Read-only: acting needs the role operator.")).to_have_count(1)
+        await expect(page.get_by_text("Read-only: actions require the role operator.")).to_have_count(1)
         needs = page.get_by_role("list", name="Needs you")
         for text in ("It loops.", "Which title?"):
             await expect(needs.get_by_text(text)).to_be_visible()

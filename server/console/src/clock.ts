@@ -2,8 +2,8 @@ import { useSyncExternalStore } from 'react'
 import { currentConnection, subscribe } from './api/watch'
 
 /*
- * One clock for the page, so that its ages change together. It stands still while the connection is lost:
- * an age that goes on would claim knowledge that nobody has.
+ * One clock for the page, so that all ages change together. It stops while the connection is lost,
+ * because a growing age would suggest current data.
  */
 
 let now = Math.floor(Date.now() / 1000)
@@ -18,7 +18,7 @@ function tick(): void {
   for (const listener of listeners) listener()
 }
 
-/** Tick when a second begins: a clock that ticks within it would be late by up to two. */
+/** Tick at the start of each second. Otherwise the clock could be up to two seconds late. */
 function run(): void {
   tick()
   timer = setTimeout(run, 1000 - (Date.now() % 1000))
@@ -38,5 +38,5 @@ function listen(listener: () => void): () => void {
   }
 }
 
-/** The time, Unix seconds; renders again each second. */
+/** The current time in Unix seconds. Components rerender each second. */
 export const useNow = (): number => useSyncExternalStore(listen, () => now)

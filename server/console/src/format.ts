@@ -18,21 +18,21 @@ export function duration(seconds: number): string {
   const [size, unit] = UNITS[first]!
   const count = Math.floor(whole / size)
   const next = UNITS[first + 1]
-  // Seconds are shown below ten minutes only: a list whose numbers all change each second is restless.
+  // Show seconds only below ten minutes, because a list in which all numbers change each second is restless.
   if (!next || (unit === 'min' && count >= 10)) return measure(count, unit)
   const rest = Math.floor((whole % size) / next[0])
   return rest ? `${measure(count, unit)} ${measure(rest, next[1])}` : measure(count, unit)
 }
 
 /**
- * How much is left of a limit, which ends at a time.
+ * Format the time left until a limit.
  *
- * It is rounded up: with what has passed, which is rounded down, it is the limit. What is reported a moment ahead of the
- * page's clock has all of it left.
+ * It is rounded up, so that together with the elapsed time, which is rounded down, it is the limit. A time ahead of the
+ * page's clock has the whole limit left.
  */
 export const timeLeft = (end: number, now: number, limit: number): string => duration(Math.ceil(Math.min(end - now, limit)))
 
-/** How long ago: `now`, `42 s ago`, `3 min ago`. */
+/** Format an age: `now`, `42 s ago`, `3 min ago`. */
 export function ago(at: number, now: number): string {
   const seconds = now - at
   if (seconds < 5) return 'now'
@@ -40,7 +40,7 @@ export function ago(at: number, now: number): string {
   return `${measure(Math.floor(seconds / size), unit)} ago`
 }
 
-/** The time that a call took: `12 ms`, `3.4 s`, `2 min 5 s`. */
+/** Format the duration of a call: `12 ms`, `3.4 s`, `2 min 5 s`. */
 export function took(seconds: number): string {
   if (seconds > 0 && seconds < 0.0005) return '< 1 ms'
   if (seconds < 1) return measure(Math.round(seconds * 1000), 'ms')
@@ -62,7 +62,7 @@ const compact = new Intl.NumberFormat('en-US', { notation: 'compact', maximumFra
 /** `950`, `12.4K`, `3.1M`. */
 export const count = (value: number): string => (value < 10_000 ? plain.format(value) : compact.format(value))
 
-/** `$0.0031`, `$1.24`, `$1,240`; unknown is an em dash, never zero. */
+/** `$0.0031`, `$1.24`, `$1,240`. An unknown amount is an em dash, never zero. */
 export function money(value: number | null | undefined): string {
   if (value === null || value === undefined) return '—'
   const digits = value === 0 || value >= 100 ? 0 : value >= 0.01 ? 2 : 4

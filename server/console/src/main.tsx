@@ -12,7 +12,7 @@ import { applyTheme } from './shell/theme'
 const queries = new QueryClient({
   defaultOptions: {
     queries: {
-      // Events say what is stale; nothing is read again for another reason.
+      // Events mark queries as stale. Nothing else causes a refetch.
       staleTime: Infinity,
       refetchOnWindowFocus: false,
       refetchOnReconnect: false,
@@ -25,7 +25,7 @@ applyTheme()
 watch(queries)
 watchSpending()
 
-// The first lists are read when the stream is open, or they would be read twice.
+// Wait for the stream before reading the first lists, so that they are not read twice.
 let rendered = false
 function render(): void {
   if (rendered) return

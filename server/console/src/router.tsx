@@ -11,7 +11,7 @@ interface Context {
 
 const root = createRootRouteWithContext<Context>()({ component: Shell, notFoundComponent: NotFound })
 
-/** Text parameters of an address; empty ones are left out of it. */
+/** Text parameters of a URL. Empty ones are omitted. */
 function texts<Name extends string>(...names: Name[]) {
   return (search: Record<string, unknown>): Partial<Record<Name, string>> => {
     const found: Partial<Record<Name, string>> = {}
@@ -76,7 +76,7 @@ export const operateRoute = createRoute({
   component: lazyRouteComponent(() => loadCode(() => import('./routes/operate')), 'OperatePage'),
 })
 
-/** Shorter addresses of sections, as the service redirects them too, and the former address of the actions. */
+/** Short URLs of sections, which the service also redirects, and the former URL of the actions. */
 const shortRoutes = ['operate', 'operate/acting', 'actions', 'breakers', 'recoveries', 'silences', 'telemetry', 'audit', 'settings', 'tokens'].map((name) =>
   createRoute({
     getParentRoute: () => root,

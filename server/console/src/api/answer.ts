@@ -1,14 +1,14 @@
 import type { WatchedEvent } from './watch'
 
-/** What the queen has written of an answer. */
+/** An answer that the queen is writing. */
 export interface StreamedAnswer {
   questionId: string
   text: string
-  /** Index of the next piece; -1: a piece is missing. */
+  /** Index of the next piece; -1 if a piece is missing. */
   next: number
 }
 
-/** Add the piece in a `queen_answer_delta`; piece 0 begins the answer again. */
+/** Add the piece in a `queen_answer_delta` event. Piece 0 restarts the answer. */
 export function addPiece(known: StreamedAnswer | null, { data }: WatchedEvent): StreamedAnswer {
   const questionId = String(data.question_id)
   const text = String(data.text)

@@ -1,11 +1,11 @@
 import createClient from 'openapi-fetch'
 import type { paths, Problem } from './schema'
 
-/** A request that the service refused, or that did not reach it. */
+/** Thrown when the service refuses a request or cannot be reached. */
 export class RequestError extends Error {
   constructor(
     message: string,
-    /** The HTTP status; 0 if there was no answer. */
+    /** The HTTP status; 0 without a response. */
     readonly status: number,
     readonly field = '',
   ) {
@@ -29,7 +29,7 @@ interface Answer<T> {
 }
 
 /**
- * The data of a response.
+ * Return the data of a response.
  *
  * @throws RequestError if the service refused the request, or cannot be reached.
  */
@@ -44,13 +44,13 @@ export async function data<T>(request: Promise<Answer<T>>): Promise<T> {
   if (answer.response.status === 401) signIn()
   const problem = answer.error as Partial<Problem> | undefined
   throw new RequestError(
-    problem?.title ?? `The service answered ${answer.response.status}.`,
+    problem?.title ?? `The service responded with status ${answer.response.status}.`,
     answer.response.status,
     problem?.field ?? '',
   )
 }
 
-/** Open the page that asks for a token; it leads back here. */
+/** Open the sign-in page, which leads back here. */
 function signIn(): void {
   location.assign(`/login?next=${encodeURIComponent(location.pathname + location.search)}`)
 }

@@ -1,14 +1,14 @@
 import { queryOptions } from '@tanstack/react-query'
 import { data, GET } from './client'
 
-// One place for keys: `watch.ts` marks them stale by their first part.
+// All query keys are here, because `watch.ts` marks queries stale by the first part of their keys.
 
 export const attentionQuery = queryOptions({
   queryKey: ['attention'],
   queryFn: () => data(GET('/api/attention')),
 })
 
-/** What needs a person in one session. */
+/** Items of one session that need a person. */
 export const attentionOfQuery = (agentId: string, sessionId: string) =>
   queryOptions({
     queryKey: ['attention', agentId, sessionId],
@@ -26,10 +26,10 @@ export const loadedQuery = queryOptions({
   queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })),
 })
 
-/** Whether people are notified; undefined before it is known. */
+/** Whether an Alertmanager is configured; undefined until it is known. */
 export const alertmanagerQuery = queryOptions({ ...statusQuery, select: (status) => status.outbox.peers.length > 0 })
 
-/** What is said where notifications would be. */
+/** Shown in place of notifications. */
 export const NO_ALERTMANAGER = 'No Alertmanager is configured, so nobody is notified. Set alerting.alertmanager_urls.'
 
 export const callerQuery = queryOptions({

@@ -2,29 +2,29 @@ import { data, GET } from './client'
 import { onEvent } from './watch'
 import type { WatchedEvent } from './watch'
 
-/** Seconds of one bar. */
+/** Seconds per bar. */
 export const BAR_SECONDS = 10
 const BARS = 12
-const MOST_SERIES = 60_000
+const MAX_SERIES = 60_000
 
-/** Amounts in bars of time; the last bar is the newest. */
+/** Amounts per bar. The last bar is the newest. */
 interface Series {
   newest: number
   bars: number[]
 }
 
-/** What is counted of the fleet and of each session: accepted steps and checkpoints, tokens, and US dollars. */
+/** Series of the fleet and of each session: accepted steps and checkpoints, tokens, and US dollars. */
 export type SeriesName = 'progress' | 'tokens' | 'cost'
 
 const FLEET = ''
 const series = new Map<string, Series>()
-/** All events since then are counted, Unix seconds. */
+/** The time from which all events are counted, in Unix seconds. */
 let coveredFrom = 0
 
 function add(name: SeriesName, session: string, at: number, amount: number): void {
   if (!(amount > 0)) return
   const bar = Math.floor(at / BAR_SECONDS)
-  if (series.size > MOST_SERIES) {
+  if (series.size > MAX_SERIES) {
     series.clear()
     coveredFrom = at
   }
@@ -41,7 +41,7 @@ function add(name: SeriesName, session: string, at: number, amount: number): voi
   }
 }
 
-function barsOf(known: Series | undefined, now: number): readonly number[] {
+function listBars(known: Series | undefined, now: number): readonly number[] {
   if (!known) return []
   const newest = Math.max(Math.floor(now / BAR_SECONDS), known.newest)
   const past = newest - known.newest
@@ -50,7 +50,7 @@ function barsOf(known: Series | undefined, now: number): readonly number[] {
   return [...known.bars.slice(past), ...Array<number>(past).fill(0)].slice(-covered)
 }
 
-/** Count what an event says about progress, tokens and cost. */
+/** Count the progress, tokens and cost in an event. */
 export function countEvent({ type, agent_id, session_id, data, time: at }: Omit<WatchedEvent, 'id'>): void {
   const session = `${agent_id}\n${session_id}`
   if (type === 'checkpoint_saved' || (type === 'step_completed' && data.verdict === 'ACCEPT')) add('progress', session, at, 1)
@@ -59,27 +59,27 @@ export function countEvent({ type, agent_id, session_id, data, time: at }: Omit<
   add('cost', session, at, Number(data.cost_usd ?? 0))
 }
 
-/** Say since when all events are counted: there is no bar before. */
+/** Set the time from which all events are counted. There are no earlier bars. */
 export function setCoveredFrom(at: number): void {
   coveredFrom = at
 }
 
-/** The fleet's amount per minute, over the last minute or as much of it as is counted. */
+/** The fleet's amount per minute, over the last minute or the counted part of it. */
 export function fleetPerMinute(name: SeriesName, now: number): number {
   const lastMinute = fleetBars(name, now).slice(-60 / BAR_SECONDS)
   return (lastMinute.reduce((sum, bar) => sum + bar, 0) * 60) / Math.min(60, Math.max(1, now - coveredFrom))
 }
 
-/** A session in each of the last bars that are counted, oldest first. */
-export const sessionBars = (name: SeriesName, agentId: string, sessionId: string, now: number): readonly number[] => barsOf(series.get(`${name}\n${agentId}\n${sessionId}`), now)
+/** The latest counted bars of a session, oldest first. */
+export const sessionBars = (name: SeriesName, agentId: string, sessionId: string, now: number): readonly number[] => listBars(series.get(`${name}\n${agentId}\n${sessionId}`), now)
 
-/** The whole fleet in each of the last bars that are counted, oldest first. */
-export const fleetBars = (name: SeriesName, now: number): readonly number[] => barsOf(series.get(`${name}\n${FLEET}`), now)
+/** The latest counted bars of the fleet, oldest first. */
+export const fleetBars = (name: SeriesName, now: number): readonly number[] => listBars(series.get(`${name}\n${FLEET}`), now)
 
-const COUNTED = ['step_completed', 'checkpoint_saved', 'llm_call_completed'] as const
+const COUNTED_TYPES = ['step_completed', 'checkpoint_saved', 'llm_call_completed'] as const
 const HISTORY = 500
 
-/** Watch what the fleet spends and achieves, from the events of the last bars on. */
+/** Count progress and spending of the fleet, starting with the events of the latest bars. */
 export function watchSpending(): void {
   const streamed = new Set<string>()
   let isRead = false
@@ -90,13 +90,13 @@ export function watchSpending(): void {
   const now = Date.now() / 1000
   const since = now - BARS * BAR_SECONDS
   setCoveredFrom(now)
-  data(GET('/api/audit', { params: { query: { type: [...COUNTED], since, limit: HISTORY } } }))
+  data(GET('/api/audit', { params: { query: { type: [...COUNTED_TYPES], since, limit: HISTORY } } }))
     .then(({ events, next }) => {
-      // A busy fleet has more events than are read: the oldest of these is where the bars begin.
+      // A busy fleet has more events than are read, so the bars begin at the oldest read event.
       setCoveredFrom(next ? Math.min(...events.map((event) => event.time)) : since)
       for (const event of events) if (!streamed.has(event.id)) countEvent(event)
     })
-    // Without the past, the bars begin with what is streamed.
+    // Without past events, the bars begin with the streamed events.
     .catch(() => undefined)
     .finally(() => {
       isRead = true

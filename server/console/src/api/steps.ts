@@ -2,30 +2,30 @@ import { queryOptions } from '@tanstack/react-query'
 import { data, GET, POST, RequestError } from './client'
 import type { DetectorClock, DetectorValue, Evaluation, Step, Steps } from './schema'
 
-const PAGE = 200
-/** The largest page of the service. Many small pages take several times as long. */
-const LARGEST = 1000
-/** Pages that are read to catch up; if more is missing, the newest page is read alone. */
-const CATCH_UP = 5
+const PAGE_SIZE = 200
+/** The maximum page size of the service. Many small pages take several times as long. */
+const MAX_PAGE_SIZE = 1000
+/** Maximum pages to read when catching up. If more are missing, only the newest page is read. */
+const MAX_CATCH_UP_PAGES = 5
 
 /** The newest steps of a session in the order in which they ended, without a gap. */
 export interface Log {
   steps: readonly Step[]
-  /** There are older ones, before `first`. */
+  /** Whether there are older steps, before `first`. */
   more: boolean
   first: string | null
   last: string | null
-  /** What the worker does now, and the detectors that fire if nothing happens. */
+  /** Work in progress, and the detectors that fire if nothing happens. */
   open: readonly Step[]
   clocks: readonly DetectorClock[]
-  /** What the detectors count that fire with an event, the one nearest to its limit first. */
+  /** Values of detectors that fire on an event, nearest to the limit first. */
   counts: readonly DetectorValue[]
 }
 
-/** A log that has one page. */
-export const logOf = ({ items, more, first, last, open, clocks, counts }: Steps): Log => ({ steps: items, more, first, last, open, clocks, counts })
+/** Create a log from one page. */
+export const createLog = ({ items, more, first, last, open, clocks, counts }: Steps): Log => ({ steps: items, more, first, last, open, clocks, counts })
 
-/** Add a page that was read after the last known step. A step that has ended since takes its new place. */
+/** Add the page after the last known step. Steps that have ended since then move to their new position. */
 export function addNewer(known: Log, page: Steps): Log {
   const { open, clocks, counts } = page
   if (!page.items.length) return { ...known, open, clocks, counts }
@@ -39,7 +39,7 @@ export function addOlder(known: Log, page: Steps): Log {
   return { ...known, steps: [...page.items.filter((step) => !ids.has(step.step_id)), ...known.steps], first: page.first ?? known.first, more: page.more }
 }
 
-function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}, limit = PAGE): Promise<Steps> {
+function readSteps(agentId: string, sessionId: string, place: { before?: string; after?: string } = {}, limit = PAGE_SIZE): Promise<Steps> {
   return data(GET('/api/agents/{agent_id}/steps', { params: { path: { agent_id: agentId }, query: { session_id: sessionId, limit, ...place } } }))
 }
 
@@ -49,13 +49,13 @@ export const stepsQuery = (agentId: string, sessionId: string) =>
     structuralSharing: false,
     queryFn: async ({ client, queryKey }): Promise<Log> => {
       const before = client.getQueryData<Log>(queryKey)
-      if (!before?.last) return logOf(await readSteps(agentId, sessionId))
+      if (!before?.last) return createLog(await readSteps(agentId, sessionId))
       const pages: Steps[] = []
       try {
-        for (let after = before.last; pages.length < CATCH_UP; ) {
+        for (let after = before.last; pages.length < MAX_CATCH_UP_PAGES; ) {
           const page = await readSteps(agentId, sessionId, { after })
           pages.push(page)
-          // Older steps may have been added meanwhile.
+          // Older steps may have been added in the meantime.
           if (!page.more || !page.last) return pages.reduce(addNewer, client.getQueryData<Log>(queryKey) ?? before)
           after = page.last
         }
@@ -63,15 +63,15 @@ export const stepsQuery = (agentId: string, sessionId: string) =>
         // The log no longer has the last known step.
         if (!(error instanceof RequestError && error.status === 404)) throw error
       }
-      return logOf(await readSteps(agentId, sessionId))
+      return createLog(await readSteps(agentId, sessionId))
     },
   })
 
-/** Read the steps before those that are known: a page, or the largest one if `isMuch` is missing. */
+/** Read the steps before the known ones: one page, of the maximum size if `isMuch` is missing. */
 export const readOlder = (agentId: string, sessionId: string, log: Log, isMuch: boolean): Promise<Steps> =>
-  readSteps(agentId, sessionId, log.first ? { before: log.first } : {}, isMuch ? LARGEST : PAGE)
+  readSteps(agentId, sessionId, log.first ? { before: log.first } : {}, isMuch ? MAX_PAGE_SIZE : PAGE_SIZE)
 
-/** What each detector held at each moment of a session, with the given thresholds instead of those in force. */
+/** The value of each detector at each moment of a session, with the given thresholds. */
 export const evaluationQuery = (agentId: string, sessionId: string, settings: Readonly<Record<string, number>>) =>
   queryOptions({
     queryKey: ['evaluation', agentId, sessionId, settings],

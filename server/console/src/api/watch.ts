@@ -3,12 +3,12 @@ import { useSyncExternalStore } from 'react'
 import { data, GET } from './client'
 
 /*
- * List, then watch: pages read lists, and one stream of events says which of them are stale. After an
+ * Pages read lists, and one event stream marks lists as stale. After an
  * interruption the browser sends the id of the last event that it received, so that none is missed; if the
  * log no longer has that event, the service says `reset` and everything is read again.
  */
 
-/** What an event makes stale: first parts of query keys. */
+/** First parts of the query keys that an event makes stale. */
 type Topic = 'agents' | 'attention' | 'tickets' | 'status' | 'incidents' | 'providers' | 'acting' | 'loaded'
 
 const TOPICS: Record<string, readonly Topic[]> = {
@@ -67,25 +67,25 @@ const TOPICS: Record<string, readonly Topic[]> = {
   emergency_stop_changed: ['acting', 'agents', 'attention', 'status', 'tickets'],
 }
 
-/** Milliseconds between two readings of what changes all the time, and of what a person waits for. */
-const PACE = { busy: 1000, prompt: 250 } as const
-const BUSY: ReadonlySet<unknown> = new Set(['agent', 'agents', 'providers', 'session'])
+/** Minimum milliseconds between refetches: of data that changes all the time, and of data that people wait for. */
+const REFETCH_INTERVALS = { busy: 1000, prompt: 250 } as const
+const BUSY_KEYS: ReadonlySet<unknown> = new Set(['agent', 'agents', 'providers', 'session'])
 
-/** Seconds without a connection after which it is said to be lost. */
-const PATIENCE = 2
+/** Seconds without a connection after which it is shown as lost. */
+const LOST_AFTER_SECONDS = 2
 
-/** Seconds without an event after which the connection is dead: the service says `alive` after 15 seconds of silence. */
-const SILENT = 40
+/** Seconds without an event after which the connection is dead. The service sends `alive` after 15 seconds of silence. */
+const DEAD_AFTER_SECONDS = 40
 
-/** Sessions whose last heartbeat is known. */
-const MOST_BEATS = 20_000
+/** Maximum sessions whose last heartbeat is remembered. */
+const MAX_HEARTBEATS = 20_000
 
-/** Seconds after which a tab that nobody sees lets go of its connection. */
-const HIDDEN = 60
+/** Seconds after which a hidden tab closes its connection. */
+const CLOSE_HIDDEN_AFTER_SECONDS = 60
 
 export interface Connection {
   state: 'connecting' | 'live' | 'lost'
-  /** When the connection was lost, Unix seconds: clocks stand at this time. */
+  /** When the connection was lost, in Unix seconds. Clocks stop at this time. */
   lostAt: number | null
 }
 
@@ -120,25 +120,25 @@ export interface WatchedEvent {
   data: Record<string, unknown>
 }
 
-/** Call `listener` for each event of the stream; return what ends it. */
+/** Call `listener` for each event of the stream. Return a function that unsubscribes. */
 export function onEvent(listener: (event: WatchedEvent) => void): () => void {
   eventListeners.add(listener)
   return () => eventListeners.delete(listener)
 }
 
-/** Watch the service and mark queries stale. */
+/** Follow the event stream, and mark queries as stale. */
 export function watch(queries: QueryClient): void {
   const stale = new Map<string, readonly unknown[]>()
-  const timers: Partial<Record<keyof typeof PACE, ReturnType<typeof setTimeout>>> = {}
+  const timers: Partial<Record<keyof typeof REFETCH_INTERVALS, ReturnType<typeof setTimeout>>> = {}
   let lost: ReturnType<typeof setTimeout> | undefined
   let lastId = ''
 
-  function refresh(pace: keyof typeof PACE): void {
+  function refresh(pace: keyof typeof REFETCH_INTERVALS): void {
     delete timers[pace]
     let isLeft = false
     for (const [id, key] of [...stale]) {
-      if (BUSY.has(key[0]) !== (pace === 'busy')) continue
-      // A reading that is under way may miss the event. Starting it again each time would never end on a slow service.
+      if (BUSY_KEYS.has(key[0]) !== (pace === 'busy')) continue
+      // A fetch in progress may miss the event. Restarting it each time would never end on a slow service.
       if (queries.isFetching({ queryKey: key })) {
         isLeft = true
         continue
@@ -146,13 +146,13 @@ export function watch(queries: QueryClient): void {
       stale.delete(id)
       void queries.invalidateQueries({ queryKey: key })
     }
-    if (isLeft) timers[pace] = setTimeout(() => refresh(pace), PACE[pace])
+    if (isLeft) timers[pace] = setTimeout(() => refresh(pace), REFETCH_INTERVALS[pace])
   }
 
   function mark(key: readonly unknown[]): void {
     stale.set(JSON.stringify(key), key)
-    const pace = BUSY.has(key[0]) ? 'busy' : 'prompt'
-    timers[pace] ??= setTimeout(() => refresh(pace), PACE[pace])
+    const pace = BUSY_KEYS.has(key[0]) ? 'busy' : 'prompt'
+    timers[pace] ??= setTimeout(() => refresh(pace), REFETCH_INTERVALS[pace])
   }
 
   function receive(message: MessageEvent<string>): void {
@@ -167,14 +167,14 @@ export function watch(queries: QueryClient): void {
     for (const listener of eventListeners) listener(event)
   }
 
-  // Most heartbeats repeat the one before; what a page shows of them has not changed.
+  // Most heartbeats repeat the previous one, so pages need not refetch.
   const beats = new Map<string, string>()
 
   function isNews({ agent_id, session_id, data }: WatchedEvent): boolean {
     const key = `${agent_id}\n${session_id}`
     const beat = JSON.stringify(data)
     const known = beats.get(key)
-    if (beats.size > MOST_BEATS) beats.clear()
+    if (beats.size > MAX_HEARTBEATS) beats.clear()
     beats.set(key, beat)
     return known !== beat
   }
@@ -182,15 +182,15 @@ export function watch(queries: QueryClient): void {
   let source: EventSource | undefined
   let silence: ReturnType<typeof setTimeout> | undefined
 
-  /** Something was heard. A network that goes away without a word ends no connection: then nothing is. */
+  /** Record that data arrived. A lost network may not close the connection, but then no data arrives. */
   function alive(): void {
     clearTimeout(silence)
     silence = setTimeout(() => {
       lose()
-      // What is under way waits for the same network.
+      // Requests in progress wait for the same network.
       void queries.cancelQueries()
       open()
-    }, SILENT * 1000)
+    }, DEAD_AFTER_SECONDS * 1000)
   }
 
   function close(): void {
@@ -200,7 +200,7 @@ export function watch(queries: QueryClient): void {
 
   function lose(): void {
     const at = Date.now() / 1000
-    lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), PATIENCE * 1000)
+    lost ??= setTimeout(() => setConnection({ state: 'lost', lostAt: at }), LOST_AFTER_SECONDS * 1000)
   }
 
   function open(): void {
@@ -220,15 +220,15 @@ export function watch(queries: QueryClient): void {
       clearTimeout(lost)
       lost = undefined
       setConnection({ state: 'live', lostAt: null })
-      // What was read before the stream was open may have missed an event, and a first reading may have been cancelled.
+      // Fetches before the stream opened may have missed an event, and a first fetch may have been cancelled.
       void queries.invalidateQueries({ predicate: (query) => query.state.fetchStatus !== 'idle' || query.state.status !== 'pending' || query.isActive() })
     }
     source.onerror = () => {
       lose()
-      // A browser does not reconnect after an answer that is not a stream, as a proxy's error.
+      // A browser does not reconnect after a response that is not a stream, such as a proxy's error.
       if (source?.readyState !== EventSource.CLOSED) return
       setTimeout(open, 3000)
-      // Nor does it tell its status. A request that is refused for want of a token opens the sign-in page.
+      // It does not expose the status either. This request opens the sign-in page if a token is missing.
       void data(GET('/api/caller')).catch(() => undefined)
     }
   }
@@ -239,11 +239,11 @@ export function watch(queries: QueryClient): void {
   })
   addEventListener('online', open)
 
-  // A browser allows few connections to one service, and each tab holds one.
+  // A browser allows few connections to one service, and each tab uses one.
   let hidden: ReturnType<typeof setTimeout> | undefined
   document.addEventListener('visibilitychange', () => {
     clearTimeout(hidden)
-    if (document.hidden) hidden = setTimeout(close, HIDDEN * 1000)
+    if (document.hidden) hidden = setTimeout(close, CLOSE_HIDDEN_AFTER_SECONDS * 1000)
     else if (source?.readyState === EventSource.CLOSED) open()
   })
 

@@ -6,16 +6,16 @@ import { callerQuery } from '../api/queries'
 import type { AttentionItem, AttentionList } from '../api/schema'
 import { useNow } from '../clock'
 import { count, counted, duration, names, words } from '../format'
-import { by } from '../shell/name'
-import { useAct } from '../ui/act'
+import { by } from '../shell/user-name'
+import { useAction } from '../ui/toasts'
 import { Ago, Button, Clamped, Panel, ReadOnly, Shape, toneOf } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
 import { PHONE, useMatches } from '../ui/media'
-import { acknowledgeTickets, answerApproval } from '../api/acts'
-import type { Target } from '../api/acts'
+import { acknowledgeTickets, answerApproval } from '../api/worker-actions'
+import type { Target } from '../api/worker-actions'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
-import { distinct } from './sentences'
+import { removeRepetitions } from './repetitions'
 
 const Decide = lazyDialog(() => import('./worker-dialogs').then((module) => module.Decide))
 const TerminateWorker = lazyDialog(() => import('./worker-dialogs').then((module) => module.TerminateWorker))
@@ -30,43 +30,43 @@ const KINDS: Record<AttentionItem['kind'], string> = {
 }
 
 /** `high ticket`, `decision needed, high`. */
-function kindOf({ kind, severity }: AttentionItem): string {
+function describeKind({ kind, severity }: AttentionItem): string {
   if (!severity) return KINDS[kind]
   return kind === 'ticket' || kind === 'incident' ? `${severity} ${KINDS[kind]}` : `${KINDS[kind]}, ${severity}`
 }
 
-/** An item about which a dialog asks. It stays what was shown then, whatever takes its place meanwhile. */
+/** The item of an open dialog. It does not change, even if another item takes its place. */
 interface Asked {
   item: AttentionItem
   what: 'stop' | 'approve' | Decision
 }
 
-/** A reply that is being written. */
+/** A draft of a reply. */
 interface Draft {
   item: AttentionItem
   text: string
 }
 
-/** An item, and of a waiting agent the question. */
-const keyOf = ({ item_id, kind, incarnation_id, question_id, since }: AttentionItem): string => (kind === 'question' ? `${item_id} ${incarnation_id} ${question_id || since}` : item_id)
+/** The key of an item; for a waiting agent, it includes the question. */
+const itemKey = ({ item_id, kind, incarnation_id, question_id, since }: AttentionItem): string => (kind === 'question' ? `${item_id} ${incarnation_id} ${question_id || since}` : item_id)
 
-/** What needs a person, with its answers. `isOnly`: it is what the page is for, and says so when there is nothing. */
+/** Items that need a person, with actions. With `isOnly`, an empty list is shown too. */
 export function NeedsYou({ list: { items, total }, isOnly = false }: { list: AttentionList; isOnly?: boolean }) {
   const [asked, setAsked] = useState<Asked | null>(null)
   const [drafts, setDrafts] = useState<readonly Draft[]>([])
   const write = (item: AttentionItem, text: string): void => {
-    setDrafts((before) => [...before.filter((draft) => keyOf(draft.item) !== keyOf(item)), ...(text ? [{ item, text }] : [])])
+    setDrafts((before) => [...before.filter((draft) => itemKey(draft.item) !== itemKey(item)), ...(text ? [{ item, text }] : [])])
   }
-  const open = new Set(items.map(keyOf))
-  // A reply that was being written stays, with what happened, when its question is no longer open.
-  const left = drafts.filter((draft) => !open.has(keyOf(draft.item)))
-  const textOf = (item: AttentionItem): string => drafts.find((draft) => keyOf(draft.item) === keyOf(item))?.text ?? ''
-  const [listed, held, showHeld] = useHeld(items)
+  const open = new Set(items.map(itemKey))
+  // Keep the draft of a reply, with a notice, when its question is no longer open.
+  const left = drafts.filter((draft) => !open.has(itemKey(draft.item)))
+  const findText = (item: AttentionItem): string => drafts.find((draft) => itemKey(draft.item) === itemKey(item))?.text ?? ''
+  const [listed, held, showHeld] = useHeldItems(items)
   const mayAct = useQuery(callerQuery).data?.may_act
   const list = useRef<HTMLUListElement>(null)
   const hasFocus = useRef(false)
   const shown = items.map((item) => item.item_id).join()
-  // The item that had the focus has gone: go on from the list, not from the beginning of the page.
+  // The focused item is gone. Continue from the list, not from the start of the page.
   useEffect(() => {
     if (hasFocus.current && document.activeElement === document.body) list.current?.focus({ preventScroll: true })
   }, [shown])
@@ -100,17 +100,17 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
             tabIndex={-1}
             onFocus={() => (hasFocus.current = true)}
             onBlur={({ target, relatedTarget }) => {
-              // What is removed or disabled loses the focus to nothing.
+              // A removed or disabled element loses the focus.
               if (relatedTarget || (target.isConnected && !target.matches(':disabled'))) hasFocus.current = false
             }}
           >
             {[...listed, ...left.map((draft) => draft.item)].map((item) => (
-              <Item key={keyOf(item)} item={item} mayAct={mayAct} isOpen={open.has(keyOf(item))} draft={textOf(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
+              <Item key={itemKey(item)} item={item} mayAct={mayAct} isOpen={open.has(itemKey(item))} draft={findText(item)} write={(text) => write(item, text)} ask={(what) => setAsked({ item, what })} />
             ))}
             {total > items.length && <li className="muted">and {counted(total - items.length, 'more item')}</li>}
             {held.length > 0 && !listed.length && !left.length && (
               <li className="calm">
-                <span className="clip">{held.map((item) => agentsOf(item)).join(', ')}</span>
+                <span className="clip">{held.map((item) => listAgents(item)).join(', ')}</span>
               </li>
             )}
             {!total && !left.length && (
@@ -131,32 +131,32 @@ export function NeedsYou({ list: { items, total }, isOnly = false }: { list: Att
 }
 
 /**
- * The items that are listed, those that are held back, and what lists them. On a phone, what comes while the page is
- * looked at would move all of it, also the button under a finger: it is listed when that is wanted.
+ * Return the listed items, the held-back items, and a function that lists them. On a phone, new items would move the
+ * whole page, including the button under a finger, so they are listed on request.
  */
-function useHeld(items: readonly AttentionItem[]): [listed: readonly AttentionItem[], held: readonly AttentionItem[], show: () => void] {
+function useHeldItems(items: readonly AttentionItem[]): [listed: readonly AttentionItem[], held: readonly AttentionItem[], show: () => void] {
   const isPhone = useMatches(PHONE)
-  const [known, setKnown] = useState(() => new Set(items.map(keyOf)))
-  const held = isPhone ? items.filter((item) => !known.has(keyOf(item))) : []
-  const show = (): void => setKnown(new Set(items.map(keyOf)))
-  // What a wide screen lists stays when it becomes narrow.
-  if (!isPhone && items.some((item) => !known.has(keyOf(item)))) show()
+  const [known, setKnown] = useState(() => new Set(items.map(itemKey)))
+  const held = isPhone ? items.filter((item) => !known.has(itemKey(item))) : []
+  const show = (): void => setKnown(new Set(items.map(itemKey)))
+  // Items that a wide screen lists stay when the screen becomes narrow.
+  if (!isPhone && items.some((item) => !known.has(itemKey(item)))) show()
   return [items.filter((item) => !held.includes(item)), held, show]
 }
 
-const agentsOf = ({ agents, agents_more }: AttentionItem): string => names(agents, agents_more)
+const listAgents = ({ agents, agents_more }: AttentionItem): string => names(agents, agents_more)
 
-const targetOf = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })
+const toTarget = ({ agent_id, session_id, incarnation_id }: AttentionItem): Target => ({ agentId: agent_id, session_id, incarnation_id })
 
 function Dialog({ item, what, isOpen, onClose }: Asked & { isOpen: boolean; onClose: () => void }) {
-  const target = targetOf(item)
+  const target = toTarget(item)
   if (what === 'stop') return <TerminateWorker target={target} onClose={onClose} />
   return <Decide decision={what === 'approve' ? { kind: 'approval', id: item.item_id } : { kind: 'escalation', id: item.item_id, choice: what }} target={target} why={item.text} isOpen={isOpen} onClose={onClose} />
 }
 
 interface ItemProps {
   item: AttentionItem
-  /** Undefined: it is not known yet. */
+  /** Undefined while unknown. */
   mayAct: boolean | undefined
   isOpen: boolean
   draft: string
@@ -165,8 +165,8 @@ interface ItemProps {
 }
 
 function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
-  // The queen's words about a ticket, with the commands that she suggests, are on its page.
-  const [lead, rest] = distinct([
+  // The page of a ticket has the queen's text, with the commands that she suggests.
+  const [lead, rest] = removeRepetitions([
     ['title', item.title],
     ['text', item.kind === 'ticket' ? '' : item.text],
   ])
@@ -180,15 +180,15 @@ function Item({ item, mayAct, isOpen, draft, write, ask }: ItemProps) {
         <h3>
           {item.agent_id ? (
             <Link to="/agents/$agentId" params={{ agentId: item.agent_id }} search={{ session: item.session_id }}>
-              {agentsOf(item)}
+              {listAgents(item)}
             </Link>
           ) : (
             <Link to="/incidents/$incidentId" params={{ incidentId: item.item_id }} title={counted(item.workers, 'worker')}>
-              {agentsOf(item)}
+              {listAgents(item)}
             </Link>
           )}
           <span className="kind">
-            {isOpen ? kindOf(item) : 'asked you'}
+            {isOpen ? describeKind(item) : 'asked you'}
             {item.tool ? `: ${item.tool}` : ''}
           </span>
           <span className="muted" style={{ fontWeight: 400 }}>
@@ -236,13 +236,13 @@ function Deadline({ at, kind }: { at: number; kind: AttentionItem['kind'] }) {
 }
 
 function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']) => void }) {
-  const seen = { session_id: item.session_id, incarnation_id: item.incarnation_id }
-  const permission = useAct(async (decision: 'allow' | 'deny') => {
-    await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...seen, ...by() } }))
+  const target = { session_id: item.session_id, incarnation_id: item.incarnation_id }
+  const permission = useAction(async (decision: 'allow' | 'deny') => {
+    await data(POST('/api/permissions/{request_id}/answer', { params: { path: { request_id: item.item_id } }, body: { decision, ...target, ...by() } }))
     return decision === 'allow' ? `Allowed ${item.tool} for ${item.agent_id}.` : `Denied ${item.tool} for ${item.agent_id}.`
   })
-  const deny = useAct(() => answerApproval(item.item_id, targetOf(item), 'deny'))
-  const acknowledge = useAct(async () => {
+  const deny = useAction(() => answerApproval(item.item_id, toTarget(item), 'deny'))
+  const acknowledge = useAction(async () => {
     if (item.kind === 'incident') {
       const { incidents } = await data(GET('/api/incidents'))
       await acknowledgeTickets(incidents.find((one) => one.incident_id === item.item_id)?.ticket_ids ?? [])
@@ -312,7 +312,7 @@ function Answers({ item, ask }: { item: AttentionItem; ask: (what: Asked['what']
 
 function Reply({ item, isOpen, text, write }: Omit<ItemProps, 'ask' | 'draft' | 'mayAct'> & { text: string }) {
   const input = useRef<HTMLInputElement>(null)
-  const reply = useAct(async (content: string) => {
+  const reply = useAction(async (content: string) => {
     write('')
     input.current?.focus()
     await data(POST('/api/agents/{agent_id}/inject', { params: { path: { agent_id: item.agent_id } }, body: { node_id: item.node_id, content, session_id: item.session_id, question_id: item.question_id || null, incarnation_id: item.incarnation_id } })).catch((error: unknown) => {

@@ -1,8 +1,8 @@
-/** The addresses and names that a guide's commands carry. */
+/** The URLs in the commands of a guide. */
 export interface Place {
-  /** Where telemetry goes, as `http://127.0.0.1:4318`. */
+  /** The telemetry endpoint, such as `http://127.0.0.1:4318`. */
   otlp: string
-  /** Where this console and the API are. */
+  /** The URL of this console and the API. */
   service: string
   needsToken: boolean
 }
@@ -16,7 +16,7 @@ export interface Guide {
   id: string
   label: string
   group: 'Coding agents' | 'Frameworks' | 'Your own code'
-  /** Dialects of telemetry that come of it; none: any that is not a coding agent's. */
+  /** Dialects of the resulting telemetry; undefined for any that is not a coding agent's. */
   dialects?: readonly string[]
   steps: readonly Step[]
   note?: string
@@ -51,7 +51,7 @@ function codingAgent(id: string, label: string, name: 'claude-code' | 'codex' | 
     group: 'Coding agents',
     dialects: [id],
     steps: [
-      { text: 'Connect it. The changes to its settings are shown before they are written; `queenright disconnect` restores the files.', code: (place) => coding(name, place) },
+      { text: 'Connect it. The command shows the changes to the settings before it writes them; `queenright disconnect` restores the files.', code: (place) => coding(name, place) },
       { text: restart },
       { text: 'To see in the terminal what has arrived and what is missing:', code: (place) => check(name, place) },
     ],
@@ -90,7 +90,7 @@ function framework(id: string, label: string, install: readonly string[], code: 
 
 const GENAI = ['export OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental', 'export OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY']
 
-/** How each kind of agent is connected, as docs/coding-agents.md and docs/frameworks.md describe it. */
+/** Guides for connecting each kind of agent, as in docs/coding-agents.md and docs/frameworks.md. */
 export const GUIDES: readonly Guide[] = [
   codingAgent('claude-code', 'Claude Code', 'claude-code', 'Restart Claude Code and give it a task.', 'Nudges, terminations and answers to permission requests reach it through its hooks. To answer permission requests here, connect with `--permission-seconds 60`.'),
   codingAgent('codex', 'Codex', 'codex', 'Restart Codex, trust the new hooks with `/hooks`, and give it a task.', 'To answer permission requests here, connect with `--permission-seconds 60`.'),
@@ -140,7 +140,7 @@ registerTelemetry(new OpenTelemetry());
       { text: 'A program that exports spans of model and tool calls needs these variables only.', code: (place) => environment(place) },
       { text: 'A Collector sends a copy of what it receives.', code: ({ otlp }) => `exporters:\n  otlphttp/queenright:\n    endpoint: ${otlp}\n\nservice:\n  pipelines:\n    traces: {exporters: [otlphttp/queenright]}\n    logs: {exporters: [otlphttp/queenright]}` },
     ],
-    note: 'If telemetry goes to another backend already, Queenright can pass it on unchanged: `queenright up --otlp-forward http://backend:4318`',
+    note: 'If telemetry already goes to another backend, Queenright can forward it unchanged: `queenright up --otlp-forward http://backend:4318`',
   },
   {
     id: 'python',
@@ -150,7 +150,7 @@ registerTelemetry(new OpenTelemetry());
     steps: [
       { text: `Install Queenright's package. ${OWN_PACKAGE}`, code: () => `pip install ${PACKAGE}` },
       {
-        text: 'Say where the service is.',
+        text: 'Set the URLs of the service.',
         code: ({ otlp, service, needsToken }) => [`export OTEL_EXPORTER_OTLP_ENDPOINT=${otlp}`, `export QUEENRIGHT_ENDPOINT=${service}`, ...(needsToken ? ['export QUEENRIGHT_TOKEN_FILE=reporter.token', 'export OTEL_EXPORTER_OTLP_HEADERS="Authorization=Bearer%20qrt_..."'] : [])].join('\n'),
       },
       {
@@ -171,7 +171,7 @@ with Worker("my_agent") as worker:
   },
 ]
 
-/** Where telemetry goes by default: the host of this page, and the port of the settings if they are known. */
+/** The default telemetry endpoint: the host of this page, and the port in the settings if known. */
 export function telemetryAddress(page: { hostname: string }, settings?: { host?: unknown; port?: unknown }): string {
   const port = typeof settings?.port === 'number' && settings.port ? settings.port : 4318
   const host = page.hostname.includes(':') && !page.hostname.startsWith('[') ? `[${page.hostname}]` : page.hostname

@@ -16,7 +16,7 @@ import { sentence, telemetryQuery } from './operate/telemetry'
 
 const GROUPS = ['Coding agents', 'Frameworks', 'Your own code'] as const
 
-/** How an agent is connected, with commands to copy, and whether its data has arrived. */
+/** How to connect an agent, with commands to copy, and whether its data has arrived. */
 export function ConnectPage() {
   const { client = 'claude-code' } = useSearch({ from: '/connect' })
   const guide = GUIDES.find((one) => one.id === client) ?? GUIDES[0]!
@@ -55,7 +55,7 @@ export function ConnectPage() {
               <label htmlFor="otlp">Telemetry endpoint</label>
               <input id="otlp" className="input mono" value={address ?? otlp} onChange={(event) => setAddress(event.target.value)} autoComplete="off" spellCheck={false} aria-describedby="otlp-hint" />
               <span className="hint" id="otlp-hint">
-                As the agent&apos;s machine reaches it. The commands below have it.
+                The URL at which the agent&apos;s machine reaches this service. The commands below use it.
               </span>
             </div>
           </div>
@@ -82,7 +82,7 @@ export function ConnectPage() {
   )
 }
 
-/** Whether a guide's telemetry has arrived: a coding agent's at any time, another's since the page was opened. */
+/** Whether telemetry has arrived: of a coding agent at any time, of others since the page was opened. */
 function Arrival({ guide }: { guide: Guide }) {
   const found = useQuery(telemetryQuery)
   const [opened] = useState(() => Date.now() / 1000)

@@ -2,12 +2,12 @@ import type { AgentRow, operations } from '../api/schema'
 import { timeOfDay } from '../format'
 
 export const HEALTH = ['failing', 'stuck', 'degraded', 'healthy', 'ended'] as const
-/** The fleet is what runs, unless the address says otherwise. */
+/** By default, the fleet shows running sessions. */
 export const RUNNING = HEALTH.filter((name) => name !== 'ended').join(',')
 export const ACTIVITY = ['working', 'waiting', 'paused', 'held', 'queued', 'idle'] as const
 const ORDERS = ['attention', 'agent', 'activity', 'progress', 'tokens', 'cost']
 
-/** Filters and order of the fleet, as the address has them. */
+/** Filters and order of the fleet, as in the URL. */
 export interface Filters {
   search?: string
   health?: string
@@ -17,7 +17,7 @@ export interface Filters {
   sort?: NonNullable<NonNullable<operations['list_agents']['parameters']['query']>['sort']>
 }
 
-/** Filters without the values that do not exist, and those values with their names. */
+/** Split filters into the valid ones, and the invalid values with their names. */
 export function knownFilters(filters: Filters): { known: Filters; unknown: string[] } {
   const known = { ...filters }
   const unknown: string[] = []
@@ -34,14 +34,14 @@ export function knownFilters(filters: Filters): { known: Filters; unknown: strin
   return { known, unknown }
 }
 
-/** How a session ended, or how healthy it is. */
-export const stateOf = ({ ended, outcome, health }: Pick<AgentRow, 'ended' | 'outcome' | 'health'>): string => (ended ? outcome || 'ended' : health || 'healthy')
+/** The outcome of an ended session, or the health of a running one. */
+export const sessionState = ({ ended, outcome, health }: Pick<AgentRow, 'ended' | 'outcome' | 'health'>): string => (ended ? outcome || 'ended' : health || 'healthy')
 
-/** Seconds between two calls of a worker after which it is idle. */
-const BETWEEN_CALLS = 5
+/** Seconds after a call before a worker is shown as idle. */
+const IDLE_AFTER_SECONDS = 5
 
-/** What a worker does, and when it tries again. One that has just made a call is not idle. */
-export function activityOf({ activity, activity_kind, last_activity, limited_until }: Pick<AgentRow, 'activity' | 'activity_kind' | 'last_activity' | 'limited_until'>, now: number): string {
-  if (activity_kind === 'idle' && now - last_activity < BETWEEN_CALLS) return 'working'
+/** The activity of a worker, with the time of its next attempt. A worker that has just made a call is not idle. */
+export function describeActivity({ activity, activity_kind, last_activity, limited_until }: Pick<AgentRow, 'activity' | 'activity_kind' | 'last_activity' | 'limited_until'>, now: number): string {
+  if (activity_kind === 'idle' && now - last_activity < IDLE_AFTER_SECONDS) return 'working'
   return limited_until === null ? activity : `${activity} at ${timeOfDay(limited_until)}`
 }

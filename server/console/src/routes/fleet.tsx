@@ -12,14 +12,14 @@ import { count, duration, money, words } from '../format'
 import { Ago, Empty, Loading, Pill, ReadError, Shape, toneOf } from '../ui/basics'
 import { Ignored, isTyping, SearchInput } from '../ui/filters'
 import { PHONE, useMatches } from '../ui/media'
-import { ACTIVITY, activityOf, HEALTH, knownFilters, RUNNING, stateOf } from './fleet-filters'
+import { ACTIVITY, describeActivity, HEALTH, knownFilters, RUNNING, sessionState } from './fleet-filters'
 import type { Filters } from './fleet-filters'
 
-const PAGE = 60
-/** Pages that are kept, and read again when something changes. */
-const KEPT = 4
+const PAGE_SIZE = 60
+/** Maximum pages that are kept and refetched after changes. */
+const MAX_PAGES = 4
 
-/** A page of the list: its place, and how to read the one before it. */
+/** A page of the list: its position, and how to read the page before it. */
 interface Place {
   cursor: string
   index: number
@@ -27,10 +27,10 @@ interface Place {
 }
 const FIRST: Place = { cursor: '', index: 0 }
 
-/** The last place before this one at which a list of `total` rows may have rows. */
+/** Return the last earlier position at which a list of `total` rows may have rows. */
 function placeBefore(place: Place, total: number): Place {
   let found = place.before ?? FIRST
-  while (found.before && found.index * PAGE >= total) found = found.before
+  while (found.before && found.index * PAGE_SIZE >= total) found = found.before
   return found
 }
 
@@ -45,18 +45,18 @@ export function Fleet() {
   const queryKey = ['agents', filters]
   const fleet = useInfiniteQuery({
     queryKey,
-    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, health: filters.health ?? RUNNING, limit: PAGE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
+    queryFn: ({ pageParam }) => data(GET('/api/agents', { params: { query: { ...filters, health: filters.health ?? RUNNING, limit: PAGE_SIZE, ...(pageParam.cursor ? { cursor: pageParam.cursor } : {}) } } })),
     initialPageParam: FIRST,
     getNextPageParam: (last, _, place) => (last.next ? { cursor: last.next, index: place.index + 1, before: place } : undefined),
     getPreviousPageParam: (_, __, place) => place.before,
-    maxPages: KEPT,
+    maxPages: MAX_PAGES,
     placeholderData: (before) => before,
   })
   const first = fleet.data?.pages[0]
   const rows = fleet.data?.pages.flatMap((page) => page.agents) ?? []
   const place = (fleet.data?.pageParams[0] as Place | undefined) ?? FIRST
-  const above = place.index * PAGE
-  // The list has become shorter, or its rows have moved, and it ends before the pages that are kept.
+  const above = place.index * PAGE_SIZE
+  // The list has become shorter or its rows have moved, so it ends before the kept pages.
   const isPastEnd = rows.length === 0 && above > 0
   useEffect(() => {
     if (!isPastEnd || fleet.isFetching) return
@@ -137,7 +137,7 @@ export function Fleet() {
   )
 }
 
-/** Owners and repositories that the service counts. */
+/** Maximum owners and repositories that the service counts. */
 const MOST_NAMES = 50
 
 function Choice({ label, value, options, onChange }: { label: string; value: string | undefined; options: readonly (readonly [string, number])[]; onChange: (value: string) => void }) {
@@ -167,7 +167,7 @@ const COLUMNS: readonly { label: string; sort?: string; className?: string }[] =
   { label: 'Cost', sort: '-cost', className: 'number' },
 ]
 
-/** @param above Rows before the first one that is kept. */
+/** @param above Number of rows before the first kept row. */
 function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: readonly AgentRow[]; above: number; total: number; sort: string; onSort: (sort: string) => void; more: () => void; earlier: () => void }) {
   const scroll = useRef<HTMLDivElement>(null)
   const small = useMatches(PHONE)
@@ -230,7 +230,7 @@ function Rows({ rows, above, total, sort, onSort, more, earlier }: { rows: reado
 function Row({ row, index, top }: { row: AgentRow; index: number; top: number }) {
   const navigate = useNavigate()
   const now = useNow()
-  const state = stateOf(row)
+  const state = sessionState(row)
   const open = { to: '/agents/$agentId', params: { agentId: row.agent_id }, search: { session: row.session_id } } as const
   return (
     <div role="row" aria-rowindex={index + 2} className="fleet-row" style={{ transform: `translateY(${top}px)` }} onClick={(event) => !(event.target as Element).closest('a') && !getSelection()?.toString() && void navigate(open)}>
@@ -243,8 +243,8 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
       <span role="cell" className="state">
         <Pill tone={toneOf(state)}>{state}</Pill>
       </span>
-      <span role="cell" className="clip hides hides-small" title={activityOf(row, now)}>
-        {words(activityOf(row, now)) || '—'}
+      <span role="cell" className="clip hides hides-small" title={describeActivity(row, now)}>
+        {words(describeActivity(row, now)) || '—'}
       </span>
       <span role="cell" className="clip why" title={row.reason || row.question}>
         {row.question || row.reason || <span className="muted">{row.ended ? '—' : 'no finding'}</span>}
@@ -274,7 +274,7 @@ function Row({ row, index, top }: { row: AgentRow; index: number; top: number })
 
 const total = (bars: readonly number[]): number => bars.reduce((sum, amount) => sum + amount, 0)
 
-/** Amounts over time as bars, as high as the most of them. */
+/** Amounts over time as bars, scaled to the highest amount. */
 function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
   const most = Math.max(...bars)
   return (
@@ -286,7 +286,7 @@ function Sparkline({ bars, text }: { bars: readonly number[]; text: string }) {
   )
 }
 
-/** What a session achieved or spent in the last two minutes. */
+/** Progress or spending of a session in the last two minutes. */
 function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
   const bars = sessionBars(series, row.agent_id, row.session_id, useNow())
   const { unit, format } = RATES.find((rate) => rate.series === series)!
@@ -294,7 +294,7 @@ function Burn({ row, series }: { row: AgentRow; series: SeriesName }) {
   return <Sparkline bars={bars} text={`${format(total(bars))} ${unit} in the last ${duration(bars.length * BAR_SECONDS)}`} />
 }
 
-/** A rate over part of a minute has fractions. */
+/** Round, because a rate over part of a minute has fractions. */
 const whole = (value: number): string => count(Math.round(value))
 
 const RATES: readonly { series: SeriesName; label: string; unit: string; format: (value: number) => string }[] = [
@@ -303,7 +303,7 @@ const RATES: readonly { series: SeriesName; label: string; unit: string; format:
   { series: 'cost', label: 'Cost', unit: 'of model calls', format: money },
 ]
 
-/** What the fleet achieves and spends. */
+/** Progress and spending of the fleet. */
 function Rates() {
   const now = useNow()
   return (

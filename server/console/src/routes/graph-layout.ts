@@ -1,4 +1,4 @@
-/** A node of a graph, as it is drawn. */
+/** The position of a node. */
 export interface Placed {
   id: string
   x: number
@@ -14,8 +14,8 @@ export interface Layout {
 export const NODE = { width: 150, height: 44, gapX: 56, gapY: 18 } as const
 
 /**
- * Place the nodes of a graph in columns, from left to right: each as far right as its longest way from an
- * entry, without going round a cycle.
+ * Place the nodes of a graph in columns, from left to right: each as far right as its longest path from an
+ * entry, ignoring cycles.
  */
 export function layout(ids: readonly string[], edges: readonly { source: string; target: string }[], entries: readonly string[]): Layout {
   const known = new Set(ids)

@@ -5,7 +5,7 @@ import { sessionQuery } from '../api/loaded'
 import { Loading, ReadError } from '../ui/basics'
 import { layout, NODE } from './graph-layout'
 
-/** The graph of an agent, with the nodes that are running, those that wait for a user, and the path of a session. */
+/** The graph of an agent, with running nodes, nodes that wait for a user, and the path of a session. */
 export function Graph({ agentId, graphId, session }: { agentId: string; graphId: string; session: string }) {
   const runs = useQuery(sessionQuery(agentId, session)).data?.runs ?? []
   const scroller = useRef<HTMLDivElement>(null)

@@ -4,10 +4,10 @@ import { useConnection } from '../api/watch'
 import { attentionQuery } from '../api/queries'
 import { Loading, Panel, ReadError } from '../ui/basics'
 import { NeedsYou } from './attention'
-import { Doing, ProviderStatus } from './doing'
+import { CurrentActions, ProviderStatus } from './current-actions'
 import { Fleet } from './fleet'
 
-/** Who needs a person now, what is being done about the rest, and the fleet. */
+/** Items that need a person, current actions, and the fleet. */
 export function Home() {
   const attention = useQuery(attentionQuery)
   const { state } = useConnection()
@@ -22,7 +22,7 @@ export function Home() {
         )}
       </div>
       <div className="stack">
-        <Doing />
+        <CurrentActions />
         <ProviderStatus />
       </div>
       <div className="wide">

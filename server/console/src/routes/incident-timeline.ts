@@ -1,14 +1,14 @@
 import type { Ticket, Timeline, TimelineEntry } from '../api/schema'
 
-/** An event of one ticket of an incident, or of several of them. */
+/** An event of one or several tickets of an incident. */
 export interface IncidentEntry extends TimelineEntry {
   tickets: readonly Ticket[]
 }
 
-/** The same thing that happens to several tickets within this time is one entry. */
+/** Seconds within which equal events of several tickets are one entry. */
 const SAME_SECONDS = 60
 
-/** The timelines of tickets as one, oldest first. */
+/** Merge the timelines of tickets, oldest entry first. */
 export function mergeTimelines(tickets: readonly Ticket[], timelines: readonly Timeline[]): IncidentEntry[] {
   const all = timelines
     .flatMap(({ timeline }, index) => timeline.map((entry) => ({ ...entry, ticket: tickets[index]! })))
@@ -48,8 +48,8 @@ const RUNBOOKS: Record<string, string> = {
   zero_progress: 'QueenrightLoop',
 }
 
-/** The runbooks of tickets: of what was found, the most frequent first, and of the alert that notifies people. */
-export function runbooksOf(tickets: readonly Pick<Ticket, 'kind' | 'words_kind'>[]): string[] {
+/** List the runbooks of tickets: those of the findings, most frequent first, then that of the paging alert. */
+export function listRunbooks(tickets: readonly Pick<Ticket, 'kind' | 'words_kind'>[]): string[] {
   const counts = new Map<string, number>()
   for (const { kind, words_kind } of tickets) {
     const name = RUNBOOKS[words_kind ?? kind]

@@ -9,20 +9,20 @@ import { useNow } from '../clock'
 import { counted, duration } from '../format'
 import { useTitle } from '../shell/title'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, ReadOnly, toneOf } from '../ui/basics'
-import { affected, causeOf, isAcknowledged, statusOf, TicketList, useAcknowledgeAll, useChildren } from './incidents'
-import { mergeTimelines, runbooksOf } from './incident-timeline'
+import { describeAffected, describeCause, isAcknowledged, incidentStatus, TicketList, useAcknowledgeAll, useChildren } from './incidents'
+import { mergeTimelines, listRunbooks } from './incident-timeline'
 import type { IncidentEntry } from './incident-timeline'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
 import { Entry, Notified, Traces } from './ticket'
 import { SilenceTickets } from './worker-dialogs'
 
-/** One incident: its tickets, who was notified of it, and what a person does about all of them. */
+/** An incident: its tickets, notifications, and actions on all tickets. */
 export function IncidentPage() {
   const { incidentId } = useParams({ from: '/incidents/$incidentId' })
   const found = useQuery(incidentsQuery)
   const incident = found.data?.incidents.find((one) => one.incident_id === incidentId)
-  useTitle(incident ? `Incident: ${causeOf(incident)}` : 'Incident')
+  useTitle(incident ? `Incident: ${describeCause(incident)}` : 'Incident')
   if (incident) return <Shown incident={incident} />
   if (found.error && !found.data) return <ReadError error={found.error} retry={() => void found.refetch()} />
   if (!found.data) return <Loading rows={8} />
@@ -40,11 +40,11 @@ function Shown({ incident }: { incident: Incident }) {
   const now = useNow()
   const tickets = useChildren(incident.ticket_ids)
   const isOpen = !incident.closed_at
-  const status = statusOf(incident)
+  const status = incidentStatus(incident)
   return (
     <>
       <div className="page-head">
-        <h1 className="wrap">{causeOf(incident)}</h1>
+        <h1 className="wrap">{describeCause(incident)}</h1>
         <Pill tone={status === 'open' ? toneOf(incident.severity) : 'quiet'}>{incident.severity}</Pill>
         <Pill tone={status === 'open' ? 'queen' : 'quiet'}>{status}</Pill>
       </div>
@@ -61,7 +61,7 @@ function Shown({ incident }: { incident: Incident }) {
             )}
           </Panel>
           {tickets.data && <Timeline tickets={tickets.data} more={incident.ticket_ids.length - tickets.data.length} />}
-          {tickets.data && runbooksOf(tickets.data).map((name, index) => <Runbook key={name} name={name} isOpen={isOpen && index === 0} />)}
+          {tickets.data && listRunbooks(tickets.data).map((name, index) => <Runbook key={name} name={name} isOpen={isOpen && index === 0} />)}
         </div>
         <div className="stack">
           <Panel title="Facts">
@@ -73,7 +73,7 @@ function Shown({ incident }: { incident: Incident }) {
                 <Ago at={incident.opened_at} />
               </dd>
               <dt>Affects</dt>
-              <dd>{affected(incident, tickets.data ?? [])}</dd>
+              <dd>{describeAffected(incident, tickets.data ?? [])}</dd>
               <Traces tickets={tickets.data ?? []} />
               <dt>Incident</dt>
               <dd className="mono">{incident.incident_id}</dd>
@@ -87,7 +87,7 @@ function Shown({ incident }: { incident: Incident }) {
   )
 }
 
-/** What happened to the tickets, with the interventions and notifications. */
+/** Events of the tickets, with interventions and notifications. */
 function Timeline({ tickets, more }: { tickets: readonly Ticket[]; more: number }) {
   const ids = tickets.map((ticket) => ticket.ticket_id)
   const found = useQuery({
@@ -113,7 +113,7 @@ function Timeline({ tickets, more }: { tickets: readonly Ticket[]; more: number 
   )
 }
 
-/** Which ticket an entry is of, unless its text says so. */
+/** The ticket of an entry, unless the text has it. */
 function About({ entry }: { entry: IncidentEntry }) {
   const [ticket] = entry.tickets
   if (entry.tickets.length > 1) return <span className="about">{counted(entry.tickets.length, 'ticket')}: </span>
@@ -134,7 +134,7 @@ function Actions({ incident, tickets }: { incident: Incident; tickets: readonly 
   const acknowledge = useAcknowledgeAll(incident)
   const open = tickets.filter((one) => !one.closed_at)
   const shown = new Set(tickets.map((one) => one.ticket_id))
-  // Of the tickets that are not shown it is not known whether they are open.
+  // The tickets that are not shown may be open.
   const others = incident.ticket_ids.filter((id) => !shown.has(id))
   const notSilenced = [...open.filter((one) => !one.silenced).map((one) => one.ticket_id), ...others]
   const mayNotify = useQuery(alertmanagerQuery).data
@@ -157,7 +157,7 @@ function Actions({ incident, tickets }: { incident: Incident; tickets: readonly 
           </Button>
         )}
       </div>
-      {silencing && <SilenceTickets ids={silencing} settled={incident.closed_at ? 'Meanwhile the incident was closed. Nothing was sent from here.' : ''} onClose={() => setSilencing(null)} />}
+      {silencing && <SilenceTickets ids={silencing} settled={incident.closed_at ? 'The incident was closed in the meantime. Nothing was sent.' : ''} onClose={() => setSilencing(null)} />}
     </>
   )
 }

@@ -1,14 +1,14 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
-import { acknowledgeTickets } from '../api/acts'
+import { acknowledgeTickets } from '../api/worker-actions'
 import { data, GET } from '../api/client'
 import { callerQuery, incidentsQuery } from '../api/queries'
 import type { Incident, Ticket } from '../api/schema'
 import { counted, duration, words } from '../format'
 import { useTitle } from '../shell/title'
-import { useAct } from '../ui/act'
+import { useAction } from '../ui/toasts'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
-import { ProviderStatus } from './doing'
+import { ProviderStatus } from './current-actions'
 import './tickets.css'
 
 /** Causes that several workers share, with their tickets. */
@@ -30,19 +30,19 @@ export function IncidentsPage() {
           ) : incidents.length === 0 ? (
             <section className="panel">
               <Empty title="No incidents">
-                <p>When several workers fail for one cause, such as their provider, it is one incident and one page.</p>
+                <p>Several workers that fail for the same cause, such as their provider, are one incident and one page.</p>
               </Empty>
             </section>
           ) : (
             <>
-              {incidents.map((incident) => !incident.closed_at && <One key={incident.incident_id} incident={incident} />)}
+              {incidents.map((incident) => !incident.closed_at && <IncidentItem key={incident.incident_id} incident={incident} />)}
               {incidents.every((incident) => incident.closed_at) && (
                 <section className="panel">
                   <Empty title="No open incident" />
                 </section>
               )}
               {incidents.some((incident) => incident.closed_at) && <h2>Closed in the last seven days</h2>}
-              {incidents.map((incident) => incident.closed_at && <One key={incident.incident_id} incident={incident} />)}
+              {incidents.map((incident) => incident.closed_at && <IncidentItem key={incident.incident_id} incident={incident} />)}
             </>
           )}
         </div>
@@ -55,33 +55,33 @@ export function IncidentsPage() {
 const CAUSES: Record<string, string> = { provider: 'Provider', mcp: 'MCP server', tool: 'Tool', storm: 'Storm' }
 
 /** `provider:anthropic` as `Provider anthropic`. */
-export function causeOf(incident: Incident): string {
+export function describeCause(incident: Incident): string {
   const [kind = '', ...name] = incident.cause.split(':')
   return `${CAUSES[kind] ?? words(kind)} ${name.join(':')}`.trim()
 }
 
-/** Whether an incident is open, for its workers, or for their cause alone. */
-export const statusOf = (incident: Incident): 'open' | 'workers ended' | 'closed' => (incident.closed_at ? 'closed' : incident.open_tickets ? 'open' : 'workers ended')
+/** The status of an incident: open, open only for its cause, or closed. */
+export const incidentStatus = (incident: Incident): 'open' | 'workers ended' | 'closed' => (incident.closed_at ? 'closed' : incident.open_tickets ? 'open' : 'workers ended')
 
-/** Whom an incident affects; the agents are known if all its tickets were read. */
-export function affected({ workers, ticket_ids }: Incident, tickets: readonly Ticket[]): string {
+/** The sessions and agents that an incident affects. The agents are known only if all its tickets were read. */
+export function describeAffected({ workers, ticket_ids }: Incident, tickets: readonly Ticket[]): string {
   const agents = new Set(tickets.map((ticket) => ticket.agent_id)).size
   return `${counted(workers, 'session')}${tickets.length === ticket_ids.length ? ` of ${counted(agents, 'agent')}` : ''}`
 }
 
-/** Acknowledge all tickets of an incident that can be. */
+/** Acknowledge all tickets of an incident that allow it. */
 export function useAcknowledgeAll(incident: Incident) {
-  return useAct(async () => {
+  return useAction(async () => {
     await acknowledgeTickets(incident.ticket_ids)
-    return `Acknowledged the tickets of ${causeOf(incident)}.`
+    return `Acknowledged the tickets of ${describeCause(incident)}.`
   })
 }
 
-/** Whether no ticket is left to acknowledge, as far as is known from those that were read. */
+/** Whether all tickets are known and none can be acknowledged. */
 export const isAcknowledged = (incident: Incident, tickets: readonly Ticket[]): boolean => tickets.length === incident.ticket_ids.length && tickets.every((one) => !one.actions.includes('acknowledge'))
 
-function One({ incident }: { incident: Incident }) {
-  const status = statusOf(incident)
+function IncidentItem({ incident }: { incident: Incident }) {
+  const status = incidentStatus(incident)
   const mayAct = useQuery(callerQuery).data?.may_act
   const acknowledge = useAcknowledgeAll(incident)
   const tickets = useChildren(incident.ticket_ids).data ?? []
@@ -89,7 +89,7 @@ function One({ incident }: { incident: Incident }) {
     <Panel
       title={
         <Link className="wrap" to="/incidents/$incidentId" params={{ incidentId: incident.incident_id }}>
-          {causeOf(incident)}
+          {describeCause(incident)}
         </Link>
       }
       aside={
@@ -105,7 +105,7 @@ function One({ incident }: { incident: Incident }) {
     >
       <div>
         <p className="body muted">
-          {affected(incident, tickets)}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, began <Ago at={incident.opened_at} />
+          {describeAffected(incident, tickets)}, {incident.open_tickets} of {counted(incident.ticket_ids.length, 'ticket')} open, began <Ago at={incident.opened_at} />
           {incident.closed_at && `, lasted ${duration(incident.closed_at - incident.opened_at)}`}
         </p>
         <Children ids={incident.ticket_ids} />
@@ -116,7 +116,7 @@ function One({ incident }: { incident: Incident }) {
 
 const SHOWN = 20
 
-/** Tickets by their ids, the first ones of many. */
+/** Read the first tickets of a list of ids. */
 export function useChildren(ids: readonly string[]) {
   const shown = ids.slice(0, SHOWN)
   return useQuery({

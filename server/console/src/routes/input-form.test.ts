@@ -1,5 +1,5 @@
 import { expect, test } from 'vitest'
-import { fieldsOf, inputOf } from './input-form'
+import { createFields, readInput } from './input-form'
 
 const schema = {
   properties: {
@@ -14,8 +14,8 @@ const schema = {
   required: ['folder', 'speed', 'pages'],
 }
 
-test('a field is of the type of its property, with its description', () => {
-  expect(fieldsOf(schema)).toMatchObject([
+test('field has the type and description of its property', () => {
+  expect(createFields(schema)).toMatchObject([
     { name: 'folder', required: true, multiline: true, hint: 'Where the pages are. Such as docs.' },
     { name: 'speed', required: true, options: [{ value: 'fast', label: 'fast' }, { value: 'slow', label: 'slow' }] },
     { name: 'times', required: false, type: 'number', step: 1, min: 1, value: '3' },
@@ -26,13 +26,13 @@ test('a field is of the type of its property, with its description', () => {
   ])
 })
 
-test('values have the types of their properties; empty fields are left out', () => {
+test('values have the types of their properties; empty fields are omitted', () => {
   const values = { folder: '12', speed: 'slow', times: '4', share: '', dry: 'true', pages: '["a"]', any: '{"x": 1}' }
-  expect(inputOf(schema, values)).toEqual({ folder: '12', speed: 'slow', times: 4, dry: true, pages: ['a'], any: { x: 1 } })
-  expect(inputOf(schema, { any: 'no JSON' })).toEqual({ any: 'no JSON', dry: false })
+  expect(readInput(schema, values)).toEqual({ folder: '12', speed: 'slow', times: 4, dry: true, pages: ['a'], any: { x: 1 } })
+  expect(readInput(schema, { any: 'no JSON' })).toEqual({ any: 'no JSON', dry: false })
 })
 
-test('a value of another type is an error of its field', () => {
-  expect(() => inputOf(schema, { pages: 'a, b' })).toThrow(expect.objectContaining({ field: 'pages', message: 'This is not a JSON list, such as ["a", "b"].' }))
-  expect(() => inputOf(schema, { times: '1.5' })).toThrow(expect.objectContaining({ field: 'times' }))
+test('value of the wrong type is an error of its field', () => {
+  expect(() => readInput(schema, { pages: 'a, b' })).toThrow(expect.objectContaining({ field: 'pages', message: 'This is not a JSON list, such as ["a", "b"].' }))
+  expect(() => readInput(schema, { times: '1.5' })).toThrow(expect.objectContaining({ field: 'times' }))
 })

@@ -2,7 +2,7 @@ import { words } from '../format'
 import type { Field } from '../ui/dialog'
 import { FieldError } from '../ui/dialog'
 
-/** What is read of the JSON schema of an input. */
+/** The used part of the JSON schema of an input. */
 interface Property {
   type?: string
   enum?: unknown[]
@@ -21,28 +21,28 @@ export interface InputSchema {
   required?: string[]
 }
 
-/** A property that may be null is of its other type. */
-function typed(property: Property): Property {
+/** Return the non-null type of a nullable property. */
+function resolveNullable(property: Property): Property {
   const others = property.anyOf?.filter((one) => one.type !== 'null')
   return others?.length === 1 ? { ...property, ...others[0] } : property
 }
 
-const choicesOf = ({ enum: values, const: value }: Property): unknown[] | undefined => values ?? (value === undefined ? undefined : [value])
+const listChoices = ({ enum: values, const: value }: Property): unknown[] | undefined => values ?? (value === undefined ? undefined : [value])
 
-const shown = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
+const formatValue = (value: unknown): string => (typeof value === 'string' ? value : JSON.stringify(value))
 
-/** The fields of a form for an input. */
-export function fieldsOf({ properties = {}, required = [] }: InputSchema): Field[] {
+/** Return the form fields for an input. */
+export function createFields({ properties = {}, required = [] }: InputSchema): Field[] {
   return Object.entries(properties).map(([name, given]) => {
-    const property = typed(given)
+    const property = resolveNullable(given)
     const isRequired = required.includes(name)
     const { type, minimum, maximum, examples } = property
-    const choices = choicesOf(property)
-    const example = examples?.length ? `Such as ${shown(examples[0])}.` : ''
+    const choices = listChoices(property)
+    const example = examples?.length ? `Such as ${formatValue(examples[0])}.` : ''
     const field: Field = { name, label: words(name), required: isRequired }
     let kind = ''
     if (choices) {
-      field.options = [...(isRequired ? [] : [{ value: '', label: '—' }]), ...choices.map((value) => ({ value: shown(value), label: shown(value) }))]
+      field.options = [...(isRequired ? [] : [{ value: '', label: '—' }]), ...choices.map((value) => ({ value: formatValue(value), label: formatValue(value) }))]
     } else if (type === 'boolean') {
       field.type = 'checkbox'
     } else if (type === 'number' || type === 'integer') {
@@ -57,7 +57,7 @@ export function fieldsOf({ properties = {}, required = [] }: InputSchema): Field
       field.multiline = true
       kind = type === 'string' ? '' : 'Text, or JSON such as ["a", "b"].'
     }
-    if (property.default !== undefined && property.default !== null) field.value = shown(property.default)
+    if (property.default !== undefined && property.default !== null) field.value = formatValue(property.default)
     const hint = [property.description, example, kind].filter(Boolean).join(' ')
     if (hint) field.hint = hint
     return field
@@ -65,24 +65,24 @@ export function fieldsOf({ properties = {}, required = [] }: InputSchema): Field
 }
 
 /**
- * The input that a form holds; fields that are left empty are not in it.
+ * Return the input in a form, without empty fields.
  *
- * @throws FieldError if a value is not of its type.
+ * @throws FieldError if a value has the wrong type.
  */
-export function inputOf(schema: InputSchema, values: Readonly<Record<string, string>>): Record<string, unknown> {
+export function readInput(schema: InputSchema, values: Readonly<Record<string, string>>): Record<string, unknown> {
   const input: Record<string, unknown> = {}
   for (const [name, given] of Object.entries(schema.properties ?? {})) {
-    const property = typed(given)
+    const property = resolveNullable(given)
     const text = values[name] ?? ''
     if (property.type === 'boolean') input[name] = text !== ''
-    else if (text !== '') input[name] = valueOf(name, property, text)
+    else if (text !== '') input[name] = parseValue(name, property, text)
   }
   return input
 }
 
-function valueOf(name: string, property: Property, text: string): unknown {
+function parseValue(name: string, property: Property, text: string): unknown {
   const { type } = property
-  const choice = choicesOf(property)?.find((value) => shown(value) === text)
+  const choice = listChoices(property)?.find((value) => formatValue(value) === text)
   if (choice !== undefined) return choice
   if (type === 'string') return text
   if (type === undefined && !/^[[{\d"tfn-]/.test(text)) return text

@@ -2,8 +2,8 @@ import type { Ticket } from '../api/schema'
 
 type Notification = Ticket['notified'][number]
 
-/** Notifications of tickets by receiver and status: the first and the last, and of how many tickets; the first one first. */
-export function notificationsOf(tickets: readonly Pick<Ticket, 'notified'>[]): (Notification & { tickets: number })[] {
+/** Group notifications of tickets by receiver and status, with first and last time and number of tickets, oldest first. */
+export function groupNotifications(tickets: readonly Pick<Ticket, 'notified'>[]): (Notification & { tickets: number })[] {
   const found = new Map<string, Notification & { tickets: number }>()
   for (const one of tickets.flatMap((ticket) => ticket.notified)) {
     const key = `${one.receiver}\n${one.status}`

@@ -23,7 +23,7 @@ const SECTIONS = [
   { id: 'tokens', label: 'Tokens', Section: Tokens },
 ] as const
 
-/** What the service does and how it is set up. */
+/** Actions and configuration of the service. */
 export function OperatePage() {
   const { section } = useParams({ from: '/operate/$section' })
   const nav = useCurrentInView(section)

@@ -5,11 +5,11 @@ import type { StreamedAnswer } from '../api/answer'
 import { data, GET, POST } from '../api/client'
 import { callerQuery } from '../api/queries'
 import { onEvent } from '../api/watch'
-import { by } from '../shell/name'
+import { by } from '../shell/user-name'
 import { Ago, Button, Loading, Panel, ReadError, withCode } from '../ui/basics'
 import './talk.css'
 
-/** What a chat is about: a ticket, or a session of a worker without one. */
+/** The subject of a chat: a ticket, or a session without a ticket. */
 export type Subject = { ticketId: string } | { agentId: string; sessionId: string }
 
 const read = (about: Subject) =>
@@ -22,7 +22,7 @@ const send = (about: Subject, message: string, signal: AbortSignal) =>
     ? POST('/api/tickets/{ticket_id}/chat', { params: { path: { ticket_id: about.ticketId } }, body: { message, ...by() }, signal })
     : POST('/api/agents/{agent_id}/queen', { params: { path: { agent_id: about.agentId } }, body: { message, session_id: about.sessionId, ...by() }, signal })
 
-/** Ask the queen about a ticket or a session, beside it. */
+/** A chat with the queen about a ticket or a session. */
 export function QueenChat({ about }: { about: Subject }) {
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
   const chat = useQuery({
@@ -32,7 +32,7 @@ export function QueenChat({ about }: { about: Subject }) {
   const [text, setText] = useState('')
   const answer = useStreamedAnswer(about)
   const isWriting = answer !== null && !chat.data?.messages.some((one) => one.role === 'queen' && one.question_id === answer.questionId)
-  // Leaving ends the request. The answer is stored all the same.
+  // Leaving the page ends the request. The answer is still stored.
   const leaving = useRef<AbortController>(null)
   useEffect(() => () => leaving.current?.abort(), [])
   const ask = useMutation({
@@ -101,7 +101,7 @@ export function QueenChat({ about }: { about: Subject }) {
           >
             <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || ask.isPending}>
-              Ask
+              ConfirmDialog
             </Button>
           </form>
         )}
@@ -110,7 +110,7 @@ export function QueenChat({ about }: { about: Subject }) {
   )
 }
 
-/** What the queen is writing about a subject, to anyone who asked. */
+/** The answer that the queen is writing about a subject, whoever asked. */
 function useStreamedAnswer(about: Subject): StreamedAnswer | null {
   const [answer, setAnswer] = useState<StreamedAnswer | null>(null)
   const key = JSON.stringify(about)
@@ -125,7 +125,7 @@ function useStreamedAnswer(about: Subject): StreamedAnswer | null {
   return answer
 }
 
-/** Enter sends; Shift Enter begins a new line. */
+/** Send on Enter. Shift+Enter starts a new line. */
 export function sendOnEnter(event: React.KeyboardEvent<HTMLTextAreaElement>): void {
   if (event.key === 'Enter' && !event.shiftKey && !event.nativeEvent.isComposing) {
     event.preventDefault()

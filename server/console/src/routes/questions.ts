@@ -1,7 +1,7 @@
 import type { MessageRow } from '../api/schema'
 
-/** The question in a call of `ask_user`; undefined for other calls, and for arguments that are no question. */
-export function questionIn({ name, arguments: text }: { name: string; arguments: string }): string | undefined {
+/** Return the question in a call of `ask_user`; undefined for other calls and for invalid arguments. */
+export function readQuestion({ name, arguments: text }: { name: string; arguments: string }): string | undefined {
   if (name !== 'ask_user') return undefined
   try {
     const { question } = JSON.parse(text) as { question?: unknown }
@@ -11,6 +11,6 @@ export function questionIn({ name, arguments: text }: { name: string; arguments:
   }
 }
 
-/** Ids of the calls of `ask_user`: their results say nothing. */
-export const askingCalls = (messages: readonly MessageRow[]): ReadonlySet<string> =>
-  new Set(messages.flatMap((message) => message.tool_calls.filter((call) => questionIn(call)).map((call) => call.id)))
+/** Return the ids of calls of `ask_user`, whose results are not shown. */
+export const listQuestionCalls = (messages: readonly MessageRow[]): ReadonlySet<string> =>
+  new Set(messages.flatMap((message) => message.tool_calls.filter((call) => readQuestion(call)).map((call) => call.id)))

@@ -5,13 +5,13 @@ import { useState } from 'react'
 import { RequestError } from '../api/client'
 import { Loading, ReadError } from '../ui/basics'
 
-/** What a runbook is made of; its headings are below those of the page. */
+/** Allowed tags of a runbook. Its headings are below those of the page. */
 const TAGS: Record<string, string> = {
   H1: 'h3', H2: 'h3', H3: 'h4', H4: 'h4', P: 'p', UL: 'ul', OL: 'ol', LI: 'li', PRE: 'pre', CODE: 'code', STRONG: 'strong', EM: 'em',
   BLOCKQUOTE: 'blockquote', TABLE: 'table', THEAD: 'thead', TBODY: 'tbody', TR: 'tr', TH: 'th', TD: 'td', HR: 'hr', BR: 'br',
 }
 
-/** The nodes of a document as elements of this page. Only the tags above, and links, are kept; attributes are not. */
+/** Convert the nodes of a document to elements. Only the tags above and links are kept, without attributes. */
 function elements(nodes: Iterable<Node>): ReactNode[] {
   return [...nodes].map((node, index) => {
     if (node.nodeType === Node.TEXT_NODE) return node.textContent
@@ -25,20 +25,20 @@ function elements(nodes: Iterable<Node>): ReactNode[] {
   })
 }
 
-/** A runbook of the package, as the service renders it; it has no text of agents. */
+/** Read a runbook, as the service renders it. It contains no text from agents. */
 async function readRunbook(name: string): Promise<ReactNode[]> {
   const response = await fetch(`/runbooks/${encodeURIComponent(name)}`)
   if (!response.ok) throw new RequestError(`The runbook could not be read (${response.status}).`, response.status)
   const main = new DOMParser().parseFromString(await response.text(), 'text/html').querySelector('main')
   for (const link of main?.querySelectorAll('a[href]') ?? []) {
-    // A runbook names another one by its file.
+    // Runbooks link to each other by file name.
     const href = link.getAttribute('href') ?? ''
     if (/^\w+$/.test(href)) link.setAttribute('href', `/runbooks/${href}`)
   }
   return elements(main?.childNodes ?? [])
 }
 
-/** A runbook that opens in the page. */
+/** A runbook that expands in the page. */
 export function Runbook({ name, isOpen = false }: { name: string; isOpen?: boolean }) {
   const [open, setOpen] = useState(isOpen)
   const found = useQuery({ queryKey: ['runbook', name], queryFn: () => readRunbook(name), enabled: open, staleTime: Infinity, structuralSharing: false })

@@ -12,7 +12,7 @@ import { useTitle } from '../shell/title'
 import { Button, Clamped, Empty, Loading, Panel, Pill, ReadError, sentence, toneOf } from '../ui/basics'
 import { loadCode } from '../ui/load'
 import { NeedsYou } from './attention'
-import { activityOf, stateOf } from './fleet-filters'
+import { describeActivity, sessionState } from './fleet-filters'
 import { Actions } from './session/actions'
 import { NextDetectors, OpenWork } from './session/open-work'
 import { Side } from './session/side'
@@ -20,7 +20,7 @@ import { Timeline } from './session/timeline'
 
 const Recorder = lazy(() => loadCode(() => import('./session/recorder')).then((module) => ({ default: module.Recorder })))
 
-// A link is not the current page because another view of the same session is.
+// Another view of the same session does not make a link the current page.
 const EXACT = { exact: true, includeSearch: true }
 
 export function SessionPage() {
@@ -36,7 +36,7 @@ export function SessionPage() {
   const worker = health.data
   const attention = useQuery({ ...attentionOfQuery(worker?.agent_id ?? '', worker?.session_id ?? ''), enabled: worker !== undefined })
   const [isShown, show] = useShown(worker && `${worker.agent_id}\n${worker.session_id}`, attention.data)
-  // The address names the session, so that a link shows what its sender saw; a renamed agent has a new address.
+  // The URL contains the session, so that a link shows what its sender saw. A renamed agent has a new URL.
   const isElsewhere = worker && (worker.agent_id !== agentId || worker.session_id !== session)
   const [agentFound, sessionFound] = isElsewhere ? [worker.agent_id, worker.session_id] : ['', '']
   useEffect(() => {
@@ -61,7 +61,7 @@ export function SessionPage() {
   }
   return (
     <div className="session">
-      {/* A placeholder does not say when it was read. */}
+      {/* A placeholder has no read time. */}
       <Head worker={worker} readAt={health.isPlaceholderData ? Infinity : health.dataUpdatedAt / 1000}>
         {!isShown && attention.data && attention.data.total > 0 && (
           <Button small look="primary" onPress={show}>
@@ -89,8 +89,8 @@ export function SessionPage() {
 }
 
 /**
- * Whether what needs a person is shown, and what shows it. What comes while the page is looked at would move all of
- * it: it is shown when that is wanted.
+ * Return whether items that need a person are shown, and a function that shows them. New items would move the whole
+ * page, so they are shown on request.
  */
 function useShown(session: string | undefined, list: AttentionList | undefined): [isShown: boolean, show: () => void] {
   const [shown, setShown] = useState({ session: '', isShown: false })
@@ -98,12 +98,12 @@ function useShown(session: string | undefined, list: AttentionList | undefined):
   return [shown.isShown && shown.session === session, () => setShown({ ...shown, isShown: true })]
 }
 
-/** `children`: between the views and the choice of a session. */
+/** `children` are between the view tabs and the session picker. */
 function Head({ worker, readAt, children }: { worker: AgentHealth; readAt: number; children: ReactNode }) {
   const { agent_id: agentId, session_id: sessionId } = worker
   const { view } = useSearch({ from: '/agents/$agentId' })
   const now = useNow()
-  const state = stateOf(worker)
+  const state = sessionState(worker)
   const to = { to: '/agents/$agentId', params: { agentId } } as const
   return (
     <>
@@ -112,7 +112,7 @@ function Head({ worker, readAt, children }: { worker: AgentHealth; readAt: numbe
           <div className="row wraps">
             <h1 className="wrap">{agentId}</h1>
             <Pill tone={toneOf(state)}>{state}</Pill>
-            {!worker.ended && worker.activity && <Pill tone="quiet">{words(activityOf(worker, now))}</Pill>}
+            {!worker.ended && worker.activity && <Pill tone="quiet">{words(describeActivity(worker, now))}</Pill>}
           </div>
           <p className="muted session-facts">
             {[worker.framework, worker.node_id && `node ${worker.node_id}`].filter(Boolean).map((fact) => (
@@ -130,7 +130,7 @@ function Head({ worker, readAt, children }: { worker: AgentHealth; readAt: numbe
         </div>
         <Actions worker={worker} />
       </div>
-      {/* A session that runs has it always: nothing moves when its health changes. */}
+      {/* A running session always has it, so that nothing moves when its health changes. */}
       {(worker.reason || !worker.ended) && (
         <p className={`session-reason tone-${toneOf(state)}`}>
           <span>
@@ -165,7 +165,7 @@ function SessionPicker({ worker }: { worker: AgentHealth }) {
     queryFn: () => data(GET('/api/agents/{agent_id}', { params: { path: { agent_id: worker.agent_id } } })),
   })
   const sessions = [...(agent.data?.sessions ?? [])].sort((a, b) => Number(a.ended) - Number(b.ended) || b.last_activity - a.last_activity)
-  const label = (row: AgentRow): string => `${row.session_id} · ${stateOf(row)} · ${ago(row.last_activity, now)}`
+  const label = (row: AgentRow): string => `${row.session_id} · ${sessionState(row)} · ${ago(row.last_activity, now)}`
   const newer = worker.ended ? sessions.find((row) => !row.ended) : undefined
   return (
     <div className="session-picker">

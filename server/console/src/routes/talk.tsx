@@ -8,21 +8,21 @@ import { sessionQuery } from '../api/loaded'
 import { attentionOfQuery, callerQuery } from '../api/queries'
 import type { AgentSlot, DiscoveredAgent, EntryPoint, MessageRow } from '../api/schema'
 import { counted, dateTime, money, words } from '../format'
-import { say, useAct } from '../ui/act'
+import { showToast, useAction } from '../ui/toasts'
 import { Ago, Button, Copyable, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../ui/basics'
-import { Ask } from '../ui/dialog'
+import { ConfirmDialog } from '../ui/dialog'
 import { Graph } from './graph'
-import { fieldsOf, inputOf } from './input-form'
-import { askingCalls, questionIn } from './questions'
+import { createFields, readInput } from './input-form'
+import { listQuestionCalls, readQuestion } from './questions'
 import { QueenChat, sendOnEnter } from './queen'
 
-/** Talk with the agents that are loaded in the service, and with the queen beside any ticket. */
+/** Conversations with the agents that are loaded in the service, and with the queen about a ticket. */
 export function TalkPage() {
   const { agent = '', session: given = '', ticket, graph = '' } = useSearch({ from: '/talk' })
   const loaded = useQuery({ queryKey: ['loaded'], queryFn: () => data(GET('/api/agents', { params: { query: { limit: 1 } } })) })
   const slots = loaded.data?.loaded ?? []
   const slot = slots.find((one) => one.agent_id === agent) ?? (agent ? undefined : slots[0])
-  // Without an agent in the address, the conversation that continues is shown first.
+  // Without an agent in the URL, show an active conversation first.
   const isFirstLook = !agent && !given
   const sessions = useQuery({ ...sessionsQuery(slot?.agent_id ?? ''), enabled: isFirstLook && slot !== undefined })
   const session = given || (isFirstLook && sessions.data?.sessions.find((row) => row.status === 'active')?.session_id) || ''
@@ -84,7 +84,7 @@ export function TalkPage() {
   )
 }
 
-/** The title of an agent's graph; an agent in a folder has one of its own name. */
+/** The title of an agent's graph. By default, a graph has the name of its agent. */
 const graphTitle = (slot: AgentSlot, graph: string): string => {
   const id = graph || slot.active_graph_id
   return id === slot.agent_id ? 'Graph' : `Graph ${id}`
@@ -105,7 +105,7 @@ function LoadAgent() {
         Load…
       </Button>
       {open && (
-        <Ask
+        <ConfirmDialog
           title="Load an agent"
           lead={found.data ? `${counted(choices.length, 'agent')} found in ${found.data.roots.join(', ') || 'no folder: set agents.roots'}.` : 'Looking for agents…'}
           fields={[
@@ -118,7 +118,7 @@ function LoadAgent() {
           confirm="Load"
           run={async ({ path = '', model }) => {
             const slot = await data(POST('/api/agents', { body: { path, ...(model ? { model } : {}) } }))
-            say(`Loaded ${slot.agent_id}.`)
+            showToast(`Loaded ${slot.agent_id}.`)
             void navigate({ to: '/talk', search: { agent: slot.agent_id } })
           }}
           onClose={() => setOpen(false)}
@@ -128,7 +128,7 @@ function LoadAgent() {
   )
 }
 
-/** What an agent needs before it can run, as far as its files say. */
+/** What an agent needs before it can run, according to its files. */
 function Needs({ agent }: { agent: DiscoveredAgent }) {
   return (
     <div role="status">
@@ -156,7 +156,7 @@ function GraphChoice({ slot, graph }: { slot: AgentSlot; graph: string }) {
   )
 }
 
-/** The messages of a session as they are written, and what the agent is writing now. */
+/** The messages of a session, and the message that the agent is writing. */
 function Conversation({ slot, session, graph }: { slot: AgentSlot; session: string; graph: string }) {
   const agentId = slot.agent_id
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
@@ -172,10 +172,10 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   const attention = useQuery({ ...attentionOfQuery(agentId, session), enabled: session !== '' })
   const question = attention.data?.items.find((item) => item.kind === 'question' && item.can_answer)
   const asked = question?.question_id ?? ''
-  /** The question that was open when the text was begun. */
+  /** The question that was open when the user began to write. */
   const [about, setAbout] = useState('')
   const isLate = text !== '' && about !== '' && about !== asked
-  const send = useAct(async (message: string) => {
+  const send = useAction(async (message: string) => {
     setText('')
     const body = { message, graph_id: graph, ...(session ? { session_id: session } : {}), ...(asked ? { question_id: asked } : {}) }
     const result = await data(POST('/api/agents/{agent_id}/chat', { params: { path: { agent_id: agentId } }, body })).catch((error: unknown) => {
@@ -187,7 +187,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   })
   const rows = messages.data?.messages ?? []
   const count = rows.length
-  const asking = askingCalls(rows)
+  const questionCalls = listQuestionCalls(rows)
   useEffect(() => {
     end.current?.scrollIntoView({ block: 'nearest' })
   }, [count, typing])
@@ -199,7 +199,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
           {messages.error && <ReadError error={messages.error} retry={() => void messages.refetch()} />}
           {session && !messages.data && !messages.error && <Loading />}
           {rows
-            .filter((message) => !asking.has(message.tool_call_id))
+            .filter((message) => !questionCalls.has(message.tool_call_id))
             .map((message) => (
               <MessageItem key={`${message.conversation}/${message.seq}`} message={message} />
             ))}
@@ -245,7 +245,7 @@ function Conversation({ slot, session, graph }: { slot: AgentSlot; session: stri
   )
 }
 
-/** What the runs of a session have returned. */
+/** Results of the runs of a session. */
 function Runs({ agentId, session }: { agentId: string; session: string }) {
   const runs = useQuery(sessionQuery(agentId, session)).data?.runs ?? []
   return runs.map((run) => (
@@ -273,7 +273,7 @@ function Runs({ agentId, session }: { agentId: string; session: string }) {
 
 function MessageItem({ message }: { message: MessageRow }) {
   const { at, conversation, kind, role, text } = message
-  const questions = message.tool_calls.flatMap((call) => questionIn(call) ?? [])
+  const questions = message.tool_calls.flatMap((call) => readQuestion(call) ?? [])
   return (
     <div className={`message ${role === 'user' ? 'mine' : role}`} tabIndex={role === 'tool' ? 0 : undefined}>
       {!questions.some((question) => question.includes(text)) && (role === 'user' && text === '{}' ? 'Started without inputs' : text)}
@@ -283,7 +283,7 @@ function MessageItem({ message }: { message: MessageRow }) {
         </p>
       ))}
       {message.tool_calls
-        .filter((call) => !questionIn(call))
+        .filter((call) => !readQuestion(call))
         .map((call) => (
           <small key={call.id} className="mono">
             {call.name}({call.arguments.length > 160 ? `${call.arguments.slice(0, 160)}…` : call.arguments})
@@ -296,16 +296,16 @@ function MessageItem({ message }: { message: MessageRow }) {
   )
 }
 
-/** Events after which another node of the graph is active. */
-const MOVES = 'execution_started,node_loop_started,node_loop_completed,edge_traversed'
+/** Event types after which another node of the graph may be active. */
+const NODE_EVENTS = 'execution_started,node_loop_started,node_loop_completed,edge_traversed'
 
-/** What an agent is writing; empty once it is a message. */
+/** The text that an agent is writing; empty once the message is complete. */
 function useTyping(agentId: string, session: string): string {
   const queries = useQueryClient()
   const [typing, setTyping] = useState('')
   useEffect(() => {
     const types = 'client_output_delta,llm_call_completed,client_input_requested,execution_completed,execution_failed'
-    const source = new EventSource(`/api/agents/${encodeURIComponent(agentId)}/events?types=${types},${MOVES}`)
+    const source = new EventSource(`/api/agents/${encodeURIComponent(agentId)}/events?types=${types},${NODE_EVENTS}`)
     let buffer = ''
     let frame = 0
     const show = (): void => {
@@ -327,7 +327,7 @@ function useTyping(agentId: string, session: string): string {
     }
     for (const type of types.split(',').slice(1)) source.addEventListener(type, finish)
     let timer: ReturnType<typeof setTimeout> | undefined
-    // Nodes may follow each other faster than a graph is read.
+    // Nodes may change faster than the graph can be read.
     const move = (): void => {
       timer ??= setTimeout(() => {
         timer = undefined
@@ -335,7 +335,7 @@ function useTyping(agentId: string, session: string): string {
         if (session) void queries.invalidateQueries({ queryKey: ['agent', agentId, 'session', session] })
       }, 250)
     }
-    for (const type of MOVES.split(',')) source.addEventListener(type, move)
+    for (const type of NODE_EVENTS.split(',')) source.addEventListener(type, move)
     return () => {
       clearTimeout(timer)
       source.close()
@@ -345,7 +345,7 @@ function useTyping(agentId: string, session: string): string {
   return typing
 }
 
-/** The process that runs a session, as this page shows it; empty: the service does not watch it. */
+/** The incarnation of a session, as shown on this page; empty if the service does not watch it. */
 function useIncarnation(agentId: string, session: string): string {
   return (
     useQuery({
@@ -358,14 +358,14 @@ function useIncarnation(agentId: string, session: string): string {
 
 function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
-  const seen = { session_id: session, incarnation_id: useIncarnation(slot.agent_id, session) }
+  const target = { session_id: session, incarnation_id: useIncarnation(slot.agent_id, session) }
   const detail = useQuery(sessionQuery(slot.agent_id, session))
-  const pause = useAct(async () => {
-    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
+  const pause = useAction(async () => {
+    const stopped = await data(POST('/api/agents/{agent_id}/stop', { params: { path: { agent_id: slot.agent_id } }, body: target }))
     return `Paused ${counted(stopped.executions.length, 'run')} of ${slot.agent_id}.`
   })
-  const resume = useAct(async () => {
-    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: seen }))
+  const resume = useAction(async () => {
+    const started = await data(POST('/api/agents/{agent_id}/resume', { params: { path: { agent_id: slot.agent_id } }, body: target }))
     return started.status === 'queued' ? 'Queued: other runs come first.' : `Resumed ${slot.agent_id}.`
   })
   const status = detail.data?.status
@@ -387,7 +387,7 @@ function RunControls({ slot, session }: { slot: AgentSlot; session: string }) {
   )
 }
 
-/** Start a run: a form with a field for each input of the entry point's node. */
+/** A form that starts a run, with a field for each input of the entry point's node. */
 function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
   const mayAct = useQuery(callerQuery).data
   const navigate = useNavigate()
@@ -440,29 +440,29 @@ function Start({ slot, graph }: { slot: AgentSlot; graph: string }) {
       </ul>
       {starting && node.error && <ReadError error={node.error} retry={() => void node.refetch()} />}
       {starting && node.data && (
-        <Ask
+        <ConfirmDialog
           title={`Start ${starting.entry_point_id}`}
           lead={`An entry point of ${slot.agent_id}${starting.graph_id === slot.agent_id ? '' : `, graph ${starting.graph_id}`}.`}
-          fields={fieldsOf(node.data.input_schema)}
+          fields={createFields(node.data.input_schema)}
           confirm="Start"
           run={async (values) => {
-            const input = inputOf(node.data.input_schema, values)
+            const input = readInput(node.data.input_schema, values)
             const started = await data(POST('/api/agents/{agent_id}/trigger', { params: { path: { agent_id: slot.agent_id } }, body: { entry_point_id: starting.entry_point_id, graph_id: starting.graph_id, input_data: input } }))
-            say(started.status === 'queued' ? 'Queued: as many runs are active as the entry point allows.' : `Started ${starting.entry_point_id}.`)
+            showToast(started.status === 'queued' ? 'Queued: as many runs are active as the entry point allows.' : `Started ${starting.entry_point_id}.`)
             if (started.session_id) void navigate({ to: '/talk', search: { agent: slot.agent_id, session: started.session_id } })
           }}
           onClose={() => setStarting(null)}
         />
       )}
       {unloading && (
-        <Ask
+        <ConfirmDialog
           title={`Unload ${slot.agent_id}?`}
           lead="Its runs are paused. They can be resumed once it is loaded again."
           confirm="Unload"
           danger
           run={async () => {
             await data(DELETE('/api/agents/{agent_id}', { params: { path: { agent_id: slot.agent_id } } }))
-            say(`Unloaded ${slot.agent_id}.`)
+            showToast(`Unloaded ${slot.agent_id}.`)
           }}
           onClose={() => setUnloading(false)}
         />
@@ -507,7 +507,7 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
   const path = { agent_id: slot.agent_id, session_id: session }
   const mayAct = useQuery(callerQuery).data?.may_act ?? false
   const incarnation_id = useIncarnation(slot.agent_id, session)
-  // What is asked about stays the process that was shown then.
+  // The dialog keeps the process that was shown when it opened.
   const [restoring, setRestoring] = useState<{ checkpoint_id: string; incarnation_id: string } | null>(null)
   const found = useQuery({
     queryKey: ['agent', slot.agent_id, 'checkpoints', session],
@@ -535,14 +535,14 @@ function Checkpoints({ slot, session }: { slot: AgentSlot; session: string }) {
         {found.data?.checkpoints.length === 0 && <li className="item muted">No checkpoint yet.</li>}
       </ul>
       {restoring && (
-        <Ask
+        <ConfirmDialog
           title="Restore this checkpoint?"
           lead="Everything after it is discarded, and the session continues from there."
           confirm="Restore"
           danger
           run={async () => {
             const started = await data(POST('/api/agents/{agent_id}/sessions/{session_id}/checkpoints/{checkpoint_id}/restore', { params: { path: { ...path, checkpoint_id: restoring.checkpoint_id } }, body: { incarnation_id: restoring.incarnation_id } }))
-            say(started.status === 'queued' ? 'Queued: other runs come first.' : 'Restored.')
+            showToast(started.status === 'queued' ? 'Queued: other runs come first.' : 'Restored.')
           }}
           onClose={() => setRestoring(null)}
         />

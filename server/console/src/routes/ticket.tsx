@@ -9,19 +9,19 @@ import { alertmanagerQuery, callerQuery, incidentsQuery, NO_ALERTMANAGER } from 
 import type { Ticket, TimelineEntry } from '../api/schema'
 import { count, counted, dateTime, duration, money, timeOfDay, words } from '../format'
 import { useNow } from '../clock'
-import { by } from '../shell/name'
-import { say, useAct } from '../ui/act'
+import { by } from '../shell/user-name'
+import { showToast, useAction } from '../ui/toasts'
 import { Ago, Button, Clamped, Empty, Loading, Panel, Pill, ReadError, ReadOnly, sentence, toneOf } from '../ui/basics'
-import { Ask } from '../ui/dialog'
-import { causeOf, Children, TicketList } from './incidents'
-import { runbooksOf } from './incident-timeline'
-import { notificationsOf } from './notifications'
+import { ConfirmDialog } from '../ui/dialog'
+import { describeCause, Children, TicketList } from './incidents'
+import { listRunbooks } from './incident-timeline'
+import { groupNotifications } from './notifications'
 import { QueenChat } from './queen'
 import { Runbook } from './runbook'
-import { distinct, unsaid } from './sentences'
+import { removeRepetitions, removeRepeated } from './repetitions'
 import { SilenceTickets, TerminateWorker } from './worker-dialogs'
 
-/** One ticket: what it says, what was done, who was notified, and the queen beside it. */
+/** A ticket: its summary, actions, notifications, timeline, and a chat with the queen. */
 export function TicketPage() {
   const { ticketId } = useParams({ from: '/tickets/$ticketId' })
   const found = useQuery({
@@ -79,10 +79,10 @@ export function TicketPage() {
               Closed <Ago at={ticket.closed_at} />: {ticket.closed_reason || words(ticket.status)}
             </p>
           )}
-          <Words ticket={ticket} />
+          <Summary ticket={ticket} />
           <Related ticket={ticket} />
           <Timeline ticket={ticket} />
-          {runbooksOf([ticket]).map((name) => (
+          {listRunbooks([ticket]).map((name) => (
             <Runbook key={name} name={name} />
           ))}
         </div>
@@ -104,8 +104,8 @@ const CHANNELS: Record<NonNullable<Ticket['acknowledged_via']>, string> = {
   pagerduty: 'in PagerDuty',
 }
 
-function Words({ ticket }: { ticket: Ticket }) {
-  const [lead, ...parts] = distinct([
+function Summary({ ticket }: { ticket: Ticket }) {
+  const [lead, ...parts] = removeRepetitions([
     ['', ticket.analysis || ticket.cause],
     [ticket.analysis && !ticket.closed_at && ticket.occurrences > 1 ? `Cause, updated ${timeOfDay(ticket.last_seen)}` : 'Cause', ticket.cause],
     ['Reason', ticket.judge_reasoning],
@@ -142,16 +142,16 @@ function Actions({ ticket }: { ticket: Ticket }) {
   const mayAct = useQuery(callerQuery).data?.may_act
   const [asking, setAsking] = useState<Asking>(null)
   const path = { params: { path: { ticket_id: ticket.ticket_id } } }
-  const acknowledge = useAct(async () => {
+  const acknowledge = useAction(async () => {
     await data(POST('/api/tickets/{ticket_id}/acknowledge', { ...path, body: { via: 'api', ...by() } }))
     return 'Acknowledged.'
   })
-  const unacknowledge = useAct(async () => {
+  const unacknowledge = useAction(async () => {
     await data(POST('/api/tickets/{ticket_id}/unacknowledge', { ...path, body: { via: 'api', ...by() } }))
     return 'The acknowledgement is withdrawn.'
   })
   const queries = useQueryClient()
-  const expire = useAct(async (silenceId: string) => {
+  const expire = useAction(async (silenceId: string) => {
     await data(DELETE('/api/silences/{silence_id}', { params: { path: { silence_id: silenceId } } }))
     void queries.invalidateQueries({ queryKey: ['tickets'] })
     return 'The silence has ended.'
@@ -165,7 +165,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       </p>
     )
   const close = (): void => setAsking(null)
-  const settled = ticket.closed_at ? `Meanwhile the ticket was closed: ${ticket.closed_reason || words(ticket.status)}. Nothing was sent from here.` : ''
+  const settled = ticket.closed_at ? `The ticket was closed in the meantime: ${ticket.closed_reason || words(ticket.status)}. Nothing was sent.` : ''
   return (
     <>
       <div className="row wraps ticket-actions" role="group" aria-label="Actions">
@@ -197,7 +197,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       </div>
       {asking === 'silence' && <SilenceTickets ids={[ticket.ticket_id]} settled={settled} onClose={close} />}
       {asking === 'resolve' && (
-        <Ask
+        <ConfirmDialog
           title="Resolve this ticket?"
           lead="For a worker that is gone, or work that a person has settled. A ticket of a live worker resolves automatically when the worker recovers."
           fields={[{ name: 'reason', label: 'What was done', required: true, multiline: true }]}
@@ -205,13 +205,13 @@ function Actions({ ticket }: { ticket: Ticket }) {
           settled={settled}
           run={async ({ reason = '' }) => {
             await data(POST('/api/tickets/{ticket_id}/resolve', { ...path, body: { reason, ...by() } }))
-            say('Resolved.')
+            showToast('Resolved.')
           }}
           onClose={close}
         />
       )}
       {asking === 'dismiss' && (
-        <Ask
+        <ConfirmDialog
           title="Dismiss this ticket?"
           lead="It needs no person: nobody is notified, and it opens again if it gets worse."
           fields={[{ name: 'reason', label: 'Why', required: true, multiline: true }]}
@@ -219,7 +219,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
           settled={settled}
           run={async ({ reason = '' }) => {
             await data(POST('/api/tickets/{ticket_id}/dismiss', { ...path, body: { reason, ...by() } }))
-            say('Dismissed.')
+            showToast('Dismissed.')
           }}
           onClose={close}
         />
@@ -251,7 +251,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
             <dd>{spent.join(', ')}</dd>
           </>
         )}
-        <dt>Seen</dt>
+        <dt>TargetDetails</dt>
         <dd>{counted(ticket.occurrences, 'time')}</dd>
         <dt>Steps</dt>
         <dd>
@@ -269,7 +269,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
   )
 }
 
-/** The traces in which the trouble was seen; of several tickets, with their agents. */
+/** The traces with the problem. For several tickets, they have the names of the agents. */
 export function Traces({ tickets }: { tickets: readonly Ticket[] }) {
   const traced = [...new Map(tickets.filter((ticket) => ticket.worker_trace_id).map((ticket) => [ticket.worker_trace_id, ticket])).values()]
   if (!traced.length) return null
@@ -296,9 +296,9 @@ export function Traces({ tickets }: { tickets: readonly Ticket[] }) {
   )
 }
 
-/** Who was notified of tickets, and by which receiver. */
+/** Notifications of tickets, by receiver. */
 export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
-  const rows = notificationsOf(tickets)
+  const rows = groupNotifications(tickets)
   const mayNotify = useQuery(alertmanagerQuery).data
   const [ticket] = tickets
   const reminders = tickets.reduce((sum, one) => sum + one.reminders, 0)
@@ -327,7 +327,7 @@ export function Notified({ tickets }: { tickets: readonly Ticket[] }) {
   )
 }
 
-/** Tickets of the same incident, and earlier ones of the worker. */
+/** Tickets of the same incident, and earlier tickets of the worker. */
 function Related({ ticket }: { ticket: Ticket }) {
   const incident = useQuery({ ...incidentsQuery, enabled: ticket.storm_id !== '' }).data?.incidents.find((one) => one.ticket_ids.includes(ticket.ticket_id))
   const others = useQuery({
@@ -340,7 +340,7 @@ function Related({ ticket }: { ticket: Ticket }) {
   return (
     <>
       {incident && (
-        <Panel title={`Incident: ${causeOf(incident)}`} aside={<Link to="/incidents/$incidentId" params={{ incidentId: incident.incident_id }} className="link muted">{counted(incident.workers, 'worker')}</Link>}>
+        <Panel title={`Incident: ${describeCause(incident)}`} aside={<Link to="/incidents/$incidentId" params={{ incidentId: incident.incident_id }} className="link muted">{counted(incident.workers, 'worker')}</Link>}>
           <Children ids={incident.ticket_ids.filter((id) => id !== ticket.ticket_id)} />
         </Panel>
       )}
@@ -379,7 +379,7 @@ const DOTS: Record<string, string> = {
 }
 
 /** The tone of an entry's dot. */
-const dotOf = ({ what, status }: TimelineEntry): string => (what === 'receiver_notified' ? (status === 'resolved' ? 'done' : 'page') : (DOTS[what] ?? ''))
+const dotTone = ({ what, status }: TimelineEntry): string => (what === 'receiver_notified' ? (status === 'resolved' ? 'done' : 'page') : (DOTS[what] ?? ''))
 
 const TO_OPERATOR = 'queen → operator: '
 
@@ -388,7 +388,7 @@ function Timeline({ ticket }: { ticket: Ticket }) {
     queryKey: ['tickets', 'timeline', ticket.ticket_id],
     queryFn: () => data(GET('/api/tickets/{ticket_id}/timeline', { params: { path: { ticket_id: ticket.ticket_id } } })),
   })
-  const said = [ticket.analysis, ticket.cause, ticket.suggested_action]
+  const shownTexts = [ticket.analysis, ticket.cause, ticket.suggested_action]
   return (
     <Panel title="Timeline">
       {found.error && !found.data ? (
@@ -399,7 +399,7 @@ function Timeline({ ticket }: { ticket: Ticket }) {
         <ol className="history">
           {found.data.more && <li className="muted">Older entries are in the audit trail.</li>}
           {found.data.timeline.map((entry, index) => (
-            <Entry key={`${entry.event_id}/${index}`} entry={entry} text={textOf(entry, said)} />
+            <Entry key={`${entry.event_id}/${index}`} entry={entry} text={entryText(entry, shownTexts)} />
           ))}
         </ol>
       )}
@@ -407,23 +407,23 @@ function Timeline({ ticket }: { ticket: Ticket }) {
   )
 }
 
-/** What an entry says that the page does not say already, nor an earlier entry. */
-function textOf(entry: TimelineEntry, said: string[]): string {
+/** The text of an entry without sentences that the page or an earlier entry has. */
+function entryText(entry: TimelineEntry, shownTexts: string[]): string {
   if (entry.what !== 'queen_intervention_requested' || !entry.text.startsWith(TO_OPERATOR)) return entry.text
   const text = entry.text.slice(TO_OPERATOR.length)
-  const fresh = unsaid(text, said)
-  said.push(text)
+  const fresh = removeRepeated(text, shownTexts)
+  shownTexts.push(text)
   return `${TO_OPERATOR}${fresh || 'a person is needed'}`
 }
 
-/** An entry of a timeline; `about` says which ticket it is of, where there are several. */
+/** An entry of a timeline. `about` is the ticket of the entry if there are several tickets. */
 export function Entry({ entry, text, about }: { entry: TimelineEntry; text: string; about?: ReactNode }) {
   return (
     <li>
       <time className="muted number" dateTime={new Date(entry.at * 1000).toISOString()} title={dateTime(entry.at)}>
         {timeOfDay(entry.at)}
       </time>
-      <span className={`dot ${dotOf(entry)}`} aria-hidden="true" />
+      <span className={`dot ${dotTone(entry)}`} aria-hidden="true" />
       <span className="text">
         {about}
         <Clamped text={text} />

@@ -8,7 +8,7 @@ import { count, counted, money, words } from '../format'
 import { Ago, Button, Clamped, Empty, Loading, Pill, ReadError, toneOf } from '../ui/basics'
 import { Choice, Ignored, isTyping, SearchInput } from '../ui/filters'
 
-/** Groups of statuses, as people ask for them. */
+/** Groups of statuses in the filter. */
 const STATUSES: Record<string, readonly TicketStatus[]> = {
   live: ['open', 'intervening', 'acknowledged'],
   unacknowledged: ['open', 'intervening'],
@@ -105,7 +105,7 @@ export function TicketsPage() {
                 <th scope="col">Ticket</th>
                 <th scope="col">Status</th>
                 <th scope="col" className="number hides-small">
-                  Seen
+                  TargetDetails
                 </th>
                 <th scope="col" className="number hides-small">
                   Spent

@@ -1,26 +1,26 @@
 import { useQuery, useQueryClient } from '@tanstack/react-query'
-import { answerApproval, terminateWorker } from '../api/acts'
-import type { Target } from '../api/acts'
+import { answerApproval, terminateWorker } from '../api/worker-actions'
+import type { Target } from '../api/worker-actions'
 import { data, GET, POST, RequestError } from '../api/client'
 import { duration, words } from '../format'
-import { by } from '../shell/name'
-import { say } from '../ui/act'
+import { by } from '../shell/user-name'
+import { showToast } from '../ui/toasts'
 import { Clamped } from '../ui/basics'
-import { Ask } from '../ui/dialog'
-import { Seen } from './seen'
+import { ConfirmDialog } from '../ui/dialog'
+import { TargetDetails } from './target-details'
 import { DECISIONS } from './decisions'
 import type { Decision } from './decisions'
-import { secondsOf } from './silence'
+import { parseDuration } from './silence'
 
-// Dialogs that several pages have. They load with the first one that is opened.
+// Dialogs that several pages share. They load when the first one opens.
 
-/** Ask before a worker is terminated; without a reason, `approve` terminates it. `why`: the reason that it was asked for. */
+/** Confirm the termination of a worker. `approve` terminates it without a new reason; `why` is the reason of the request. */
 export function TerminateWorker({ target, why, settled, approve, onClose }: { target: Target; why?: string; settled?: string; approve?: () => Promise<unknown>; onClose: () => void }) {
   return (
-    <Ask
+    <ConfirmDialog
       title={`Terminate ${target.agentId}?`}
       lead="The agent is told to stop; its last checkpoint is kept."
-      target={<><Why text={why} /><Seen {...target} /></>}
+      target={<><Why text={why} /><TargetDetails {...target} /></>}
       fields={approve ? [] : [{ name: 'reason', label: 'Reason', required: true }]}
       confirm="Terminate"
       danger
@@ -40,11 +40,11 @@ const DURATIONS = [
   { value: '86400', label: '24 hours' },
 ]
 
-/** Ask for how long tickets are silenced, and why. */
+/** Ask for the duration and reason of a silence. */
 export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string[]; settled?: string; onClose: () => void }) {
   const queries = useQueryClient()
   return (
-    <Ask
+    <ConfirmDialog
       title={ids.length === 1 ? 'Silence this ticket' : `Silence ${ids.length} tickets`}
       lead="No notification is sent, nor of other tickets of the worker with this cause. Silenced tickets stay open; if you work on them, acknowledge them instead."
       fields={[
@@ -55,7 +55,7 @@ export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string
       confirm="Silence"
       settled={settled}
       run={async ({ seconds: chosen, other, comment = '' }) => {
-        const seconds = other ? secondsOf(other) : Number(chosen)
+        const seconds = other ? parseDuration(other) : Number(chosen)
         let refused: RequestError | undefined
         let silenced = 0
         try {
@@ -64,16 +64,16 @@ export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string
               await data(POST('/api/silences', { body: { ticket_id, seconds, comment, ...by() } }))
               silenced++
             } catch (error) {
-              // One that is closed or that nobody was notified of; the others are silenced.
+              // Skip tickets that are closed or without notifications; silence the others.
               if (!(error instanceof RequestError && error.status === 409)) throw error
               refused = error
             }
         } finally {
-          // A silence has no event.
+          // A silence publishes no event.
           void queries.invalidateQueries({ queryKey: ['tickets'] })
         }
         if (refused && !silenced) throw refused
-        say(`Silenced ${ids.length === 1 ? '' : `${silenced} of ${ids.length} tickets `}for ${duration(seconds)}.`)
+        showToast(`Silenced ${ids.length === 1 ? '' : `${silenced} of ${ids.length} tickets `}for ${duration(seconds)}.`)
       }}
       onClose={onClose}
     />
@@ -81,15 +81,15 @@ export function SilenceTickets({ ids, settled, onClose }: { ids: readonly string
 }
 
 /**
- * Ask how a task is recovered.
+ * Confirm the recovery of a task.
  *
- * @param taskId The task; empty: it is asked for.
- * @param seen Its worker, as the page shows it.
- * @param name What the result is said of; by default the task.
+ * @param taskId The task; if empty, the dialog asks for it.
+ * @param target The worker of the task, as shown on the page.
+ * @param name The name in messages; by default the task.
  */
-export function RecoverTask({ taskId, seen, name, onClose }: { taskId: string; seen?: { session_id: string; incarnation_id: string }; name?: string; onClose: () => void }) {
+export function RecoverTask({ taskId, target, name, onClose }: { taskId: string; target?: { session_id: string; incarnation_id: string }; name?: string; onClose: () => void }) {
   return (
-    <Ask
+    <ConfirmDialog
       title={taskId ? `Recover ${name ?? taskId}?` : 'Recover a task'}
       lead="Its worker is started again, unless the task is finished or still runs."
       target={taskId && <p className="mono muted wrap" style={{ fontSize: 12 }}>Task {taskId}</p>}
@@ -100,9 +100,9 @@ export function RecoverTask({ taskId, seen, name, onClose }: { taskId: string; s
       ]}
       confirm="Recover"
       run={async ({ task_id = taskId, start, reviewed }) => {
-        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...seen, ...by() } }))
+        const result = await data(POST('/api/recoveries', { body: { task_id, from_start: start === 'start', reviewed: reviewed === 'yes', ...target, ...by() } }))
         if (!result.accepted) throw new Error(result.reason || 'The recovery was not accepted.')
-        say(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
+        showToast(`Recovery of ${name ?? task_id}: attempt ${result.attempt}. ${result.reason}`.trim())
       }}
       onClose={onClose}
     />
@@ -116,31 +116,31 @@ const MORE_TIME = [
   { value: '14400', label: '4 hours' },
 ]
 
-/** A decision that waits for a person. */
+/** A decision that a person must make. */
 export type WaitingDecision = { id: string } & ({ kind: 'approval' } | { kind: 'escalation'; choice: Decision })
 
-/** Why a decision is asked for, on lines of its own. */
+/** The reason for a decision, on separate lines. */
 const Why = ({ text }: { text: string | undefined }) => text && <p className="wrap lines"><Clamped text={text} /></p>
 
-/** Ask before a decision. `isOpen`: it still waits; otherwise the dialog says how it was decided. `why`: it is asked for. */
+/** Confirm a decision. If it is not `isOpen`, the dialog shows how it was decided. `why` is the reason for it. */
 export function Decide({ decision, target, why, isOpen, onClose }: { decision: WaitingDecision; target: Target; why: string; isOpen: boolean; onClose: () => void }) {
   const outcome = useQuery({
     queryKey: ['acting', decision.kind, decision.id],
-    queryFn: () => (decision.kind === 'approval' ? outcomeOfApproval(decision.id) : outcomeOfEscalation(decision.id)),
+    queryFn: () => (decision.kind === 'approval' ? describeApprovalOutcome(decision.id) : describeEscalationOutcome(decision.id)),
     enabled: !isOpen,
   })
   const settled = isOpen ? '' : (outcome.data ?? 'It no longer waits for a decision.')
   if (decision.kind === 'escalation') return <DecideEscalation escalationId={decision.id} choice={decision.choice} target={target} why={why} settled={settled} onClose={onClose} />
-  return <TerminateWorker target={target} why={why} settled={settled} approve={async () => say(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
+  return <TerminateWorker target={target} why={why} settled={settled} approve={async () => showToast(await answerApproval(decision.id, target, 'approve'))} onClose={onClose} />
 }
 
-async function outcomeOfApproval(id: string): Promise<string> {
+async function describeApprovalOutcome(id: string): Promise<string> {
   const { approvals } = await data(GET('/api/approvals', { params: { query: { limit: NEWEST } } }))
   const found = approvals.find((one) => one.approval_id === id)
   return outcomeText(found?.status ?? 'decided', found?.decided_by)
 }
 
-async function outcomeOfEscalation(id: string): Promise<string> {
+async function describeEscalationOutcome(id: string): Promise<string> {
   const { escalations } = await data(GET('/api/escalations', { params: { query: { limit: NEWEST } } }))
   const found = escalations.find((one) => one.escalation_id === id)
   const decision = found?.decision as Decision | '' | null | undefined
@@ -149,14 +149,14 @@ async function outcomeOfEscalation(id: string): Promise<string> {
 
 const NEWEST = 200
 
-const outcomeText = (status: string, by: string | null | undefined): string => `Meanwhile it was ${status === 'void' ? 'withdrawn' : words(status)}${by ? ` by ${by}` : ''}. Nothing was sent from here.`
+const outcomeText = (status: string, by: string | null | undefined): string => `In the meantime, it was ${status === 'void' ? 'withdrawn' : words(status)}${by ? ` by ${by}` : ''}. Nothing was sent.`
 
 function DecideEscalation({ escalationId, target, choice, why, settled, onClose }: { escalationId: string; target: Target; choice: Decision; why: string; settled: string; onClose: () => void }) {
-  const { agentId, ...seen } = target
+  const { agentId, ...session } = target
   return (
-    <Ask
+    <ConfirmDialog
       title={`${DECISIONS[choice]}: ${agentId}?`}
-      target={<><Why text={why} /><Seen {...target} /></>}
+      target={<><Why text={why} /><TargetDetails {...session} /></>}
       settled={settled}
       fields={[
         ...(choice === 'more_time' ? [{ name: 'seconds', label: 'For', value: '1800', options: MORE_TIME }] : []),
@@ -168,10 +168,10 @@ function DecideEscalation({ escalationId, target, choice, why, settled, onClose 
         await data(
           POST('/api/escalations/{escalation_id}/decision', {
             params: { path: { escalation_id: escalationId } },
-            body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), ...seen, ...by() },
+            body: { decision: choice, reason, ...(seconds ? { more_time_seconds: Number(seconds) } : {}), ...session, ...by() },
           }),
         )
-        say(`Decided for ${agentId}: ${DECISIONS[choice].toLowerCase()}.`)
+        showToast(`Decided for ${agentId}: ${DECISIONS[choice].toLowerCase()}.`)
       }}
       onClose={onClose}
     />

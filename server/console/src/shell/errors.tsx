@@ -31,18 +31,18 @@ export function NotFound() {
 
 const reload = (): void => location.reload()
 
-/** A page that could not be loaded, or that failed. What was not connected meanwhile is loaded later. */
+/** A page that could not be loaded, or that failed. It reloads once the connection is back. */
 export function RouteError({ error }: ErrorComponentProps) {
   const isLost = useConnection().state !== 'live'
   const [wasLost, setWasLost] = useState(isLost)
-  // That the connection is lost is noticed after the page could not be loaded.
+  // The lost connection is detected only after the page could not be loaded.
   if (isLost && !wasLost) setWasLost(true)
   useEffect(() => {
     if (wasLost && !isLost) reload()
   }, [wasLost, isLost])
   return (
     <Empty isPage title="This page could not be shown">
-      <p className="muted">{isLost ? 'The service cannot be reached. The page is loaded when the connection is back.' : error instanceof Error ? error.message : String(error)}</p>
+      <p className="muted">{isLost ? 'The service cannot be reached. The page loads when the connection is back.' : error instanceof Error ? error.message : String(error)}</p>
       <Button onPress={reload}>Try again</Button>
     </Empty>
   )

@@ -10,7 +10,7 @@ import { data, GET } from '../api/client'
 import type { AgentRow } from '../api/schema'
 import { useNow } from '../clock'
 import { ago } from '../format'
-import { stateOf } from '../routes/fleet-filters'
+import { sessionState } from '../routes/fleet-filters'
 import { Shape, toneOf } from '../ui/basics'
 import { rankSessions } from './ranking'
 
@@ -40,42 +40,42 @@ const PLACES: readonly Entry[] = [
   { id: 'p-connect', label: 'Connect an agent', note: 'page', to: '/connect' },
 ]
 
-/** What tells sessions of one agent apart. */
-const noteOf = (row: AgentRow, now: number): string => [stateOf(row), `started ${ago(row.started_at, now)}`, row.repository, row.owner, `…${row.session_id.slice(-6)}`].filter(Boolean).join(' · ')
+/** Text that distinguishes sessions of one agent. */
+const describeSession = (row: AgentRow, now: number): string => [sessionState(row), `started ${ago(row.started_at, now)}`, row.repository, row.owner, `…${row.session_id.slice(-6)}`].filter(Boolean).join(' · ')
 
-/** Sessions that are read, and those of them that are shown. */
-const READ = 60
-const SHOWN = 12
+/** Number of sessions to read, and to show. */
+const READ_LIMIT = 60
+const SHOWN_LIMIT = 12
 
 /** Search for agents, sessions, tickets and pages: Ctrl-K. */
 export default function Palette({ onClose }: { onClose: () => void }) {
   const [text, setText] = useState('')
   const navigate = useNavigate()
-  const wanted = text.trim()
+  const query = text.trim()
   const agents = useQuery({
-    queryKey: ['agents', 'palette', wanted],
-    queryFn: () => data(GET('/api/agents', { params: { query: { search: wanted, limit: READ } } })),
-    enabled: wanted !== '',
+    queryKey: ['agents', 'palette', query],
+    queryFn: () => data(GET('/api/agents', { params: { query: { search: query, limit: READ_LIMIT } } })),
+    enabled: query !== '',
     placeholderData: (before) => before,
   })
   const now = useNow()
-  const found = agents.data?.agents ?? []
-  // What was found for the text before stays only if it has this one in its name: Enter opens the first.
-  const matching = agents.isPlaceholderData ? found.filter((row) => row.agent_id.toLowerCase().includes(wanted.toLowerCase())) : found
-  const rows = rankSessions(matching, wanted).slice(0, SHOWN)
+  const results = agents.data?.agents ?? []
+  // Results of the previous text stay only if their name contains the current text, because Enter opens the first.
+  const matching = agents.isPlaceholderData ? results.filter((row) => row.agent_id.toLowerCase().includes(query.toLowerCase())) : results
+  const rows = rankSessions(matching, query).slice(0, SHOWN_LIMIT)
   const entries: Entry[] = [
-    ...(wanted
+    ...(query
       ? rows.map((row) => ({
           id: `a-${row.agent_id}/${row.session_id}`,
           label: row.agent_id,
-          note: noteOf(row, now),
+          note: describeSession(row, now),
           to: '/agents/$agentId',
           search: { session: row.session_id },
-          tone: stateOf(row),
+          tone: sessionState(row),
         }))
       : []),
-    ...PLACES.filter((place) => place.label.toLowerCase().includes(wanted.toLowerCase())),
-    ...(/^[0-9a-f-]{6,}$/i.test(wanted) ? [{ id: `t-${wanted}`, label: `Ticket ${wanted}`, note: 'ticket', to: `/tickets/${wanted}` }] : []),
+    ...PLACES.filter((place) => place.label.toLowerCase().includes(query.toLowerCase())),
+    ...(/^[0-9a-f-]{6,}$/i.test(query) ? [{ id: `t-${query}`, label: `Ticket ${query}`, note: 'ticket', to: `/tickets/${query}` }] : []),
   ]
   function go(id: string): void {
     const entry = entries.find((one) => one.id === id)
@@ -89,11 +89,11 @@ export default function Palette({ onClose }: { onClose: () => void }) {
       <Modal className="modal palette">
         <Dialog aria-label="Search">
           <Autocomplete inputValue={text} onInputChange={setText}>
-            {/* Escape closes the search, with a text in it, too. */}
+            {/* Escape closes the search even if it contains text. */}
             <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus onClear={onClose}>
               <Input className="input" role="combobox" aria-expanded placeholder="Agent, session, ticket or page" />
             </SearchField>
-            <ListBox aria-label="Found" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing found</p>}>
+            <ListBox aria-label="Results" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing results</p>}>
               {(entry) => (
                 <ListBoxItem id={entry.id} textValue={entry.label} className="palette-item">
                   {entry.tone !== undefined && <Shape tone={toneOf(entry.tone)} />}

@@ -3,21 +3,21 @@ import { useState } from 'react'
 import { callerQuery } from '../api/queries'
 import { Button } from '../ui/basics'
 import { Sheet } from '../ui/dialog'
-import { myName, setMyName } from './name'
+import { getUserName, setUserName } from './user-name'
 import type { Theme } from './theme'
 import { chooseTheme, useTheme } from './theme'
 
 export default function Preferences({ onClose }: { onClose: () => void }) {
   const caller = useQuery(callerQuery).data
   const theme = useTheme()
-  const [name, setName] = useState(myName() ?? '')
+  const [name, setName] = useState(getUserName() ?? '')
   return (
     <Sheet title="Preferences" onClose={onClose}>
       <form
         className="stack"
         onSubmit={(event) => {
           event.preventDefault()
-          setMyName(name.trim())
+          setUserName(name.trim())
           onClose()
         }}
       >
@@ -29,7 +29,7 @@ export default function Preferences({ onClose }: { onClose: () => void }) {
           <div className="field">
             <label htmlFor="name">Your name</label>
             <input id="name" className="input" value={name} maxLength={100} onChange={(event) => setName(event.target.value)} />
-            <span className="hint">Recorded with what you do. This browser remembers it.</span>
+            <span className="hint">Recorded with your actions. Stored in this browser.</span>
           </div>
         )}
         <div className="field">

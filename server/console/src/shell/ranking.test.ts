@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { rankSessions } from './ranking'
 
-test('names that begin with the text are first, and those that ended after others', () => {
+test('prefix matches are first; ended sessions follow running ones', () => {
   const rows = [
     { agent_id: 'archivist', ended: false },
     { agent_id: 'my-research', ended: false },

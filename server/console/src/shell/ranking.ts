@@ -3,7 +3,7 @@ interface Named {
   ended: boolean
 }
 
-/** Sessions that match a text: names that begin with it, names that have it, others; of equal ones, those that ended are last. */
+/** Sort sessions by how well their names match a text: prefix, substring, others. Ended sessions follow equal ones. */
 export function rankSessions<Row extends Named>(rows: readonly Row[], text: string): Row[] {
   const wanted = text.toLowerCase()
   const rank = ({ agent_id, ended }: Row): number => {

@@ -5,17 +5,17 @@ import type { ReactNode } from 'react'
 import { useEffect, useState } from 'react'
 import { Loading } from '../ui/basics'
 
-/** Milliseconds after which a page is shown though something is still being read. */
-const PATIENCE = 2000
+/** Milliseconds after which a page is shown although some data is still loading. */
+const MAX_WAIT_MILLISECONDS = 2000
 
-/** What a page waits for: a first reading. One that has failed is tried again, which may take long. */
+/** A page waits for first fetches. It does not wait for retries, which may take long. */
 const first = { predicate: ({ state }: Query) => state.status === 'pending' && state.fetchFailureCount === 0 }
 
 /**
- * A page whose parts appear together, so that none moves another: it is laid out, and not visible, until all of
- * it has been read.
+ * A page whose parts appear together, so that no part moves another. It stays invisible until all its data
+ * has loaded.
  *
- * @param page Its path. What is read on the same page later appears where it is.
+ * @param page The path of the page. Data that loads later on the same page appears in place.
  */
 export function Settled({ page, children }: { page: string; children: ReactNode }) {
   const queries = useQueryClient()
@@ -27,13 +27,13 @@ export function Settled({ page, children }: { page: string; children: ReactNode 
   useEffect(() => {
     if (isShown || isBusy || isRouting) return
     const timer = setTimeout(() => {
-      // A part that has just come may read more.
+      // A part that has just appeared may fetch more data.
       if (!router.state.isLoading && !queries.isFetching(first)) setShown(page)
     })
     return () => clearTimeout(timer)
   })
   useEffect(() => {
-    const timer = setTimeout(() => setShown(page), PATIENCE)
+    const timer = setTimeout(() => setShown(page), MAX_WAIT_MILLISECONDS)
     return () => clearTimeout(timer)
   }, [page])
   return (

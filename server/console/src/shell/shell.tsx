@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from 'react'
 import { attentionQuery } from '../api/queries'
 import { useConnection } from '../api/watch'
 import { timeOfDay } from '../format'
-import { Toasts } from '../ui/act'
+import { Toasts } from '../ui/toasts'
 import { Button } from '../ui/basics'
 import { lazyDialog } from '../ui/lazy-dialog'
 import { useCurrentInView } from '../ui/filters'
@@ -41,7 +41,7 @@ export function Shell() {
     return () => removeEventListener('keydown', press)
   }, [])
 
-  // A screen reader hears the new page, Tab starts at its content, and the keys that scroll move it.
+  // Screen readers announce the new page, Tab starts at its content, and scroll keys move it.
   useEffect(() => {
     main.current?.focus({ preventScroll: true })
   }, [path])

@@ -7,7 +7,7 @@ function show(): void {
   document.title = `${needs ? `(${needs}) ` : ''}${page ? `${page} · ` : ''}Queenright`
 }
 
-/** Name the page in the title of the document: what it is, and of which agent or ticket. */
+/** Set the document title to the name of the page, with its agent or ticket. */
 export function useTitle(title: string): void {
   useEffect(() => {
     page = title
@@ -19,7 +19,7 @@ export function useTitle(title: string): void {
   }, [title])
 }
 
-/** How many items need a person, before the title. */
+/** Show the number of items that need a person before the title. */
 export function useTitleCount(count: number): void {
   useEffect(() => {
     needs = count

@@ -23,7 +23,7 @@ const TONES: Record<string, Tone> = {
 
 export const toneOf = (name: string): Tone => TONES[name] ?? 'quiet'
 
-// A shape for each tone: colour alone says nothing to many people.
+// Each tone has a shape, because many people cannot distinguish colours.
 const SHAPES: Record<Tone, ReactNode> = {
   healthy: <circle cx="5" cy="5" r="4" />,
   degraded: <path d="M5 .8 9.6 9H.4z" />,
@@ -50,7 +50,7 @@ export function Pill({ tone, children }: { tone: Tone; children: ReactNode }) {
   )
 }
 
-/** A time as its age, absolute on hover and for screen readers. */
+/** A time, shown as an age. The absolute time appears on hover and for screen readers. */
 export function Ago({ at }: { at: number | null | undefined }) {
   const now = useNow()
   if (!at) return <span className="muted">—</span>
@@ -73,7 +73,7 @@ export function Panel({ title, aside, children, id }: { title: ReactNode; aside?
   )
 }
 
-/** What is said instead of content; `isPage`: instead of the whole page, whose heading it is. */
+/** Placeholder for missing content. With `isPage`, it replaces the whole page, and its title is the page heading. */
 export function Empty({ title, isPage = false, children }: { title: string; isPage?: boolean; children?: ReactNode }) {
   const Heading = isPage ? 'h1' : 'h2'
   return (
@@ -94,16 +94,16 @@ export function Loading({ rows = 3 }: { rows?: number }) {
   )
 }
 
-/** Instead of the actions of a person who may take none. */
-export const ReadOnly = () => <span className="muted">Read-only: acting needs the role operator.</span>
+/** Shown in place of actions to people who may not act. */
+export const ReadOnly = () => <span className="muted">Read-only: actions require the role operator.</span>
 
-/** Characters and lines of a text that is shown whole. */
-const SHORT = { characters: 400, lines: 8 } as const
+/** Maximum characters and lines of a text that is shown in full. */
+const SHORT_TEXT = { characters: 400, lines: 8 } as const
 
-/** A text of which the beginning is shown until it is opened; a short one is shown whole. `children`: the text as it is shown. */
+/** A text that is clamped until it is expanded. Short texts are shown in full. `children` is the rendered text. */
 export function Clamped({ text, children = text }: { text: string; children?: ReactNode }) {
   const [isOpen, setOpen] = useState(false)
-  if (text.length <= SHORT.characters && text.split('\n').length <= SHORT.lines) return children
+  if (text.length <= SHORT_TEXT.characters && text.split('\n').length <= SHORT_TEXT.lines) return children
   return (
     <>
       <span className={isOpen ? undefined : 'clamped'}>{children}</span>
@@ -114,7 +114,7 @@ export function Clamped({ text, children = text }: { text: string; children?: Re
   )
 }
 
-/** A button that reads the next page of a list, if there is one. */
+/** A button that loads the next page of a list, if there is one. */
 export function ShowOlder({ list }: { list: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage: () => unknown } }) {
   if (!list.hasNextPage) return null
   return (
@@ -126,7 +126,7 @@ export function ShowOlder({ list }: { list: { hasNextPage: boolean; isFetchingNe
   )
 }
 
-/** What a refused or failed reading says, and a way to try again. */
+/** The error of a failed fetch, with a button to retry. */
 export function ReadError({ error, retry }: { error: Error; retry?: () => void }) {
   return (
     <div className="problem row spread" role="alert" style={{ margin: 12 }}>
@@ -145,7 +145,7 @@ export function Copyable({ text }: { text: string }) {
   const shown = useRef<HTMLPreElement>(null)
   const [copied, setCopied] = useState('')
   function copy(): void {
-    // A page that is neither on loopback nor encrypted has no clipboard: the text is selected for the keyboard.
+    // A page without TLS that is not on loopback has no clipboard, so select the text for copying by keyboard.
     if (navigator.clipboard) void navigator.clipboard.writeText(text).then(() => setCopied(text))
     else if (shown.current) getSelection()?.selectAllChildren(shown.current)
   }
@@ -161,8 +161,8 @@ export function Copyable({ text }: { text: string }) {
   )
 }
 
-/** A text whose parts in single or double backticks are code. */
+/** Render the parts of a text in single or double backticks as code. */
 export const withCode = (text: string): ReactNode => text.split(/`{1,2}/).map((part, index) => (index % 2 ? <code key={index}>{part}</code> : part))
 
-/** An error's text as a sentence, with its commands as code. */
+/** Render an error message as a sentence, with commands as code. */
 export const sentence = (text: string): ReactNode => withCode(text.charAt(0).toUpperCase() + text.slice(1))

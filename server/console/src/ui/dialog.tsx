@@ -4,19 +4,19 @@ import { Dialog, Heading } from 'react-aria-components/Dialog'
 import { Modal, ModalOverlay } from 'react-aria-components/Modal'
 import { RequestError } from '../api/client'
 import { useNow } from '../clock'
-import { isRepeatedClick } from './act'
+import { isRepeatedClick } from './toasts'
 import { Button } from './basics'
 
-/** A modal dialog; Escape and a click outside close it. */
+/** A modal dialog. Escape or a click outside closes it. */
 export function Sheet({ title, onClose, isBusy = false, children }: { title: string; onClose: () => void; isBusy?: boolean; children: ReactNode }) {
-  // React Aria does not give the focus back if the page behind changed as well.
+  // React Aria does not restore the focus if the page behind the dialog has changed.
   const [opener] = useState(() => document.activeElement)
   useEffect(
     () => () => {
       const timer = setTimeout(() => {
         if (document.activeElement === document.body && opener instanceof HTMLElement) opener.focus()
       }, 50)
-      // What was focused since then may have lost it again, to nothing: that is another's concern.
+      // A later element may have lost the focus again. This is not handled here.
       addEventListener('focusin', () => clearTimeout(timer), { once: true, capture: true })
     },
     [opener],
@@ -45,13 +45,13 @@ export interface Field {
   min?: number
   max?: number
   step?: number | 'any'
-  /** A checkbox is checked by `true`. */
+  /** A checkbox is checked if the value is `true`. */
   value?: string
   options?: readonly { value: string; label: string }[]
   onChange?: (value: string) => void
 }
 
-/** An error of one field of a form. */
+/** Thrown when one field of a form is invalid. */
 export class FieldError extends Error {
   constructor(
     readonly field: string,
@@ -61,17 +61,17 @@ export class FieldError extends Error {
   }
 }
 
-/** The name of the field that an error is about. */
-const fieldOf = (fault: unknown): string => (fault instanceof FieldError || fault instanceof RequestError ? (fault.field.split('.').at(-1) ?? '') : '')
+/** Return the name of the field of an error, or ''. */
+const findField = (fault: unknown): string => (fault instanceof FieldError || fault instanceof RequestError ? (fault.field.split('.').at(-1) ?? '') : '')
 
 /**
- * Ask before something is done.
+ * Confirm an action.
  *
- * @param target What it is done to, with session and incarnation.
- * @param settled What happened meanwhile, after which there is nothing to ask; empty while there is.
- * @param run Does it; the dialog closes when it has succeeded, and shows the error when it has not.
+ * @param target The target of the action, with session and incarnation.
+ * @param settled Why the action no longer applies; empty while it applies.
+ * @param run Performs the action. The dialog closes on success, and shows the error on failure.
  */
-export function Ask({ title, lead, target, fields = [], confirm, danger, settled = '', run, onClose }: {
+export function ConfirmDialog({ title, lead, target, fields = [], confirm, danger, settled = '', run, onClose }: {
   title: string
   lead?: ReactNode
   target?: ReactNode
@@ -92,10 +92,10 @@ export function Ask({ title, lead, target, fields = [], confirm, danger, settled
       await run(Object.fromEntries([...new FormData(form)].map(([name, value]) => [name, String(value).trim()])))
       onClose()
     } catch (fault) {
-      const field = fields.find((one) => one.name === fieldOf(fault))?.name ?? ''
+      const field = fields.find((one) => one.name === findField(fault))?.name ?? ''
       setError({ field, message: fault instanceof Error ? fault.message : String(fault) })
       setBusy(false)
-      // The button that had the focus was disabled meanwhile; without the focus in the dialog, Escape does not close it.
+      // The focused button was disabled in the meantime. Escape closes the dialog only if the focus is in it.
       const place = field ? `[name="${CSS.escape(field)}"]` : 'input, select, textarea, button'
       form.querySelector<HTMLElement>(place)?.focus()
     }

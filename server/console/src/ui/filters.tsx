@@ -1,12 +1,12 @@
 import { useEffect, useRef, useState } from 'react'
 import { Button } from './basics'
 
-/** A search field that changes the address once typing pauses. */
+/** A search field that changes the URL once typing pauses. */
 export function SearchInput({ label, value, onChange, suggestions }: { label: string; value: string; onChange: (value: string) => void; suggestions?: readonly string[] }) {
   const [text, setText] = useState(value)
   const sent = useRef(value)
   useEffect(() => {
-    // The address changed by other means, as by Back.
+    // The URL was changed by other means, such as Back.
     if (value !== sent.current) setText((sent.current = value))
   }, [value])
   useEffect(() => {
@@ -29,15 +29,15 @@ export function SearchInput({ label, value, onChange, suggestions }: { label: st
   )
 }
 
-/** Whether a text in the address is still being typed: Back goes to the filters before it, not to each of its parts. */
+/** Return whether a text in the URL is still being typed, so that Back skips its intermediate values. */
 export const isTyping = (before: string | undefined, next: string | undefined): boolean => Boolean(before && next && before !== next)
 
-/** Values of the address that do not exist, and are ignored. */
+/** Invalid values in the URL, which are ignored. */
 export function Ignored({ values, onRemove }: { values: readonly string[]; onRemove: () => void }) {
   if (!values.length) return null
   return (
     <p className="ignored" role="status">
-      Ignored in the address: {values.join(', ')}.{' '}
+      Ignored in the URL: {values.join(', ')}.{' '}
       <Button small look="plain" onPress={onRemove}>
         Remove
       </Button>
@@ -45,7 +45,7 @@ export function Ignored({ values, onRemove }: { values: readonly string[]; onRem
   )
 }
 
-/** A choice among names; an empty value is what `any` says. */
+/** A select field. The label of the empty value is `any`. */
 export function Choice({ label, any = `${label}: any`, value, options, onChange }: { label: string; any?: string; value: string; options: readonly (string | readonly [string, string])[]; onChange: (value: string) => void }) {
   return (
     <select className="input" aria-label={label} value={value} onChange={(event) => onChange(event.target.value)}>
@@ -62,7 +62,7 @@ export function Choice({ label, any = `${label}: any`, value, options, onChange 
   )
 }
 
-/** A row of links that scrolls on a narrow screen: the current one is in view. */
+/** Keep the current link of a scrollable row of links in view. */
 export function useCurrentInView(current: string) {
   const nav = useRef<HTMLElement>(null)
   useEffect(() => {

@@ -1,18 +1,18 @@
 import type { ComponentType } from 'react'
 import { useEffect, useEffectEvent, useState } from 'react'
-import { say } from './act'
+import { showToast } from './toasts'
 
 /**
  * A dialog whose code loads when it is first opened.
  *
- * If the code cannot be loaded, a message says so and the page stays as it is.
+ * If the code cannot be loaded, a toast reports it and the page stays unchanged.
  */
 export function lazyDialog<Props extends { onClose: () => void }>(load: () => Promise<ComponentType<Props>>): ComponentType<Props> {
   let loaded: ComponentType<Props> | undefined
   return function LazyDialog(props: Props) {
     const [Dialog, setDialog] = useState(() => loaded)
     const fail = useEffectEvent(() => {
-      say('Cannot load the dialog. Try again; reload the page if Queenright was upgraded.', true, { label: 'Reload', run: () => location.reload() })
+      showToast('Cannot load the dialog. Try again; reload the page if Queenright was upgraded.', true, { label: 'Reload', run: () => location.reload() })
       props.onClose()
     })
     useEffect(() => {

@@ -1,9 +1,9 @@
 /**
  * Load a module of the console.
  *
- * The router reloads the page at the browser's own error, which shows the browser's page while the service is away.
+ * On the browser's own error, the router would reload the page, which shows a browser error while the service is unavailable.
  *
- * @throws Error that says so, if the service is away or was upgraded.
+ * @throws Error if the service is unavailable or was upgraded.
  */
 export const loadCode = <Module>(load: () => Promise<Module>): Promise<Module> =>
   load().catch(() => {

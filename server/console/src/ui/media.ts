@@ -1,9 +1,9 @@
 import { useEffect, useState } from 'react'
 
-/** The width of a phone, as in the style sheets. */
+/** The media query for phones, as in the style sheets. */
 export const PHONE = '(max-width: 640px)'
 
-/** Whether a media query matches. */
+/** Return whether a media query matches. */
 export function useMatches(query: string): boolean {
   const [matches, setMatches] = useState(() => matchMedia(query).matches)
   useEffect(() => {

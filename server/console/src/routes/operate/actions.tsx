@@ -1,26 +1,26 @@
 import { useInfiniteQuery, useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
-import { actorName, answerApproval } from '../../api/acts'
-import type { Target } from '../../api/acts'
+import { actorName, answerApproval } from '../../api/worker-actions'
+import type { Target } from '../../api/worker-actions'
 import { data, GET, PUT } from '../../api/client'
 import { attentionQuery, callerQuery, statusQuery } from '../../api/queries'
 import type { Acting as ActingState, ActionKind, Approval, Escalation, Intervention, InterventionOutcome } from '../../api/schema'
 import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, words } from '../../format'
-import { by } from '../../shell/name'
-import { say, useAct } from '../../ui/act'
+import { by } from '../../shell/user-name'
+import { showToast, useAction } from '../../ui/toasts'
 import { Ago, Button, Loading, Panel, Pill, ReadError, ShowOlder, toneOf } from '../../ui/basics'
 import type { Tone } from '../../ui/basics'
-import { Ask } from '../../ui/dialog'
+import { ConfirmDialog } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { DECISIONS } from '../decisions'
-import { limitsOf } from '../doing-groups'
+import { listLimits } from '../action-groups'
 import { Decide } from '../worker-dialogs'
 import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
 
-/** Automatic actions: what limits them, what they wait for, and what was done. */
+/** Automatic actions: their limits, pending decisions and history. */
 export function Actions() {
   const status = useQuery(statusQuery)
   const acting = status.data?.acting
@@ -70,15 +70,15 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
         </Button>
       )}
       {asking && (
-        <Ask
+        <ConfirmDialog
           title={stop.on ? 'Allow actions again?' : 'Stop all actions?'}
-          lead={stop.on ? 'Queenright nudges, terminates and recovers workers again. What was due meanwhile is decided anew.' : 'No worker is nudged, terminated or recovered until you allow it again.'}
+          lead={stop.on ? 'Queenright nudges, terminates and recovers workers again. Actions that were due in the meantime are decided again.' : 'No worker is nudged, terminated or recovered until you allow it again.'}
           fields={[{ name: 'reason', label: 'Reason', required: true, hint: 'Recorded in the audit trail.' }]}
           confirm={stop.on ? 'Allow actions' : 'Stop all actions'}
           danger={!stop.on}
           run={async ({ reason = '' }) => {
             const next = await data(PUT('/api/emergency-stop', { body: { on: !stop.on, reason, ...by() } }))
-            say(next.on ? 'All actions are stopped.' : 'Actions are allowed again.')
+            showToast(next.on ? 'All actions are stopped.' : 'Actions are allowed again.')
           }}
           onClose={() => setAsking(false)}
         />
@@ -90,7 +90,7 @@ function EmergencyStop({ acting }: { acting: ActingState }) {
 function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
-  const limits = limitsOf(acting, now)
+  const limits = listLimits(acting, now)
   const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">
@@ -166,7 +166,7 @@ function Decisions() {
 
 function Left({ until, text }: { until: number; text: string }) {
   const left = until - useNow()
-  return <span className="muted number">{left > 0 ? `${text} in ${duration(left)}` : 'The time is over.'}</span>
+  return <span className="muted number">{left > 0 ? `${text} in ${duration(left)}` : 'Expired.'}</span>
 }
 
 function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) {
@@ -179,14 +179,14 @@ function Worker({ agentId, sessionId }: { agentId: string; sessionId: string }) 
 
 type AskDecision = (decision: WaitingDecision, target: Target, why: string) => void
 
-/** Why a decision is asked for, with what is found now; `reason` is from when it was asked for. */
+/** The reason for a decision, with the current findings. `reason` is the original one. */
 const useReason = (id: string, reason: string): string => useQuery(attentionQuery).data?.items.find((item) => item.item_id === id)?.text || reason
 
 function ApprovalItem({ approval, ask }: { approval: Approval; ask: AskDecision }) {
   const why = useReason(approval.approval_id, approval.reason)
   const mayAct = useQuery(callerQuery).data?.may_act
   const target = { agentId: approval.agent_id, session_id: approval.session_id, incarnation_id: approval.incarnation_id }
-  const deny = useAct(() => answerApproval(approval.approval_id, target, 'deny'))
+  const deny = useAction(() => answerApproval(approval.approval_id, target, 'deny'))
   return (
     <li>
       <div className="grow">
@@ -258,7 +258,7 @@ function Ladders({ acting }: { acting: ActingState }) {
               </p>
               <p className="wrap">
                 {ladder.level === 'human' ? '' : `${ladder.what}. `}
-                {ladder.next ? `Next: ${ladder.next}` : ladder.level === 'human' ? 'Waits for a person.' : 'Nothing follows.'}
+                {ladder.next ? `Next: ${ladder.next}` : ladder.level === 'human' ? 'Waits for a person.' : 'No next step.'}
                 {ladder.next_at && ladder.next_at > now ? <span className="number"> in {duration(ladder.next_at - now)}</span> : null}
               </p>
             </div>

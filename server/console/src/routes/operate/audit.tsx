@@ -9,7 +9,7 @@ import { Ago, Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { Choice, SearchInput } from '../../ui/filters'
 import { useFilters } from './filters'
 
-/** Types of events by what a person looks for. */
+/** Event types by topic. */
 const GROUPS: Record<string, readonly EventType[]> = {
   tickets: ['worker_escalation_ticket', 'queen_intervention_requested', 'ticket_triaged', 'ticket_acknowledged', 'ticket_unacknowledged', 'ticket_reescalated', 'ticket_resolved', 'incident_closed'],
   'queen and chat': ['operator_asked', 'queen_answered'],
@@ -22,7 +22,7 @@ const GROUPS: Record<string, readonly EventType[]> = {
   runs: ['execution_started', 'execution_completed', 'execution_failed', 'execution_paused', 'execution_resumed', 'agent_renamed', 'agent_operated'],
   tokens: ['tokens_changed'],
 }
-/** Without a filter, steps and calls of agents and checks of the judge are left out: they are nearly all events. */
+/** Without a filter, steps, calls and judge checks are omitted, because they are nearly all events. */
 const NOTABLE = Object.values(GROUPS).flat().filter((type) => type !== 'judge_checked')
 const TYPES: readonly (readonly [string, string])[] = [['all', 'all, with each step, call and check'], ...Object.keys(GROUPS).map((name) => [name, name] as const), ...NOTABLE.map((type) => [type, `· ${words(type)}`] as const)]
 
@@ -83,7 +83,7 @@ export function Audit() {
   )
 }
 
-/** How many events have arrived that match the filters since the list was read. */
+/** The number of events that match the filters and arrived after the list was read. */
 function useNewer(agent: string, types: readonly EventType[], since: number): number {
   const [newer, setNewer] = useState(0)
   const key = types.join()

@@ -6,17 +6,17 @@ import { callerQuery } from '../../api/queries'
 import type { Breaker } from '../../api/schema'
 import { useNow } from '../../clock'
 import { counted, duration, words } from '../../format'
-import { by } from '../../shell/name'
-import { say } from '../../ui/act'
+import { by } from '../../shell/user-name'
+import { showToast } from '../../ui/toasts'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, toneOf } from '../../ui/basics'
-import { Ask } from '../../ui/dialog'
+import { ConfirmDialog } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { useFilters } from './filters'
 
 const RANK = { open: 0, half_open: 1, closed: 2 } as const
 const SHOWN = 200
 
-/** All circuit breakers; their list is short enough to be read whole. */
+/** Read all circuit breakers. The list is short enough. */
 async function readBreakers(): Promise<Breaker[]> {
   const rows: Breaker[] = []
   for (let cursor = ''; ; ) {
@@ -27,7 +27,7 @@ async function readBreakers(): Promise<Breaker[]> {
   }
 }
 
-/** Circuit breakers of tools and providers, those that are not closed first. */
+/** Circuit breakers of tools and providers. Those that are not closed come first. */
 export function Breakers() {
   const [{ search = '', state = '' }, change] = useFilters()
   const found = useQuery({ queryKey: ['acting', 'breakers'], queryFn: readBreakers })
@@ -108,13 +108,13 @@ function BreakerItem({ row }: { row: Breaker }) {
         </Button>
       )}
       {asking && (
-        <Ask
+        <ConfirmDialog
           title={`Reset ${row.name}?`}
           lead="It closes, and calls pass at once. If they fail again, it opens again."
           confirm="Reset"
           run={async () => {
             await data(POST('/api/breakers/{name}/reset', { params: { path: { name: row.name } }, body: { ...by() } }))
-            say(`Reset ${row.name}.`)
+            showToast(`Reset ${row.name}.`)
           }}
           onClose={() => setAsking(false)}
         />

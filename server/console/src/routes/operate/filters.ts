@@ -3,7 +3,7 @@ import { isTyping } from '../../ui/filters'
 
 type Filters = Partial<Record<'search' | 'state' | 'agent' | 'type', string>>
 
-/** The filters in the address, and what changes them. */
+/** The filters in the URL, and a function that changes them. */
 export function useFilters(): [Filters, (next: Filters) => void] {
   const filters = useSearch({ from: '/operate/$section' })
   const navigate = useNavigate({ from: '/operate/$section' })

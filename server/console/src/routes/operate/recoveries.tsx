@@ -96,7 +96,7 @@ function RecoveryItem({ row, onRecover }: { row: Recovery; onRecover: (() => voi
         </p>
         {row.exhausted && (
           <p className="tone-failing">
-            <strong>No further attempt follows: a person has to act.</strong>
+            <strong>No further attempts: a person must act.</strong>
           </p>
         )}
       </div>

@@ -3,9 +3,9 @@ import { useState } from 'react'
 import { data, GET, POST } from '../../api/client'
 import { callerQuery } from '../../api/queries'
 import { counted } from '../../format'
-import { say } from '../../ui/act'
+import { showToast } from '../../ui/toasts'
 import { Button, Copyable, Empty, Loading, Panel, ReadError } from '../../ui/basics'
-import { Ask } from '../../ui/dialog'
+import { ConfirmDialog } from '../../ui/dialog'
 import { SearchInput } from '../../ui/filters'
 import { useFilters } from './filters'
 import { flatten, isReloadable } from './tree'
@@ -77,14 +77,14 @@ function Tree() {
         {groups.size === 0 && <Empty title="No setting matches" />}
       </div>
       {asking && (
-        <Ask
+        <ConfirmDialog
           title="Reload the settings?"
           lead="The settings file and the environment are read again. What can change at runtime is applied; an invalid file changes nothing."
           confirm="Reload"
           run={async () => {
             const result = await data(POST('/-/reload'))
             await queries.invalidateQueries({ queryKey: ['settings'] })
-            say(
+            showToast(
               result.unchanged
                 ? 'No setting has changed.'
                 : [result.applied.length && `Applied: ${result.applied.join(', ')}.`, result.needs_restart.length && `These need a restart: ${result.needs_restart.join(', ')}.`].filter(Boolean).join(' '),

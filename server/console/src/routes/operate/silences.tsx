@@ -5,12 +5,12 @@ import { alertmanagerQuery, callerQuery, NO_ALERTMANAGER } from '../../api/queri
 import type { Silence } from '../../api/schema'
 import { useNow } from '../../clock'
 import { counted, dateTime, duration } from '../../format'
-import { say } from '../../ui/act'
+import { showToast } from '../../ui/toasts'
 import { Button, Empty, Loading, Panel, Pill, ReadError } from '../../ui/basics'
-import { Ask } from '../../ui/dialog'
+import { ConfirmDialog } from '../../ui/dialog'
 import { useState } from 'react'
 
-/** Silences in Alertmanager, of any origin, the first to end first. */
+/** All silences in Alertmanager, by end time. */
 export function Silences() {
   const found = useQuery({ queryKey: ['tickets', 'silences'], queryFn: () => data(GET('/api/silences')) })
   const rows = found.data?.silences
@@ -71,14 +71,14 @@ function SilenceItem({ row }: { row: Silence }) {
         </Button>
       )}
       {asking && (
-        <Ask
+        <ConfirmDialog
           title="End this silence?"
           lead="Notifications of what it silences are sent again."
           target={<p className="mono wrap">{row.matchers.join(', ')}</p>}
           confirm="End silence"
           run={async () => {
             await data(DELETE('/api/silences/{silence_id}', { params: { path: { silence_id: row.silence_id } } }))
-            say('The silence has ended.')
+            showToast('The silence has ended.')
           }}
           onClose={() => setAsking(false)}
         />

@@ -5,7 +5,7 @@ import type { TelemetrySource } from '../../api/schema'
 import { count, counted, words } from '../../format'
 import { Ago, Button, Empty, Loading, Panel, Pill, ReadError, withCode } from '../../ui/basics'
 
-// Agents' events say that something has arrived; what is not understood makes none, hence the button.
+// Events of agents show that telemetry has arrived. Unused telemetry creates no events, so there is a button.
 export const telemetryQuery = queryOptions({
   queryKey: ['agents', 'telemetry'],
   queryFn: () => data(GET('/api/telemetry')),
@@ -13,7 +13,7 @@ export const telemetryQuery = queryOptions({
 
 const PARTS = ['name', 'session', 'model_calls', 'tokens', 'tool_calls', 'content', 'open_work'] as const
 
-/** Senders of telemetry: what was understood, what is missing, and how to mend it. */
+/** Senders of telemetry: used records, missing data, and remedies. */
 export function Telemetry() {
   const found = useQuery(telemetryQuery)
   const again = (
@@ -86,7 +86,7 @@ export function Telemetry() {
   )
 }
 
-/** A sentence from a part of one. */
+/** Complete a phrase to a sentence. */
 export const sentence = (text: string): string => `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? '' : '.'}`
 
 function Source({ source }: { source: TelemetrySource }) {

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
 import { flatten, isReloadable } from './tree'
 
-test('settings are named by their place, and a list is one value', () => {
+test('settings have dotted names, and a list is one value', () => {
   const tree = { otlp: { port: 4318, host: null }, judge: { window: { seconds: 60 } }, roots: ['a', 'b'], extra: {} }
   expect(flatten(tree)).toEqual([
     { name: 'otlp.port', value: '4318' },
@@ -12,7 +12,7 @@ test('settings are named by their place, and a list is one value', () => {
   ])
 })
 
-test('a part of the tree that reloads has settings that reload', () => {
+test('settings of a reloadable block are reloadable', () => {
   expect(isReloadable('tickets.rate', ['tickets'])).toBe(true)
   expect(isReloadable('tickets', ['tickets'])).toBe(true)
   expect(isReloadable('tickets_of_old', ['tickets'])).toBe(false)

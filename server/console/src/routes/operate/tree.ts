@@ -1,10 +1,10 @@
-/** A setting as in `queenright.yaml`, with the dots of its place. */
+/** A setting of `queenright.yaml`, with its dotted name. */
 export interface Setting {
   name: string
   value: string
 }
 
-/** All settings of a tree by dotted name; a list and an empty object are one value. */
+/** List all settings of a tree by dotted name. A list or an empty object is one value. */
 export function flatten(tree: Record<string, unknown>, place = ''): Setting[] {
   return Object.entries(tree).flatMap(([key, value]) => {
     const name = place ? `${place}.${key}` : key
@@ -13,5 +13,5 @@ export function flatten(tree: Record<string, unknown>, place = ''): Setting[] {
   })
 }
 
-/** Whether a setting changes with a reload: itself, or the part of the tree that it is in. */
+/** Return whether a setting, or a block that contains it, is reloadable. */
 export const isReloadable = (name: string, reloadable: readonly string[]): boolean => reloadable.some((one) => name === one || name.startsWith(`${one}.`))

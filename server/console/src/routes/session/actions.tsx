@@ -1,16 +1,16 @@
 import { useQuery } from '@tanstack/react-query'
 import { Link } from '@tanstack/react-router'
 import { useState } from 'react'
-import { nudgeWorker, sayOutcome } from '../../api/acts'
+import { nudgeWorker, showOutcome } from '../../api/worker-actions'
 import { data, GET, POST } from '../../api/client'
 import { alertmanagerQuery, callerQuery, loadedQuery } from '../../api/queries'
 import type { AgentHealth, Ticket } from '../../api/schema'
-import { by } from '../../shell/name'
+import { by } from '../../shell/user-name'
 import { Button, ReadOnly } from '../../ui/basics'
 import { lazyDialog } from '../../ui/lazy-dialog'
-import { Seen } from '../seen'
+import { TargetDetails } from '../target-details'
 
-const Ask = lazyDialog(() => import('../../ui/dialog').then((module) => module.Ask))
+const ConfirmDialog = lazyDialog(() => import('../../ui/dialog').then((module) => module.ConfirmDialog))
 const RecoverTask = lazyDialog(() => import('../worker-dialogs').then((module) => module.RecoverTask))
 const SilenceTickets = lazyDialog(() => import('../worker-dialogs').then((module) => module.SilenceTickets))
 const TerminateWorker = lazyDialog(() => import('../worker-dialogs').then((module) => module.TerminateWorker))
@@ -28,10 +28,10 @@ export const isOpen = (ticket: Ticket): boolean => ticket.closed_at === null
 
 type Action = 'nudge' | 'escalate' | 'silence' | 'recover' | 'stop'
 
-/** What a person can do to the worker. Each names the session and incarnation that are shown. */
+/** Actions on the worker. Each applies to the shown session and incarnation. */
 export function Actions({ worker }: { worker: AgentHealth }) {
   const caller = useQuery(callerQuery).data
-  // What is asked about stays what was shown then, whatever takes its place meanwhile.
+  // The dialog keeps its target, even if another worker takes its place.
   const [asked, setAsked] = useState<{ action: Action; worker: AgentHealth; ticket: Ticket | undefined } | null>(null)
   const ticket = useTickets(worker).data?.find((one) => isOpen(one) && !one.silenced)
   const mayNotify = useQuery(alertmanagerQuery).data
@@ -55,7 +55,7 @@ export function Actions({ worker }: { worker: AgentHealth }) {
   )
 }
 
-/** Why a worker that waits is not acted on, and what can be done instead. */
+/** Why a waiting worker cannot be acted on, and the alternatives. */
 function Waits({ worker }: { worker: AgentHealth }) {
   const isLoaded = useQuery(loadedQuery).data?.loaded.some((slot) => slot.agent_id === worker.agent_id)
   return (
@@ -73,15 +73,15 @@ function Waits({ worker }: { worker: AgentHealth }) {
 function Question({ action, worker, ticket, onClose }: { action: Action; worker: AgentHealth; ticket: Ticket | undefined; onClose: () => void }) {
   const { agent_id: agentId, session_id, incarnation_id } = worker
   const target = { agentId, session_id, incarnation_id }
-  const seen = <Seen {...target} />
+  const targetDetails = <TargetDetails {...target} />
   switch (action) {
     case 'nudge':
       return (
-        <Ask
+        <ConfirmDialog
           title={`Nudge ${agentId}`}
           lead="A hint that the agent reads before its next turn."
-          target={seen}
-          fields={[{ name: 'message', label: 'Message', multiline: true, hint: 'Empty: Queenright writes it from its findings.' }]}
+          target={targetDetails}
+          fields={[{ name: 'message', label: 'Message', multiline: true, hint: 'If empty, Queenright writes it from its findings.' }]}
           confirm="Send"
           run={({ message = '' }) => nudgeWorker({ ...target, message })}
           onClose={onClose}
@@ -89,15 +89,15 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
       )
     case 'escalate':
       return (
-        <Ask
+        <ConfirmDialog
           title={`Escalate ${agentId}`}
           lead="The orchestrator decides: more time, a hand-off, or a termination."
-          target={seen}
+          target={targetDetails}
           fields={[{ name: 'reason', label: 'Reason', required: true }]}
           confirm="Escalate"
           run={async ({ reason = '' }) => {
             const result = await data(POST('/api/agents/{agent_id}/escalate', { params: { path: { agent_id: agentId } }, body: { reason, session_id, incarnation_id, ...by() } }))
-            sayOutcome(`escalation of ${agentId}`, result)
+            showOutcome(`escalation of ${agentId}`, result)
           }}
           onClose={onClose}
         />
@@ -105,7 +105,7 @@ function Question({ action, worker, ticket, onClose }: { action: Action; worker:
     case 'silence':
       return <SilenceTickets ids={[ticket!.ticket_id]} onClose={onClose} />
     case 'recover':
-      return <RecoverTask taskId={worker.task_id} seen={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
+      return <RecoverTask taskId={worker.task_id} target={{ session_id, incarnation_id }} name={agentId} onClose={onClose} />
     case 'stop':
       return <TerminateWorker target={target} onClose={onClose} />
   }

@@ -7,7 +7,7 @@ import { useTheme } from '../../shell/theme'
 
 const HEIGHT = 132
 
-/** Tokens of each turn as bars, and the cost until then (or the tokens, without prices) as a line. */
+/** Tokens of each turn as bars, and the cumulative cost (or tokens, without prices) as a line. */
 export function Chart({ turns, onset }: { turns: readonly Step[]; onset: number | null }) {
   const box = useRef<HTMLDivElement>(null)
   const plot = useRef<UPlot | null>(null)

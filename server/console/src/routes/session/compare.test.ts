@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { FiredFinding } from '../../api/schema'
-import { compareFired, fromSlider, momentAddress, momentAt, momentOf, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentAddress, findMoment, findStepMoment, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 
 const fired = (kind: string, at: number): FiredFinding => ({ kind, at, severity: 'high', step_id: String(at), evidence: '', cleared_at: null, shadow: false }) as FiredFinding
 
@@ -49,9 +49,9 @@ describe('the moment of a step', () => {
   const moments = [{ step_id: 'a', at: 1 }, { step_id: 'b', at: 5 }]
 
   it('is its own, or the last before its time', () => {
-    expect(momentOf(moments, 'b', undefined)).toBe(1)
-    expect(momentOf(moments, 'x', 4)).toBe(0)
-    expect(momentOf(moments, 'x', undefined)).toBe(-1)
+    expect(findStepMoment(moments, 'b', undefined)).toBe(1)
+    expect(findStepMoment(moments, 'x', 4)).toBe(0)
+    expect(findStepMoment(moments, 'x', undefined)).toBe(-1)
   })
 })
 
@@ -61,7 +61,7 @@ describe('the address of a moment', () => {
   it('leads to each moment, also to those of the same step', () => {
     for (const [index, moment] of moments.entries()) {
       const { step_id, at } = readAddress(momentAddress(moment))
-      expect(momentAt(moments, { step_id: step_id!, at: at! })).toBe(index)
+      expect(findMoment(moments, { step_id: step_id!, at: at! })).toBe(index)
     }
   })
 
@@ -71,16 +71,16 @@ describe('the address of a moment', () => {
   })
 
   it('leads to the time of a moment that a changed threshold took away', () => {
-    expect(momentAt(moments, { step_id: 'gone', at: 3 })).toBe(1)
+    expect(findMoment(moments, { step_id: 'gone', at: 3 })).toBe(1)
   })
 })
 
 describe('a typed threshold', () => {
   it('is refused with the reason and what is allowed', () => {
     expect(thresholdFault('5', 1, 100, true)).toBe('')
-    expect(thresholdFault('0', 1, 100, true)).toBe('0 is not allowed, 1 to 100 is.')
-    expect(thresholdFault('1e9', 1, 100, true)).toBe('1e9 is not allowed, 1 to 100 is.')
-    expect(thresholdFault('-1', 0, null, false)).toBe('-1 is not allowed, at least 0 is.')
+    expect(thresholdFault('0', 1, 100, true)).toBe('0 is not allowed; enter 1 to 100.')
+    expect(thresholdFault('1e9', 1, 100, true)).toBe('1e9 is not allowed; enter 1 to 100.')
+    expect(thresholdFault('-1', 0, null, false)).toBe('-1 is not allowed; enter at least 0.')
     expect(thresholdFault('', 1, 100, true)).toBe('a number is required, 1 to 100.')
     expect(thresholdFault('2.5', 1, 100, true)).toBe('it must be a whole number.')
   })

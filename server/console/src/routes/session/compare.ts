@@ -1,6 +1,6 @@
 import type { FiredFinding, Moment } from '../../api/schema'
 
-/** A detector that fired, with the thresholds in force and with others. */
+/** When a detector fired, with the thresholds in force and with others. */
 export interface Difference {
   kind: string
   before: FiredFinding | undefined
@@ -9,7 +9,7 @@ export interface Difference {
   later: number | null
 }
 
-/** When each detector first fired in two evaluations, in order of time. */
+/** Compare when each detector first fired in two evaluations, in order of time. */
 export function compareFired(before: readonly FiredFinding[], after: readonly FiredFinding[]): readonly Difference[] {
   const first = (fired: readonly FiredFinding[], kind: string): FiredFinding | undefined => fired.filter((one) => one.kind === kind).sort((a, b) => a.at - b.at)[0]
   const kinds = [...new Set([...before, ...after].map((one) => one.kind))]
@@ -21,7 +21,7 @@ export function compareFired(before: readonly FiredFinding[], after: readonly Fi
     .sort((a, b) => (a.before ?? a.after!).at - (b.before ?? b.after!).at)
 }
 
-/** Thresholds as the address has them: `loops.window:20,stall.seconds:60`. */
+/** Read thresholds from the URL: `loops.window:20,stall.seconds:60`. */
 export function readSettings(text: string | undefined): Record<string, number> {
   const found: Record<string, number> = {}
   for (const part of text?.split(',') ?? []) {
@@ -36,16 +36,16 @@ export const writeSettings = (settings: Readonly<Record<string, number>>): strin
     .map(([name, value]) => `${name}:${value}`)
     .join(',')
 
-/** Why a typed threshold is refused, with what is allowed; empty if it is valid. */
+/** Return why a threshold is invalid, with the allowed range; empty if it is valid. */
 export function thresholdFault(text: string, minimum: number | null, maximum: number | null, isWhole: boolean): string {
   const value = Number(text)
   const allowed = minimum !== null && maximum !== null ? `${minimum} to ${maximum}` : minimum !== null ? `at least ${minimum}` : maximum !== null ? `at most ${maximum}` : 'any number'
   if (text.trim() === '' || !Number.isFinite(value)) return `a number is required, ${allowed}.`
-  if ((minimum !== null && value < minimum) || (maximum !== null && value > maximum)) return `${text} is not allowed, ${allowed} is.`
+  if ((minimum !== null && value < minimum) || (maximum !== null && value > maximum)) return `${text} is not allowed; enter ${allowed}.`
   return isWhole && !Number.isInteger(value) ? 'it must be a whole number.' : ''
 }
 
-/** The range of a slider: what a person would try, within what is allowed. */
+/** The range of a slider around the usual value, within the allowed range. */
 export function sliderRange(usual: number, minimum: number | null, maximum: number | null): [number, number] {
   if (usual <= 0) return [minimum ?? 0, maximum ?? 10]
   return [Math.max(minimum ?? 0, usual / 20), Math.min(maximum ?? Infinity, usual * 20)]
@@ -56,14 +56,14 @@ export const SLIDER = 1000
 
 const isWide = (minimum: number, maximum: number): boolean => minimum > 0 && maximum / minimum > 20
 
-/** The place of a value on a slider, from 0 to SLIDER. */
+/** The position of a value on a slider, from 0 to SLIDER. */
 export function toSlider(value: number, minimum: number, maximum: number): number {
   if (maximum <= minimum) return 0
   const share = isWide(minimum, maximum) ? Math.log(value / minimum) / Math.log(maximum / minimum) : (value - minimum) / (maximum - minimum)
   return Math.round(Math.max(0, Math.min(1, share)) * SLIDER)
 }
 
-/** The value at a place of a slider, rounded as a person would. */
+/** The value at a position of a slider, rounded to two digits. */
 export function fromSlider(place: number, minimum: number, maximum: number, isWhole: boolean): number {
   const share = place / SLIDER
   if (share <= 0 || share >= 1) return share <= 0 ? minimum : maximum
@@ -74,23 +74,23 @@ export function fromSlider(place: number, minimum: number, maximum: number, isWh
 
 type Place = Pick<Moment, 'step_id' | 'at'>
 
-/** The moment of a step: the last one that is not later. Steps without a moment of their own have a time. */
-export function momentOf(moments: readonly Place[], stepId: string | undefined, at: number | undefined): number {
+/** The index of the moment of a step: its own, otherwise the last one before its time. */
+export function findStepMoment(moments: readonly Place[], stepId: string | undefined, at: number | undefined): number {
   const exact = moments.findLastIndex((moment) => moment.step_id === stepId)
   if (exact >= 0 || at === undefined) return exact
   return Math.max(0, moments.findLastIndex((moment) => moment.at <= at))
 }
 
-/** The moment of a step at a time: a step has one when it begins, and others until it ends. */
-export function momentAt(moments: readonly Place[], { step_id, at }: Place): number {
+/** The index of the moment of a step at a time. A step has several moments between start and end. */
+export function findMoment(moments: readonly Place[], { step_id, at }: Place): number {
   const exact = moments.findIndex((moment) => moment.step_id === step_id && moment.at === at)
-  return exact >= 0 ? exact : momentOf(moments, step_id, at)
+  return exact >= 0 ? exact : findStepMoment(moments, step_id, at)
 }
 
-/** A moment as the address has it: `STEP~TIME`. The address of a step has no time. */
+/** A moment in a URL: `STEP~TIME`. A step in a URL has no time. */
 export const momentAddress = ({ step_id, at }: Place): string => `${step_id}~${at}`
 
-/** The step of an address, and the time if it has one. */
+/** Read the step in a URL, and its time if present. */
 export function readAddress(address: string | undefined): Partial<Place> {
   const [, step_id, at] = /^(.*?)(?:~(\d+(?:\.\d+)?))?$/s.exec(address ?? '')!
   return { step_id, at: at === undefined ? undefined : Number(at) }

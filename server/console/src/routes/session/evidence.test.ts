@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import type { Finding, Step } from '../../api/schema'
-import { axisOf, gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
+import { createAxis, findGaps, numberRepeats, findRepeats, windowAt, findWindows, addShadowFindings } from './evidence'
 
 const step = (id: string, at: number, more: Partial<Step> = {}): Step => ({
   step_id: id, at, kind: 'tool', name: 'search', phase: 'done', started_at: at, ended_at: at, text: '', detail: '', tokens_in: 0,
@@ -11,11 +11,11 @@ describe('repeats', () => {
   const steps = [step('1', 1, { signature: 'a' }), step('2', 2, { signature: 'b' }), step('3', 3, { signature: 'a' }), step('4', 4), step('5', 5, { signature: 'a' })]
 
   it('counts equal calls and leaves out the others', () => {
-    expect([...repeatsOf(steps).values()]).toEqual([{ signature: 'a', name: 'search', count: 3, glyph: 0 }])
+    expect([...findRepeats(steps).values()]).toEqual([{ signature: 'a', name: 'search', count: 3, glyph: 0 }])
   })
 
   it('numbers equal calls', () => {
-    expect([...ordinalsOf(steps, repeatsOf(steps))]).toEqual([['1', 1], ['3', 2], ['5', 3]])
+    expect([...numberRepeats(steps, findRepeats(steps))]).toEqual([['1', 1], ['3', 2], ['5', 3]])
   })
 })
 
@@ -23,41 +23,41 @@ describe('windows', () => {
   const finding = (id: string, at: number, type: string, severity: string): Step => step(id, at, { kind: 'finding', name: 'doom_loop', type, severity })
 
   it('joins a finding that became more severe, until it is cleared', () => {
-    const windows = windowsOf([finding('1', 10, 'finding_opened', 'medium'), finding('2', 12, 'finding_opened', 'critical'), finding('3', 20, 'finding_cleared', 'critical')], null)
+    const windows = findWindows([finding('1', 10, 'finding_opened', 'medium'), finding('2', 12, 'finding_opened', 'critical'), finding('3', 20, 'finding_cleared', 'critical')], null)
     expect(windows).toMatchObject([{ from: 10, to: 20, severity: 'critical', stepId: '1' }])
     expect(windowAt(windows, 15)?.kind).toBe('doom_loop')
     expect(windowAt(windows, 21)).toBeUndefined()
   })
 
   it('ends with the session', () => {
-    expect(windowsOf([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
+    expect(findWindows([finding('1', 10, 'finding_opened', 'high')], 30)[0]?.to).toBe(30)
   })
 
   it('begin with what was found, as the ticket says', () => {
-    expect(windowsOf([{ ...finding('1', 10, 'finding_opened', 'high'), started_at: 3 }], null)[0]?.from).toBe(3)
+    expect(findWindows([{ ...finding('1', 10, 'finding_opened', 'high'), started_at: 3 }], null)[0]?.from).toBe(3)
   })
 })
 
 describe('gaps', () => {
   it('are silences of ten seconds or more', () => {
     const steps = [step('1', 0), step('2', 20), step('3', 21), step('4', 75)]
-    expect([...gapsOf(steps)]).toEqual([['4', 54], ['2', 20]])
+    expect([...findGaps(steps)]).toEqual([['4', 54], ['2', 20]])
   })
 
   it('are none while a call runs', () => {
     const steps = [step('1', 0), step('2', 30), step('3', 80, { started_at: 5 })]
-    expect([...gapsOf(steps)]).toEqual([])
+    expect([...findGaps(steps)]).toEqual([])
   })
 
   it('are there although what was found then began before', () => {
     const steps = [step('1', 0), step('2', 30, { kind: 'finding', phase: 'instant', started_at: 0 })]
-    expect([...gapsOf(steps)]).toEqual([['2', 30]])
+    expect([...findGaps(steps)]).toEqual([['2', 30]])
   })
 })
 
 describe('the axis', () => {
   it('is even without pauses', () => {
-    const axis = axisOf([0, 1, 2, 3, 4])
+    const axis = createAxis([0, 1, 2, 3, 4])
     expect(axis.place(2)).toBeCloseTo(0.5)
     expect(axis.time(0.25)).toBeCloseTo(1)
     expect(axis.breaks).toEqual([])
@@ -65,7 +65,7 @@ describe('the axis', () => {
 
   it('shortens a pause and says so', () => {
     const times = [...Array.from({ length: 50 }, (_, at) => at), ...Array.from({ length: 50 }, (_, at) => 10_000 + at)]
-    const axis = axisOf(times)
+    const axis = createAxis(times)
     expect(axis.place(49)).toBeGreaterThan(0.4)
     expect(axis.place(10_000)).toBeLessThan(0.6)
     expect(axis.breaks).toHaveLength(1)
@@ -73,15 +73,15 @@ describe('the axis', () => {
   })
 
   it('has a place for no steps and for one', () => {
-    expect(axisOf([]).place(5)).toBe(0)
-    expect(axisOf([5]).time(1)).toBe(5)
+    expect(createAxis([]).place(5)).toBe(0)
+    expect(createAxis([5]).time(1)).toBe(5)
   })
 })
 
 it('puts findings of detectors in shadow mode where they began', () => {
   const steps = [step('1', 1), step('2', 5)]
-  const found = withShadow(steps, [{ kind: 'grinding', severity: 'medium', evidence: '60 calls', since: 3 } as Finding])
+  const found = addShadowFindings(steps, [{ kind: 'grinding', severity: 'medium', evidence: '60 calls', since: 3 } as Finding])
 
   expect(found.map((one) => one.step_id)).toEqual(['1', 'shadow-grinding', '2'])
-  expect(withShadow(steps, [])).toBe(steps)
+  expect(addShadowFindings(steps, [])).toBe(steps)
 })

@@ -1,17 +1,17 @@
 import type { Finding, Step } from '../../api/schema'
 import { SHADOW } from './kinds'
 
-/** A call that was made more than once with the same arguments and result. */
+/** A call that was repeated with the same arguments and result. */
 export interface Repeat {
   signature: string
   name: string
   count: number
-  /** Which glyph stands for it, from 0. */
+  /** The index of its glyph. */
   glyph: number
 }
 
-/** The calls that repeat, by signature; the order in which they began to repeat decides the glyph. */
-export function repeatsOf(steps: readonly Step[]): ReadonlyMap<string, Repeat> {
+/** Find repeated calls by signature. Glyphs are assigned in the order in which the calls began to repeat. */
+export function findRepeats(steps: readonly Step[]): ReadonlyMap<string, Repeat> {
   const counts = new Map<string, number>()
   const repeats = new Map<string, Repeat>()
   for (const { signature, name } of steps) {
@@ -25,8 +25,8 @@ export function repeatsOf(steps: readonly Step[]): ReadonlyMap<string, Repeat> {
   return repeats
 }
 
-/** For each step of a repeated call, which of them it is, from 1. */
-export function ordinalsOf(steps: readonly Step[], repeats: ReadonlyMap<string, Repeat>): ReadonlyMap<string, number> {
+/** Number the steps of each repeated call, from 1. */
+export function numberRepeats(steps: readonly Step[], repeats: ReadonlyMap<string, Repeat>): ReadonlyMap<string, number> {
   const counts = new Map<string, number>()
   const ordinals = new Map<string, number>()
   for (const { signature, step_id } of steps) {
@@ -38,17 +38,17 @@ export function ordinalsOf(steps: readonly Step[], repeats: ReadonlyMap<string, 
   return ordinals
 }
 
-/** Seconds without activity that are worth a row of their own. */
+/** Minimum seconds without activity that get their own row. */
 const GAP_SECONDS = 10
 
-/** Seconds of silence before a step, for the steps before which nothing ran; in order of their ends. */
-export function gapsOf(steps: readonly Step[]): ReadonlyMap<string, number> {
+/** Find gaps: seconds of silence before steps, if nothing ran then. Steps are in order of their ends. */
+export function findGaps(steps: readonly Step[]): ReadonlyMap<string, number> {
   const gaps = new Map<string, number>()
   let earliest = Infinity
-  // A long call begins before steps that ended earlier: from the end of the session back, it covers their gaps.
+  // A long call begins before steps that ended earlier, so iterate backwards: the call covers their gaps.
   for (let index = steps.length - 1; index > 0; index--) {
     const step = steps[index]!
-    // What a finding is about began before it, and is no work.
+    // The condition of a finding began before it, and is not work.
     earliest = Math.min(earliest, step.phase === 'instant' ? step.at : step.started_at, step.at)
     const seconds = earliest - steps[index - 1]!.at
     if (seconds >= GAP_SECONDS) gaps.set(step.step_id, seconds)
@@ -56,12 +56,12 @@ export function gapsOf(steps: readonly Step[]): ReadonlyMap<string, number> {
   return gaps
 }
 
-/** From when to when what a finding is about lasted. */
+/** The period for which the condition of a finding lasted. */
 export interface Window {
   kind: string
   severity: string
   from: number
-  /** Null while it holds. */
+  /** Null while the condition holds. */
   to: number | null
   text: string
   stepId: string
@@ -71,8 +71,8 @@ const RANK: Record<string, number> = { low: 1, medium: 2, high: 3, critical: 4 }
 
 export const rankOf = (severity: string): number => RANK[severity] ?? 0
 
-/** The windows of the findings in a timeline, oldest first. A finding that became more severe is one window. */
-export function windowsOf(steps: readonly Step[], ended: number | null): readonly Window[] {
+/** Find the windows of findings in a timeline, oldest first. A finding that became more severe is one window. */
+export function findWindows(steps: readonly Step[], ended: number | null): readonly Window[] {
   const windows: Window[] = []
   const open = new Map<string, Window>()
   for (const { kind, type, name, severity, at, started_at: from, text, step_id: stepId } of steps) {
@@ -104,20 +104,20 @@ export function windowAt(windows: readonly Window[], at: number): Window | undef
 
 /** A time axis on which pauses are shortened. */
 export interface Axis {
-  /** The place of a time, from 0 to 1. */
+  /** The position of a time, from 0 to 1. */
   place: (at: number) => number
-  /** The time at a place. */
+  /** The time at a position. */
   time: (place: number) => number
-  /** Places where a pause is shortened, with its seconds. */
+  /** Positions of shortened pauses, with their seconds. */
   breaks: readonly { place: number; seconds: number }[]
 }
 
 /**
- * Make the axis of a timeline: a pause longer than a fifth of the time without pauses takes that much.
+ * Create the axis of a timeline. A pause takes at most a fifth of the time without pauses.
  *
  * @param times Unix seconds, ascending.
  */
-export function axisOf(times: readonly number[]): Axis {
+export function createAxis(times: readonly number[]): Axis {
   const from = times[0] ?? 0
   const gaps = times.slice(1).map((at, index) => at - times[index]!)
   const sorted = [...gaps].sort((a, b) => a - b)
@@ -147,8 +147,8 @@ export function axisOf(times: readonly number[]): Axis {
   return { place: (at) => between(known, places, at), time: (place) => between(places, known, place), breaks }
 }
 
-/** Steps with the findings of detectors in shadow mode, which are shown while they hold and are not in the log. */
-export function withShadow(steps: readonly Step[], findings: readonly Finding[]): readonly Step[] {
+/** Add the current findings of shadow detectors, which are not in the log, to steps. */
+export function addShadowFindings(steps: readonly Step[], findings: readonly Finding[]): readonly Step[] {
   if (!findings.length) return steps
   const shadows = findings.map((one): Step => ({
     step_id: `shadow-${one.kind}`, type: SHADOW, kind: 'finding', phase: 'instant', name: one.kind, severity: one.severity, text: one.evidence,

@@ -4,6 +4,6 @@ import { stepName } from './kinds'
 
 const state = (name: string, detail = ''): Step => ({ kind: 'state', type: 'health_state_changed', name, detail }) as Step
 
-test('the end of a session is no change to healthy', () => {
+test('end of a session is not shown as healthy', () => {
   expect([state('healthy', 'failed'), state('healthy'), state('failing', 'failed')].map(stepName)).toEqual(['ended', 'healthy', 'failing'])
 })

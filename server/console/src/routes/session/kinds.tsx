@@ -3,7 +3,7 @@ import type { Step } from '../../api/schema'
 import { words } from '../../format'
 import { Shape, toneOf } from '../../ui/basics'
 
-/** Kinds of steps as the filter groups them. */
+/** Groups of step kinds in the filter. */
 export const GROUPS: readonly { id: string; label: string; kinds: readonly Step['kind'][] }[] = [
   { id: 'turns', label: 'Turns', kinds: ['turn'] },
   { id: 'tools', label: 'Tool calls', kinds: ['tool'] },
@@ -38,16 +38,16 @@ const ICONS: Record<string, ReactNode> = {
   other: <circle cx="7" cy="7" r="1.5" />,
 }
 
-/** The type of a finding of a detector in shadow mode, which has no event. */
+/** The type of a finding of a shadow detector, which has no event. */
 export const SHADOW = 'finding_shadow'
 
-/** A step of the worker's own loop, with its verdict: not a model call. */
+/** Whether a step is one of the worker's own loop, not a model call. */
 export const isOwnStep = ({ type }: Step): boolean => type === 'step_started' || type === 'step_completed'
 
-/** A finding that is over: it no longer has the tone of its severity. */
+/** Whether a finding is cleared, and no longer has the tone of its severity. */
 export const isCleared = ({ type }: Step): boolean => type === 'finding_cleared'
 
-/** The state of a worker. Its session was not healthy because it is over. */
+/** The state of a worker. An ended session is not shown as healthy. */
 const stateName = ({ name, detail: outcome }: Step): string => (name === 'healthy' && outcome ? 'ended' : name || 'state')
 
 export function KindIcon({ step }: { step: Step }) {
@@ -69,7 +69,7 @@ const TYPES: Record<string, string> = {
   recovery_failed: 'Recovery failed', intervention_recorded: 'Intervention', checkpoint_saved: 'Checkpoint',
 }
 
-/** The name of a step as a person reads it. */
+/** The display name of a step. */
 export function stepName(step: Step): string {
   switch (step.kind) {
     case 'finding':

@@ -3,10 +3,10 @@ import { useEffect, useRef, useState } from 'react'
 import type { AgentHealth } from '../../api/schema'
 import { addOlder, readOlder, stepsQuery } from '../../api/steps'
 import type { Log } from '../../api/steps'
-import { say } from '../../ui/act'
+import { showToast } from '../../ui/toasts'
 
 /**
- * Read the page before what is known, and without being asked until `least` steps are.
+ * Read older pages on request, and automatically until `least` steps are known.
  */
 export function useOlder(worker: AgentHealth, log: Log | undefined, least: number) {
   const queries = useQueryClient()
@@ -23,7 +23,7 @@ export function useOlder(worker: AgentHealth, log: Log | undefined, least: numbe
       setState('idle')
     } catch (error) {
       setState('failed')
-      say(error instanceof Error ? error.message : String(error), true)
+      showToast(error instanceof Error ? error.message : String(error), true)
     } finally {
       isReading.current = false
     }

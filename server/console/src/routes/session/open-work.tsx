@@ -4,10 +4,10 @@ import type { AgentHealth, Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { dateTime, duration, timeLeft, timeOfDay, words } from '../../format'
 import { Loading, Panel, Shape, toneOf } from '../../ui/basics'
-import { HoldBar } from './holds'
+import { HoldBar } from './detector-values'
 import { KindIcon, kindName, stepName } from './kinds'
 
-/** What the worker is doing now, and for how long. */
+/** Work in progress, with its duration. */
 export function OpenWork({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   const open = log.data?.open ?? []
@@ -32,7 +32,7 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
   return (
     <Panel title="Now">
       {!log.data ? (
-        // The timeline says why it cannot be read.
+        // The timeline shows why it cannot be read.
         !log.error && <Loading rows={1} />
       ) : open.length ? (
         <ul className="open-list">
@@ -50,7 +50,7 @@ export function OpenWork({ worker }: { worker: AgentHealth }) {
   )
 }
 
-/** What the detectors hold that fire next. */
+/** Values of the detectors that fire next. */
 export function NextDetectors({ worker }: { worker: AgentHealth }) {
   const { clocks = [], counts = [] } = useQuery(stepsQuery(worker.agent_id, worker.session_id)).data ?? {}
   const now = useNow()
@@ -84,7 +84,7 @@ function OpenStep({ step, now }: { step: Step; now: number }) {
   const elapsed = Math.max(0, now - step.started_at)
   const firesAt = step.fires_at ?? null
   const limit = step.limit_seconds ?? 0
-  // Its time may have begun later than it: with the last activity.
+  // The limit may count from the last activity instead of the start.
   const counted = firesAt === null ? elapsed : Math.max(0, now - (firesAt - limit))
   const share = limit ? Math.min(1, counted / limit) : null
   const level = share === null ? '' : share >= 1 ? 'over' : share >= 0.75 ? 'near' : ''

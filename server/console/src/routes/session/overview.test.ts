@@ -1,11 +1,11 @@
 import { expect, test } from 'vitest'
-import { axisOf } from './evidence'
+import { createAxis } from './evidence'
 import { axisLabels } from './overview'
 
-test('a time is on the axis once', () => {
-  const labels = axisLabels(axisOf([1000, 1000.2, 1000.4, 1001.4])).map(({ label }) => label)
+test('each time label appears once on the axis', () => {
+  const labels = axisLabels(createAxis([1000, 1000.2, 1000.4, 1001.4])).map(({ label }) => label)
   const shown = labels.filter(Boolean)
   expect(new Set(shown).size).toBe(shown.length)
   expect(shown.length).toBeLessThan(5)
-  expect(axisLabels(axisOf([0, 100, 200, 300, 400])).map(({ label }) => label).filter(Boolean)).toHaveLength(5)
+  expect(axisLabels(createAxis([0, 100, 200, 300, 400])).map(({ label }) => label).filter(Boolean)).toHaveLength(5)
 })

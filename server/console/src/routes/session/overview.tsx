@@ -2,7 +2,7 @@ import { useMemo } from 'react'
 import type { Step } from '../../api/schema'
 import { useNow } from '../../clock'
 import { counted, dateTime, duration, timeOfDay, words } from '../../format'
-import { axisOf } from './evidence'
+import { createAxis } from './evidence'
 import type { Axis, Window } from './evidence'
 
 const LANES = [
@@ -16,25 +16,25 @@ const WIDTH = 1000
 const LANE = 14
 const GAP = 4
 
-/** The axis of the steps: their starts, their ends, and now if something is open. */
+/** Create the axis of steps from their starts and ends, and the current time if a step is open. */
 export function stepAxis(steps: readonly Step[], now: number | null): Axis {
   const times = steps.flatMap((step) => (step.ended_at === null ? [step.started_at] : [step.started_at, step.ended_at]))
   if (now !== null) times.push(now)
-  return axisOf(times.sort((a, b) => a - b))
+  return createAxis(times.sort((a, b) => a - b))
 }
 
-/** Times along an axis; one that is the same as the one before it is left out. */
+/** Labels along an axis. Repeated labels are omitted. */
 export function axisLabels(axis: Axis): { place: number; at: number; label: string }[] {
   const labels = [0, 0.25, 0.5, 0.75, 1].map((place) => ({ place, at: axis.time(place), label: timeOfDay(axis.time(place)) }))
   return labels.map((one, index) => (one.label === labels[index - 1]?.label ? { ...one, label: '' } : one))
 }
 
-/** Where in its session everything happened: a picture of the timeline; a click goes there. */
+/** An overview of the timeline. A click selects the nearest step. */
 export function Overview({ ended, ...rest }: Omit<Parameters<typeof Picture>[0], 'end'> & { ended: number | null }) {
   return ended === null ? <RunningPicture {...rest} /> : <Picture {...rest} end={ended} />
 }
 
-/** The picture of a session that goes on ends now: what is open grows. */
+/** The overview of a running session ends now, so open steps grow. */
 function RunningPicture(rest: Omit<Parameters<typeof Picture>[0], 'end'>) {
   const now = useNow()
   return <Picture {...rest} end={Math.max(now, rest.steps.at(-1)?.at ?? 0)} />
@@ -43,9 +43,9 @@ function RunningPicture(rest: Omit<Parameters<typeof Picture>[0], 'end'>) {
 function Picture({ steps, windows, repeated, end, selected, onSelect }: {
   steps: readonly Step[]
   windows: readonly Window[]
-  /** Signatures of the calls that repeat, with their glyphs. */
+  /** Signatures of repeated calls, with their glyphs. */
   repeated: ReadonlyMap<string, { glyph: number }>
-  /** When the picture ends, Unix seconds. */
+  /** The end of the overview, in Unix seconds. */
   end: number
   selected: Step | undefined
   onSelect: (step: Step) => void
@@ -112,7 +112,7 @@ function Picture({ steps, windows, repeated, end, selected, onSelect }: {
   )
 }
 
-/** One path for each colour, so that thousands of steps are a few elements. */
+/** Draw one path per colour, so that thousands of steps need few elements. */
 function drawBars(steps: readonly Step[], repeated: ReadonlyMap<string, { glyph: number }>, axis: Axis, end: number): { tone: string; path: string }[] {
   const paths = new Map<string, string[]>()
   for (const step of steps) {

@@ -5,18 +5,18 @@ import { useDeferredValue, useEffect, useMemo, useRef, useState } from 'react'
 import type { AgentHealth, Evaluation, FiredFinding, Moment, Step, Threshold } from '../../api/schema'
 import { evaluationQuery, stepsQuery } from '../../api/steps'
 import { count, dateTime, duration, timeOfDay, took, words } from '../../format'
-import { say } from '../../ui/act'
+import { showToast } from '../../ui/toasts'
 import { Button, Empty, Loading, Panel, Pill, ReadError, Shape, toneOf, withCode } from '../../ui/basics'
-import { compareFired, fromSlider, momentAddress, momentAt, momentOf, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
+import { compareFired, fromSlider, momentAddress, findMoment, findStepMoment, readAddress, readSettings, SLIDER, sliderRange, thresholdFault, toSlider, writeSettings } from './compare'
 import type { Difference } from './compare'
-import { amount, HoldBar, share } from './holds'
+import { amount, HoldBar, share } from './detector-values'
 import { KindIcon, kindName, stepName } from './kinds'
 import { useOlder } from './older'
 
-/** Steps that are read for the moments. */
-const MOST = 5000
+/** Maximum steps that are read for the moments. */
+const MAX_STEPS = 5000
 
-/** A session, moment by moment: what each detector held, and what it would have done with other thresholds. */
+/** A session, moment by moment: the value of each detector, and the effect of other thresholds. */
 export function Recorder({ worker }: { worker: AgentHealth }) {
   const { at, set } = useSearch({ from: '/agents/$agentId' })
   const navigate = useNavigate()
@@ -25,9 +25,9 @@ export function Recorder({ worker }: { worker: AgentHealth }) {
   const real = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
   const tried = useQuery({ ...evaluationQuery(worker.agent_id, worker.session_id, chosen), enabled: isChanged, placeholderData: keepPreviousData })
   const { data: log, error: unread } = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  // A moment is shown with its step. They are read while the service evaluates, which takes about as long.
+  // A moment is shown with its step. Steps are read while the service evaluates, which takes about as long.
   const firstAt = real.data?.moments[0]?.at ?? 0
-  const least = (log?.steps[0]?.at ?? 0) > firstAt ? MOST : 0
+  const least = (log?.steps[0]?.at ?? 0) > firstAt ? MAX_STEPS : 0
   const older = useOlder(worker, log, least)
   const steps = log?.steps
   const isLogRead = log && !(log.more && log.steps.length < least)
@@ -73,11 +73,11 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
 }) {
   const { moments, fired } = evaluation
   const { step_id: askedStep = '', at: askedTime } = readAddress(at)
-  const asked = askedTime === undefined ? momentOf(moments, askedStep, steps?.find((one) => one.step_id === askedStep)?.at) : momentAt(moments, { step_id: askedStep, at: askedTime })
-  const initial = asked >= 0 ? asked : fired[0] ? Math.max(0, momentAt(moments, fired[0])) : 0
+  const asked = askedTime === undefined ? findStepMoment(moments, askedStep, steps?.find((one) => one.step_id === askedStep)?.at) : findMoment(moments, { step_id: askedStep, at: askedTime })
+  const initial = asked >= 0 ? asked : fired[0] ? Math.max(0, findMoment(moments, fired[0])) : 0
   const [index, setIndex] = useState(initial)
   const own = useRef(at)
-  // The address was changed elsewhere: by a link, by Back, by the list below.
+  // The URL was changed elsewhere, by a link, Back or the list below.
   useEffect(() => {
     if (at === own.current || asked < 0) return
     own.current = at
@@ -86,14 +86,14 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
   const current = Math.min(index, moments.length - 1)
   const moment = moments[current]!
   const address = momentAddress(moment)
-  // The address follows the slider when it rests.
+  // Update the URL once the slider rests.
   useEffect(() => {
     if (current === (asked >= 0 ? asked : initial)) return
     const timer = setTimeout(() => onMove((own.current = address)), 250)
     return () => clearTimeout(timer)
   })
   const go = (to: number): void => setIndex(Math.max(0, Math.min(moments.length - 1, to)))
-  const marks = useMemo(() => fired.map((one) => Math.max(0, momentAt(moments, one))).sort((a, b) => a - b), [fired, moments])
+  const marks = useMemo(() => fired.map((one) => Math.max(0, findMoment(moments, one))).sort((a, b) => a - b), [fired, moments])
   const previous = marks.findLast((mark) => mark < current)
   const next = marks.find((mark) => mark > current)
   const isBehind = !worker.ended && (steps?.at(-1)?.at ?? 0) > (real.moments.at(-1)?.at ?? 0)
@@ -106,9 +106,9 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
     url.searchParams.set('at', address)
     try {
       await navigator.clipboard.writeText(url.href)
-      say('Copied the link to this moment.')
+      showToast('Copied the link to this moment.')
     } catch {
-      say(`The browser does not allow copying. The link: ${url.href}`, true)
+      showToast(`The browser does not allow copying. The link: ${url.href}`, true)
     }
   }
 
@@ -171,7 +171,7 @@ function Playback({ worker, evaluation, real, isChanged, steps, isReading, at, o
   )
 }
 
-/** The session as a strip: its health, and where detectors fired. */
+/** A strip with the health of the session, and the times at which detectors fired. */
 function Track({ moments, fired, real, current }: { moments: readonly Moment[]; fired: readonly FiredFinding[]; real: readonly FiredFinding[] | undefined; current: number }) {
   const last = Math.max(1, moments.length - 1)
   const segments = useMemo(() => {
@@ -183,7 +183,7 @@ function Track({ moments, fired, real, current }: { moments: readonly Moment[]; 
     })
     return found
   }, [moments])
-  const place = (one: FiredFinding): number => (Math.max(0, momentAt(moments, one)) / last) * 1000
+  const place = (one: FiredFinding): number => (Math.max(0, findMoment(moments, one)) / last) * 1000
   return (
     <div className="track" role="img" aria-label={`${counted(fired.length, 'time')} a detector fired`}>
       <svg viewBox="0 0 1000 34" preserveAspectRatio="none" aria-hidden="true">
@@ -247,7 +247,7 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
         </ul>
       )}
       <div className="holds">
-        <h3>What each detector held</h3>
+        <h3>Detector values</h3>
         {sorted.length ? (
           <ul>
             {sorted.map((hold, index) => (
@@ -262,12 +262,12 @@ function MomentView({ moment, step, isReading, worker }: { moment: Moment; step:
   )
 }
 
-/** What fired, and the difference that the changed thresholds make. */
+/** The fired detectors, and the effect of changed thresholds. */
 function Outcome({ real, tried, steps, absent, isReading, onGo }: {
   real: Evaluation
   tried: Evaluation | undefined
   steps: readonly Step[]
-  /** What is said of a detector that the session's log does not have. */
+  /** Text for a detector that is not in the log of the session. */
   absent: string
   isReading: boolean
   onGo: (address: string) => void
@@ -352,7 +352,7 @@ function Thresholds({ evaluation, chosen, isReading, onChange }: {
   const sent = useRef(writeSettings(chosen))
   const outside = writeSettings(chosen)
   useEffect(() => {
-    // The address was changed elsewhere.
+    // The URL was changed elsewhere.
     if (outside !== sent.current) setDraft(readSettings((sent.current = outside)))
   }, [outside])
   const text = writeSettings(draft)
@@ -413,7 +413,7 @@ const sentence = (name: string): string => words(name).replace(/^./, (first) => 
 /** `loops` of `health_monitoring.loops.window`. */
 const groupName = ({ name }: Threshold): string => name.replace(PREFIX, '').replace(/\.?[^.]*$/, '') || 'other'
 
-/** What is allowed; a bound that nobody reaches is not one. */
+/** Format the allowed range. Bounds that nobody reaches are omitted. */
 function range({ minimum, maximum, unit }: Threshold): string {
   const high = maximum !== null && maximum < 1_000_000 ? maximum : null
   const low = minimum || null
@@ -429,7 +429,7 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
   const [minimum, maximum] = sliderRange(setting.default, setting.minimum, setting.maximum)
   const isWhole = [setting.default, setting.minimum ?? 0, setting.value].every(Number.isInteger)
   const id = `threshold-${name}`
-  // What is refused stays in the field, with the reason, and is not evaluated.
+  // An invalid value stays in the field, with the reason, and is not evaluated.
   const [typed, setTyped] = useState<string | null>(null)
   const fault = typed === null ? '' : thresholdFault(typed, setting.minimum, setting.maximum, isWhole)
   const short = name.slice(name.lastIndexOf('.') + 1)
@@ -467,7 +467,7 @@ function ThresholdField({ setting, value, onChange }: { setting: Threshold; valu
         aria-valuetext={inUnit(current, setting.unit)}
         onChange={(event) => (setTyped(null), onChange(fromSlider(Number(event.target.value), minimum, maximum, isWhole)))}
         onKeyDown={(event) => {
-          // A step of the slider may be less than a step of the value.
+          // A slider step may be smaller than a step of the value.
           const by = { ArrowRight: 1, ArrowUp: 1, ArrowLeft: -1, ArrowDown: -1 }[event.key]
           if (!by || !isWhole) return
           event.preventDefault()

@@ -5,7 +5,7 @@ import { lazy, Suspense } from 'react'
 import { data, GET } from '../../api/client'
 import { stepsQuery } from '../../api/steps'
 import type { AgentHealth, Finding, Intervention, Ticket } from '../../api/schema'
-import { actorName, isDone } from '../../api/acts'
+import { actorName, isAccepted } from '../../api/worker-actions'
 import { useNow } from '../../clock'
 import { count, counted, duration, money, timeOfDay, words } from '../../format'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../../ui/basics'
@@ -20,7 +20,7 @@ export function Side({ worker }: { worker: AgentHealth }) {
   const found = useTickets(worker)
   const interventions = useInterventions(worker)
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
-  // Panels that change their height while they load move those below them, and on a narrow screen the timeline moves all.
+  // Panels whose height changes while they load move those below them. On a narrow screen, the timeline moves all of them.
   if (found.isPending || interventions.isPending || log.isPending)
     return (
       <div className="visually-hidden">
@@ -193,10 +193,10 @@ function Interventions({ worker }: { worker: AgentHealth }) {
   )
 }
 
-/** What the ladder has come to. A nudge that no worker received is none. */
+/** The current level of the ladder. An undelivered nudge does not count. */
 function ladderName(level: string, list: readonly Intervention[]): string {
   const nudge = level === 'nudged' && list.find((one) => one.kind === 'nudge' && one.by === 'ladder')
-  return nudge && !isDone(nudge.outcome) ? 'could not be nudged' : words(level)
+  return nudge && !isAccepted(nudge.outcome) ? 'could not be nudged' : words(level)
 }
 
 function InterventionItem({ one }: { one: Intervention }) {
@@ -222,7 +222,7 @@ function InterventionItem({ one }: { one: Intervention }) {
   )
 }
 
-/** What an empty list says: nothing of it is known before it is read. */
+/** Text of an empty list. Nothing is known before it is read. */
 function None({ list }: { list: UseQueryResult }) {
   if (list.data) return <p className="body muted">None.</p>
   return list.error ? <ReadError error={list.error} retry={() => void list.refetch()} /> : <Loading rows={1} />

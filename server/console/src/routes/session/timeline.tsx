@@ -10,18 +10,18 @@ import { useNow } from '../../clock'
 import { count, counted, dateTime, duration, money, timeOfDay, took } from '../../format'
 import { Button, Empty, Loading, Panel, ReadError } from '../../ui/basics'
 import { readAddress } from './compare'
-import { gapsOf, ordinalsOf, repeatsOf, windowAt, windowsOf, withShadow } from './evidence'
+import { findGaps, numberRepeats, findRepeats, windowAt, findWindows, addShadowFindings } from './evidence'
 import type { Repeat, Window } from './evidence'
 import { GROUPS, groupOf, isCleared, isOwnStep, KindIcon, kindName, Mark, SHADOW, stepName } from './kinds'
-import { FindingHeld } from './holds'
+import { FindingHeld } from './detector-values'
 import { useOlder } from './older'
 import { Overview } from './overview'
 
 const ROW = 34
-/** Steps that are read without asking, so that repeats and windows are whole. */
+/** Number of steps that are read automatically, so that repeats and windows are complete. */
 const READ_AHEAD = 1000
 
-/** The steps of a session, newest first: what it did, what was found, and what was done about it. */
+/** The steps of a session, newest first: work, findings and interventions. */
 export function Timeline({ worker }: { worker: AgentHealth }) {
   const log = useQuery(stepsQuery(worker.agent_id, worker.session_id))
   const older = useOlder(worker, log.data, READ_AHEAD)
@@ -35,12 +35,12 @@ function Steps({ worker, log, older }: { worker: AgentHealth; log: Log; older: R
   const at = readAddress(address).step_id
   const navigate = useNavigate()
   const ended = worker.ended ? worker.last_activity : null
-  const repeats = useMemo(() => repeatsOf(log.steps), [log.steps])
-  const ordinals = useMemo(() => ordinalsOf(log.steps, repeats), [log.steps, repeats])
-  const windows = useMemo(() => windowsOf(log.steps, ended), [log.steps, ended])
-  const gaps = useMemo(() => gapsOf(log.steps), [log.steps])
-  const longest = useMemo(() => Math.max(1, ...log.steps.map(lengthOf)), [log.steps])
-  const steps = useMemo(() => withShadow(log.steps, worker.shadow_findings), [log.steps, worker.shadow_findings])
+  const repeats = useMemo(() => findRepeats(log.steps), [log.steps])
+  const ordinals = useMemo(() => numberRepeats(log.steps, repeats), [log.steps, repeats])
+  const windows = useMemo(() => findWindows(log.steps, ended), [log.steps, ended])
+  const gaps = useMemo(() => findGaps(log.steps), [log.steps])
+  const longest = useMemo(() => Math.max(1, ...log.steps.map(stepDuration)), [log.steps])
+  const steps = useMemo(() => addShadowFindings(log.steps, worker.shadow_findings), [log.steps, worker.shadow_findings])
   const counts = useMemo(() => {
     const found: Record<string, number> = {}
     for (const step of steps) found[groupOf(step.kind)] = (found[groupOf(step.kind)] ?? 0) + 1
@@ -125,7 +125,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
   windows: readonly Window[]
   /** Seconds without activity before a step. */
   gaps: ReadonlyMap<string, number>
-  /** The longest step, seconds: the full length of a bar. */
+  /** The longest step in seconds, which has the full length of a bar. */
   longest: number
   at: string | undefined
   onOpen: (id: string) => void
@@ -142,7 +142,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
     getItemKey: (index) => steps[index]!.step_id,
   })
 
-  // New steps come in above. Whoever reads further down keeps their place, and is told.
+  // New steps appear at the top. A scrolled list keeps its position and shows a notice.
   const place = useRef({ stepId: '', index: 0 })
   const keepPlace = useCallback((): void => {
     const index = virtual.getVirtualItemForOffset(scroll.current?.scrollTop ?? 0)?.index ?? 0
@@ -160,7 +160,7 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
     keepPlace()
   }, [steps, keepPlace])
 
-  // The step of the address is brought into view once, and when it is chosen elsewhere.
+  // Scroll to the step of the URL once, and again when it is selected elsewhere.
   const opened = useRef<string | undefined>(undefined)
   const index = at ? steps.findIndex((step) => step.step_id === at) : -1
   useEffect(() => {
@@ -225,8 +225,8 @@ function Rows({ worker, steps, repeats, ordinals, windows, gaps, longest, at, on
   )
 }
 
-/** Seconds that a step took; 0 for what has no length. */
-const lengthOf = (step: Step): number => (step.phase === 'instant' || step.ended_at === null ? 0 : step.ended_at - step.started_at)
+/** The duration of a step in seconds; 0 for an instant. */
+const stepDuration = (step: Step): number => (step.phase === 'instant' || step.ended_at === null ? 0 : step.ended_at - step.started_at)
 
 const NO_GAPS: ReadonlyMap<string, number> = new Map()
 
@@ -295,7 +295,7 @@ const StepRow = memo(function StepRow({ step, previous, repeat, ordinal, window,
 
 const lengthStyle = (length: number): CSSProperties => ({ '--length': Math.min(1, length) }) as CSSProperties
 
-/** The time of what is open, with a bar that grows. */
+/** The duration of an open step, with a growing bar. */
 function Running({ since, longest }: { since: number; longest: number }) {
   const seconds = Math.max(0, useNow() - since)
   return (

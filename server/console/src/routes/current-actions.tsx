@@ -5,20 +5,20 @@ import { NO_ALERTMANAGER, providersQuery, statusQuery } from '../api/queries'
 import { ago, count, counted, duration, timeOfDay, took, words } from '../format'
 import { useNow } from '../clock'
 import { Ago, Loading, Panel, Pill, ReadError, Shape, toneOf } from '../ui/basics'
-import { groupByAction, limitsOf } from './doing-groups'
+import { groupByAction, listLimits } from './action-groups'
 
-/** Lines of workers that are acted on, and names in each. */
-const LINES = 6
-const NAMED = 2
+/** Maximum groups, and agent names in each. */
+const MAX_GROUPS = 6
+const MAX_NAMES = 2
 
-/** What Queenright is doing about workers that need no person. */
-export function Doing() {
+/** Current actions on workers that need no person. */
+export function CurrentActions() {
   const status = useQuery(statusQuery)
   const now = useNow()
   const acting = status.data?.acting
   const outbox = status.data?.outbox
   const groups = groupByAction(acting?.ladders ?? [])
-  const hidden = groups.slice(LINES).reduce((sum, { workers }) => sum + workers.length, acting?.ladders_more ?? 0)
+  const hidden = groups.slice(MAX_GROUPS).reduce((sum, { workers }) => sum + workers.length, acting?.ladders_more ?? 0)
   return (
     <Panel title="What Queenright is doing" aside={<Link to="/operate/$section" params={{ section: 'actions' }} className="link muted">All</Link>}>
       {status.error && !acting ? (
@@ -39,16 +39,16 @@ export function Doing() {
               <span>Actions are recorded and not carried out.</span>
             </li>
           )}
-          {limitsOf(acting, now).map((limit) => (
+          {listLimits(acting, now).map((limit) => (
             <li key={limit}>
               <Pill tone="degraded">held back</Pill>
               <span>{limit}</span>
             </li>
           ))}
-          {groups.slice(0, LINES).map(({ what, workers, at }) => (
+          {groups.slice(0, MAX_GROUPS).map(({ what, workers, at }) => (
             <li key={what}>
               <span>
-                {workers.slice(0, NAMED).map((worker, index) => (
+                {workers.slice(0, MAX_NAMES).map((worker, index) => (
                   <Fragment key={`${worker.agent_id}/${worker.session_id}`}>
                     {index > 0 && ', '}
                     <Link to="/agents/$agentId" params={{ agentId: worker.agent_id }} search={{ session: worker.session_id }} className="link">
@@ -56,7 +56,7 @@ export function Doing() {
                     </Link>
                   </Fragment>
                 ))}
-                {workers.length > NAMED && ` and ${count(workers.length - NAMED)} more`} <span className="muted">{what}</span>
+                {workers.length > MAX_NAMES && ` and ${count(workers.length - MAX_NAMES)} more`} <span className="muted">{what}</span>
               </span>
               <Ago at={at} />
             </li>
@@ -93,7 +93,7 @@ export function Doing() {
   )
 }
 
-/** Status of model providers, from the fleet's own calls. */
+/** Status of model providers, from the calls of the fleet. */
 export function ProviderStatus() {
   const providers = useQuery(providersQuery)
   const now = useNow()

@@ -4,21 +4,21 @@ import type { AgentHealth, DetectorValue, Step } from '../../api/schema'
 import { evaluationQuery } from '../../api/steps'
 import { count, duration, words } from '../../format'
 import { Loading } from '../../ui/basics'
-import { momentOf } from './compare'
+import { findStepMoment } from './compare'
 
-/** How much of its limit a detector holds. */
+/** The value of a detector as a share of its limit. */
 export const share = (hold: DetectorValue): number => (hold.limit > 0 ? hold.value / hold.limit : hold.value > 0 ? 1 : 0)
 
-/** What a detector counts, and how many more make it fire; of a share, only what it is of. */
+/** Describe the value of a detector, and how many more make it fire. A share is only described. */
 export function countText({ text, value, limit }: DetectorValue): string {
   if (!Number.isInteger(value) || !Number.isInteger(limit)) return text
   return value < limit ? `${text}; fires at ${count(limit - value)} more` : `${text}; has fired`
 }
 
-/** Where the limit is on the bar; what is beyond it is drawn to the right of it. */
+/** Position of the limit on the bar, in percent. Values beyond it extend to the right. */
 const LIMIT_AT = 75
 
-/** What a detector holds, against its limit. */
+/** The value of a detector, relative to its limit. */
 export function HoldBar({ hold, severity }: { hold: DetectorValue; severity: string }) {
   const part = share(hold)
   const width = part <= 1 ? part * LIMIT_AT : Math.min(100, LIMIT_AT + (part - 1) * 25)
@@ -44,17 +44,17 @@ const percent = (share: number): string => `${Math.round(share * 100)} %`
 
 export const amount = (value: number): string => (Number.isInteger(value) ? count(value) : value >= 100 ? count(Math.round(value)) : Number(value.toPrecision(3)).toString())
 
-/** What the detector of a finding held when it fired, against its limit. */
+/** The value of a finding's detector when it fired, relative to its limit. */
 export function FindingHeld({ step, worker }: { step: Step; worker: AgentHealth }) {
   const { data, error, refetch } = useQuery(evaluationQuery(worker.agent_id, worker.session_id, {}))
-  // What was read before the finding does not have its moment.
+  // Data that was read before the finding does not contain its moment.
   const isOlder = data !== undefined && (data.moments.at(-1)?.at ?? 0) < step.at
   useEffect(() => {
     if (isOlder) void refetch()
   }, [isOlder, refetch])
   if (error) return <p className="muted">{error.message}</p>
   if (!data) return <Loading rows={1} />
-  const moment = data.moments[momentOf(data.moments, step.step_id, step.at)]
+  const moment = data.moments[findStepMoment(data.moments, step.step_id, step.at)]
   const holds = moment?.holds.filter((hold) => hold.detector === step.name) ?? []
   return (
     <ul className="held" aria-label="What the detector held">

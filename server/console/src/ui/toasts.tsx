@@ -6,7 +6,7 @@ interface Toast {
   id: number
   text: string
   failed: boolean
-  /** What can be done about it. */
+  /** An action that the toast offers. */
   action: { label: string; run: () => void } | undefined
 }
 
@@ -19,20 +19,20 @@ function set(next: readonly Toast[]): void {
   for (const listener of listeners) listener()
 }
 
-/** Say what happened. What failed stays until it is closed. */
-export function say(text: string, failed = false, action?: Toast['action']): void {
+/** Show a toast. A failure stays until it is closed. */
+export function showToast(text: string, failed = false, action?: Toast['action']): void {
   const id = nextId++
   set([...toasts.slice(-3), { id, text, failed, action }])
   if (!failed) setTimeout(() => set(toasts.filter((toast) => toast.id !== id)), 8000)
 }
 
-/** How often the mouse was clicked in a row; 0 after a key. */
+/** The number of consecutive clicks; 0 after a key press. */
 let clicks = 0
 
 /**
- * Whether what is handled is not the first click of a double click.
+ * Return whether the current event is not the first click of a double click.
  *
- * What was clicked first may have gone, and the second click hits what took its place.
+ * The element of the first click may be gone, and the second click hits its replacement.
  */
 export const isRepeatedClick = (): boolean => clicks > 1
 
@@ -82,15 +82,15 @@ export function Toasts() {
 }
 
 /**
- * Run an action and say what happened. A double click runs it once.
+ * Run an action, and show its result as a toast. A double click runs it once.
  *
- * @param action Does it, and returns what to say. The lists follow from the event that the service sends.
+ * @param action Performs the action, and returns the text to show. Events of the service update the lists.
  */
-export function useAct<Input = void>(action: (input: Input) => Promise<string>) {
+export function useAction<Input = void>(action: (input: Input) => Promise<string>) {
   const mutation = useMutation({
     mutationFn: action,
-    onSuccess: (text) => say(text),
-    onError: (error) => say(error.message, true),
+    onSuccess: (text) => showToast(text),
+    onError: (error) => showToast(error.message, true),
   })
   return {
     ...mutation,

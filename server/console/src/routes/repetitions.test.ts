@@ -1,9 +1,9 @@
 import { expect, test } from 'vitest'
-import { distinct } from './sentences'
+import { removeRepetitions } from './repetitions'
 
-test('no sentence is said twice, and what is left empty is left out', () => {
+test('repeated sentences and empty texts are removed', () => {
   expect(
-    distinct([
+    removeRepetitions([
       ['', 'It loops. Search was called 5 times.'],
       ['Cause', 'Search was called 5 times.'],
       ['Reason', 'It loops! Stop it.'],
