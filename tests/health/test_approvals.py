@@ -77,8 +77,8 @@ class Asking(Acting):
         await self.approvals.wait_until_idle()
 
     async def latest(self) -> Approval:
-        [one, *_] = await self.approvals.history(limit=1)
-        return one
+        [approval, *_] = await self.approvals.history(limit=1)
+        return approval
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ async def test_emergency_stop_refuses_approval_and_keeps_the_request(fleet: Aski
     with pytest.raises(ActionRefusedError, match="emergency stop"):
         await fleet.approvals.approve(request.approval_id, by="ada")
 
-    assert [one.approval_id for one in fleet.approvals.pending()] == [request.approval_id]
+    assert [approval.approval_id for approval in fleet.approvals.pending()] == [request.approval_id]
     await fleet.stop.set(False, by="ada", reason="done")
     assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is InterventionOutcome.DONE
 
@@ -297,7 +297,7 @@ async def test_new_incarnation_gets_a_new_request(fleet: Asking) -> None:
 
     second = await fleet.ask()
 
-    assert [one.approval_id for one in fleet.approvals.pending()] == [second.approval_id]
+    assert [approval.approval_id for approval in fleet.approvals.pending()] == [second.approval_id]
     old = await fleet.approvals.find(first.approval_id)
     assert old is not None
     assert old.status is ApprovalStatus.VOID
@@ -338,7 +338,7 @@ async def test_concurrent_approvals_terminate_once(fleet: Asking) -> None:
         return_exceptions=True,
     )
 
-    assert sorted(type(one).__name__ for one in both) == ["Approval", "ApprovalClosedError"]
+    assert sorted(type(result).__name__ for result in both) == ["Approval", "ApprovalClosedError"]
     assert len(fleet.hands.stopped) == 1
 
 
@@ -428,7 +428,7 @@ async def test_pending_requests_survive_a_restart(fleet: Asking) -> None:
 
     await fleet.restart()
 
-    assert [one.approval_id for one in fleet.approvals.pending()] == [request.approval_id]
+    assert [approval.approval_id for approval in fleet.approvals.pending()] == [request.approval_id]
     assert (await fleet.approvals.approve(request.approval_id, by="ada")).outcome is InterventionOutcome.DONE
 
 
@@ -601,10 +601,12 @@ def test_every_termination_has_one_approval(
             with contextlib.suppress(ApprovalClosedError, ApprovalNotFoundError, ActionRefusedError):
                 await _take(fleet, step, number)
             history = await fleet.approvals.history(limit=100)
-            allowed = [one for one in history if one.intervention_id]
+            allowed = [approval for approval in history if approval.intervention_id]
             assert len(fleet.hands.stopped) <= len(allowed)
-            assert {one.incarnation_id for one in allowed} >= {t.incarnation_id for t in fleet.hands.stopped}
-            assert sum(one.is_open for one in history) <= 1
+            assert {approval.incarnation_id for approval in allowed} >= {
+                t.incarnation_id for t in fleet.hands.stopped
+            }
+            assert sum(approval.is_open for approval in history) <= 1
         await fleet.approvals.close()
         await fleet.service.close()
         await store.close()
@@ -613,7 +615,7 @@ def test_every_termination_has_one_approval(
 
 
 async def _take(fleet: Asking, step: str, number: int) -> None:
-    pending = [one.approval_id for one in fleet.approvals.pending()]
+    pending = [approval.approval_id for approval in fleet.approvals.pending()]
     which = pending[0] if pending else "none"
     match step:
         case "ask" if fleet.monitor.get("bee") is not None:  # the monitor drops it an hour after its end
@@ -663,11 +665,13 @@ async def test_each_database_keeps_at_most_one_open_request_per_session(
     fleet.time.now += 1
     await store.transact(another)
 
-    assert [one.approval_id for one in await fleet.approvals.history(limit=10, only_open=True)] == ["another"]
+    assert [approval.approval_id for approval in await fleet.approvals.history(limit=10, only_open=True)] == [
+        "another"
+    ]
     assert await fleet.approvals.find(request.approval_id) == approval
     first = await fleet.approvals.history(limit=1)
     rest = await fleet.approvals.history(limit=10, before=(first[0].created_at, first[0].approval_id))
-    assert len({one.approval_id for one in [*first, *rest]}) == 2
+    assert len({approval.approval_id for approval in [*first, *rest]}) == 2
     await store.close()
 
 
@@ -680,4 +684,6 @@ async def test_old_closed_requests_are_pruned_and_open_ones_kept(fleet: Asking) 
 
     await fleet.store.transact(lambda conn: prune(conn, later, RetentionSettings()))
 
-    assert [one.approval_id for one in await fleet.approvals.history(limit=10)] == [waiting.approval_id]
+    assert [approval.approval_id for approval in await fleet.approvals.history(limit=10)] == [
+        waiting.approval_id
+    ]

@@ -95,15 +95,15 @@ def test_refusal_names_breaker_reason_and_retry_time() -> None:
     bench.fails(3)
     bench.now += 12
 
-    with pytest.raises(CircuitOpenError) as refused:
+    with pytest.raises(CircuitOpenError) as error:
         bench.breaker.admit()
 
     assert all(
-        part in str(refused.value) for part in ("'tool_execution:bee:search'", "OSError: no route", "48 s")
+        part in str(error.value) for part in ("'tool_execution:bee:search'", "OSError: no route", "48 s")
     )
-    assert (refused.value.name, refused.value.retry_in) == ("tool_execution:bee:search", 48)
-    assert isinstance(refused.value, CallRefusedError)
-    assert isinstance(refused.value, QueenrightError)
+    assert (error.value.name, error.value.retry_in) == ("tool_execution:bee:search", 48)
+    assert isinstance(error.value, CallRefusedError)
+    assert isinstance(error.value, QueenrightError)
 
 
 def test_b73_open_breaker_closes_after_its_timeout_and_successful_probes() -> None:
@@ -229,9 +229,9 @@ def test_lost_probe_is_replaced_after_one_timeout() -> None:
     bench.now += 60
     lost = bench.breaker.admit()
     bench.now += 59
-    with pytest.raises(CircuitOpenError) as refused:
+    with pytest.raises(CircuitOpenError) as error:
         bench.breaker.admit()
-    assert refused.value.retry_in == 1
+    assert error.value.retry_in == 1
     bench.now += 1
 
     bench.breaker.admit()
@@ -276,9 +276,9 @@ def test_clock_set_back_blocks_for_at_most_one_timeout(jump: float) -> None:
 
     bench.now += jump
 
-    with pytest.raises(CircuitOpenError) as refused:
+    with pytest.raises(CircuitOpenError) as error:
         bench.breaker.admit()
-    assert 0 < refused.value.retry_in <= 60
+    assert 0 < error.value.retry_in <= 60
 
 
 def test_wall_clock_moves_nothing() -> None:

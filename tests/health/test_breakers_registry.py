@@ -241,12 +241,12 @@ def test_paged_breaker_lists_of_agents_equal_the_whole_list(
 
     for agent in ("bee", "wasp", "", "ant", "nobody"):
         mine = {status.name: status for status in service.registry.of_agent(agent)}
-        assert mine == {name: one for name, one in known.items() if one.agent_id == agent}
+        assert mine == {name: status for name, status in known.items() if status.agent_id == agent}
     for only_open in (False, True):
         paged, after = [], ""
         while page := service.registry.page(size, after=after, only_open=only_open):
             assert len(page) <= size
             paged += page
             after = page[-1].name
-        wanted = [one for one in known.values() if not only_open or one.state is not CLOSED]
-        assert paged == sorted(wanted, key=lambda one: one.name)
+        wanted = [status for status in known.values() if not only_open or status.state is not CLOSED]
+        assert paged == sorted(wanted, key=lambda status: status.name)

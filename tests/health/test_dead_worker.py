@@ -151,12 +151,12 @@ async def test_refusal_says_when_a_killed_workers_ticket_can_be_closed(service: 
     await service.tickets.intervene(ticket.ticket_id, "it hangs", "now")
     ask = service.tickets.resolve if close == "resolve" else service.tickets.dismiss
 
-    with pytest.raises(TicketStatusError) as refused:
+    with pytest.raises(TicketStatusError) as error:
         await ask(ticket.ticket_id, "killed on purpose", by="ada")
 
-    assert "1970-01-12 14:01:40 UTC" in str(refused.value)
+    assert "1970-01-12 14:01:40 UTC" in str(error.value)
     for wrong in ("its worker lives", "an operator has it"):
-        assert wrong not in str(refused.value)
+        assert wrong not in str(error.value)
     await service.passes(1_000_000 + 300 + 600 - service.now)
     resolved = await service.tickets.resolve(ticket.ticket_id, "killed on purpose", by="ada")
     assert resolved.status is TicketStatus.RESOLVED

@@ -32,7 +32,7 @@ def test_silence_of_a_long_call_pages_no_one() -> None:
         script.silence(30.0)
 
     opened = [event.data for event in script.said if event.type is EventType.FINDING_OPENED]
-    assert [(one["kind"], one["severity"]) for one in opened] == [("stall", "medium")]
+    assert [(finding["kind"], finding["severity"]) for finding in opened] == [("stall", "medium")]
     assert not {finding.severity for finding in script.health.findings} & PAGES
 
 

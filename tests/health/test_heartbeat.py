@@ -111,10 +111,10 @@ def test_invalid_field_is_named_with_its_value(field: str, value: object) -> Non
 
 
 def test_secret_in_a_refused_field_is_not_repeated() -> None:
-    with pytest.raises(InvalidHeartbeatError) as refused:
+    with pytest.raises(InvalidHeartbeatError) as error:
         parse(agent_id="bee", token_count="sk-" + "a1B2" * 12)
 
-    assert "a1B2a1B2a1B2" not in str(refused.value)
+    assert "a1B2a1B2a1B2" not in str(error.value)
 
 
 @given(st.binary(max_size=200) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(json.dumps))

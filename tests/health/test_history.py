@@ -56,7 +56,7 @@ LOGGED_EVENTS = [
     became(1, "healthy", "stuck", session_id="s2"),
 ]
 HISTORY_ENTRIES = [
-    one for one in LOGGED_EVENTS if one.agent_id == "bee" and one.type is not EventType.STEP_COMPLETED
+    event for event in LOGGED_EVENTS if event.agent_id == "bee" and event.type is not EventType.STEP_COMPLETED
 ][1:]
 
 
@@ -80,7 +80,7 @@ async def history(url: str, *, pruned: bool = False, **asked: Any) -> list[Healt
 async def test_history_has_every_state_and_intervention(database_url: str, pruned: bool) -> None:
     snapshots = await history(database_url, pruned=pruned)
 
-    assert [entry.event_id for entry in snapshots] == [one.id for one in HISTORY_ENTRIES]
+    assert [entry.event_id for entry in snapshots] == [event.id for event in HISTORY_ENTRIES]
     assert [(entry.type.value, entry.state, entry.reason) for entry in snapshots] == [
         ("health_state_changed", HealthState.DEGRADED, "degraded!"),
         ("nudge_sent", HealthState.DEGRADED, ""),
@@ -111,7 +111,7 @@ async def test_history_page_starts_with_the_state_before_it(database_url: str, p
 async def test_newest_entries_are_kept_oldest_first(database_url: str) -> None:
     snapshots = await history(database_url, limit=2)
 
-    assert [entry.event_id for entry in snapshots] == [one.id for one in HISTORY_ENTRIES[-2:]]
+    assert [entry.event_id for entry in snapshots] == [event.id for event in HISTORY_ENTRIES[-2:]]
 
 
 async def test_unknown_worker_has_no_history(database_url: str) -> None:

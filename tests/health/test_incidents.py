@@ -41,13 +41,13 @@ def ticket(n: int, opened: float, closed: float | None = None, **more: Any) -> E
 
 def test_tickets_of_one_cause_that_are_open_together_are_one_incident() -> None:
     """B104"""
-    [one] = incidents_of(
+    [incident] = incidents_of(
         [ticket(2, 20), ticket(1, 10, 60), ticket(3, 30, severity=Severity.CRITICAL), ticket(4, 30, group="")]
     )
 
-    assert (one.incident_id, one.cause, one.severity) == ("t1", ANTHROPIC, Severity.CRITICAL)
-    assert (one.opened_at, one.closed_at) == (10, None)
-    assert (one.workers, one.open_tickets, one.ticket_ids) == (3, 2, ("t1", "t2", "t3"))
+    assert (incident.incident_id, incident.cause, incident.severity) == ("t1", ANTHROPIC, Severity.CRITICAL)
+    assert (incident.opened_at, incident.closed_at) == (10, None)
+    assert (incident.workers, incident.open_tickets, incident.ticket_ids) == (3, 2, ("t1", "t2", "t3"))
 
 
 def test_incident_closes_with_its_last_ticket_and_a_later_ticket_opens_another() -> None:
@@ -66,37 +66,39 @@ def test_incident_whose_sessions_end_stays_open_until_nothing_fails_for_the_wind
     ended = [ticket(1, 10, 60, **GONE), ticket(2, 20, 70, **GONE)]
 
     for now, closed_at in ((71.0, None), (669.0, None), (670.0, 670.0)):
-        assert [one.closed_at for one in incidents_of(ended, now=now)] == [closed_at]
-    assert [one.ticket_ids for one in incidents_of([*ended, ticket(3, 300)])] == [("t1", "t2", "t3")]
+        assert [incident.closed_at for incident in incidents_of(ended, now=now)] == [closed_at]
+    assert [incident.ticket_ids for incident in incidents_of([*ended, ticket(3, 300)])] == [
+        ("t1", "t2", "t3")
+    ]
 
 
 def test_incident_whose_sessions_end_closes_when_calls_of_another_succeed() -> None:
     """B104"""
     tickets = [ticket(1, 10, 60, **GONE), ticket(2, 20, 300, condition_cleared_at=180.0)]
 
-    [one] = incidents_of(tickets, now=301.0)
+    [incident] = incidents_of(tickets, now=301.0)
 
-    assert one.closed_at == 300
+    assert incident.closed_at == 300
 
 
 def test_storm_closes_with_its_sessions() -> None:
     ended = [ticket(n, 10, 60, group="018f", **GONE) for n in (1, 2)]
 
-    assert [one.closed_at for one in incidents_of(ended)] == [60]
+    assert [incident.closed_at for incident in incidents_of(ended)] == [60]
 
 
 def test_dismissed_ticket_does_not_keep_an_incident_open() -> None:
     dismissed = ticket(2, 20, status=TicketStatus.DISMISSED, updated_at=90.0)
 
-    [one] = incidents_of([ticket(1, 10, 60), dismissed])
+    [incident] = incidents_of([ticket(1, 10, 60), dismissed])
 
-    assert one.closed_at == 90
+    assert incident.closed_at == 90
 
 
 def test_single_agent_is_not_an_incident_but_a_storm_is() -> None:
     tickets = [ticket(1, 10), ticket(2, 10, group="018f"), ticket(3, 12, group="018f")]
 
-    assert [(one.cause, one.workers) for one in incidents_of(tickets)] == [("storm", 2)]
+    assert [(incident.cause, incident.workers) for incident in incidents_of(tickets)] == [("storm", 2)]
 
 
 def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs() -> None:
@@ -106,7 +108,7 @@ def test_sessions_of_one_agent_are_an_incident_unless_they_are_its_failed_runs()
     ]
     failed = [run.model_copy(update={"kind": FindingKind.RUNS_FAILED}) for run in runs]
 
-    assert [one.workers for one in incidents_of(runs)] == [6]
+    assert [incident.workers for incident in incidents_of(runs)] == [6]
     assert incidents_of(failed) == []
 
 
@@ -128,11 +130,11 @@ def test_no_ticket_is_in_two_incidents_and_each_is_within_its_times(
 
     found = incidents_of(tickets)
 
-    inside = [ticket_id for one in found for ticket_id in one.ticket_ids]
+    inside = [ticket_id for incident in found for ticket_id in incident.ticket_ids]
     assert len(inside) == len(set(inside))
     assert found == incidents_of(reversed(tickets))
-    for one in found:
-        of = [t for t in tickets if t.ticket_id in one.ticket_ids]
-        assert one.opened_at == min(t.first_seen for t in of)
-        assert (one.closed_at is None) is any(t.is_open for t in of)
-        assert {t.storm_id for t in of} == {one.cause}
+    for incident in found:
+        of = [t for t in tickets if t.ticket_id in incident.ticket_ids]
+        assert incident.opened_at == min(t.first_seen for t in of)
+        assert (incident.closed_at is None) is any(t.is_open for t in of)
+        assert {t.storm_id for t in of} == {incident.cause}

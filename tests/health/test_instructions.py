@@ -49,8 +49,8 @@ async def nudge(
     )
 
 
-def messages(found: list[Instruction]) -> list[str]:
-    return [one.message for one in found]
+def messages(instructions: list[Instruction]) -> list[str]:
+    return [instruction.message for instruction in instructions]
 
 
 async def test_worker_that_never_fetched_is_unreachable(

@@ -1310,10 +1310,10 @@ async def test_worker_that_works_on_after_its_termination_makes_that_unconfirmed
 
     assert acting.state() is not HealthState.TERMINATED
     assert acting.done() == ["terminate done", "terminate unconfirmed"]
-    one = await acting.service.ledger.find_intervention(termination.intervention_id)
-    assert one is not None
-    assert one.outcome is InterventionOutcome.UNCONFIRMED
-    assert "it is still working" in one.detail
+    intervention = await acting.service.ledger.find_intervention(termination.intervention_id)
+    assert intervention is not None
+    assert intervention.outcome is InterventionOutcome.UNCONFIRMED
+    assert "it is still working" in intervention.detail
     assert acting.service.ledger.ladders["bee", "bee-1"].level is Level.HUMAN
     assert acting.service.ledger.count(("bee", "bee-1")) == 1
 

@@ -52,7 +52,10 @@ class PermissionDesk:
 
     async def outcomes(self) -> list[tuple[str, str, str]]:
         interventions = await self.acting.interventions()
-        return [(one.kind.value, one.outcome.value, one.by) for one in interventions]
+        return [
+            (intervention.kind.value, intervention.outcome.value, intervention.by)
+            for intervention in interventions
+        ]
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ class Calls:
             self.traffic.note(event, self.now)
 
     def found(self) -> ProviderHealth:
-        [one] = self.traffic.providers(self.now)
-        return one
+        [provider_health] = self.traffic.providers(self.now)
+        return provider_health
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_status_is_the_share_that_fails(good: int, bad: int, status: str) -> Non
     calls.call(good, duration=2.0)
     calls.call(bad, error_type="overloaded_error")
 
-    one = calls.found()
-    assert one.status == status
-    assert (one.calls, one.failed) == (good + bad, bad)
-    assert one.errors == ((("overloaded_error", bad),) if bad else ())
+    provider_health = calls.found()
+    assert provider_health.status == status
+    assert (provider_health.calls, provider_health.failed) == (good + bad, bad)
+    assert provider_health.errors == ((("overloaded_error", bad),) if bad else ())
 
 
 def test_provider_whose_newest_calls_succeed_does_not_fail() -> None:
@@ -124,8 +124,8 @@ def test_latency_covers_successful_calls() -> None:
         calls.call(duration=float(n))
     calls.call(duration=900.0, error_type="timeout")
 
-    one = calls.found()
-    assert (one.seconds_p50, one.seconds_p95) == (51.0, 96.0)
+    provider_health = calls.found()
+    assert (provider_health.seconds_p50, provider_health.seconds_p95) == (51.0, 96.0)
 
 
 def test_failing_agents_are_those_whose_last_call_failed() -> None:
@@ -184,5 +184,5 @@ def test_late_call_does_not_count_as_its_agents_last() -> None:
     calls.call(after=-1.0, error_type="overloaded")
     calls.now += 1
 
-    one = calls.found()
-    assert (one.failed, one.agents_failing) == (1, 0)
+    provider_health = calls.found()
+    assert (provider_health.failed, provider_health.agents_failing) == (1, 0)

@@ -367,11 +367,11 @@ async def test_finished_or_cancelled_work_is_never_restarted(fleet: Fleet, end: 
     waits = await fleet.ask(target, not_before=fleet.now + 60)
     fleet.now += 1
     fleet.tell(end, error_type="cancelled")
-    refused = await fleet.service.request(target, "again", by="ladder", task_id="other")
+    error = await fleet.service.request(target, "again", by="ladder", task_id="other")
     await fleet.go(60)
 
     assert waits.accepted
-    assert not refused.accepted
+    assert not error.accepted
     assert fleet.nursery.raised == []
     [row] = (await fleet.service.status("s1")).history
     assert row.state is RecoveryState.DROPPED
@@ -567,9 +567,9 @@ async def test_starting_over_needs_an_explicit_request(fleet: Fleet) -> None:
     fleet.nursery.links = []
     fleet.loses()
 
-    refused = await fleet.service.request_task("s1", by="ada")
-    assert not refused.accepted
-    assert "--from-start" in refused.reason
+    error = await fleet.service.request_task("s1", by="ada")
+    assert not error.accepted
+    assert "--from-start" in error.reason
     assert fleet.types() == []
     assert (await fleet.service.request_task("s1", by="ada", from_start=True)).accepted
     await fleet.go()

@@ -215,9 +215,9 @@ async def test_completed_run_is_not_recovered(ward: Ward) -> None:
     target = await ward.colony.begin()
     await ward.finish()
 
-    with pytest.raises(RespawnRefusedError, match="completed") as refused:
+    with pytest.raises(RespawnRefusedError, match="completed") as error:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
-    assert refused.value.over
+    assert error.value.over
 
 
 async def test_paused_run_is_not_recovered_after_a_restart(ward: Ward) -> None:
@@ -229,9 +229,9 @@ async def test_paused_run_is_not_recovered_after_a_restart(ward: Ward) -> None:
     ward.colony = Colony(ward.colony.path, ward.time)
     await ward.colony.runtime.start()
 
-    with pytest.raises(RespawnRefusedError, match="paused on purpose") as refused:
+    with pytest.raises(RespawnRefusedError, match="paused on purpose") as error:
         await RuntimeRespawner(ward.colony.runtime).chain(target)
-    assert refused.value.over
+    assert error.value.over
 
 
 async def test_cancelled_run_is_not_recovered(ward: Ward) -> None:

@@ -34,7 +34,7 @@ def test_renamed_worker_keeps_its_history() -> None:
 
     assert list(script.monitor.keys()) == [("scout", "c-1")]
     assert script.monitor.get("agent") is None
-    assert [one.key for one in script.monitor.of_agent("scout")] == [("scout", "c-1")]
+    assert [health.key for health in script.monitor.of_agent("scout")] == [("scout", "c-1")]
     vitals = script.health.vitals
     assert (vitals.steps_total, vitals.tool_calls_total, vitals.task_id) == (4, 1, "c-1")
     assert vitals.start_records

@@ -50,7 +50,7 @@ def test_failed_call_is_found_only_if_its_session_is_over() -> None:
     call = event(EventType.LLM_CALL_COMPLETED, 11.0, error_type="APIError")
     events = make_monotonic([*run(10.0), call])
 
-    assert [one.finding.kind for one in list_onsets(replay(events, SETTINGS))] == [
+    assert [onset.finding.kind for onset in list_onsets(replay(events, SETTINGS))] == [
         FindingKind.PROVIDER_FAILURE
     ]
     assert list_onsets(replay(events, SETTINGS, until=20.0)) == []

@@ -474,12 +474,12 @@ def test_moved_archive_start_is_detected(conn: Connection, audited: list[int]) -
     conn.execute(EVENT_LOG_HEAD.update().values(archive_base_seq=EVENT_LOG_HEAD.c.archive_base_seq + 1))
 
     verification = verify_archive(conn)
-    refused = prune(conn, NOW + 600 * DAY, SETTINGS).refusal
+    error = prune(conn, NOW + 600 * DAY, SETTINGS).refusal
 
     assert was_whole
     assert not verification.ok
     assert verification.reason == "the record of where the archive begins was changed"
-    assert verification.reason in refused
+    assert verification.reason in error
     assert not verify_archive(conn).ok
 
 

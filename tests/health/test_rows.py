@@ -63,7 +63,9 @@ async def test_paging_returns_each_row_once_in_order(store: Store, size: int) ->
         before = (found[-1].created_at, found[-1].intervention_id)
         await put(store, nudge(1000 + len(seen), 1_800_000_000.0), found[0])
 
-    assert [one.intervention_id for one in seen] == [one.intervention_id for one in reversed(there)]
+    assert [intervention.intervention_id for intervention in seen] == [
+        intervention.intervention_id for intervention in reversed(there)
+    ]
 
 
 async def test_page_is_filtered(store: Store) -> None:
@@ -71,4 +73,4 @@ async def test_page_is_filtered(store: Store) -> None:
 
     interventions = await page(store, 5, (4.0, "i0004"), agent_id="bee")
 
-    assert [one.intervention_id for one in interventions] == ["i0003", "i0001"]
+    assert [intervention.intervention_id for intervention in interventions] == ["i0003", "i0001"]

@@ -73,12 +73,12 @@ def test_unpriced_calls_are_not_zero_and_amendments_not_double(calls: list[dict[
     """B106"""
     found = total_spending(calls)
 
-    costs = [one["cost_usd"] for one in calls if one.get("cost_usd") is not None]
+    costs = [data["cost_usd"] for data in calls if data.get("cost_usd") is not None]
     assert (found["spent_usd"] is None) is (not costs)
     assert (found["spent_usd"] or 0.0) == pytest.approx(sum(costs))
-    assert found["spent_tokens"] == sum(one.get("input_tokens", 0) for one in calls)
+    assert found["spent_tokens"] == sum(data.get("input_tokens", 0) for data in calls)
     assert found["spent_unpriced_tokens"] == sum(
-        one.get("input_tokens", 0) for one in calls if one.get("cost_usd") is None
+        data.get("input_tokens", 0) for data in calls if data.get("cost_usd") is None
     )
 
 
