@@ -1,4 +1,4 @@
-"""A real store, a peer behind a real socket, and the real Alertmanager with a recorder behind it."""
+"""A real store, a peer on a real socket, and a real Alertmanager with a recorder of its messages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import AgentEvent
 from queenright.server.ops.sockets import listen, serve_app, socket_url
-from tests.alerting.parts import T0, MoodyPeer
-from tests.alerting.real import RealAlertmanager, people, real_alertmanager
+from tests.alerting.parts import T0, FakePeer
+from tests.alerting.real import RealAlertmanager, real_alertmanager, run_receivers
 from tests.programs import VERSIONS
 
 
@@ -32,7 +32,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 @dataclass
 class ServedPeer:
-    peer: MoodyPeer
+    peer: FakePeer
     url: str
 
 
@@ -44,7 +44,7 @@ async def start_peer() -> AsyncIterator[StartPeer]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def start() -> ServedPeer:
-            peer = MoodyPeer()
+            peer = FakePeer()
             sock = listen("127.0.0.1", 0, what="a peer", option="")
             stack.enter_context(contextlib.closing(sock))
             await stack.enter_async_context(serve_app(peer, sock))
@@ -59,8 +59,8 @@ async def peer(start_peer: StartPeer) -> ServedPeer:
 
 
 @dataclass
-class Post:
-    """An outbox with a clock that stands until it is moved. ``restart`` forgets all but the store."""
+class SteppedOutbox:
+    """An outbox with a clock that only the test moves. ``restart`` keeps only the store."""
 
     store: Store
     settings: AlertingSettings
@@ -98,15 +98,17 @@ class Post:
         return self.registry.get_sample_value(name, labels)
 
 
-MakePost = Callable[..., Post]
+MakePost = Callable[..., SteppedOutbox]
 
 
 @pytest.fixture
 async def make_post(store: Store) -> AsyncIterator[MakePost]:
-    made: list[Post] = []
+    made: list[SteppedOutbox] = []
 
-    def make(*urls: str, **settings: float | str) -> Post:
-        made.append(Post(store, AlertingSettings.model_validate({"alertmanager_urls": urls, **settings})))
+    def make(*urls: str, **settings: float | str) -> SteppedOutbox:
+        made.append(
+            SteppedOutbox(store, AlertingSettings.model_validate({"alertmanager_urls": urls, **settings}))
+        )
         return made[-1]
 
     yield make
@@ -117,6 +119,6 @@ async def make_post(store: Store) -> AsyncIterator[MakePost]:
 
 @pytest.fixture(params=VERSIONS)
 async def alertmanager(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[RealAlertmanager]:
-    """The real program, in both versions, with the configuration that we render."""
-    async with people() as recorder, real_alertmanager(tmp_path, recorder, request.param) as running:
+    """Yield the real program, in both versions, with the rendered configuration."""
+    async with run_receivers() as recorder, real_alertmanager(tmp_path, recorder, request.param) as running:
         yield running

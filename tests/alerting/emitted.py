@@ -1,4 +1,4 @@
-"""The labels of every alert that we can emit, as Alertmanager sees them: the rules' and the outbox's."""
+"""The labels of every alert that the rules and the outbox can emit, as Alertmanager sees them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from queenright.health.settings import HealthSettings
 from tests.alerting.parts import ticket
 
 OPTIONAL: Final = frozenset({"storm", "reminder"})
-"""Labels that some alerts of the outbox have; where both lack one, Alertmanager calls that equal."""
+"""Labels of some alerts of the outbox. If both alerts lack one, Alertmanager treats it as equal."""
 
 _MENTIONED: Final = re.compile(r"\$labels\.(\w+)")
 
 
-def of_rules() -> list[dict[str, str]]:
-    """Return the alerts of Prometheus; what the expression gives is there with a value of its own."""
+def rule_alerts() -> list[dict[str, str]]:
+    """Return the alerts of Prometheus; labels that the expression provides get a value."""
     found = []
     for group in rule_groups(HealthSettings()):
         for rule in group.rules:
@@ -31,8 +31,8 @@ def of_rules() -> list[dict[str, str]]:
     return found
 
 
-def of_queen() -> list[dict[str, str]]:
-    """Return the alerts of the outbox: every cause and severity, in a storm or not, reminded of or not."""
+def outbox_alerts() -> list[dict[str, str]]:
+    """Return the alerts of the outbox: every cause and severity, with and without a storm and a reminder."""
     settings, found = AlertingSettings(), []
     for kind in FindingKind:
         for severity in Severity:

@@ -1,9 +1,9 @@
 """
-What the real Alertmanager sends of each kind of alert, kept to be looked at and compared.
+The real Alertmanager's messages for each kind of alert, stored for review and comparison.
 
     python -m tests.alerting.golden --write
 
-renews ``tests/alerting/golden/*.json``. Where the two versions send the same there is one file.
+rewrites ``tests/alerting/golden/*.json``. If both versions send the same, there is one file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import HealthSettings
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from tests.alerting.parts import T0, ticket
-from tests.alerting.real import People, RealAlertmanager, configure, people, real_alertmanager
+from tests.alerting.real import RealAlertmanager, Receivers, real_alertmanager, run_receivers, write_config
 from tests.programs import VERSIONS
 from tests.waiting import until
 
@@ -51,9 +51,9 @@ _DAY: Final = 86_400.0
 @dataclass(frozen=True)
 class Case:
     """
-    One situation: what is posted, one list of alerts after the other, and how many messages each causes.
+    One situation: the lists of alerts to post in sequence, and how many messages each causes.
 
-    Its cluster is its own, so that nothing groups with and nothing inhibits what belongs to another.
+    Each case has its own cluster label, so that alerts of different cases neither group nor inhibit.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Case:
     generator: str = ""
 
 
-def cases() -> list[Case]:
-    """Return every situation, with times that lie around now."""
-    # Long enough ago for what has ended since; Alertmanager waits for no group of it.
+def list_cases() -> list[Case]:
+    """Return every situation, with times around now."""
+    # Long enough ago for alerts that have ended, because Alertmanager waits for no group of them.
     start = float(int(time.time()) - 7200)
     critical = ticket(severity=Severity.CRITICAL, trace_id="abc123", queen_model="some/model")
     medium = ticket(severity=Severity.MEDIUM)
@@ -101,28 +101,28 @@ def cases() -> list[Case]:
     ]
 
     def post(name: str, *tickets: EscalationTicket, ended: bool = False) -> list[PostedAlert]:
-        # Several are one message only if they are new: for these Alertmanager waits, on a busy machine, too.
+        # Several alerts are one message only if they are new: Alertmanager then waits, on a busy machine too.
         since = start if len(tickets) == 1 else time.time() + 60
-        return [_of(one, name, since, ended=ended) for one in tickets]
+        return [_ticket_alert(one, name, since, ended=ended) for one in tickets]
 
     reminded = post("reminder", critical)
     turn = replace(
         post("reminder", again)[0], labels=reminder_labels(reminded[0].labels, again), starts_at=start + 3600
     )
-    breaker = _ours(
+    breaker = _rule_alert(
         "QueenrightCircuitBreakerOpen",
         "monitor-warning",
         start,
         "4%",
         breaker="tool_execution:bee:<!channel>&co",
     )
-    down = _ours("QueenrightMonitorDown", "monitor-critical", start, "0", job="queenright")
-    symptom = _ours("QueenrightLoop", "symptom", start, "42", agent="researcher")
-    watchdog = _ours("QueenrightWatchdog", "watchdog", start, "1")
-    # Both new, or Alertmanager would not wait for the second; each lasts a second.
+    down = _rule_alert("QueenrightMonitorDown", "monitor-critical", start, "0", job="queenright")
+    symptom = _rule_alert("QueenrightLoop", "symptom", start, "42", agent="researcher")
+    watchdog = _rule_alert("QueenrightWatchdog", "watchdog", start, "1")
+    # Both are new, otherwise Alertmanager would not wait for the second; each lasts a second.
     now = time.time()
-    degraded = _ours("QueenrightFleetDegraded", "fleet", now, "62.5%")
-    burning = _ours("QueenrightBadStepsBurn", "fleet", now, "99%", window="1h")
+    degraded = _rule_alert("QueenrightFleetDegraded", "fleet", now, "62.5%")
+    burning = _rule_alert("QueenrightBadStepsBurn", "fleet", now, "99%", window="1h")
     unclaimed = replace(watchdog, labels={"alertname": "SomebodyElses", "cluster": "golden-unclaimed"})
     query = "http://127.0.0.1:9090/graph?g0.expr=up+%3D%3D+0&g0.tab=1"
     return [
@@ -154,7 +154,7 @@ def cases() -> list[Case]:
     ]
 
 
-def _of(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> PostedAlert:
+def _ticket_alert(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> PostedAlert:
     settings = AlertingSettings.model_validate({"cluster": f"golden-{name}", **_LINKS})
     if name in ("medium", "untriaged"):
         settings = AlertingSettings(cluster=settings.cluster)
@@ -166,10 +166,10 @@ def _of(one: EscalationTicket, name: str, begun: float, *, ended: bool) -> Poste
     )
 
 
-def _ours(alertname: str, name: str, begun: float, value: str, **labels: str) -> PostedAlert:
-    """Return an alert of the rules' own, as Prometheus would word it for a value and labels."""
+def _rule_alert(alertname: str, name: str, begun: float, value: str, **labels: str) -> PostedAlert:
+    """Return an alert of the rules, with Prometheus' text for a value and labels."""
     rules = [rule for group in rule_groups(HealthSettings()) for rule in group.rules]
-    # Of several bands the gravest; they have the same words.
+    # Of several bands the most severe; their texts are equal.
     rule = min(
         (rule for rule in rules if isinstance(rule, Alert) and rule.name == alertname),
         key=lambda r: r.severity,
@@ -192,46 +192,48 @@ def _end(alert: PostedAlert) -> PostedAlert:
     return replace(alert, ends_at=alert.starts_at + 4000)
 
 
-def post_of(one: EscalationTicket) -> PostedAlert:
-    """Return a ticket's alert, told just now."""
-    return _of(one, "one", time.time(), ended=False)
+def make_alert(one: EscalationTicket) -> PostedAlert:
+    """Return a ticket's alert, notified now."""
+    return _ticket_alert(one, "one", time.time(), ended=False)
 
 
-def client(alertmanager: RealAlertmanager) -> httpx.AsyncClient:
-    """Return a client of its API."""
+def make_client(alertmanager: RealAlertmanager) -> httpx.AsyncClient:
+    """Return a client for its API."""
     return httpx.AsyncClient(base_url=alertmanager.url, trust_env=False)
 
 
 async def record(alertmanager: RealAlertmanager) -> dict[str, str]:
-    """Post every case; return by name what came of it, as text."""
-    todo = cases()
+    """Post every case; return the resulting messages by case name, as text."""
+    missing_count = list_cases()
     posted = alertmanager.people.posted
-    expected = dict.fromkeys((case.name for case in todo), 0)
-    async with client(alertmanager) as http:
-        for step in range(max(len(case.posts) for case in todo)):
-            for case in todo:
+    expected = dict.fromkeys((case.name for case in missing_count), 0)
+    async with make_client(alertmanager) as http:
+        for step in range(max(len(case.posts) for case in missing_count)):
+            for case in missing_count:
                 for alerts, messages in case.posts[step : step + 1]:
                     body = [alert.to_dict() | {"generatorURL": case.generator} for alert in alerts]
                     (await http.post("/api/v2/alerts", json=body)).raise_for_status()
                     expected[case.name] += messages
 
             def missing() -> dict[str, int]:
-                came = {name: len(of) for name, of in _by_case(posted).items()}
-                return {name: n - came.get(name, 0) for name, n in expected.items() if came.get(name, 0) < n}
+                arrived = {name: len(of) for name, of in _by_case(posted).items()}
+                return {
+                    name: n - arrived.get(name, 0) for name, n in expected.items() if arrived.get(name, 0) < n
+                }
 
             await until(lambda: not missing(), f"messages of step {step}; missing {expected}")
     return {name: _text(of, alertmanager) for name, of in _by_case(posted).items()}
 
 
 def _by_case(posted: Sequence[tuple[str, bytes]]) -> dict[str, list[tuple[str, bytes]]]:
-    found: dict[str, list[tuple[str, bytes]]] = {}
+    by_case: dict[str, list[tuple[str, bytes]]] = {}
     for path, body in posted:
         if name := re.search(rb"golden-([a-z-]+)", body):
-            of = found.setdefault(name[1].decode(), [])
-            # The Watchdog is told every minute; once is enough to look at.
+            of = by_case.setdefault(name[1].decode(), [])
+            # The Watchdog is sent every minute; one message is enough.
             if path != "/deadman" or not of:
                 of.append((path, body))
-    return found
+    return by_case
 
 
 def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -> str:
@@ -239,7 +241,7 @@ def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -
     messages = []
     for path, raw in posted:
         body = json.loads(raw)
-        # Each channel's messages stay in their order; between channels there is none.
+        # Each channel's messages keep their order; the channels have none among them.
         channel = (path, str(body.get("receiver", "")))
         seen[channel] = seen.get(channel, 0) + 1
         messages.append((seen[channel], channel, body))
@@ -252,20 +254,20 @@ def _text(posted: Sequence[tuple[str, bytes]], alertmanager: RealAlertmanager) -
 
 
 def _moment(match: re.Match[str]) -> str:
-    # Not yet over is the zero time.
+    # The zero time means that the alert has not ended.
     return match[0] if '"0001-' in match[0] else f'"{match[1]}": "(a time)"'
 
 
 def read(name: str, version: str) -> str:
-    """Return what is kept of a case; empty if nothing is."""
+    """Return the stored messages of a case; empty if there are none."""
     for path in (FOLDER / f"{name}.{version}.json", FOLDER / f"{name}.json"):
         if path.is_file():
             return path.read_text(encoding="utf-8")
     return ""
 
 
-def difference(name: str, version: str, text: str) -> str:
-    """Return what differs from what is kept; empty if nothing does."""
+def find_difference(name: str, version: str, text: str) -> str:
+    """Return the differences to the stored messages; empty if there are none."""
     result = read(name, version).splitlines()
     lines = difflib.unified_diff(
         result, text.splitlines(), f"golden/{name}", f"sent by {version}", lineterm=""
@@ -274,7 +276,7 @@ def difference(name: str, version: str, text: str) -> str:
 
 
 def write(sent: Mapping[str, Mapping[str, str]]) -> None:
-    """Keep what each version sent, by version and name."""
+    """Store the messages of each version, by version and name."""
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob("*.json"):
         old.unlink()
@@ -287,19 +289,21 @@ def write(sent: Mapping[str, Mapping[str, str]]) -> None:
                 (FOLDER / f"{name}.{version}.json").write_text(sent[version][name], encoding="utf-8")
 
 
-def patient(folder: Path, everybody: People) -> Path:
+def write_patient_config(folder: Path, everybody: Receivers) -> Path:
     """Write a configuration that waits longer where several alerts are to be one message."""
-    return configure(folder, everybody, group_wait="3s")
+    return write_config(folder, everybody, group_wait="3s")
 
 
-async def _all() -> dict[str, dict[str, str]]:
+async def _record_all() -> dict[str, dict[str, str]]:
     sent: dict[str, dict[str, str]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for version in VERSIONS:
             own = Path(folder) / version
             async with (
-                people() as recorder,
-                real_alertmanager(own, recorder, version, config=patient(own, recorder)) as alertmanager,
+                run_receivers() as recorder,
+                real_alertmanager(
+                    own, recorder, version, config=write_patient_config(own, recorder)
+                ) as alertmanager,
             ):
                 sent[version] = await record(alertmanager)
     return sent
@@ -308,9 +312,9 @@ async def _all() -> dict[str, dict[str, str]]:
 def main() -> int:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", required=True, help="write the files anew")
+    parser.add_argument("--write", action="store_true", required=True, help="rewrite the files")
     parser.parse_args()
-    write(asyncio.run(_all()))
+    write(asyncio.run(_record_all()))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What the tests of alerting are built from: tickets, a peer with moods, an outbox over a real store."""
+"""Parts for alerting tests: tickets, and a peer with configurable behaviour."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T0 = 1_800_000_000.0
 
 
 def ticket(**changes: Any) -> EscalationTicket:
-    """A ticket that the queen has just approved."""
+    """Return a ticket that the queen has just approved."""
     values: dict[str, Any] = {
         "agent_id": "researcher",
         "session_id": "session-1",
@@ -45,37 +45,37 @@ def ticket(**changes: Any) -> EscalationTicket:
     return EscalationTicket(**values | changes)
 
 
-class MoodyPeer:
-    """An Alertmanager by its API alone, to be down, slow to recover, or choosy at will."""
+class FakePeer:
+    """An Alertmanager's API that can be down, recover slowly, or refuse alerts."""
 
     def __init__(self) -> None:
         self.posts: list[list[dict[str, Any]]] = []
         self.status = 200
         self.started: str | None = None
-        """When it says that it was started; None: it has no page that says so."""
+        """Its reported start time; None: it has no status page."""
         self.cluster: Any = None
-        """What it says of its cluster, besides."""
+        """Its reported cluster status."""
         self.status_requests = 0
         self.asked_for_status = asyncio.Event()
-        """Set once somebody has asked for that page."""
+        """Set once the status page has been requested."""
         self.status_allowed = asyncio.Event()
-        """That page is answered while this is set."""
+        """The status page responds while this is set."""
         self.status_allowed.set()
         self.refuses: set[str] = set()
-        """Agents whose alerts it calls wrong. Like the real one it keeps the others, and answers 400."""
+        """Agents whose alerts it refuses. Like the real one, it accepts the others and responds with 400."""
         self.arrived = asyncio.Event()
-        """Set once it has taken anything."""
+        """Set once it has accepted alerts."""
         self.authorization: list[str] = []
         self.says: bytes | None = None
-        """What it answers to anything, with 200; None: what an Alertmanager would."""
+        """The body of every response, with status 200; None: as Alertmanager."""
         self.content_type = b"application/json"
         self.more_headers: list[tuple[bytes, bytes]] = []
         self.endless = False
-        """It says that again and again, until nobody listens."""
+        """Repeat the body until the client disconnects."""
 
     @property
     def alerts(self) -> list[dict[str, Any]]:
-        """Every alert it took, in order."""
+        """Return every accepted alert, in order."""
         return [alert for post in self.posts for alert in post]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

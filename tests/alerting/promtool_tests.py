@@ -1,9 +1,9 @@
 """
-The tests that promtool runs (``alerting/prometheus/tests``) as values, and a quick way to run them.
+The tests that promtool runs (``alerting/prometheus/tests``) as values, and a fast way to run them.
 
-A test's name begins with what it shows: ``fires:``, ``boundary:``, ``waiting:`` and so on. promtool evaluates
-every rule of the files that a test names, at every step: so a test is given a copy that holds the alert it is
-about and what that reads, in the same groups and the same order.
+A test's name starts with a tag for what it shows: ``fires:``, ``boundary:``, ``waiting:`` and so on. promtool
+evaluates every rule in the files that a test names, at every step. So each test gets a copy of the rules with
+only its alert and the rules that the alert reads, in the same groups and the same order.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ _ALERTS: Final = re.compile(r'ALERTS\{alertname="(\w+)"')
 
 @dataclass(frozen=True, slots=True)
 class AlertCheck:
-    """At some time, one alert that a test expects: its labels, among them ``alertstate``."""
+    """An alert that a test expects at some time: its labels, among them ``alertstate``."""
 
     alert: str
     labels: dict[str, str]
     annotations: dict[str, str] | None
-    """None where a test looks at the state only."""
+    """None if a test checks only the state."""
 
     @property
     def fires(self) -> bool:
-        """Whether it fires, rather than waits for its ``for``."""
+        """Whether it fires, rather than waits for its ``for`` duration."""
         return self.labels["alertstate"] == "firing"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleTest:
-    """One test: the file it is in, its tag, its series, and what it expects when."""
+    """One test: its file, tag and series, and its expected alerts by time."""
 
     file: str
     name: str
@@ -52,51 +52,51 @@ class RuleTest:
     series: dict[str, str]
     alerts: frozenset[str]
     expected: tuple[tuple[float, tuple[AlertCheck, ...]], ...]
-    """By time in seconds, all that is expected then; nothing expected is a claim as well."""
+    """All expected alerts by time in seconds; none means that no alert may exist."""
 
     @property
     def length(self) -> str:
-        """``long`` if promtool evaluates its rules over more than four hours, which takes a second."""
+        """Return ``long`` if promtool evaluates the rules over more than four hours, which takes a second."""
         return "long" if self.expected[-1][0] > 4 * 3600 else "short"
 
     @property
-    def ever(self) -> tuple[AlertCheck, ...]:
-        """Everything it expects at any time."""
+    def all_expected(self) -> tuple[AlertCheck, ...]:
+        """Return all alerts that the test expects at any time."""
         return tuple(one for _, found in self.expected for one in found)
 
 
 def _read(file: Path) -> Any:
-    # As safe_load, in C.
+    # like safe_load, in C
     return yaml.load(file.read_text(), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
-def groups() -> tuple[tuple[str, Rule], ...]:
-    """Return every group of the rule files, as ``(file, group)``."""
+def rule_groups() -> tuple[tuple[str, Rule], ...]:
+    """Return every group in the rule files, as ``(file, group)``."""
     files = sorted(rules_folder().glob("*.yml"))
     return tuple((file.name, group) for file in files for group in _read(file)["groups"])
 
 
-def rules() -> list[Rule]:
+def all_rules() -> list[Rule]:
     """Return every rule."""
-    return [rule for _, group in groups() for rule in group["rules"]]
+    return [rule for _, group in rule_groups() for rule in group["rules"]]
 
 
-def alerts() -> list[Rule]:
-    """Return every alert; those with several bands as often as they have bands."""
-    return [rule for rule in rules() if "alert" in rule]
+def all_alerts() -> list[Rule]:
+    """Return every alert, once per band."""
+    return [rule for rule in all_rules() if "alert" in rule]
 
 
 def distinguishing_labels(rule: Rule) -> dict[str, str]:
-    """Return the labels by which an alert's bands differ; empty if it has only one."""
-    same = [other for other in alerts() if other["alert"] == rule["alert"]]
+    """Return the labels by which an alert's bands differ; empty if it has only one band."""
+    same = [other for other in all_alerts() if other["alert"] == rule["alert"]]
     names = {name for other in same for name in other["labels"]}
     differ = {name for name in names if len({other["labels"].get(name) for other in same}) == len(same) > 1}
     return {name: rule["labels"][name] for name in sorted(differ)[-1:]}
 
 
-def ident(rule: Rule) -> str:
-    """Return the name of an alert with its band, for a test's id."""
+def alert_id(rule: Rule) -> str:
+    """Return an alert's name with its band, as a test id."""
     return "-".join([rule["alert"].removeprefix("Queenright"), *distinguishing_labels(rule).values()])
 
 
@@ -110,13 +110,13 @@ def _parsed(file: Path, test: dict[str, Any]) -> RuleTest:
     expected: dict[float, list[AlertCheck]] = {}
     names: set[str] = set()
     for check in test.get("alert_rule_test", ()):
-        at = expected.setdefault(seconds(check["eval_time"]), [])
+        at = expected.setdefault(to_seconds(check["eval_time"]), [])
         names.add(check["alertname"])
         for alert in check.get("exp_alerts") or ():
             labels = {**alert["exp_labels"], "alertstate": "firing"}
             at.append(AlertCheck(check["alertname"], labels, alert.get("exp_annotations", {})))
     for check in test.get("promql_expr_test", ()):
-        at = expected.setdefault(seconds(check["eval_time"]), [])
+        at = expected.setdefault(to_seconds(check["eval_time"]), [])
         [name] = set(_ALERTS.findall(check["expr"]))
         names.add(name)
         for sample in check.get("exp_samples") or ():
@@ -131,20 +131,20 @@ def _parsed(file: Path, test: dict[str, Any]) -> RuleTest:
     )
 
 
-def seconds(duration: str) -> float:
-    """Return a duration of Prometheus in seconds."""
+def to_seconds(duration: str) -> float:
+    """Convert a duration of Prometheus to seconds."""
     sizes = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
     return float(sum(int(number) * sizes[unit] for number, unit in re.findall(r"(\d+)([smhd])", duration)))
 
 
-# -- running them ---------------------------------------------------------------------------------
+# -- running the tests ----------------------------------------------------------------------------
 
 
 def _same(rule: Rule) -> Rule:
     return rule
 
 
-def failures(
+def run_tests(
     folder: Path,
     version: str,
     change: Callable[[Rule], Rule] = _same,
@@ -152,12 +152,12 @@ def failures(
     wanted: Callable[[RuleTest], bool] = lambda _: True,
 ) -> str:
     """
-    Run the tests, and return what promtool says; empty if all pass.
+    Run the tests, and return promtool's output; empty if all pass.
 
     Args:
-        folder: Where copies are written.
-        version: Of promtool.
-        change: What is done to each rule first.
+        folder: Where the copies are written.
+        version: The version of promtool.
+        change: A change to apply to each rule first.
         wanted: Whether to run a test.
     """
     written = []
@@ -177,8 +177,8 @@ def failures(
 
 
 def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
-    """Yield the groups, with these alerts only, and what they read, and what that reads."""
-    everything = rules()
+    """Yield the groups with only these alerts, and all rules that they read, directly or not."""
+    everything = all_rules()
     read = {rule["record"]: set(_RECORDED.findall(rule["expr"])) for rule in everything if "record" in rule}
     wanted, left = (
         set(names),
@@ -192,8 +192,8 @@ def _needed(names: set[str], change: Callable[[Rule], Rule]) -> Iterator[Rule]:
     while left:
         wanted |= left
         left = {other for name in left for other in read.get(name, ())} - wanted
-    # Recordings first, as promtool evaluates groups in the order of their files.
-    for _, group in sorted(groups(), key=lambda one: one[0] != "recording.yml"):
+    # Recording rules first, as promtool evaluates groups in the order of their files.
+    for _, group in sorted(rule_groups(), key=lambda one: one[0] != "recording.yml"):
         remaining_rules = [
             change(dict(rule)) for rule in group["rules"] if (rule.get("alert") or rule["record"]) in wanted
         ]

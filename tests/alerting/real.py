@@ -1,4 +1,4 @@
-"""Real Alertmanagers with our configuration, and servers that record what they send."""
+"""Real Alertmanagers with our configuration, and servers that record their messages."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ from tests.waiting import until
 
 
 @dataclass
-class People:
+class Receivers:
     """Slack, PagerDuty, the dead man's switch, and the service's two webhooks."""
 
     url: str = ""
     recorder: Recorder = field(default_factory=Recorder)
     posted: list[tuple[str, bytes]] = field(default_factory=list)
-    """Every request: its path and its body."""
+    """The path and body of every request."""
 
-    def received(self, agent: str) -> Counter[tuple[str, str]]:
-        """Count what they were told of an agent, by channel and status."""
+    def count_messages(self, agent: str) -> Counter[tuple[str, str]]:
+        """Count the messages about an agent, by channel and status."""
         return Counter((m.channel, m.status) for m in self.recorder.messages if agent in m.title)
 
     @property
-    def woken(self) -> list[bytes]:
-        """What the judge was woken by."""
+    def judge_posts(self) -> list[bytes]:
+        """Return the posts to the judge's webhook."""
         return [body for path, body in self.posted if path == WEBHOOK_PATH]
 
     @property
-    def told(self) -> list[dict[str, Any]]:
-        """What Alertmanager said that it told people."""
+    def notification_posts(self) -> list[dict[str, Any]]:
+        """Return the posts to the notifications webhook."""
         return [json.loads(body) for path, body in self.posted if path == DELIVERED_PATH]
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
@@ -68,9 +68,11 @@ class People:
 
 
 @contextlib.asynccontextmanager
-async def people(on_message: Callable[[RecordedMessage], None] | None = None) -> AsyncIterator[People]:
-    """Listen in place of everybody that Alertmanager tells anything; ``on_message`` gets each message."""
-    listener = People(recorder=Recorder(on_message))
+async def run_receivers(
+    on_message: Callable[[RecordedMessage], None] | None = None,
+) -> AsyncIterator[Receivers]:
+    """Listen in place of all of Alertmanager's receivers; ``on_message`` is called with each message."""
+    listener = Receivers(recorder=Recorder(on_message))
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
         async with serve_app(listener, sock):
@@ -82,7 +84,7 @@ async def people(on_message: Callable[[RecordedMessage], None] | None = None) ->
 class RealAlertmanager:
     address: PeerAddress
     url: str
-    people: People
+    people: Receivers
     child: Child
 
     @property
@@ -90,15 +92,15 @@ class RealAlertmanager:
         return self.people.recorder
 
     @property
-    def woken(self) -> list[bytes]:
-        return self.people.woken
+    def judge_posts(self) -> list[bytes]:
+        return self.people.judge_posts
 
     async def until(self, done: Callable[[], object], what: str, seconds: float = 60) -> None:
         await until(done, f"{what}; received {list(self.recorder.messages)}", seconds=seconds)
 
 
-def configure(folder: Path, people: People, **options: Any) -> Path:
-    """Write our configuration, with short waits, and the secrets it reads; return where it is."""
+def write_config(folder: Path, people: Receivers, **options: Any) -> Path:
+    """Write our configuration with short waits, and the secret files that it names; return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     slack, key, config = folder / "slack", folder / "key", folder / "alertmanager.yml"
     slack.write_text(f"{people.url}/slack/services/T/B/X")
@@ -120,7 +122,7 @@ def configure(folder: Path, people: People, **options: Any) -> Path:
 @contextlib.asynccontextmanager
 async def real_alertmanager(
     folder: Path,
-    people: People,
+    people: Receivers,
     version: str = "bundled",
     *,
     port: int = 0,
@@ -131,15 +133,15 @@ async def real_alertmanager(
     Run one Alertmanager of one version.
 
     Args:
-        folder: Of its own, for its state and its log.
-        people: Who is told.
+        folder: A folder of its own for state and log.
+        people: The receivers of its messages.
         version: One of ``tests.programs.VERSIONS``.
-        port: Where it listens; a free one if 0.
-        cluster: Its options as one peer of a cluster; alone without any.
-        config: Its configuration; ours with short waits if there is none.
+        port: The port to listen on; a free one if 0.
+        cluster: Options as a peer of a cluster; none to run alone.
+        config: The configuration file; by default ours with short waits.
     """
     binary = program("alertmanager", version)
-    config = config or configure(folder, people)
+    config = config or write_config(folder, people)
     port = port or find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
     command: list[str | Path] = [
         binary,
@@ -147,7 +149,7 @@ async def real_alertmanager(
         f"--storage.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",
         *(cluster or ["--cluster.listen-address="]),
-        # By itself it takes the machine's name.
+        # By default it uses the machine's name.
         f"--web.external-url=http://127.0.0.1:{port}",
     ]
     child = await Child.start("Alertmanager", command, folder / "alertmanager.log")
@@ -160,13 +162,13 @@ async def real_alertmanager(
 
 
 class Peers:
-    """A cluster of two Alertmanagers, ``a`` and ``b``, on ports that stay theirs."""
+    """A cluster of two Alertmanagers, ``a`` and ``b``, on fixed ports."""
 
     def __init__(
         self,
         stack: contextlib.AsyncExitStack,
         folder: Path,
-        everybody: People,
+        everybody: Receivers,
         version: str,
         peer_timeout: str,
         group_interval: str,
@@ -183,7 +185,7 @@ class Peers:
         stack.push_async_callback(self.client.aclose)
 
     async def start(self, name: str) -> None:
-        """Start a peer, the first time or again."""
+        """Start or restart a peer."""
         [other] = set("ab") - {name}
         self.running[name] = await self._stack.enter_async_context(
             real_alertmanager(
@@ -191,7 +193,7 @@ class Peers:
                 self.people,
                 self._version,
                 port=self.web[name],
-                config=configure(self._folder / name, self.people, group_interval=self._group_interval),
+                config=write_config(self._folder / name, self.people, group_interval=self._group_interval),
                 cluster=[
                     f"--cluster.listen-address=127.0.0.1:{self.gossip[name]}",
                     f"--cluster.peer=127.0.0.1:{self.gossip[other]}",
@@ -204,16 +206,16 @@ class Peers:
         )
 
     async def kill(self, name: str) -> None:
-        """Kill a peer outright."""
+        """Kill a peer with SIGKILL."""
         process = self.running.pop(name).child.process
         process.kill()
         await process.wait()
 
-    async def members(self, count: int) -> None:
-        """Wait until every peer that runs knows of ``count``."""
-        for one in self.running.values():
+    async def wait_for_members(self, count: int) -> None:
+        """Wait until every running peer knows ``count`` members."""
+        for peer in self.running.values():
             for _ in range(1200):
-                status = await self.client.status(one.address)
+                status = await self.client.status(peer.address)
                 if len(status["cluster"].get("peers", [])) == count:
                     break
                 await asyncio.sleep(0.05)
@@ -223,7 +225,7 @@ class Peers:
 @contextlib.asynccontextmanager
 async def alertmanager_peers(
     folder: Path,
-    everybody: People,
+    everybody: Receivers,
     version: str = "bundled",
     *,
     peer_timeout: str = "1s",
@@ -231,27 +233,27 @@ async def alertmanager_peers(
     gossip: Sequence[str] = ("--cluster.gossip-interval=50ms", "--cluster.pushpull-interval=1s"),
 ) -> AsyncIterator[Peers]:
     """
-    Run two Alertmanagers that know each other.
+    Run two Alertmanagers as a cluster.
 
     Args:
-        folder: Of their own, for their state and their logs.
-        everybody: Who is told.
+        folder: A folder of their own for state and logs.
+        everybody: The receivers of their messages.
         version: One of ``tests.programs.VERSIONS``.
-        peer_timeout: How long the second waits for the first to tell people.
-        group_interval: As in earnest, longer than that: a look that begins before an end and is over after
-            it would tell the beginning once more.
-        gossip: Options: how often they tell each other what they know.
+        peer_timeout: How long the second peer waits for the first to notify.
+        group_interval: Longer than that, as in production: otherwise a flush that starts before an end and
+            finishes after it would repeat the firing message.
+        gossip: Options for the gossip intervals.
     """
     async with contextlib.AsyncExitStack() as stack:
         peers = Peers(stack, folder, everybody, version, peer_timeout, group_interval, gossip)
         await peers.start("a")
         await peers.start("b")
-        await peers.members(2)
+        await peers.wait_for_members(2)
         yield peers
 
 
-def alert(**labels: str) -> PostedAlert:
-    """An alert of now, with the least that one of ours has."""
+def minimal_alert(**labels: str) -> PostedAlert:
+    """Return an alert that starts now, with the required labels and annotations."""
     now = time.time()
     annotations = {
         "summary": f"{labels.get('agent', '')} {labels['alertname']}.",
@@ -262,8 +264,8 @@ def alert(**labels: str) -> PostedAlert:
     )
 
 
-def queen(severity: str, agent: str = "researcher", **labels: str) -> PostedAlert:
-    """The alert of an approved ticket."""
+def queen_alert(severity: str, agent: str = "researcher", **labels: str) -> PostedAlert:
+    """Return the alert of an approved ticket."""
     values = {
         "alertname": "QueenrightIntervention",
         "agent": agent,
@@ -273,4 +275,4 @@ def queen(severity: str, agent: str = "researcher", **labels: str) -> PostedAler
         "source": "queen",
         "ticket_id": f"ticket-of-{agent}",
     }
-    return alert(**values | labels)
+    return minimal_alert(**values | labels)

@@ -41,12 +41,12 @@ def test_alert_has_exactly_its_labels(inside: Severity, outside: str) -> None:
     }
 
 
-def test_ticket_opened_in_a_storm_carries_its_id() -> None:
-    """B71: by this label many are one message."""
-    alone = build_labels(ticket(), SETTINGS)
-    stormy = build_labels(ticket(storm_id="storm-1"), SETTINGS)
+def test_alert_of_a_ticket_opened_in_a_storm_has_the_storm_label() -> None:
+    """B71: this label groups many alerts into one message."""
+    without_storm = build_labels(ticket(), SETTINGS)
+    in_storm = build_labels(ticket(storm_id="storm-1"), SETTINGS)
 
-    assert stormy == alone | {LABEL_STORM: "storm-1"}
+    assert in_storm == without_storm | {LABEL_STORM: "storm-1"}
 
 
 def test_empty_annotations_are_left_out() -> None:
@@ -65,22 +65,22 @@ def test_empty_annotations_are_left_out() -> None:
 
 
 def test_resolved_text_has_duration_and_reason() -> None:
-    over = ticket(
+    annotations = ticket(
         status=TicketStatus.RESOLVED,
         closed_at=T0 + 5400,
         closed_reason="ada: <!channel> mended it.",
         acknowledged_by="grace",
     )
 
-    ended = build_annotations(over, SETTINGS)["ended"]
+    ended = build_annotations(annotations, SETTINGS)["ended"]
     assert all(part in ended for part in ("1.5 h", "ada", "[!channel>", "grace"))
 
 
 @pytest.mark.parametrize(("seconds", "lasted"), [(6, "6 s"), (240, "4 min"), (9000, "2.5 h")])
 def test_duration_of_resolved_alert_has_plain_units(seconds: float, lasted: str) -> None:
-    over = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
+    annotations = ticket(status=TicketStatus.RESOLVED, closed_at=T0 + seconds)
 
-    assert build_annotations(over, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
+    assert build_annotations(annotations, SETTINGS)["ended"].startswith(f"It lasted {lasted}")
 
 
 def test_evidence_is_short_and_holds_no_secret() -> None:
@@ -93,7 +93,7 @@ def test_evidence_is_short_and_holds_no_secret() -> None:
 
 
 def test_untriaged_ticket_is_marked_untriaged() -> None:
-    """B46"""
+    """B46: the text says that triage is missing."""
     annotations = build_annotations(ticket(untriaged=True, analysis=""), SETTINGS)
     assert annotations["description"].startswith("Untriaged")
     assert annotations["analysis"].endswith("It repeats search(hive).")
@@ -149,7 +149,7 @@ def test_link_with_a_missing_value_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "says"),
+    ("setting", "value", "expected"),
     [
         ("dashboard_url", "https://g/{agnet}", "{agnet} is unknown"),
         ("trace_url", "https://g/{", "is not a valid template"),
@@ -160,8 +160,8 @@ def test_link_with_a_missing_value_is_left_out() -> None:
         ("resend", 1, "Extra inputs"),
     ],
 )
-def test_invalid_setting_is_refused_with_a_reason(setting: str, value: object, says: str) -> None:
-    with pytest.raises(ValidationError, match=says):
+def test_invalid_setting_is_refused_with_a_reason(setting: str, value: object, expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
         AlertingSettings.model_validate({setting: value})
 
 
@@ -172,21 +172,21 @@ def test_credentials_of_a_peer_are_in_no_repr_and_no_dump() -> None:
 
 
 def test_end_of_a_worker_is_not_reported_as_recovery() -> None:
-    gone = ticket(status=TicketStatus.WORKER_GONE)
+    ended = ticket(status=TicketStatus.WORKER_GONE)
 
-    assert "without recovering" in build_annotations(gone, SETTINGS)["summary"]
+    assert "without recovering" in build_annotations(ended, SETTINGS)["summary"]
 
 
 @pytest.mark.parametrize("cleared", [None, 7.0])
 def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
-    gone = ticket(
+    ended = ticket(
         status=TicketStatus.WORKER_GONE,
         closed_reason=RUN_COMPLETED,
         condition_cleared_at=cleared,
         closed_at=T0,
     )
 
-    annotations = build_annotations(gone, SETTINGS)
+    annotations = build_annotations(ended, SETTINGS)
     assert annotations["summary"].startswith(
         "researcher has completed its run; the page was: it is in a loop"
     )
@@ -194,10 +194,10 @@ def test_completed_run_is_reported_as_completed(cleared: float | None) -> None:
 
 
 def test_worker_with_late_progress_is_reported_as_such() -> None:
-    """B122: the end of a page says what became of the worker."""
-    gone = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
+    """B122: the end of a page states what became of the worker."""
+    ended = ticket(status=TicketStatus.WORKER_GONE, condition_cleared_at=7.0)
 
-    summary = build_annotations(gone, SETTINGS)["summary"]
+    summary = build_annotations(ended, SETTINGS)["summary"]
     assert "progress" in summary
     assert "without recovering" not in summary
 
@@ -206,7 +206,7 @@ def test_worker_with_late_progress_is_reported_as_such() -> None:
     "status", [TicketStatus.INTERVENING, TicketStatus.WORKER_GONE, TicketStatus.RESOLVED]
 )
 def test_summary_names_the_finding_that_the_text_describes(status: TicketStatus) -> None:
-    """B102: the finding that opened the ticket may be over; labels stay."""
+    """B102: the finding that opened the ticket may be over; the labels stay."""
     changed = ticket(kind=FindingKind.RESOURCE_LIMIT, words_kind=FindingKind.STALL, status=status)
 
     assert "has stalled (" in build_annotations(changed, SETTINGS)["summary"]

@@ -66,7 +66,7 @@ async def test_credentials_are_sent_but_not_shown(
 
 
 async def test_connection_error_has_no_credentials() -> None:
-    secret = "hunter" + str(2)  # the trace shows this file's lines too
+    secret = "hunter" + str(2)  # the traceback also has the lines of this file
     client, address = AlertmanagerClient(), PeerAddress.parse(f"http://u:{secret}@127.0.0.1:1")
     with pytest.raises(
         PeerUnavailableError, match=r"^Alertmanager http://127.0.0.1:1: cannot be reached$"

@@ -1,4 +1,6 @@
-"""A cluster of two real Alertmanagers: both have every alert, people get one message, and one is enough."""
+"""
+A cluster of two real Alertmanagers: both get every alert, each message is sent once, and one peer is enough.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent
 from tests.alerting.parts import ticket
-from tests.alerting.real import Peers, alertmanager_peers, people, queen
+from tests.alerting.real import Peers, alertmanager_peers, queen_alert, run_receivers
 from tests.programs import VERSIONS
 from tests.waiting import until
 
@@ -27,17 +29,17 @@ AND_OVER = ONCE | {("slack", "resolved"): 1, ("pagerduty", "resolved"): 1}
 
 
 class Cluster:
-    """Two peers, and an outbox that tells both."""
+    """Two peers, and an outbox that sends to both."""
 
     def __init__(self, peers: Peers, store: Store) -> None:
         self._store = store
         self.peers = peers
         self.people = peers.people
         self.settings = AlertingSettings(alertmanager_urls=peers.urls)
-        self.outbox = self.outbox_of(*peers.urls)
+        self.outbox = self.make_outbox(*peers.urls)
 
-    def outbox_of(self, *urls: str) -> Outbox:
-        """An outbox that tells some peers."""
+    def make_outbox(self, *urls: str) -> Outbox:
+        """Return an outbox that sends to these peers."""
 
         async def publish(*events: AgentEvent) -> None: ...
 
@@ -51,43 +53,43 @@ class Cluster:
         )
 
     async def enqueue(self, one: EscalationTicket) -> None:
-        """Decide something about a ticket."""
+        """Write a change of a ticket to the outbox."""
         await self._store.transact(lambda conn: enqueue(conn, one, self.settings, time.time()))
 
-    async def say(self, one: EscalationTicket) -> None:
-        """Decide something about a ticket, and tell every peer that can be reached."""
+    async def enqueue_and_deliver(self, one: EscalationTicket) -> None:
+        """Write a change of a ticket, and deliver it to every reachable peer."""
         await self.enqueue(one)
         await self.outbox.deliver_due(time.time())
         # The first peer gets an end later.
         await self.outbox.deliver_due(time.time() + 15)
 
-    async def knows(self, name: str, agent: str) -> bool:
-        """Tell whether a peer has an agent's alert."""
+    async def has_alert(self, name: str, agent: str) -> bool:
+        """Return whether a peer has an agent's alert."""
         return bool(await self.peers.client.alerts(self.peers.running[name].address, agent=agent))
 
-    async def eventually_knows(self, name: str, agent: str) -> None:
-        """Tell the peers again, as the outbox does, until one has an agent's alert."""
+    async def deliver_until_known(self, name: str, agent: str) -> None:
+        """Repeat the delivery, as the outbox does, until a peer has an agent's alert."""
         for _ in range(1200):
             await self.outbox.deliver_due(time.time() + 120)
-            if await self.knows(name, agent):
+            if await self.has_alert(name, agent):
                 return
             await _moment()
-        pytest.fail(f"{name} never heard of {agent}")
+        pytest.fail(f"peer {name} has no alert about {agent}")
 
-    async def all_had_their_turn(self, marker: str) -> None:
+    async def wait_for_flushes(self, marker: str) -> None:
         """
-        Wait until each peer has told, or has left to the other, what it knew when this was called.
+        Wait until each peer has notified, or left to the other, everything that it knew before the call.
 
-        Of a marker only one peer knows, so it tells that itself, and in its turn: after what came before.
+        Only one peer knows a marker alert, so it notifies that itself, after the earlier alerts.
         """
         for name, one in self.peers.running.items():
             agent = f"{marker}-{name}"
-            await self.peers.client.post_alerts(one.address, [queen("warning", agent)])
+            await self.peers.client.post_alerts(one.address, [queen_alert("warning", agent)])
             await until(lambda agent=agent: self.received(agent), f"the marker {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
     def received(self, agent: str) -> Counter[tuple[str, str]]:
-        """Count what people were notified of an agent, by channel and status."""
-        return self.people.received(agent)
+        """Count the messages about an agent, by channel and status."""
+        return self.people.count_messages(agent)
 
 
 async def _moment() -> None:
@@ -97,67 +99,67 @@ async def _moment() -> None:
 @pytest.fixture(params=VERSIONS)
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path, store: Store) -> AsyncIterator[Cluster]:
     async with contextlib.AsyncExitStack() as stack:
-        everybody = await stack.enter_async_context(people())
+        everybody = await stack.enter_async_context(run_receivers())
         peers = await stack.enter_async_context(alertmanager_peers(tmp_path, everybody, request.param))
         yield Cluster(peers, store)
 
 
-def of(agent: str, **changes: object) -> EscalationTicket:
+def ticket_about(agent: str, **changes: object) -> EscalationTicket:
     return ticket(agent_id=agent, ticket_id=f"ticket-{agent}", **changes)
 
 
 async def test_cluster_sends_one_page_if_either_peer_dies(cluster: Cluster) -> None:
-    """B43, B77: told once, resolved once; a peer that is down loses nothing and repeats nothing."""
-    await cluster.say(of("first"))
-    assert await cluster.knows("a", "first")
-    assert await cluster.knows("b", "first")
+    """B43, B77: one firing message, one resolved message; a peer that is down loses and repeats nothing."""
+    await cluster.enqueue_and_deliver(ticket_about("first"))
+    assert await cluster.has_alert("a", "first")
+    assert await cluster.has_alert("b", "first")
     await until(lambda: cluster.received("first") == ONCE, "one page on each channel")
-    await cluster.all_had_their_turn("early")
-    await cluster.say(of("first", status=TicketStatus.RESOLVED))
+    await cluster.wait_for_flushes("early")
+    await cluster.enqueue_and_deliver(ticket_about("first", status=TicketStatus.RESOLVED))
     await until(lambda: cluster.received("first") == AND_OVER, "its end")
 
-    # One is down when it is decided, and hears of it when it is back.
+    # One peer is down at the time of the change, and gets it when it is back.
     await cluster.peers.kill("b")
-    await cluster.say(of("second"))
-    await until(lambda: cluster.received("second") == ONCE, "a page by the other alone")
+    await cluster.enqueue_and_deliver(ticket_about("second"))
+    await until(lambda: cluster.received("second") == ONCE, "a page from the other peer alone")
     await cluster.peers.start("b")
-    await cluster.peers.members(2)
-    await cluster.eventually_knows("b", "second")
-    await cluster.all_had_their_turn("back")
+    await cluster.peers.wait_for_members(2)
+    await cluster.deliver_until_known("b", "second")
+    await cluster.wait_for_flushes("back")
     assert cluster.received("first") == AND_OVER
     assert cluster.received("second") == ONCE
 
-    # One is killed when both have taken it, before it could tell anybody.
-    await cluster.say(of("third"))
+    # One peer is killed after both have the alert, before it could notify.
+    await cluster.enqueue_and_deliver(ticket_about("third"))
     await cluster.peers.kill("a")
-    await until(lambda: cluster.received("third") == ONCE, "a page by the one that is left")
+    await until(lambda: cluster.received("third") == ONCE, "a page from the remaining peer")
     for agent in ("second", "third"):
-        await cluster.say(of(agent, status=TicketStatus.RESOLVED))
+        await cluster.enqueue_and_deliver(ticket_about(agent, status=TicketStatus.RESOLVED))
     for agent in ("second", "third"):
         await until(lambda agent=agent: cluster.received(agent) == AND_OVER, f"the end of {agent}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    await cluster.all_had_their_turn("late")
+    await cluster.wait_for_flushes("late")
 
     assert [cluster.received(agent) for agent in ("first", "second", "third")] == [AND_OVER] * 3
     assert not list(cluster.people.recorder.rejections)
 
 
 async def test_end_between_two_flushes_of_two_peers_is_one_message(tmp_path: Path, store: Store) -> None:
-    """B118: the last peer has seen an alert when the first sends its end, and does not send it once more."""
+    """B118: the last peer has seen the alert when the first sends its end, and does not send it again."""
     async with contextlib.AsyncExitStack() as stack:
-        everybody = await stack.enter_async_context(people())
+        everybody = await stack.enter_async_context(run_receivers())
         peers = await stack.enter_async_context(
             alertmanager_peers(tmp_path, everybody, peer_timeout="15s", group_interval="20s")
         )
         cluster = Cluster(peers, store)
         # The last peer flushes after 1 and 21 seconds, the first after 2.5 and 22.5.
-        await cluster.enqueue(of("early"))
-        began = time.time()
-        await cluster.outbox_of(peers.urls[1]).deliver_due(began)
+        await cluster.enqueue(ticket_about("early"))
+        start = time.time()
+        await cluster.make_outbox(peers.urls[1]).deliver_due(start)
         await asyncio.sleep(1.5)
         delivering = asyncio.create_task(cluster.outbox.run())
         await until(lambda: cluster.received("early") == ONCE, "one page")
-        await asyncio.sleep(began + 21.8 - time.time())
-        await cluster.enqueue(of("early", status=TicketStatus.RESOLVED))
+        await asyncio.sleep(start + 21.8 - time.time())
+        await cluster.enqueue(ticket_about("early", status=TicketStatus.RESOLVED))
         cluster.outbox.wake()
         await until(lambda: cluster.received("early") - Counter(ONCE), "its end")
         # By then, the last peer has waited after its next flush.

@@ -30,7 +30,7 @@ def test_stale_file_is_named(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_alertmanager_takes_the_committed_configuration(version: str) -> None:
+def test_committed_configuration_is_valid_for_amtool(version: str) -> None:
     result = run("amtool", "check-config", alertmanager_folder() / "alertmanager.yml", version=version)
     assert result.returncode == 0, result.stderr
 
@@ -41,7 +41,7 @@ def rendered(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     path.write_text(
         render_alertmanager(
             service_url="http://127.0.0.1:8420/",
-            # What breaks out of quotes, if anything does.
+            # characters that could break out of quotes
             slack_api_url_file=tmp_path / 'it\'s a "secret": #1',
             pagerduty_routing_key_file=tmp_path / "key",
             deadman_url="http://127.0.0.1:8421/deadman",
@@ -61,7 +61,7 @@ def test_path_stays_inside_its_quotes(rendered: Path, version: str) -> None:
     assert "1 templates" in result.stdout
 
 
-def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> None:
+def test_rendered_configuration_has_no_secrets_and_bounded_groups(rendered: Path) -> None:
     config = yaml.safe_load(rendered.read_text())
     routes = [config["route"]]
     for route in routes:
@@ -81,7 +81,7 @@ def test_no_secret_is_in_the_text_and_no_group_is_unbounded(rendered: Path) -> N
 
 
 def test_every_receiver_also_reports_to_queenright(rendered: Path) -> None:
-    """The start and the end of alerts; the dead man's switch gets no end, which would look alive."""
+    """Firing and resolved alerts; the dead man's switch gets no resolved message, which would look alive."""
     receivers = {r["name"]: r for r in yaml.safe_load(rendered.read_text())["receivers"]}
     url = "http://127.0.0.1:8420/api/alertmanager/notifications"
     webhook = {"url": url, "send_resolved": True, "max_alerts": 100}
@@ -98,13 +98,19 @@ def test_receiver_without_tickets_has_no_acknowledge_button(rendered: Path) -> N
         [slack] = receivers[name]["slack_configs"]
         assert len(slack["actions"]) == 5
         assert all("url" in action and "name" not in action for action in slack["actions"])
-    [ours] = receivers["slack"]["slack_configs"]
-    interactive = "callback_id" in ours
-    assert [("name" in action) for action in ours["actions"]] == [False, interactive, False, False, False]
+    [queenright_receivers] = receivers["slack"]["slack_configs"]
+    interactive = "callback_id" in queenright_receivers
+    assert [("name" in action) for action in queenright_receivers["actions"]] == [
+        False,
+        interactive,
+        False,
+        False,
+        False,
+    ]
 
 
 def test_storm_group_wait_exceeds_storm_detection_time(rendered: Path) -> None:
-    """B71: its first message has all of it, unless somebody chose other waits."""
+    """B71: with the default waits, the first message has the whole storm."""
     [queen] = [
         r for r in yaml.safe_load(rendered.read_text())["route"]["routes"] if "queen" in str(r["matchers"])
     ]
@@ -117,7 +123,7 @@ def test_storm_group_wait_exceeds_storm_detection_time(rendered: Path) -> None:
 
 
 @pytest.mark.parametrize("alertmanager", [None, "http://127.0.0.1:9093", ["https://a/am", "http://b:9093"]])
-def test_prometheus_takes_its_configuration(tmp_path: Path, alertmanager: str | list[str] | None) -> None:
+def test_prometheus_configuration_is_valid(tmp_path: Path, alertmanager: str | list[str] | None) -> None:
     path = tmp_path / "prometheus.yml"
     path.write_text(
         render_prometheus(
@@ -144,6 +150,6 @@ def test_only_runbooks_are_found_by_name() -> None:
     assert read_runbook("../README") is None
 
 
-def test_everything_generated_is_committed() -> None:
+def test_all_generated_files_are_committed() -> None:
     rules = {"recording.yml", "agents.yml", "fleet.yml", "monitor.yml"}
     assert {path.name for path in generated()} == rules | {"alertmanager.yml", "prometheus.yml", "alerts.md"}

@@ -16,7 +16,7 @@ SETTINGS = AlertingSettings()
 
 
 @dataclass
-class World:
+class Simulation:
     """Notifications, and one peer that keeps alerts while they are repeated."""
 
     now: float = T0
@@ -26,7 +26,7 @@ class World:
     ever: set[str] = field(default_factory=set)
     ends: set[str] = field(default_factory=set)
     people: dict[str, bool] = field(default_factory=dict)
-    """What the peer told people last: whether it fires. It keeps this when it is begun anew."""
+    """The peer's last message per alert: whether it fires. It survives the peer's restart."""
     wrong: list[str] = field(default_factory=list)
 
     def open(self, key: str) -> None:
@@ -87,13 +87,13 @@ class World:
         self.ends.clear()
 
     def flush(self) -> None:
-        """Let the peer tell people what has changed, as Alertmanager does once every group_interval."""
+        """Let the peer notify changes, as Alertmanager does once every group_interval."""
         for key, until in self.believes.items():
             fires = until > self.now
             if fires == self.people.get(key, False):
                 continue
             if not fires and any(n.key == key and n.ends_at is None for n in self.notifications.values()):
-                self.wrong.append(f"an all-clear for {key}, which holds")
+                self.wrong.append(f"an all-clear for {key}, which still fires")
             self.people[key] = fires
 
 
@@ -109,15 +109,15 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS)
-# B124: the peer took the end, and was begun anew before it told anybody.
+# B124: the peer got the end, and restarted before it notified anybody.
 @example([("open", "a"), ("deliver", 0), ("pass", 60), ("end", 0), ("deliver", 0), ("peer restart", 0)])
-# The service was away for longer than an hour.
+# The service was down for more than an hour.
 @example([("open", "a"), ("deliver", 0), ("pass", 60), ("pass", 4000)])
 def test_delivery_plan_follows_current_tickets_without_loss(
     actions: list[tuple[str, int | str]],
 ) -> None:
-    """B77: through outages, crashes and restarts between any two steps."""
-    world = World()
+    """B77: with outages, crashes and restarts between any two steps."""
+    world = Simulation()
     for action, value in actions:
         if action == "open":
             world.open(str(value))
@@ -130,12 +130,12 @@ def test_delivery_plan_follows_current_tickets_without_loss(
         elif action == "restart":
             world.restart()
         elif action == "peer restart":
-            # The line to the peer breaks, and that is seen.
+            # The connection to the peer breaks, and the outbox notices.
             world.believes.clear()
             world.ends.clear()
         else:
             world.deliver(up=action != "down", crash=action == "crash")
-    # From here on the peer is up: a few rounds settle everything.
+    # Now the peer stays up: a few rounds deliver everything.
     for _ in range(4):
         world.deliver(up=True)
         world.now += SETTINGS.late_resolve_seconds
@@ -147,9 +147,9 @@ def test_delivery_plan_follows_current_tickets_without_loss(
     assert world.ever == {n.key for n in world.notifications.values()}
     for notification in world.notifications.values():
         assert notification.ends_at is None or "p" in notification.resolved
-    # B124: no one is notified that something is over which is not, or believes that it is not when it is.
+    # B124: no all-clear for an alert that fires, and no firing message that stays after the end.
     assert world.wrong == []
     assert {key for key, fires in world.people.items() if fires} == holding
-    # And then there is nothing to say until the next repeat.
+    # Then nothing is sent until the next repeat.
     world.deliver(up=True)
     assert world.deliver(up=True) > world.now

@@ -1,4 +1,4 @@
-"""The rules as other stacks take them, and what is seen to differ in what those have."""
+"""Exported rules in the formats of other stacks, and their comparison with the rules in use there."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tests.unpacked import unpack
 HEALTH = HealthSettings()
 SLOWER = HealthSettings(stall=StallSettings(unknown_seconds=1200))
 GROUPS = rule_groups(HEALTH)
-OURS = parse_rule_groups(GROUPS)
+BUILT_IN = parse_rule_groups(GROUPS)
 EXTRAS = Extras(
     dashboards=read_texts(dashboards_folder(), "*.json"),
     provisioning=read_texts(provisioning_folder(), "*.yml"),
@@ -63,19 +63,19 @@ FOLDER = kubernetes_files(
 DURATION = re.compile(r"(0|(\d+y)?(\d+w)?(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?)")
 
 
-def rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
+def make_rule(name: str = "QueenrightLoop", **parts: Any) -> LoadedRule:
     fields = {"group": "queenright-agents", "is_alert": True, "expr": "up == 0", **parts}
     return LoadedRule(name=name, **fields)
 
 
-# What differs
+# -- differences
 
 
 def test_rules_equal_themselves() -> None:
-    assert compare(OURS, OURS) == []
+    assert compare(BUILT_IN, BUILT_IN) == []
 
 
-@given(st.sampled_from(OURS), st.data())
+@given(st.sampled_from(BUILT_IN), st.data())
 def test_blanks_are_not_a_difference(one: LoadedRule, data: st.DataObject) -> None:
     blanks = st.sampled_from([" ", "\n", "  \n\t", "\n    "])
     outside = re.split(r'("[^"]*")', one.expr)
@@ -116,7 +116,7 @@ def test_requested_change_is_a_difference(one: str, other: str) -> None:
 
 
 def test_changed_threshold_is_reported_as_a_change() -> None:
-    differences = compare(parse_rule_groups(rule_groups(SLOWER)), OURS)
+    differences = compare(parse_rule_groups(rule_groups(SLOWER)), BUILT_IN)
 
     changed = {one.rule.name for one in differences}
     assert {one.kind for one in differences} == {"changed"}
@@ -128,16 +128,16 @@ def test_changed_threshold_is_reported_as_a_change() -> None:
 
 
 def test_missing_rule_is_added_and_extra_rule_is_removed() -> None:
-    there = [*(one for one in OURS if one.name != "QueenrightLoop"), rule("QueenrightOld")]
+    in_use = [*(rule_ for rule_ in BUILT_IN if rule_.name != "QueenrightLoop"), make_rule("QueenrightOld")]
 
-    assert [(one.kind, one.rule.name) for one in compare(OURS, there)] == [
+    assert [(rule_.kind, rule_.rule.name) for rule_ in compare(BUILT_IN, in_use)] == [
         ("added", "QueenrightLoop"),
         ("removed", "QueenrightOld"),
     ]
 
 
 def test_missing_band_of_an_alert_is_named() -> None:
-    bands = [one for one in OURS if one.name == "QueenrightRetryStorm"]
+    bands = [removed for removed in BUILT_IN if removed.name == "QueenrightRetryStorm"]
     assert len(bands) == 3
     for missing in bands:
         [found] = compare(bands, [band for band in bands if band != missing])
@@ -145,9 +145,9 @@ def test_missing_band_of_an_alert_is_named() -> None:
 
 
 def test_changed_label_is_reported_for_its_rule() -> None:
-    there = [replace(one, labels={**one.labels, "severity": "critical"}) for one in OURS]
+    in_use = [replace(one, labels={**one.labels, "severity": "critical"}) for one in BUILT_IN]
 
-    [found] = [one for one in compare(OURS, there) if one.rule.name == "QueenrightRecoveryFailed"]
+    [found] = [one for one in compare(BUILT_IN, in_use) if one.rule.name == "QueenrightRecoveryFailed"]
     assert [(c.part, c.existing, c.wanted) for c in found.changes] == [
         ("label severity", "critical", "warning")
     ]
@@ -163,33 +163,36 @@ def test_changed_label_is_reported_for_its_rule() -> None:
     ],
 )
 def test_every_part_of_a_rule_is_compared(parts: dict[str, Any], expected: tuple[str, str, str]) -> None:
-    [found] = compare([rule()], [rule(**parts)])
+    [found] = compare([make_rule()], [make_rule(**parts)])
     assert [(c.part, c.existing, c.wanted) for c in found.changes] == [expected]
 
 
 def test_duplicate_rule_is_reported_as_extra() -> None:
-    assert [one.kind for one in compare([rule()], [rule(), rule()])] == ["duplicate"]
+    assert [one.kind for one in compare([make_rule()], [make_rule(), make_rule()])] == ["duplicate"]
 
 
 def test_foreign_rules_are_ignored() -> None:
-    assert compare([], [rule("NodeDown", group="nodes"), rule("x", is_alert=False, group="mine")]) == []
+    assert (
+        compare([], [make_rule("NodeDown", group="nodes"), make_rule("x", is_alert=False, group="mine")])
+        == []
+    )
 
 
-# Where they are read from
+# -- sources
 
 
 def test_exported_files_contain_the_rules(tmp_path: Path) -> None:
     for name, text in rule_files(HEALTH).items():
         (tmp_path / name).write_text(text)
-    assert compare(OURS, read_rule_files([tmp_path])) == []
-    assert compare(OURS, read_rule_files(sorted(tmp_path.iterdir()))) == []
+    assert compare(BUILT_IN, read_rule_files([tmp_path])) == []
+    assert compare(BUILT_IN, read_rule_files(sorted(tmp_path.iterdir()))) == []
 
 
 def test_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
     for name, text in FOLDER.items():
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
-    assert compare(OURS, read_rule_files([tmp_path])) == []
+    assert compare(BUILT_IN, read_rule_files([tmp_path])) == []
 
 
 @pytest.mark.parametrize(
@@ -203,7 +206,7 @@ def test_folder_for_kubernetes_holds_the_rules(tmp_path: Path) -> None:
         ("groups: [{name: x, rules: [{alert: y}]}]", "is not a rule file"),
     ],
 )
-def test_file_that_holds_no_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
+def test_file_without_rules_is_named(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "rules.yml"
     file.write_text(text)
     with pytest.raises(UnreadableRulesError, match=words) as raised:
@@ -226,7 +229,7 @@ def test_invalid_rules_response_is_rejected(answer: Any) -> None:
 
 @pytest.fixture
 async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
-    """A real Prometheus that has loaded our rules and scrapes nothing."""
+    """Yield a real Prometheus that has loaded the rules and scrapes nothing."""
     (tmp_path / "rules").mkdir()
     for name, text in rule_files(HEALTH).items():
         (tmp_path / "rules" / name).write_text(text)
@@ -253,12 +256,14 @@ async def prometheus(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIte
 
 @pytest.mark.parametrize("prometheus", VERSIONS, indirect=True)
 async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.AsyncClient) -> None:
-    """However it prints expressions."""
-    there = parse_rules_response((await prometheus.get("/rules")).json())
+    """In whichever form it prints expressions."""
+    in_use = parse_rules_response((await prometheus.get("/rules")).json())
 
-    assert len(there) == len(OURS)
-    assert compare(OURS, there) == []
-    assert {one.rule.name for one in compare(parse_rule_groups(rule_groups(SLOWER)), there)} == {
+    assert len(in_use) == len(BUILT_IN)
+    assert compare(BUILT_IN, in_use) == []
+    assert {
+        difference.rule.name for difference in compare(parse_rule_groups(rule_groups(SLOWER)), in_use)
+    } == {
         "QueenrightWorkerStalled",
         "QueenrightLoop",
     }
@@ -268,7 +273,7 @@ async def test_real_prometheus_reports_the_rules_it_loaded(prometheus: httpx.Asy
     assert result.exit_code == 0, result.output
 
 
-# Our own checks
+# -- checks
 
 
 def test_rules_have_no_fault_with_any_selectors() -> None:
@@ -289,18 +294,18 @@ def test_rules_have_no_fault_with_any_selectors() -> None:
     ],
 )
 def test_faults_are_found_without_promtool(parts: dict[str, Any], words: str) -> None:
-    [sound] = [one for one in OURS if one.name == "QueenrightFleetDegraded"]
-    others = [one for one in OURS if not one.is_alert]
-    assert check_rules([sound, *others]) == []
-    assert any(words in fault for fault in check_rules([replace(sound, **parts), *others]))
+    [valid] = [faulty for faulty in BUILT_IN if faulty.name == "QueenrightFleetDegraded"]
+    others = [faulty for faulty in BUILT_IN if not faulty.is_alert]
+    assert check_rules([valid, *others]) == []
+    assert any(words in fault for fault in check_rules([replace(valid, **parts), *others]))
 
 
-def test_two_alerts_that_would_be_one_are_a_fault() -> None:
-    [sound] = [one for one in OURS if one.name == "QueenrightWatchdog"]
-    assert [fault.partition(":")[0] for fault in check_rules([sound, sound])] == ["QueenrightWatchdog"]
+def test_two_alerts_with_equal_labels_are_a_fault() -> None:
+    [valid] = [faulty for faulty in BUILT_IN if faulty.name == "QueenrightWatchdog"]
+    assert [fault.partition(":")[0] for fault in check_rules([valid, valid])] == ["QueenrightWatchdog"]
 
 
-# Links
+# -- links
 
 
 @pytest.mark.parametrize(
@@ -324,7 +329,7 @@ def test_arguments_win_over_settings() -> None:
     assert rule_links(AlertingSettings(), runbooks="https://w.example/r").runbooks == "https://w.example/r"
 
 
-# One archive
+# -- archive
 
 
 def test_archive_is_reproducible_and_complete() -> None:
@@ -339,7 +344,7 @@ def test_archive_is_reproducible_and_complete() -> None:
         names = {m.name.removeprefix("queenright-mixin/") for m in members}
     assert names == set(files)
     assert {"README.md", "alertmanager/alertmanager.yml", "alertmanager/templates/queenright.tmpl"} <= names
-    assert {f"runbooks/{one.name}.md" for one in OURS if one.is_alert} <= names
+    assert {f"runbooks/{one.name}.md" for one in BUILT_IN if one.is_alert} <= names
     assert {f"grafana/dashboards/{name}" for name in EXTRAS.dashboards} <= names
     assert {f"prometheus/rules/{name}" for name in rule_files(HEALTH)} <= names
     assert any(name.startswith("grafana/provisioning/") for name in names)
@@ -364,20 +369,20 @@ def test_archive_is_valid_for_promtool_and_amtool(tmp_path: Path, version: str) 
     assert "1 templates" in checked.stdout
 
 
-# The dead man's switch
+# -- dead man's switch
 
 
-def deadman(files: dict[str, str], name: str) -> str:
-    """Return where the receiver of the Watchdog in an exported file leads."""
-    whole = yaml.safe_load(files[name])
-    config = whole.get("alertmanager", {}).get("config", whole)
+def deadman_url(files: dict[str, str], name: str) -> str:
+    """Return the URL of the Watchdog's receiver in an exported file."""
+    complete = yaml.safe_load(files[name])
+    config = complete.get("alertmanager", {}).get("config", complete)
     [receiver] = [receiver for receiver in config["receivers"] if receiver["name"].endswith("deadman")]
     [webhook] = receiver["webhook_configs"]
     return str(webhook["url"])
 
 
-def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Run both exports that bring a configuration of Alertmanager; return what they wrote and said."""
+def export_all(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str]]:
+    """Run both exports with an Alertmanager configuration; return their files and output."""
     files, objects_by_name = {}, {}
     for form, name in (("mixin", "mixin.tar.gz"), ("kubernetes", "kubernetes")):
         out = tmp_path / name
@@ -397,22 +402,22 @@ def exported(tmp_path: Path, *words: str) -> tuple[dict[str, str], dict[str, str
 def test_watchdog_goes_to_the_deadman_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     url = "https://hc-ping.com/5d2f3c1e"
-    files, output = exported(tmp_path, "--deadman-url", url)
+    files, output = export_all(tmp_path, "--deadman-url", url)
 
-    assert {deadman(files, name) for name in files} == {url}
+    assert {deadman_url(files, name) for name in files} == {url}
     assert "deadman" not in "".join(output.values())
 
 
 def test_missing_deadman_url_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Queenright itself would look alive, and nothing would raise the alarm."""
     monkeypatch.chdir(tmp_path)
-    files, output = exported(tmp_path)
+    files, output = export_all(tmp_path)
 
     for name, text in files.items():
-        host = httpx.URL(deadman(files, name)).host
+        host = httpx.URL(deadman_url(files, name)).host
         assert host.endswith(".invalid"), name
         assert "deadman" in host
-        # The file says it, too: who reads it was not there when it was written.
+        # The file has the notice too, for readers who did not see the command's output.
         assert any("--deadman-url" in line for line in text.splitlines() if line.startswith("#")), name
     for text in output.values():
         assert "would go unnoticed" in text
@@ -430,28 +435,28 @@ def test_invalid_deadman_url_is_rejected(tmp_path: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_amtool_takes_the_configuration_without_a_dead_mans_address(tmp_path: Path, version: str) -> None:
+def test_configuration_without_a_deadman_url_is_valid_for_amtool(tmp_path: Path, version: str) -> None:
     config = tmp_path / "alertmanager.yml"
     config.write_text(render_config("http://queenright:8420", templates=templates_folder()))
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-# Kubernetes
+# -- Kubernetes
 
 
-def objects() -> dict[str, dict[str, Any]]:
+def kubernetes_objects() -> dict[str, dict[str, Any]]:
     listed = yaml.safe_load(FOLDER["kustomization.yaml"])["resources"]
     return {name: yaml.safe_load(FOLDER[name]) for name in listed}
 
 
-def keys(value: dict[str, Any], required: set[str], optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def assert_keys(value: dict[str, Any], required: set[str], optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     assert required <= value.keys() <= required | optional, value.keys()
 
 
 def test_kustomization_lists_all_objects() -> None:
     kustomization = yaml.safe_load(FOLDER["kustomization.yaml"])
-    keys(kustomization, {"apiVersion", "kind", "resources"})
+    assert_keys(kustomization, {"apiVersion", "kind", "resources"})
     assert (kustomization["apiVersion"], kustomization["kind"]) == (
         "kustomize.config.k8s.io/v1beta1",
         "Kustomization",
@@ -463,34 +468,34 @@ def test_kustomization_lists_all_objects() -> None:
 
 def test_every_object_is_named_labelled_and_small_enough_for_kubectl() -> None:
     seen = set()
-    for name, one in objects().items():
-        keys(one, {"apiVersion", "kind", "metadata"}, {"spec", "data"})
+    for name, one in kubernetes_objects().items():
+        assert_keys(one, {"apiVersion", "kind", "metadata"}, {"spec", "data"})
         metadata = one["metadata"]
-        keys(metadata, {"name", "namespace", "labels"}, {"annotations"})
+        assert_keys(metadata, {"name", "namespace", "labels"}, {"annotations"})
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", metadata["name"])
         assert metadata["namespace"] == "monitoring"
         assert metadata["labels"]["release"] == "prometheus"
         assert all(isinstance(value, str) for value in metadata["labels"].values())
         seen.add((one["kind"], metadata["name"]))
-        # kubectl keeps a copy of what it applied in an annotation, which may have 256 KiB.
+        # kubectl stores a copy of the applied object in an annotation, which is limited to 256 KiB.
         assert len(json.dumps(one)) < 262_144, name
-    assert len(seen) == len(objects())
+    assert len(seen) == len(kubernetes_objects())
 
 
 def test_exported_rules_follow_operator_options() -> None:
     """The schema of PrometheusRule, monitoring.coreos.com/v1: its keys, and the form of durations."""
-    one = objects()["prometheusrule.yaml"]
+    one = kubernetes_objects()["prometheusrule.yaml"]
     assert (one["apiVersion"], one["kind"]) == ("monitoring.coreos.com/v1", "PrometheusRule")
-    keys(one["spec"], {"groups"})
+    assert_keys(one["spec"], {"groups"})
     names = [group["name"] for group in one["spec"]["groups"]]
     assert len(set(names)) == len(names)
     for group in one["spec"]["groups"]:
-        keys(group, {"name", "rules"}, {"interval", "limit", "labels", "query_offset"})
+        assert_keys(group, {"name", "rules"}, {"interval", "limit", "labels", "query_offset"})
         for found in group["rules"]:
             if "alert" in found:
-                keys(found, {"alert", "expr", "labels", "annotations"}, {"for", "keep_firing_for"})
+                assert_keys(found, {"alert", "expr", "labels", "annotations"}, {"for", "keep_firing_for"})
             else:
-                keys(found, {"record", "expr"}, {"labels"})
+                assert_keys(found, {"record", "expr"}, {"labels"})
             texts = {**found.get("labels", {}), **found.get("annotations", {}), "expr": found["expr"]}
             assert all(isinstance(text, str) for text in texts.values())
             for part in ("for", "keep_firing_for"):
@@ -498,15 +503,15 @@ def test_exported_rules_follow_operator_options() -> None:
 
 
 def test_monitors_use_the_job_names_of_rules_and_dashboards() -> None:
-    service, pods = objects()["servicemonitor.yaml"], objects()["podmonitor.yaml"]
+    service, pods = kubernetes_objects()["servicemonitor.yaml"], kubernetes_objects()["podmonitor.yaml"]
     assert (service["kind"], pods["kind"]) == ("ServiceMonitor", "PodMonitor")
-    keys(service["spec"], {"selector", "endpoints", "namespaceSelector"})
-    keys(pods["spec"], {"selector", "podMetricsEndpoints", "namespaceSelector"})
+    assert_keys(service["spec"], {"selector", "endpoints", "namespaceSelector"})
+    assert_keys(pods["spec"], {"selector", "podMetricsEndpoints", "namespaceSelector"})
     jobs = []
     for endpoint in (*service["spec"]["endpoints"], *pods["spec"]["podMetricsEndpoints"]):
-        keys(endpoint, {"port", "path", "interval", "relabelings"})
+        assert_keys(endpoint, {"port", "path", "interval", "relabelings"})
         [relabelling] = endpoint["relabelings"]
-        keys(relabelling, {"targetLabel", "replacement"})
+        assert_keys(relabelling, {"targetLabel", "replacement"})
         assert relabelling["targetLabel"] == "job"
         jobs.append(relabelling["replacement"])
     assert jobs == ["queenright", "queenright-workers"]
@@ -524,8 +529,8 @@ def test_renamed_job_is_in_rules_and_monitors() -> None:
     assert "namespace" not in yaml.safe_load(files["prometheusrule.yaml"])["metadata"]
 
 
-def test_every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() -> None:
-    rows = [one for one in objects().values() if one["kind"] == "ConfigMap"]
+def test_every_dashboard_is_a_config_map_for_grafanas_sidecar() -> None:
+    rows = [one for one in kubernetes_objects().values() if one["kind"] == "ConfigMap"]
     assert len(rows) == len(EXTRAS.dashboards)
     for one in rows:
         assert one["metadata"]["labels"]["grafana_dashboard"] == "1"
@@ -535,13 +540,18 @@ def test_every_dashboard_is_a_config_map_that_grafanas_sidecar_finds() -> None:
 
 def test_helm_gets_the_same_rules_monitors_and_dashboards() -> None:
     values = yaml.safe_load(FOLDER["helm-values.yaml"])
-    keys(values, {"additionalPrometheusRulesMap", "prometheus", "grafana"})
-    assert values["additionalPrometheusRulesMap"]["queenright"] == objects()["prometheusrule.yaml"]["spec"]
+    assert_keys(values, {"additionalPrometheusRulesMap", "prometheus", "grafana"})
+    assert (
+        values["additionalPrometheusRulesMap"]["queenright"]
+        == kubernetes_objects()["prometheusrule.yaml"]["spec"]
+    )
     prometheus = values["prometheus"]
-    keys(prometheus, {"prometheusSpec", "additionalServiceMonitors", "additionalPodMonitors"})
+    assert_keys(prometheus, {"prometheusSpec", "additionalServiceMonitors", "additionalPodMonitors"})
     [service], [pods] = prometheus["additionalServiceMonitors"], prometheus["additionalPodMonitors"]
-    assert service["endpoints"] == objects()["servicemonitor.yaml"]["spec"]["endpoints"]
-    assert pods["podMetricsEndpoints"] == objects()["podmonitor.yaml"]["spec"]["podMetricsEndpoints"]
+    assert service["endpoints"] == kubernetes_objects()["servicemonitor.yaml"]["spec"]["endpoints"]
+    assert (
+        pods["podMetricsEndpoints"] == kubernetes_objects()["podmonitor.yaml"]["spec"]["podMetricsEndpoints"]
+    )
     boards = values["grafana"]["dashboards"]["queenright"]
     assert {json.loads(board["json"])["uid"] for board in boards.values()} == {
         json.loads(text)["uid"] for text in EXTRAS.dashboards.values()
@@ -550,7 +560,7 @@ def test_helm_gets_the_same_rules_monitors_and_dashboards() -> None:
     assert provider["options"]["path"].endswith("/dashboards/queenright")
 
 
-def routed(config: Path, version: str, **labels: str) -> str:
+def find_receivers(config: Path, version: str, **labels: str) -> str:
     result = run(
         "amtool",
         *("config", "routes", "test", f"--config.file={config}"),
@@ -567,24 +577,30 @@ def test_snippet_leaves_foreign_alerts_alone(tmp_path: Path, version: str) -> No
     templates = tmp_path / "queenright.tmpl"
     [(_, text)] = values["templateFiles"].items()
     templates.write_text(text)
-    theirs = values["config"]
-    theirs["templates"] = [str(templates)]
-    theirs["receivers"].append({"name": "theirs"})
-    theirs["route"]["receiver"] = "theirs"
+    foreign_receivers = values["config"]
+    foreign_receivers["templates"] = [str(templates)]
+    foreign_receivers["receivers"].append({"name": "theirs"})
+    foreign_receivers["route"]["receiver"] = "theirs"
     config = tmp_path / "alertmanager.yml"
-    config.write_text(yaml.safe_dump(theirs))
+    config.write_text(yaml.safe_dump(foreign_receivers))
 
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert routed(config, version, alertname="NodeDown", severity="critical", source="monitor") == "theirs"
-    for alert in (one for group in GROUPS for one in group.rules if isinstance(one, Alert)):
+    assert (
+        find_receivers(config, version, alertname="NodeDown", severity="critical", source="monitor")
+        == "theirs"
+    )
+    for alert in (alert_ for group in GROUPS for alert_ in group.rules if isinstance(alert_, Alert)):
         if alert.name in ("QueenrightFleetDegraded", "QueenrightWatchdog", "QueenrightLoop"):
             labels = {"severity": alert.severity, "source": alert.source}
-            receiver = routed(config, version, alertname=alert.name, **labels)
+            receiver = find_receivers(config, version, alertname=alert.name, **labels)
             assert receiver.startswith("queenright-"), alert.name
-    queens = {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical"}
-    assert routed(config, version, **queens, ticket_id="t1") == "queenright-pagerduty,queenright-slack"
-    assert routed(config, version, **queens) == "queenright-slack-and-pagerduty"
+    queen_receivers = {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical"}
+    assert (
+        find_receivers(config, version, **queen_receivers, ticket_id="t1")
+        == "queenright-pagerduty,queenright-slack"
+    )
+    assert find_receivers(config, version, **queen_receivers) == "queenright-slack-and-pagerduty"
 
 
 def test_snippet_has_its_own_slack_url() -> None:
@@ -604,7 +620,7 @@ def test_snippet_has_its_own_slack_url() -> None:
     assert used <= names
 
 
-def test_snippet_is_the_same_part() -> None:
+def test_snippet_equals_the_part_in_the_full_configuration() -> None:
     snippet = yaml.safe_load(FOLDER["alertmanager-snippet.yaml"])
     part = queenright_section(render_config("http://queenright.agents:8420"))
     assert snippet["route"] == {"routes": [part["route"]]}

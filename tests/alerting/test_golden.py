@@ -1,4 +1,4 @@
-"""What people receive, word for word, from the real Alertmanager in both versions."""
+"""The messages that users receive, word for word, from the real Alertmanager in both versions."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.settings import HealthSettings
 from tests.alerting import golden
 from tests.alerting.parts import ticket
-from tests.alerting.real import configure, people, queen, real_alertmanager
+from tests.alerting.real import queen_alert, real_alertmanager, run_receivers, write_config
 from tests.programs import VERSIONS
 
 RULES = [rule for g in rule_groups(HealthSettings()) for rule in g.rules if isinstance(rule, Alert)]
-NAMES = [case.name for case in golden.cases()]
+NAMES = [case.name for case in golden.list_cases()]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_real_alertmanager_sends_the_golden_messages(tmp_path: Path, version: str) -> None:
-    """What changed is shown; `python -m tests.alerting.golden --write` keeps it, to be read in the diff."""
+    """Differences are shown; `python -m tests.alerting.golden --write` stores the new messages for review."""
     async with (
-        people() as recorder,
+        run_receivers() as recorder,
         real_alertmanager(
-            tmp_path, recorder, version, config=golden.patient(tmp_path, recorder)
+            tmp_path, recorder, version, config=golden.write_patient_config(tmp_path, recorder)
         ) as alertmanager,
     ):
         sent = await golden.record(alertmanager)
 
         assert sorted(sent) == sorted(NAMES)
         assert not list(recorder.recorder.rejections)
-    different = [text for name in NAMES if (text := golden.difference(name, version, sent[name]))]
+    different = [text for name in NAMES if (text := golden.find_difference(name, version, sent[name]))]
     assert not different, "\n\n".join([*different, "renew: python -m tests.alerting.golden --write"])
 
 
-def bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
+def message_bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
     messages = json.loads(golden.read(name, version))
     return [message["body"] for message in messages if message["path"].startswith(path)]
 
@@ -46,7 +46,7 @@ def bodies(name: str, version: str, path: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_slack_message_has_five_distinct_working_buttons(name: str, version: str) -> None:
-    for body in bodies(name, version, "/slack/"):
+    for body in message_bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
         actions = attachment["actions"]
         assert len({action["text"] for action in actions}) == len(actions) == 5
@@ -61,12 +61,14 @@ def test_slack_message_has_five_distinct_working_buttons(name: str, version: str
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", NAMES)
 def test_incident_key_is_the_group_and_details_are_strings(name: str, version: str) -> None:
-    """Whatever a worker or a model wrote: newer Alertmanagers read YAML in it, and send what it means."""
+    """
+    Whatever a worker or a model wrote: newer Alertmanagers parse details as YAML, and send the parsed values.
+    """
     keys = {
         hashlib.sha256(posted_body["groupKey"].encode()).hexdigest()
-        for posted_body in bodies(name, version, "/api/alertmanager/notifications")
+        for posted_body in message_bodies(name, version, "/api/alertmanager/notifications")
     }
-    for body in bodies(name, version, "/pagerduty/"):
+    for body in message_bodies(name, version, "/pagerduty/"):
         assert body["dedup_key"] in keys
         details = body["payload"]["custom_details"]
         numbers = {details.pop("num_firing"), details.pop("num_resolved")}
@@ -78,9 +80,9 @@ def test_incident_key_is_the_group_and_details_are_strings(name: str, version: s
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_nothing_a_model_or_a_worker_wrote_is_markup_in_slack(version: str) -> None:
+def test_text_of_models_and_workers_is_not_markup_in_slack(version: str) -> None:
     for name in ("hostile-model", "monitor-warning"):
-        for body in bodies(name, version, "/slack/"):
+        for body in message_bodies(name, version, "/slack/"):
             result = json.dumps(body["attachments"])
             assert "<!" not in result
             assert "<@" not in result
@@ -89,12 +91,12 @@ def test_nothing_a_model_or_a_worker_wrote_is_markup_in_slack(version: str) -> N
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_resolved_message_has_duration_and_who_ended_it(version: str) -> None:
-    ticket_over = bodies("resolved", version, "/slack/")[-1]["attachments"][0]
-    monitor_over = bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
+    ticket_over = message_bodies("resolved", version, "/slack/")[-1]["attachments"][0]
+    monitor_over = message_bodies("monitor-critical", version, "/slack/")[-1]["attachments"][0]
 
     assert all(part in ticket_over["text"] for part in ("42 min", "60 s", "ada"))
     assert monitor_over["text"].startswith("It lasted 1h7m.")
-    details = bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]
+    details = message_bodies("resolved", version, "/pagerduty/")[-1]["payload"]["custom_details"]
     assert details["ended"].strip().startswith("It lasted 42 min")
 
 
@@ -103,15 +105,15 @@ def test_fleet_trouble_is_one_message_and_one_incident_until_the_last_resolves(
     version: str,
 ) -> None:
     """Both alerts are in the first message; after the first end, the incident stays open for the other."""
-    fleet, burn = (
+    fleet, burn_rate = (
         next(rule.summary for rule in RULES if rule.name == f"Queenright{name}")
         for name in ("FleetDegraded", "BadStepsBurn")
     )
-    slack = bodies("fleet", version, "/slack/")
-    pages = bodies("fleet", version, "/pagerduty/")
+    slack = message_bodies("fleet", version, "/slack/")
+    pages = message_bodies("fleet", version, "/pagerduty/")
     titles = [body["attachments"][0]["title"] for body in slack]
 
-    assert titles == [f"{fleet} {burn}", burn, f"Resolved: {burn}"]
+    assert titles == [f"{fleet} {burn_rate}", burn_rate, f"Resolved: {burn_rate}"]
     assert [body["payload"]["summary"] for body in pages[:2]] == titles[:2]
     assert [body["event_action"] for body in pages] == ["trigger", "trigger", "resolve"]
     assert len({body["dedup_key"] for body in pages}) == 1
@@ -120,34 +122,34 @@ def test_fleet_trouble_is_one_message_and_one_incident_until_the_last_resolves(
     for name in ("FleetDegraded", "BadStepsBurn"):
         assert f"/runbooks/Queenright{name}|Runbook>" in first["text"]
     silence = unquote({action["text"]: action["url"] for action in first["actions"]}["Silence"])
-    # Not of every alert that is critical.
+    # not for every critical alert
     assert 'alertname=~"QueenrightFleetDegraded|QueenrightBadStepsBurn"' in silence
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["storm", "low-group"])
 def test_dashboard_link_of_several_agents_is_the_fleet(name: str, version: str) -> None:
-    fleets = "http://127.0.0.1:3000/d/queenright-fleet"
-    for body in bodies(name, version, "/slack/"):
+    fleet_link = "http://127.0.0.1:3000/d/queenright-fleet"
+    for body in message_bodies(name, version, "/slack/"):
         [attachment] = body["attachments"]
         actions = {action["text"]: action["url"] for action in attachment["actions"]}
-        assert actions["Dashboard"] == fleets
-    for body in bodies(name, version, "/pagerduty/"):
-        assert {link["text"]: link["href"] for link in body["links"]}["Dashboard"] == fleets
+        assert actions["Dashboard"] == fleet_link
+    for body in message_bodies(name, version, "/pagerduty/"):
+        assert {link["text"]: link["href"] for link in body["links"]}["Dashboard"] == fleet_link
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, version: str) -> None:
-    """For the tickets of the message, and in no message that has none."""
+    """It is in messages about tickets, and in no others."""
     result = ticket()
-    async with people() as everybody:
-        config = configure(tmp_path, everybody, slack_interactive=True)
+    async with run_receivers() as everybody:
+        config = write_config(tmp_path, everybody, slack_interactive=True)
         async with real_alertmanager(tmp_path, everybody, version, config=config) as alertmanager:
-            client = golden.client(alertmanager)
-            page = golden.post_of(result)
+            client = golden.make_client(alertmanager)
+            page = golden.make_alert(result)
             await client.post("/api/v2/alerts", json=[page.to_dict()])
             await client.post(
-                "/api/v2/alerts", json=[queen("critical", agent="monitor", source="monitor").to_dict()]
+                "/api/v2/alerts", json=[queen_alert("critical", agent="monitor", source="monitor").to_dict()]
             )
             received = everybody.recorder.messages
             await alertmanager.until(lambda: len(received) == 4, "two messages and two incidents")
@@ -155,9 +157,9 @@ async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, 
     attachments = {
         m.body["attachments"][0]["title"]: m.body["attachments"][0] for m in received if m.channel == "slack"
     }
-    ours = attachments.pop("researcher is in a loop (high).")
+    ticket_alert = attachments.pop("researcher is in a loop (high).")
     [other] = attachments.values()
-    [button] = [action for action in ours["actions"] if action["text"] == "Acknowledge"]
+    [button] = [action for action in ticket_alert["actions"] if action["text"] == "Acknowledge"]
 
     assert not list(everybody.recorder.rejections)
     assert button == {
@@ -166,6 +168,6 @@ async def test_acknowledge_button_acts_in_slack_when_configured(tmp_path: Path, 
         "name": "acknowledge",
         "value": result.ticket_id,
     }
-    assert ours["callback_id"] == "queenright"
+    assert ticket_alert["callback_id"] == "queenright"
     assert not any(action["text"] == "Acknowledge" for action in other["actions"])
     assert all(action["url"] for action in other["actions"])

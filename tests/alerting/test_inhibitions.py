@@ -14,8 +14,8 @@ import yaml
 
 from queenright.alerting.alertmanager import AlertmanagerClient
 from queenright.alerting.files import alertmanager_folder
-from tests.alerting.emitted import OPTIONAL, of_queen, of_rules
-from tests.alerting.real import alert, people, queen, real_alertmanager
+from tests.alerting.emitted import OPTIONAL, outbox_alerts, rule_alerts
+from tests.alerting.real import minimal_alert, queen_alert, real_alertmanager, run_receivers
 from tests.programs import VERSIONS
 
 Labels = Mapping[str, str]
@@ -26,8 +26,10 @@ RULES: Final[list[dict[str, list[str]]]] = yaml.safe_load(
 )["inhibit_rules"]
 
 
-def matches(matchers: list[str], labels: Labels) -> bool:
-    """Alertmanager's matching: a label that is not there is empty, patterns are of the whole value."""
+def is_match(matchers: list[str], labels: Labels) -> bool:
+    """
+    Return whether labels match, as in Alertmanager: a missing label is empty, patterns match the whole value.
+    """
     for matcher in matchers:
         match = _MATCHER.fullmatch(matcher)
         assert match is not None, matcher
@@ -39,17 +41,17 @@ def matches(matchers: list[str], labels: Labels) -> bool:
     return True
 
 
-def inhibits(rule: dict[str, list[str]], source: Labels, target: Labels) -> bool:
+def is_inhibited_by(rule: dict[str, list[str]], source: Labels, target: Labels) -> bool:
     return (
-        matches(rule["source_matchers"], source)
-        and matches(rule["target_matchers"], target)
+        is_match(rule["source_matchers"], source)
+        and is_match(rule["target_matchers"], target)
         and all(source.get(name, "") == target.get(name, "") for name in rule["equal"])
     )
 
 
 @dataclass(frozen=True)
 class Pair:
-    """An alert, one that it inhibits, and others that only look like that one."""
+    """An alert, one that it inhibits, and similar ones that it does not."""
 
     name: str
     source: Labels
@@ -58,15 +60,15 @@ class Pair:
 
 
 def ticket_alert(severity: str, agent: str = "researcher", **labels: str) -> dict[str, str]:
-    return queen(severity, agent, **labels).labels
+    return queen_alert(severity, agent, **labels).labels
 
 
 def rule_alert(name: str, severity: str, source: str = "monitor", **labels: str) -> dict[str, str]:
-    return alert(alertname=f"Queenright{name}", severity=severity, source=source, **labels).labels
+    return minimal_alert(alertname=f"Queenright{name}", severity=severity, source=source, **labels).labels
 
 
 def _reminder(before: str, after: str) -> Pair:
-    """The reminder ``after`` takes the place of ``before``, which is empty for the first message."""
+    """Return a reminder and the one that it replaces; ``before`` is empty for the first message."""
     turn = {"reminder": before} if before else {}
     return Pair(
         f"reminder-{before or 'none'}-{after}",
@@ -173,22 +175,22 @@ PAIRS: Final = [
 ]
 
 
-def in_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
-    """Return the pair in a cluster of its own, and its near misses with one more: the other cluster's."""
-    own, elsewhere = {"cluster": pair.name}, {"cluster": f"{pair.name}-elsewhere"}
+def move_to_cluster(pair: Pair) -> tuple[Labels, Labels, list[Labels]]:
+    """Return the pair in its own cluster, with a near miss from another cluster added."""
+    own, other_cluster = {"cluster": pair.name}, {"cluster": f"{pair.name}-elsewhere"}
     near = [{**one, **own} for one in pair.near]
-    return {**pair.source, **own}, {**pair.target, **own}, [*near, {**pair.target, **elsewhere}]
+    return {**pair.source, **own}, {**pair.target, **own}, [*near, {**pair.target, **other_cluster}]
 
 
 @pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_each_inhibition_matches_its_pairs_and_no_near_miss(pair: Pair) -> None:
-    source, target, near = in_cluster(pair)
-    assert [inhibits(rule, source, target) for rule in RULES].count(True) == 1
-    assert not any(inhibits(rule, source, other) for rule in RULES for other in near)
+    source, target, near = move_to_cluster(pair)
+    assert [is_inhibited_by(rule, source, target) for rule in RULES].count(True) == 1
+    assert not any(is_inhibited_by(rule, source, other) for rule in RULES for other in near)
 
 
 def test_every_rule_has_its_pair() -> None:
-    matched = [any(inhibits(rule, pair.source, pair.target) for pair in PAIRS) for rule in RULES]
+    matched = [any(is_inhibited_by(rule, pair.source, pair.target) for pair in PAIRS) for rule in RULES]
     assert matched == [True] * len(RULES)
 
 
@@ -199,21 +201,22 @@ def test_inhibition_source_and_target_are_emitted_with_all_equal_labels(
     rule: dict[str, Any],
 ) -> None:
     """A rule on a label that no alert has inhibits nothing or everything."""
-    emitted = [*of_rules(), *of_queen()]
-    sources = [labels for labels in emitted if matches(rule["source_matchers"], labels)]
-    targets = [labels for labels in emitted if matches(rule["target_matchers"], labels)]
+    emitted = [*rule_alerts(), *outbox_alerts()]
+    sources = [labels for labels in emitted if is_match(rule["source_matchers"], labels)]
+    targets = [labels for labels in emitted if is_match(rule["target_matchers"], labels)]
     needed = set(rule["equal"]) - OPTIONAL
 
     assert sources
     assert targets
     assert all(needed <= labels.keys() for labels in [*sources, *targets])
-    assert any(inhibits(rule, source, target) for source in sources for target in targets)
+    assert any(is_inhibited_by(rule, source, target) for source in sources for target in targets)
 
 
-def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
+def test_emitted_alerts_do_not_inhibit_each_other_permanently() -> None:
     """Two alerts that inhibit each other would both be silent."""
     emitted = [
-        dict(pairs) for pairs in {tuple(sorted(labels.items())) for labels in [*of_rules(), *of_queen()]}
+        dict(pairs)
+        for pairs in {tuple(sorted(labels.items())) for labels in [*rule_alerts(), *outbox_alerts()]}
     ]
     ours_alone = [
         labels for labels in emitted if labels.get("cause", "stall") in ("stall", "provider_failure")
@@ -222,10 +225,10 @@ def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
         (one, other)
         for one in ours_alone
         for other in ours_alone
-        if one != other and any(inhibits(rule, one, other) for rule in RULES)
+        if one != other and any(is_inhibited_by(rule, one, other) for rule in RULES)
     ]
     assert edges
-    # The three reminders take turns: of one ticket, two at most are there at once.
+    # The three reminders take turns: at most two for one ticket exist at a time.
     both = [(a, b) for a, b in edges if (b, a) in edges and "reminder" not in a and "reminder" not in b]
     assert not both
 
@@ -233,14 +236,16 @@ def test_nothing_that_we_emit_inhibits_itself_for_good() -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_real_alertmanager_inhibits_each_target_and_no_near_miss(tmp_path: Path, version: str) -> None:
     client = AlertmanagerClient()
-    sets = [in_cluster(pair) for pair in PAIRS]
-    async with people() as everybody, real_alertmanager(tmp_path, everybody, version) as alertmanager:
-        posted = [alert(**labels) for source, target, near in sets for labels in (source, target, *near)]
+    sets = [move_to_cluster(pair) for pair in PAIRS]
+    async with run_receivers() as everybody, real_alertmanager(tmp_path, everybody, version) as alertmanager:
+        posted = [
+            minimal_alert(**labels) for source, target, near in sets for labels in (source, target, *near)
+        ]
         await client.post_alerts(alertmanager.address, posted)
-        # Alertmanager takes an alert in first, and looks at what it inhibits a moment later.
+        # Alertmanager accepts an alert first, and computes inhibitions a moment later.
         rows: list[dict[str, Any]] = []
 
-        async def inhibited() -> dict[frozenset[tuple[str, str]], list[str]]:
+        async def read_inhibited() -> dict[frozenset[tuple[str, str]], list[str]]:
             rows[:] = await client.alerts(alertmanager.address)
             return {
                 frozenset(one["labels"].items()): one["status"]["inhibitedBy"]
@@ -248,12 +253,12 @@ async def test_real_alertmanager_inhibits_each_target_and_no_near_miss(tmp_path:
                 if one["status"]["inhibitedBy"]
             }
 
-        by = await inhibited()
+        by = await read_inhibited()
         for _ in range(600):
             if len(by) >= len(sets):
                 break
             await asyncio.sleep(0.05)
-            by = await inhibited()
+            by = await read_inhibited()
         await client.aclose()
     names = {frozenset(one["labels"].items()): one["fingerprint"] for one in rows}
 

@@ -14,7 +14,7 @@ from tests.alerting.parts import T0, ticket
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    """Both engines: SQL of the outbox is used nowhere else."""
+    """Yield stores on both engines, because only here is the SQL of the outbox used."""
     opened = Store.open(database_url)
     yield opened
     await opened.close()
@@ -24,15 +24,15 @@ async def read(store: Store, limit: int = 50) -> list[NotificationRecord]:
     return await store.read(lambda conn: list_notifications(conn, limit, now=T0 + 3600))
 
 
-async def test_nothing_written_is_an_empty_list(store: Store) -> None:
+async def test_empty_outbox_is_an_empty_list(store: Store) -> None:
     assert await read(store) == []
 
 
 async def test_notification_is_listed_with_its_deliveries(
     make_post: MakePost, start_peer: StartPeer, store: Store
 ) -> None:
-    one, other = await start_peer(), await start_peer()
-    post = make_post(one.url, other.url)
+    notification, other = await start_peer(), await start_peer()
+    post = make_post(notification.url, other.url)
     await post.say(ticket())
     other.peer.status = 503
 
@@ -45,11 +45,13 @@ async def test_notification_is_listed_with_its_deliveries(
     assert "(high)" in found.title
     assert (found.status, found.written_at, found.ended_at, found.active) == ("firing", T0, None, True)
     assert found.peers == (
-        PeerDeliveryState(peer=one.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None),
+        PeerDeliveryState(
+            peer=notification.url, status="firing", delivered_at=T0 + 2, attempts=1, last_error=None
+        ),
     )
 
 
-async def test_end_has_its_own_line(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
+async def test_end_has_its_own_entry(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
     post = make_post(peer.url)
     await post.say(ticket())
     await post.deliver()
@@ -77,7 +79,7 @@ async def test_refusal_has_a_reason(make_post: MakePost, peer: ServedPeer, store
 
 
 async def test_login_of_a_peer_is_not_listed(make_post: MakePost, peer: ServedPeer, store: Store) -> None:
-    """Neither in its name nor in what it said."""
+    """Neither in its name nor in its responses."""
     peer.peer.refuses.add("researcher")
     post = make_post(peer.url.replace("http://", "http://operator:hunter2secret@"))
     await post.say(ticket())
@@ -99,7 +101,7 @@ async def test_rise_is_two_entries_newest_first(make_post: MakePost, peer: Serve
     records = await read(store)
 
     assert [(n.severity, n.status) for n in records] == [("critical", "firing"), ("warning", "resolved")]
-    # The row that stands for "nobody need be told that it fired" is nobody's answer.
+    # The row that records "no firing message needed" is not a delivery.
     assert {p.peer for n in records for p in n.peers} == {peer.url}
 
 

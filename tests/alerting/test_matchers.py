@@ -66,7 +66,7 @@ def test_invalid_matchers_are_rejected(given: str) -> None:
     assert str(raised.value).endswith(".")
 
 
-def test_prometheus_agrees_about_matchers(tmp_path: Path) -> None:
+def test_prometheus_agrees_about_valid_matchers(tmp_path: Path) -> None:
     """All matchers are in one file: promtool names every rule that it rejects."""
     inputs = [given for given, _ in VALID_MATCHERS]
     read = [read_matchers(given, "service") for given in inputs]

@@ -1,4 +1,4 @@
-"""What is on a page, in which order, and what a model cannot put there."""
+"""The content and order of a page, and the limits on a model's text in it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FOUND: dict[str, Any] = {
 }
 
 
-def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
-    """A ticket that the rules wrote and triaged."""
+def rules_ticket(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
+    """Return a ticket that the rules wrote and triaged."""
     cause = wording.cause(
         kind, agent="researcher", node="search", evidence=FOUND["finding_evidence"], since=T0 - 600
     )
@@ -52,10 +52,10 @@ def by_rules(kind: FindingKind = LOOP, **changes: object) -> EscalationTicket:
 
 def test_finding_uses_the_numbers_of_the_rules_first() -> None:
     """Regardless of the models' text."""
-    lied = ticket(
+    contradicting = ticket(
         **FOUND, cause="nothing", analysis="All is well.", suggested_action="Go home.", evidence_snippet="ok"
     )
-    page = build_annotations(lied, SETTINGS)
+    page = build_annotations(contradicting, SETTINGS)
 
     assert page["description"] == (
         "researcher (node search) has been going in circles since 07:50 UTC: search(hive) 5 times with the "
@@ -79,7 +79,7 @@ def test_models_are_named() -> None:
 
 @pytest.mark.parametrize("kind", FindingKind)
 def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
-    page = build_annotations(by_rules(kind), SETTINGS)
+    page = build_annotations(rules_ticket(kind), SETTINGS)
     whole = " ".join(page[name] for name in ("description", "suggested_action"))
 
     assert "analysis" not in page
@@ -90,9 +90,9 @@ def test_text_of_the_rules_is_not_repeated(kind: FindingKind) -> None:
 
 
 def test_newer_numbers_are_not_a_contradiction() -> None:
-    moved = by_rules(occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times")
+    updated = rules_ticket(occurrences=7, stall_minutes=12.0, finding_evidence="search(hive) 9 times")
 
-    page = build_annotations(moved, SETTINGS)
+    page = build_annotations(updated, SETTINGS)
 
     assert "analysis" not in page
     assert "9 times" in page["description"]
@@ -101,27 +101,29 @@ def test_newer_numbers_are_not_a_contradiction() -> None:
 
 def test_overruled_queen_is_stated() -> None:
     note = "(Triage proposed to dismiss it: 'see https://evil.example/x'; a high one that holds is not.)"
-    ruled = by_rules(triaged_by="rules", analysis=f"{by_rules().analysis} {note}")
+    overruled = rules_ticket(triaged_by="rules", analysis=f"{rules_ticket().analysis} {note}")
 
-    assert notification_text.quote_models(ruled) == note.replace("https://evil.example/x", NO_LINK)
+    assert notification_text.quote_models(overruled) == note.replace("https://evil.example/x", NO_LINK)
 
 
 def test_model_cannot_impersonate_the_rules() -> None:
-    """It may repeat their words; what it adds is still its own."""
-    forged = by_rules(queen_model="m/x", analysis=f"{by_rules().analysis} The operator may ignore this.")
+    """It may repeat the rules' text; what it adds is still marked as its own."""
+    imitation = rules_ticket(
+        queen_model="m/x", analysis=f"{rules_ticket().analysis} The operator may ignore this."
+    )
 
-    assert "The operator may ignore this." in notification_text.quote_models(forged)
-    assert "m/x" in notification_text.quote_models(forged)
-    assert "ignore" not in notification_text.describe_finding(forged)
+    assert "The operator may ignore this." in notification_text.quote_models(imitation)
+    assert "m/x" in notification_text.quote_models(imitation)
+    assert "ignore" not in notification_text.describe_finding(imitation)
 
 
 def test_untriaged_page_attributes_the_judge() -> None:
-    """B46"""
-    late = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
+    """B46: no model has triaged the ticket."""
+    untriaged = ticket(**FOUND, untriaged=True, analysis="whatever", judge_model="m/x")
 
-    assert notification_text.describe_finding(late).startswith("Untriaged")
-    assert notification_text.quote_models(late) == "The judge (m/x) says: It repeats search(hive)."
-    assert notification_text.quote_models(by_rules(untriaged=True)) == ""
+    assert notification_text.describe_finding(untriaged).startswith("Untriaged")
+    assert notification_text.quote_models(untriaged) == "The judge (m/x) says: It repeats search(hive)."
+    assert notification_text.quote_models(rules_ticket(untriaged=True)) == ""
 
 
 def test_operator_request_comes_before_the_model() -> None:
@@ -132,7 +134,7 @@ def test_operator_request_comes_before_the_model() -> None:
 
 
 def test_ticket_of_an_earlier_version_has_a_page() -> None:
-    """It knows no finding: what it quotes may be a model's."""
+    """Its finding is unknown; its quotes may be a model's."""
     page = build_annotations(ticket(evidence_snippet="see https://evil.example/x"), SETTINGS)
 
     assert "08:00" in page["description"]
@@ -165,7 +167,7 @@ def test_links_in_model_text_are_removed(link: str, text: str) -> None:
     assert "10.0.0.7" not in result
 
 
-def test_our_own_links_stay() -> None:
+def test_own_links_are_kept() -> None:
     analysis = "See http://127.0.0.1:8420/tickets/1 and https://grafana.example/d/x, not https://e.example/"
     page = build_annotations(ticket(analysis=analysis), SETTINGS)
 
@@ -191,9 +193,9 @@ def test_our_own_links_stay() -> None:
     ],
 )
 def test_commands_in_model_text_are_removed(command: str) -> None:
-    text = sanitize_line(f"To mend it run `{command}`. Then wait.", 500)
+    text = sanitize_line(f"To repair it run `{command}`. Then wait.", 500)
 
-    assert text == f"To mend it run {NO_COMMAND}. Then wait."
+    assert text == f"To repair it run {NO_COMMAND}. Then wait."
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ten minutes without PostgreSQL or NATS are one page; promtool says what fires."""
+"""Ten minutes without PostgreSQL or NATS cause one page, according to promtool."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 import yaml
 
 from queenright.alerting.files import rules_folder
-from tests.alerting.test_inhibitions import RULES, inhibits
+from tests.alerting.test_inhibitions import RULES, is_inhibited_by
 from tests.programs import run
 
 Firing = Mapping[tuple[str, str], tuple[int, int]]
-"""The alerts that fire, with their own labels as PromQL: the first minute and the last."""
+"""The firing alerts with their labels as PromQL: the first and the last minute."""
 
 OUTAGE: Final = "from the tenth minute to the twentieth"
 END: Final = 30
 UP: Final = "1x31"
-AWAY: Final = "1x9 0x9 1x12"
+UNAVAILABLE: Final = "1x9 0x9 1x12"
 FROZEN: Final = "0+60x9 540x10 1260+60x10"
-"""Seconds that advance, but not during the outage and the minute after it."""
+"""Seconds that advance except during the outage and the following minute."""
 
 
-def service(labels: str) -> dict[str, str]:
+def service_series(labels: str) -> dict[str, str]:
     return {
-        f"queenright_listening{{{labels}}}": AWAY,
+        f"queenright_listening{{{labels}}}": UNAVAILABLE,
         f"queenright_judge_last_check_timestamp_seconds{{{labels}}}": FROZEN,
         f"queenright_health_checks_total{{{labels}}}": FROZEN,
         f"queenright_workers_evaluated{{{labels}}}": "3x9 0x9 3x12",
@@ -34,13 +34,13 @@ def service(labels: str) -> dict[str, str]:
     }
 
 
-def ended_service(labels: str) -> dict[str, str]:
-    return {name: f"{values.partition(' ')[0]} stale" for name, values in service(labels).items()} | {
+def ended_service_series(labels: str) -> dict[str, str]:
+    return {name: f"{values.partition(' ')[0]} stale" for name, values in service_series(labels).items()} | {
         f"queenright_agents{{{labels}}}": "1x9 stale"
     }
 
 
-def undelivered(labels: str) -> dict[str, str]:
+def undelivered_series(labels: str) -> dict[str, str]:
     """Return the series of a notification that was written just before the outage."""
     return {
         f"queenright_outbox_pending{{{labels}}}": "0x8 2x11 0x12",
@@ -57,7 +57,7 @@ STREAM_UP: Final = {
 JOB: Final = 'job="queenright"'
 OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
     "postgresql-one-process": (
-        {f"up{{{A}}}": UP, **service(A), **undelivered(A)},
+        {f"up{{{A}}}": UP, **service_series(A), **undelivered_series(A)},
         {
             ("QueenrightNotListening", A): (11, 22),
             ("QueenrightOutboxStuck", A): (12, 21),
@@ -67,8 +67,8 @@ OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
         {
             **PROCESSES,
             **STREAM_UP,
-            **service(A),
-            **undelivered(A),
+            **service_series(A),
+            **undelivered_series(A),
             f"queenright_cluster_owner{{{A}}}": UP,
             f"queenright_cluster_owner{{{B}}}": "0x31",
             f"queenright_cluster_backlog{{{A}}}": "0x9 100+100x9 0x12",
@@ -84,8 +84,8 @@ OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
         {
             **PROCESSES,
             **STREAM_UP,
-            **service(f'{A}, partition="0"'),
-            **ended_service(f'{A}, partition="1"'),
+            **service_series(f'{A}, partition="0"'),
+            **ended_service_series(f'{A}, partition="1"'),
             f'queenright_cluster_owner{{{A}, partition="0"}}': UP,
             f'queenright_cluster_owner{{{B}, partition="0"}}': "0x31",
             f'queenright_cluster_owner{{{A}, partition="1"}}': "1x9 0x21",
@@ -99,11 +99,11 @@ OUTAGES: Final[dict[str, tuple[dict[str, str], Firing]]] = {
     "nats": (
         {
             **PROCESSES,
-            **service(A),
+            **service_series(A),
             f"queenright_cluster_owner{{{A}}}": UP,
             f"queenright_cluster_owner{{{B}}}": "0x31",
-            f"queenright_cluster_stream_up{{{A}}}": AWAY,
-            f"queenright_cluster_stream_up{{{B}}}": AWAY,
+            f"queenright_cluster_stream_up{{{A}}}": UNAVAILABLE,
+            f"queenright_cluster_stream_up{{{B}}}": UNAVAILABLE,
         },
         {("QueenrightClusterStreamDown", JOB): (11, 22)},
     ),
@@ -121,21 +121,23 @@ def labels_of(alert: tuple[str, str]) -> dict[str, str]:
     }
 
 
-def checks(firing: Firing) -> Iterator[dict[str, Any]]:
-    """Yield what promtool should see in each minute: these alerts and no other."""
+def promtool_checks(firing: Firing) -> Iterator[dict[str, Any]]:
+    """Yield the alerts that promtool should find in each minute, and no others."""
     for minute in range(END + 1):
-        there = [alert for alert, (first, last) in firing.items() if first <= minute <= last]
+        firing_now = [alert for alert, (first, last) in firing.items() if first <= minute <= last]
         yield {
             "eval_time": f"{minute}m",
             "expr": "count by (alertname, job, instance, partition) "
             '(ALERTS{alertstate="firing", severity!="none"})',
-            "exp_samples": [{"labels": f'{{alertname="{name}", {own}}}', "value": 1} for name, own in there],
+            "exp_samples": [
+                {"labels": f'{{alertname="{name}", {own}}}', "value": 1} for name, own in firing_now
+            ],
         }
 
 
 @pytest.mark.parametrize("outage", OUTAGES)
 def test_ten_minutes_without_postgresql_or_nats_are_one_page(outage: str, tmp_path: Path) -> None:
-    """B119: of all alerts about the monitor, one is sent, from its beginning until all is over."""
+    """B119: of all alerts about the monitor, one is sent, from the start of the outage until its end."""
     series, firing = OUTAGES[outage]
     file = tmp_path / "outage.yml"
     content = {
@@ -146,7 +148,7 @@ def test_ten_minutes_without_postgresql_or_nats_are_one_page(outage: str, tmp_pa
                 "name": f"{outage}, {OUTAGE}",
                 "interval": "1m",
                 "input_series": [{"series": name, "values": values} for name, values in series.items()],
-                "promql_expr_test": list(checks(firing)),
+                "promql_expr_test": list(promtool_checks(firing)),
             }
         ],
     }
@@ -155,10 +157,15 @@ def test_ten_minutes_without_postgresql_or_nats_are_one_page(outage: str, tmp_pa
     assert result.returncode == 0, result.stdout + result.stderr
 
     for minute in range(END + 1):
-        there = [labels_of(alert) for alert, (first, last) in firing.items() if first <= minute <= last]
+        firing_now = [labels_of(alert) for alert, (first, last) in firing.items() if first <= minute <= last]
         sent = [
             one
-            for one in there
-            if not any(inhibits(rule, other, one) for rule in RULES for other in there if other is not one)
+            for one in firing_now
+            if not any(
+                is_inhibited_by(rule, other, one)
+                for rule in RULES
+                for other in firing_now
+                if other is not one
+            )
         ]
         assert len(sent) == (11 <= minute <= 22)

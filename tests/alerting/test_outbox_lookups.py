@@ -1,4 +1,4 @@
-"""B131: what is looked up about one ticket costs the same however many alerts fire."""
+"""B131: the cost of lookups for one ticket does not depend on the number of firing alerts."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.alerting.parts import T0, ticket
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """SQLite, which takes the first index that fits: PostgreSQL knows how many rows it would lead to."""
+    """Yield SQLite, which uses the first suitable index; PostgreSQL estimates the number of rows."""
     opened = Store.open(f"sqlite:///{tmp_path}/outbox.db")
     yield opened
     opened.close_now()
 
 
-def plans(conn: Connection, statements: list[tuple[str, Any]]) -> list[str]:
-    """Return SQLite's steps in the outbox for each statement."""
+def query_plans(conn: Connection, statements: list[tuple[str, Any]]) -> list[str]:
+    """Return SQLite's query steps in the outbox for each statement."""
     found = []
     for sql, values in statements:
         if not sql.startswith("INSERT"):
@@ -39,14 +39,16 @@ def plans(conn: Connection, statements: list[tuple[str, Any]]) -> list[str]:
 
 
 async def test_lookup_does_not_read_every_active_notification(store: Store) -> None:
-    """B131: SQLite has an index for each lookup, of which ``active`` is only a part."""
+    """B131: SQLite has an index for each lookup; ``active`` alone is not enough."""
     settings = AlertingSettings()
     statements: list[tuple[str, Any]] = []
 
     def use_outbox(conn: Connection) -> list[str]:
         event.listen(conn, "before_cursor_execute", lambda *given: statements.append((given[2], given[3])))
         enqueue(conn, ticket(), settings, T0)
-        enqueue(conn, ticket(analysis="It says more now."), settings, T0 + 1, earlier_tickets=["ticket-0"])
+        enqueue(
+            conn, ticket(analysis="It has more details now."), settings, T0 + 1, earlier_tickets=["ticket-0"]
+        )
         enqueue(conn, ticket(ticket_id="ticket-2"), settings, T0 + 2, earlier_tickets=["ticket-1"])
         enqueue(conn, ticket(reminders=1), settings, T0 + 2)
         read_changed(conn, {}, T0, above=0)
@@ -54,7 +56,7 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
         record_receipts(conn, [receipt], [1], T0 + 3)
         enqueue(conn, ticket(status=TicketStatus.RESOLVED), settings, T0 + 4)
         result = list(statements)
-        return plans(conn, result)
+        return query_plans(conn, result)
 
     steps = await store.transact(use_outbox)
 
@@ -63,7 +65,7 @@ async def test_lookup_does_not_read_every_active_notification(store: Store) -> N
 
 
 def insert_rows(conn: Connection, count: int, *, ended: bool, active: bool) -> None:
-    """Write notifications of as many tickets, an hour old."""
+    """Write notifications for ``count`` tickets, an hour old."""
     at = T0 - 3600
     times = {"starts_at": at, "created_at": at, "updated_at": at, "ends_at": at if ended else None}
     labels = {"agent": "bee", "severity": "critical", "cause": "doom_loop", "ticket_severity": "high"}
@@ -76,8 +78,8 @@ def insert_rows(conn: Connection, count: int, *, ended: bool, active: bool) -> N
 
 
 @pytest.fixture
-def longest() -> Iterator[list[int]]:
-    """How many values each statement had."""
+def value_counts() -> Iterator[list[int]]:
+    """Yield the number of values of each statement."""
     found: list[int] = []
 
     def note(conn: Any, cursor: Any, statement: str, values: Any, context: Any, executemany: bool) -> None:
@@ -91,10 +93,10 @@ def longest() -> Iterator[list[int]]:
 
 @pytest.mark.parametrize("rows", ["closed", "new", "ended"])
 @pytest.mark.parametrize("peers", [0, 1])
-async def test_round_has_no_statement_with_endless_values(
-    make_post: MakePost, peer: ServedPeer, longest: list[int], rows: str, peers: int
+async def test_round_limits_the_values_of_each_statement(
+    make_post: MakePost, peer: ServedPeer, value_counts: list[int], rows: str, peers: int
 ) -> None:
-    """B131: a database takes no more than some ten thousand values, whatever there is to tell or to close."""
+    """B131: databases accept at most some ten thousand values, however many alerts a round delivers."""
     post = make_post(*[peer.url] * peers)
     if rows == "new":
         await post.deliver()
@@ -105,17 +107,17 @@ async def test_round_has_no_statement_with_endless_values(
     for _ in range(3):
         await post.deliver(after=1)
 
-    assert max(longest) < 2_000
+    assert max(value_counts) < 2_000
 
 
 async def test_round_does_not_look_at_history_when_nothing_is_active(
     make_post: MakePost, peer: ServedPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B131: what is closed costs a round nothing, however much of it is kept."""
+    """B131: closed rows cost a round nothing, however many are kept."""
     post = make_post(peer.url)
     await post.store.transact(lambda conn: insert_rows(conn, 20, ended=True, active=False))
     await post.deliver()
-    # From here on, to read a row would fail.
+    # From here on, reading a row fails.
     monkeypatch.setattr("queenright.alerting.notification_table._read", None)
 
     await post.deliver(after=1)

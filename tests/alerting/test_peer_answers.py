@@ -1,4 +1,4 @@
-"""Invalid answers in place of Alertmanager's are cheap to read and never mean "no silences"."""
+"""Invalid responses in place of Alertmanager's are cheap to read and never mean "no silences"."""
 
 from __future__ import annotations
 
@@ -60,36 +60,36 @@ INVALID_RESPONSES = {
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("call", "description"),
     [
-        pytest.param(what, said, id=f"{what}-{name}")
-        for what in LIST_CALLS
-        for name, said in INVALID_RESPONSES.items()
+        pytest.param(call, description, id=f"{call}-{name}")
+        for call in LIST_CALLS
+        for name, description in INVALID_RESPONSES.items()
         # An object, as a status is.
-        if (what, name) != ("status", "number")
+        if (call, name) != ("status", "number")
     ],
 )
 async def test_invalid_response_is_described(
-    peer: ServedPeer, client: AlertmanagerClient, what: str, said: bytes
+    peer: ServedPeer, client: AlertmanagerClient, call: str, description: bytes
 ) -> None:
-    peer.peer.says = said
+    peer.peer.says = description
 
     with pytest.raises(
         PeerUnavailableError, match=f"^Alertmanager {peer.url}: answered something other than "
     ):
-        await LIST_CALLS[what](client, PeerAddress.parse(peer.url))
+        await LIST_CALLS[call](client, PeerAddress.parse(peer.url))
 
 
-@pytest.mark.parametrize("what", [*LIST_CALLS, "post"])
+@pytest.mark.parametrize("call", [*LIST_CALLS, "post"])
 async def test_endless_answer_is_read_up_to_a_limit(
-    peer: ServedPeer, client: AlertmanagerClient, what: str
+    peer: ServedPeer, client: AlertmanagerClient, call: str
 ) -> None:
     peer.peer.says, peer.peer.endless = b'[{"id":"x"},' * 10_000, True
 
-    async def post(client: AlertmanagerClient, peer: PeerAddress) -> None:
+    async def post_alert(client: AlertmanagerClient, peer: PeerAddress) -> None:
         await client.post_alerts(peer, [ALERT])
 
-    ask: Ask = LIST_CALLS.get(what, post)
+    ask: Ask = LIST_CALLS.get(call, post_alert)
     with pytest.raises(PeerUnavailableError, match=r"answers with more than \d+ KiB"):
         await ask(client, PeerAddress.parse(peer.url))
 

@@ -1,4 +1,4 @@
-"""The rendered configuration in the real Alertmanager: what people receive, and what they do not."""
+"""The rendered configuration in the real Alertmanager: the messages it sends, and those it does not send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.http.json_limits import check_json_size
 from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES
 from tests.alerting.parts import ticket
-from tests.alerting.real import RealAlertmanager, alert, queen
+from tests.alerting.real import RealAlertmanager, minimal_alert, queen_alert
 
 SILENCED = (
     '{alertname="QueenrightIntervention",agent="researcher",cause="doom_loop",cluster="default",'
@@ -30,37 +30,38 @@ SILENCED = (
 )
 
 
-def fleet(**labels: str) -> list[PostedAlert]:
-    """Thirty agents in the same trouble, every third less urgent."""
+def fleet_alerts(**labels: str) -> list[PostedAlert]:
+    """Return thirty agents with the same problem, every third less urgent."""
     return [
-        queen("warning" if n % 3 == 2 else "critical", agent=f"agent-{n:02}", **labels) for n in range(30)
+        queen_alert("warning" if n % 3 == 2 else "critical", agent=f"agent-{n:02}", **labels)
+        for n in range(30)
     ]
 
 
-async def send(
+async def send_with_marker(
     alertmanager: RealAlertmanager, alerts: list[PostedAlert], marker: str, *, least: int = 1
 ) -> list[RecordedMessage]:
     """
-    Send alerts, then one of ``marker``; return what was received of the former once that has come.
+    Send alerts, then a ``marker`` alert; return the messages about the former once the marker has arrived.
 
-    At ``least`` so many are waited for: on a busy machine one of several may be on its way for longer.
+    Wait for ``least`` messages: on a busy machine, one of several may take longer.
     """
     client, received = AlertmanagerClient(), alertmanager.recorder.messages
     await client.post_alerts(alertmanager.address, alerts)
     await alertmanager.until(lambda: bool(received), "the first message")
-    # It goes through a wait of its own: whatever else the others were to cause has come by then.
-    await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+    # The marker waits for its own group, so all other messages have arrived by then.
+    await client.post_alerts(alertmanager.address, [queen_alert("warning", agent=marker)])
     await alertmanager.until(lambda: any(marker in m.title for m in received), marker)
     await client.aclose()
 
-    def others() -> list[RecordedMessage]:
+    def other_messages() -> list[RecordedMessage]:
         return [m for m in received if marker not in m.title]
 
-    await alertmanager.until(lambda: len(others()) >= least, f"{least} messages")
-    return others()
+    await alertmanager.until(lambda: len(other_messages()) >= least, f"{least} messages")
+    return other_messages()
 
 
-def by(messages: object, channel: str, status: str) -> list[RecordedMessage]:
+def select_messages(messages: object, channel: str, status: str) -> list[RecordedMessage]:
     return [m for m in messages if (m.channel, m.status) == (channel, status)]  # type: ignore[attr-defined]  # a deque
 
 
@@ -85,25 +86,28 @@ async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
     await outbox.deliver_due(time.time())
     received = alertmanager.recorder.messages
     await alertmanager.until(lambda: len(received) >= 2, "a page on both channels")
-    # The repeats and every other change of the ticket are silent.
+    # Repeats and other changes of the ticket send no message.
     for occurrences in range(2, 6):
-        again = result.model_copy(update={"occurrences": occurrences})
-        await store.transact(lambda conn, again=again: enqueue(conn, again, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        repeated = result.model_copy(update={"occurrences": occurrences})
+        await store.transact(lambda conn, repeated=repeated: enqueue(conn, repeated, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
         await outbox.deliver_due(time.time() + 60 * occurrences)
     assert len(received) == 2
-    over = result.model_copy(update={"status": TicketStatus.RESOLVED})
-    await store.transact(lambda conn: enqueue(conn, over, settings, time.time()))
+    resolved = result.model_copy(update={"status": TicketStatus.RESOLVED})
+    await store.transact(lambda conn: enqueue(conn, resolved, settings, time.time()))
     await outbox.deliver_due(time.time())
     await alertmanager.until(lambda: len(received) >= 4, "the all-clear on both channels")
     await client.aclose()
 
     assert not alertmanager.recorder.rejections
-    [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
+    [slack], [page] = (
+        select_messages(received, "slack", "firing"),
+        select_messages(received, "pagerduty", "firing"),
+    )
     [attachment] = slack.body["attachments"]
     assert "researcher" in attachment["title"]
     assert "(high)" in attachment["title"]
     assert attachment["color"] == "danger"
-    # What the rules saw and the evidence come first; what models say is said to be theirs.
+    # Findings of the rules and the evidence come first; text of models is marked as such.
     order = (
         "researcher (node search) has been going in circles since 08:00 UTC (20 bad steps since",
         "no results &lt;for&gt; 'hive' &amp; \"bees\"",
@@ -142,7 +146,10 @@ async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
         "Silence",
     }
     assert page.body["routing_key"] == "k" * 32
-    [cleared], [closed] = by(received, "slack", "resolved"), by(received, "pagerduty", "resolved")
+    [cleared], [closed] = (
+        select_messages(received, "slack", "resolved"),
+        select_messages(received, "pagerduty", "resolved"),
+    )
     assert cleared.title.startswith("Resolved: researcher ")
     assert closed.body["dedup_key"] == page.body["dedup_key"]
 
@@ -150,7 +157,7 @@ async def test_ticket_is_one_page_and_one_resolve_on_each_channel(
 async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
     alertmanager: RealAlertmanager, store: Store
 ) -> None:
-    """B38: medium is for Slack; risen to critical it is one page, and no false all-clear."""
+    """B38: medium goes to Slack; a rise to critical is one page, without a false all-clear."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
 
     async def publish(*events: AgentEvent) -> None: ...
@@ -163,10 +170,10 @@ async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
         await store.transact(lambda conn, risen=risen: enqueue(conn, risen, settings, time.time()))  # type: ignore[misc]  # mypy cannot infer a lambda's default
         await outbox.deliver_due(time.time())
         await alertmanager.until(lambda count=count: len(received) >= count, f"{severity} told")  # type: ignore[misc]
-    # Two more flushes of the group whose alert has ended: another alert shows that they went by.
-    await client.post_alerts(alertmanager.address, [queen("warning", agent="other")])
+    # Two more flushes of the ended alert's group: the message of another alert shows that they passed.
+    await client.post_alerts(alertmanager.address, [queen_alert("warning", agent="other")])
     await alertmanager.until(lambda: len(received) >= 4, "the other agent's alert")
-    await client.post_alerts(alertmanager.address, [queen("warning", agent="third")])
+    await client.post_alerts(alertmanager.address, [queen_alert("warning", agent="third")])
     await alertmanager.until(lambda: len(received) >= 5, "the third agent's alert")
     await client.aclose()
 
@@ -176,14 +183,14 @@ async def test_low_severity_reaches_slack_only_and_a_rise_ends_it_silently(
             [("slack", "firing"), ("pagerduty", "firing")], key=lambda pair: received[1].channel != pair[0]
         ),
     ]
-    assert not by(received, "slack", "resolved")
+    assert not select_messages(received, "slack", "resolved")
 
 
 @pytest.mark.parametrize("storm", ["", "storm-1"])
 async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
     alertmanager: RealAlertmanager, store: Store, storm: str
 ) -> None:
-    """B41, B77: each time a message in Slack and one for the same incident; one all-clear at the end."""
+    """B41, B77: each is a message in Slack and one for the same incident; one all-clear at the end."""
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
 
     async def publish(*events: AgentEvent) -> None: ...
@@ -192,59 +199,69 @@ async def test_reminder_is_sent_on_every_channel_with_the_same_identity(
     outbox = Outbox(store, settings, client, clock=time.time, publish=publish, registry=CollectorRegistry())
     received = alertmanager.recorder.messages
 
-    async def say(**changes: object) -> None:
+    async def write_change(**changes: object) -> None:
         changed = ticket(storm_id=storm, **changes)
         await store.transact(lambda conn: enqueue(conn, changed, settings, time.time()))
         await outbox.deliver_due(time.time())
 
     start = time.time() - 4 * 3600
-    await say()
+    await write_change()
     await alertmanager.until(lambda: len(received) == 2, "a page on both channels")
     for reminders in (1, 2, 3, 4):
-        await say(reminders=reminders, notified_at=start, bumped_at=start + reminders * 3600)
+        await write_change(reminders=reminders, notified_at=start, bumped_at=start + reminders * 3600)
         await alertmanager.until(
             lambda reminders=reminders: len(received) == 2 + 2 * reminders,  # type: ignore[misc]  # mypy cannot infer a lambda's default
             f"reminder {reminders} on both channels",
         )
-    # Two more flushes: another alert's messages show that they went by, and nothing else was said.
+    # Two more flushes: another alert's messages show that they passed, and nothing else was sent.
     for marker in ("other", "third"):
-        await client.post_alerts(alertmanager.address, [queen("warning", agent=marker)])
+        await client.post_alerts(alertmanager.address, [queen_alert("warning", agent=marker)])
         await alertmanager.until(lambda marker=marker: any(marker in m.title for m in received), marker)  # type: ignore[misc]
-    assert not by(received, "slack", "resolved")
-    assert not by(received, "pagerduty", "resolved")
-    await say(reminders=4, status=TicketStatus.RESOLVED)
-    await alertmanager.until(lambda: bool(by(received, "slack", "resolved")), "the all-clear in Slack")
-    await alertmanager.until(lambda: bool(by(received, "pagerduty", "resolved")), "and of the incident")
+    assert not select_messages(received, "slack", "resolved")
+    assert not select_messages(received, "pagerduty", "resolved")
+    await write_change(reminders=4, status=TicketStatus.RESOLVED)
+    await alertmanager.until(
+        lambda: bool(select_messages(received, "slack", "resolved")), "the all-clear in Slack"
+    )
+    await alertmanager.until(
+        lambda: bool(select_messages(received, "pagerduty", "resolved")), "and of the incident"
+    )
     await client.aclose()
 
-    ours = [m for m in received if "researcher" in m.title]
-    slack, pages = by(ours, "slack", "firing"), by(ours, "pagerduty", "firing")
+    own_pages = [m for m in received if "researcher" in m.title]
+    slack, pages = (
+        select_messages(own_pages, "slack", "firing"),
+        select_messages(own_pages, "pagerduty", "firing"),
+    )
     assert (len(slack), len(pages)) == (5, 5)
     assert "researcher" in slack[0].title
     assert slack[3].title.endswith("(high). Third reminder, unacknowledged for 3 h.")
     assert not slack[3].title.startswith("2 ")
     assert "(resolved)" not in slack[3].text
-    keys = {m.body["dedup_key"] for m in [*pages, *by(ours, "pagerduty", "resolved")]}
+    keys = {m.body["dedup_key"] for m in [*pages, *select_messages(own_pages, "pagerduty", "resolved")]}
     assert len(keys) == 1
-    assert [len(by(ours, channel, "resolved")) for channel in ("slack", "pagerduty")] == [1, 1]
+    assert [len(select_messages(own_pages, channel, "resolved")) for channel in ("slack", "pagerduty")] == [
+        1,
+        1,
+    ]
     assert not alertmanager.recorder.rejections
 
 
 async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """B131: Alertmanager does not repeat what is refused with 413; whoever it does not name is not noted."""
+    """B131: Alertmanager does not repeat what is refused with 413, and receivers would be missing."""
     text = {"description": "d" * 900, "analysis": "a" * 1200, "suggested_action": "s" * 2000}
     crowd = [
         replace(one, annotations={**one.annotations, **text, "ticket_id": one.labels["ticket_id"]})
-        for one in (queen("critical", agent=f"agent-{n:03}", storm="storm-1") for n in range(600))
+        for one in (queen_alert("critical", agent=f"agent-{n:03}", storm="storm-1") for n in range(600))
     ]
-    await send(alertmanager, crowd, "marker")
+    await send_with_marker(alertmanager, crowd, "marker")
 
     posted_bodies = [
         body for path, body in alertmanager.people.posted if path == DELIVERED_PATH and b"agent-" in body
     ]
-    await alertmanager.until(lambda: bool(posted_bodies), "who was told")
+    await alertmanager.until(lambda: bool(posted_bodies), "the report of the notified receivers")
     for body in posted_bodies:
         assert len(body) <= MAX_BODY
         check_json_size(body, MAX_VALUES)
@@ -256,11 +273,14 @@ async def test_webhook_about_a_crowd_is_within_the_limits_of_the_service(
 async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """B71: the first ten agents are named, and how many more there are; so is the end."""
-    storm = fleet(storm="storm-1")
-    received = await send(alertmanager, storm, "marker", least=2)
+    """B71: the first ten agents are named, with the number of others; so is the end."""
+    storm = fleet_alerts(storm="storm-1")
+    received = await send_with_marker(alertmanager, storm, "marker", least=2)
 
-    [slack], [page] = by(received, "slack", "firing"), by(received, "pagerduty", "firing")
+    [slack], [page] = (
+        select_messages(received, "slack", "firing"),
+        select_messages(received, "pagerduty", "firing"),
+    )
     assert len(received) == 2
     assert slack.title.startswith("30 agents with alerts got worse at once (a storm). One of them: agent-")
     assert "agent-00" in slack.title
@@ -284,62 +304,74 @@ async def test_thirty_alerts_of_one_storm_are_one_message_and_one_incident(
     await client.aclose()
     now = alertmanager.recorder.messages
     await alertmanager.until(
-        lambda: bool(by(now, "slack", "resolved") and by(now, "pagerduty", "resolved")), "the end"
+        lambda: bool(
+            select_messages(now, "slack", "resolved") and select_messages(now, "pagerduty", "resolved")
+        ),
+        "the end",
     )
-    [over], [closed] = by(now, "slack", "resolved"), by(now, "pagerduty", "resolved")
+    [resolved], [closed] = (
+        select_messages(now, "slack", "resolved"),
+        select_messages(now, "pagerduty", "resolved"),
+    )
     assert closed.body["dedup_key"] == page.body["dedup_key"]
-    assert over.title.startswith("Resolved: 30 agents with alerts got worse at once (a storm). One of them: ")
+    assert resolved.title.startswith(
+        "Resolved: 30 agents with alerts got worse at once (a storm). One of them: "
+    )
     assert not alertmanager.recorder.rejections
 
 
 async def test_message_about_one_agent_in_a_storm_names_the_agent(alertmanager: RealAlertmanager) -> None:
     alerts = [
-        queen("critical", agent="courier", cause=cause, storm="storm-1")
+        queen_alert("critical", agent="courier", cause=cause, storm="storm-1")
         for cause in ("provider_failure", "runs_failed")
     ]
-    received = await send(alertmanager, alerts, "marker", least=2)
+    received = await send_with_marker(alertmanager, alerts, "marker", least=2)
 
     assert all(one.title.startswith("2 ") for one in received), received
-    [slack] = by(received, "slack", "firing")
+    [slack] = select_messages(received, "slack", "firing")
     [attachment] = slack.body["attachments"]
     assert {field["title"]: field["value"] for field in attachment["fields"]}["Agent"] == "courier"
 
 
 async def test_cause_of_an_incident_mentions_no_one(alertmanager: RealAlertmanager) -> None:
-    """B41: the name of a tool is what an agent asked for."""
-    alerts = [queen("critical", agent=f"bee-{n}", storm="mcp:<!channel>") for n in range(3)]
-    received = await send(alertmanager, alerts, "marker", least=2)
+    """B41: an agent chooses the name of the tool."""
+    alerts = [queen_alert("critical", agent=f"bee-{n}", storm="mcp:<!channel>") for n in range(3)]
+    received = await send_with_marker(alertmanager, alerts, "marker", least=2)
 
     assert {one.title for one in received} == {"MCP server [!channel> is failing: 3 agents"}
 
 
 async def test_two_storms_are_two_messages(alertmanager: RealAlertmanager) -> None:
-    """B71"""
-    received = await send(alertmanager, [*fleet(storm="storm-1"), *fleet(storm="storm-2")], "marker", least=4)
+    """B71: each storm has its own group."""
+    received = await send_with_marker(
+        alertmanager, [*fleet_alerts(storm="storm-1"), *fleet_alerts(storm="storm-2")], "marker", least=4
+    )
 
     assert [m.channel for m in received].count("slack") == 2
     assert [m.channel for m in received].count("pagerduty") == 2
 
 
 async def test_thirty_alerts_without_a_storm_are_a_message_each(alertmanager: RealAlertmanager) -> None:
-    """B71: and an incident for each that is critical."""
-    received = await send(alertmanager, fleet(), "marker", least=50)
+    """B71: and an incident for each critical one."""
+    received = await send_with_marker(alertmanager, fleet_alerts(), "marker", least=50)
 
     assert [m.channel for m in received].count("slack") == 30
     assert [m.channel for m in received].count("pagerduty") == 20
 
 
-async def test_open_breakers_and_recoveries_are_a_message_a_kind_and_no_page(
+async def test_open_breakers_and_recoveries_are_one_message_per_kind_and_no_page(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """B74: a human is told of work begun again. 002 §11: alerts fire for what was configured."""
+    """B74: a person is notified of restarted work. 002 §11: alerts fire as configured."""
     kinds = ("QueenrightCircuitBreakerOpen", "QueenrightRecoveryFailed", "QueenrightTaskRestartedFromStart")
-    ours = [alert(alertname=kind, severity="warning", source="monitor") for kind in kinds[1:]]
-    ours += [
-        alert(alertname=kinds[0], severity="warning", source="monitor", breaker=f"tool_execution:bee:{tool}")
+    own_messages = [minimal_alert(alertname=kind, severity="warning", source="monitor") for kind in kinds[1:]]
+    own_messages += [
+        minimal_alert(
+            alertname=kinds[0], severity="warning", source="monitor", breaker=f"tool_execution:bee:{tool}"
+        )
         for tool in ("search", "fetch")
     ]
-    received = await send(alertmanager, ours, "marker")
+    received = await send_with_marker(alertmanager, own_messages, "marker")
 
     assert {m.channel for m in received} == {"slack"}
     assert len(received) == len(kinds)
@@ -348,15 +380,21 @@ async def test_open_breakers_and_recoveries_are_a_message_a_kind_and_no_page(
 
 async def test_symptom_triggers_only_the_judge(alertmanager: RealAlertmanager) -> None:
     client = AlertmanagerClient()
-    symptom = alert(alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules")
+    symptom = minimal_alert(
+        alertname="QueenrightLoop", agent="researcher", severity="critical", source="rules"
+    )
     await client.post_alerts(alertmanager.address, [symptom])
-    await alertmanager.until(lambda: bool(alertmanager.woken), "the judge is woken")
-    await client.post_alerts(alertmanager.address, [queen("warning", agent="other")])
+    await alertmanager.until(lambda: bool(alertmanager.judge_posts), "the judge is woken")
+    await client.post_alerts(alertmanager.address, [queen_alert("warning", agent="other")])
     await alertmanager.until(lambda: bool(alertmanager.recorder.messages), "the other agent's alert")
     await client.aclose()
 
-    [woken] = parse_symptoms(alertmanager.woken[0])
-    assert (woken.alertname, woken.agent, woken.status) == ("QueenrightLoop", "researcher", "firing")
+    [judge_wakeups] = parse_symptoms(alertmanager.judge_posts[0])
+    assert (judge_wakeups.alertname, judge_wakeups.agent, judge_wakeups.status) == (
+        "QueenrightLoop",
+        "researcher",
+        "firing",
+    )
     assert not any("Loop" in m.title for m in alertmanager.recorder.messages)
 
 
@@ -366,7 +404,7 @@ async def test_client_distinguishes_refused_from_accepted_alerts(
     client = AlertmanagerClient()
     bad = PostedAlert(labels={}, annotations={}, starts_at=time.time(), ends_at=time.time() + 60)
     with pytest.raises(AlertsRejectedError, match="at least one label pair required"):
-        await client.post_alerts(alertmanager.address, [queen("warning"), bad])
+        await client.post_alerts(alertmanager.address, [queen_alert("warning"), bad])
 
     assert len(await client.alerts(alertmanager.address, agent="researcher")) == 1
     assert (await client.status(alertmanager.address))["versionInfo"]["version"]
@@ -376,16 +414,18 @@ async def test_client_distinguishes_refused_from_accepted_alerts(
 async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_is_another(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """B104: and when their calls succeed again, that page resolves while the other goes on."""
+    """B104: when their calls succeed again, that page resolves while the other continues."""
     down = [
-        queen("critical", agent=f"agent-{n:02}", cause="provider_failure", storm="provider:anthropic")
+        queen_alert("critical", agent=f"agent-{n:02}", cause="provider_failure", storm="provider:anthropic")
         for n in range(40)
     ]
-    received = await send(alertmanager, [*down, queen("critical", agent="looping")], "marker", least=4)
+    received = await send_with_marker(
+        alertmanager, [*down, queen_alert("critical", agent="looping")], "marker", least=4
+    )
 
-    pages = by(received, "pagerduty", "firing")
+    pages = select_messages(received, "pagerduty", "firing")
     assert len(pages) == 2
-    assert len(by(received, "slack", "firing")) == 2
+    assert len(select_messages(received, "slack", "firing")) == 2
     [crowd] = [page for page in pages if "looping" not in page.title]
     assert crowd.title == "anthropic is failing: 40 agents"
     details = crowd.body["payload"]["custom_details"]
@@ -393,7 +433,7 @@ async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_
     assert details["firing"].strip() == names
     assert details["analysis"].strip().startswith("anthropic is failing. For example:")
     assert details["analysis"].count("agent-") <= 1
-    [message] = [one for one in by(received, "slack", "firing") if "looping" not in one.title]
+    [message] = [one for one in select_messages(received, "slack", "firing") if "looping" not in one.title]
     assert message.title == crowd.title
     assert message.text.startswith("anthropic is failing. For example:")
 
@@ -401,6 +441,6 @@ async def test_forty_workers_of_one_provider_are_one_page_and_unrelated_trouble_
     await client.post_alerts(alertmanager.address, [replace(one, ends_at=time.time()) for one in down])
     await client.aclose()
     now = alertmanager.recorder.messages
-    await alertmanager.until(lambda: bool(by(now, "pagerduty", "resolved")), "the end")
-    [ended] = by(now, "pagerduty", "resolved")
+    await alertmanager.until(lambda: bool(select_messages(now, "pagerduty", "resolved")), "the end")
+    [ended] = select_messages(now, "pagerduty", "resolved")
     assert ended.body["dedup_key"] == crowd.body["dedup_key"]

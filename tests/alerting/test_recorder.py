@@ -31,7 +31,7 @@ async def http(recorder: Recorder) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_slack_is_answered_as_slack_answers(http: httpx.AsyncClient, recorder: Recorder) -> None:
+async def test_slack_request_gets_slacks_response(http: httpx.AsyncClient, recorder: Recorder) -> None:
     answer = await http.post("/slack/services/T/B/X", json=SLACK)
     assert (answer.status_code, answer.text) == (200, "ok")
     [message] = recorder.messages
@@ -39,7 +39,7 @@ async def test_slack_is_answered_as_slack_answers(http: httpx.AsyncClient, recor
     assert (message.title, message.text) == ("a is in a loop.", "why")
 
 
-async def test_pagerduty_is_answered_as_pagerduty_answers(
+async def test_pagerduty_request_gets_pagerdutys_response(
     http: httpx.AsyncClient, recorder: Recorder
 ) -> None:
     answer = await http.post(ENQUEUE, json=PAGE)

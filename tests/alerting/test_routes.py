@@ -1,4 +1,4 @@
-"""Where each alert that we emit goes, by the real amtool of both versions."""
+"""The receivers of each emitted alert, according to the real amtool of both versions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from queenright.alerting.export.loaded_rules import parse_duration
 from queenright.alerting.files import alertmanager_folder, templates_folder
 from queenright.alerting.rules import Alert, rule_groups
 from queenright.health.settings import HealthSettings
-from tests.alerting.emitted import of_queen, of_rules
-from tests.alerting.real import people, real_alertmanager
+from tests.alerting.emitted import outbox_alerts, rule_alerts
+from tests.alerting.real import real_alertmanager, run_receivers
 from tests.programs import VERSIONS, program, run
 
 CONFIG: Final = alertmanager_folder() / "alertmanager.yml"
 BOUNDED: Final = {"alertname", "agent", "cause", "cluster", "storm"}
-"""What groups may go by: names that people gave, and a storm, of which there is one at a time."""
+"""Labels that groups may use: names given by people, and the storm, of which there is one at a time."""
 RETENTION: Final = 120 * 3600
-"""How long Alertmanager keeps what it told whom, in seconds, if nothing else is said."""
+"""Alertmanager's default retention of its notification log, in seconds."""
 ROOT: Final = Path(__file__).parents[2]
 PAGE: Final = (ROOT / "docs" / "alerting.md").read_text("utf-8")
 
 
-def receivers(labels: Mapping[str, str]) -> str:
-    """Say who is to be told of an alert: in our words, not the configuration's."""
+def expected_receivers(labels: Mapping[str, str]) -> str:
+    """Return the expected receivers of an alert, by name."""
     source, severity = labels.get("source"), labels.get("severity")
     if labels["alertname"] == "QueenrightWatchdog":
         return "deadman"
@@ -43,18 +43,18 @@ def receivers(labels: Mapping[str, str]) -> str:
         return "on-call-slack"
     if severity != "critical":
         return "slack"
-    # One of an earlier version has no ticket_id, and goes on in the group that it was told in.
+    # An alert of an earlier version has no ticket_id, and stays in its group.
     return "pagerduty,slack" if labels.get("storm") or labels.get("ticket_id") else "slack-and-pagerduty"
 
 
-def different() -> list[dict[str, str]]:
-    """Return what we emit, one of each kind that a route could tell apart, and what nobody of us emits."""
+def distinct_alerts() -> list[dict[str, str]]:
+    """Return one emitted alert of each kind that routes can distinguish, and some foreign alerts."""
     queens = {
         tuple(sorted((name, value) for name, value in labels.items() if name not in ("agent", "cause")))
-        for labels in of_queen()
+        for labels in outbox_alerts()
     }
     return [
-        *of_rules(),
+        *rule_alerts(),
         *map(dict, queens),
         {"alertname": "QueenrightIntervention", "source": "queen"},
         {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical", "storm": ""},
@@ -68,27 +68,27 @@ def different() -> list[dict[str, str]]:
 def test_every_alert_reaches_exactly_its_receivers(version: str) -> None:
     program("amtool", version)
 
-    def ask(labels: Mapping[str, str]) -> str:
+    def find_receivers(labels: Mapping[str, str]) -> str:
         words = [f'{name}="{value}"' for name, value in labels.items()]
         result = run("amtool", "config", "routes", "test", f"--config.file={CONFIG}", *words, version=version)
         return result.stdout.strip() or result.stderr
 
-    alerts = different()
+    alerts = distinct_alerts()
     with ThreadPoolExecutor(2) as pool:
-        answers = list(pool.map(ask, alerts))
-    wrong = [
-        f"{labels}: {answer}, not {receivers(labels)}"
+        answers = list(pool.map(find_receivers, alerts))
+    differences = [
+        f"{labels}: {answer}, not {expected_receivers(labels)}"
         for labels, answer in zip(alerts, answers, strict=True)
-        if answer != receivers(labels)
+        if answer != expected_receivers(labels)
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not differences, "\n".join(differences)
 
 
 def test_symptoms_do_not_page_and_pages_come_from_queen_or_monitor() -> None:
     config = yaml.safe_load(CONFIG.read_text())
     pages = {r["name"] for r in config["receivers"] if "pagerduty_configs" in r}
-    for labels in different():
-        paged = set(receivers(labels).split(",")) & pages
+    for labels in distinct_alerts():
+        paged = set(expected_receivers(labels).split(",")) & pages
         assert not paged or (labels["source"] in ("queen", "monitor") and labels["severity"] == "critical")
     [judge] = [r for r in config["receivers"] if r["name"] == "judge"]
     assert judge.keys() == {"name", "webhook_configs"}
@@ -99,7 +99,7 @@ def test_routes_use_only_matchers_and_group_by_names() -> None:
     for route in routes:
         routes += route.get("routes", [])
         assert not {"match", "match_re"} & route.keys()
-        # Of tickets only an incident is: PagerDuty calls nobody anew for one that is open.
+        # Only an incident groups tickets: PagerDuty does not notify again for an open incident.
         ids = {"ticket_id"} if route.get("receiver") == "pagerduty" else set()
         assert set(route.get("group_by", ())) <= BOUNDED | ids
     assert len(routes) > 8
@@ -107,11 +107,11 @@ def test_routes_use_only_matchers_and_group_by_names() -> None:
 
 def test_every_receiver_is_used() -> None:
     names = {r["name"] for r in yaml.safe_load(CONFIG.read_text())["receivers"]}
-    used = {name for labels in different() for name in receivers(labels).split(",")}
+    used = {name for labels in distinct_alerts() for name in expected_receivers(labels).split(",")}
     assert names == used
 
 
-# How often people are notified, and what is one message
+# -- repeats and groups
 
 
 _MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
@@ -133,27 +133,29 @@ def _tree() -> dict[str, Any]:
     return route
 
 
-def leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Return the routes that an alert ends in, each with what it has from those above it."""
+def find_leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Return the routes that an alert ends in, each with inherited settings."""
     route = route if route is not None else _tree()
     own = {name: value for name, value in route.items() if name not in ("routes", "matchers", "continue")}
     found = []
     for child in route.get("routes", ()):
         if _takes(child, labels):
-            found += leaves(labels, {**own, **child} | {"routes": child.get("routes", [])})
+            found += find_leaves(labels, {**own, **child} | {"routes": child.get("routes", [])})
             if not child.get("continue"):
                 break
     return found or [own]
 
 
 def test_parsed_routes_match_amtool() -> None:
-    for labels in different():
-        assert ",".join(route["receiver"] for route in leaves(labels)) == receivers(labels), labels
+    for labels in distinct_alerts():
+        assert ",".join(route["receiver"] for route in find_leaves(labels)) == expected_receivers(labels), (
+            labels
+        )
 
 
 def test_watchdog_is_sent_every_minute() -> None:
-    """It is repeated at the first group evaluation after `repeat_interval`, not at it."""
-    [route] = leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
+    """It is repeated at the first group evaluation after `repeat_interval`, not exactly then."""
+    [route] = find_leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
     look, repeat = parse_duration(route["group_interval"]), parse_duration(route["repeat_interval"])
 
     assert parse_duration(route["group_wait"]) == 0
@@ -161,23 +163,23 @@ def test_watchdog_is_sent_every_minute() -> None:
 
 
 def test_symptom_wakes_the_judge_immediately_and_every_ten_minutes() -> None:
-    [route] = leaves({"alertname": "QueenrightLoop", "source": "rules", "severity": "critical"})
+    [route] = find_leaves({"alertname": "QueenrightLoop", "source": "rules", "severity": "critical"})
 
     assert (route["group_wait"], route["repeat_interval"]) == ("0s", "10m")
 
 
 def test_acknowledged_ticket_is_not_repeated_by_alertmanager() -> None:
-    """B41: reminders are ours alone. After its retention Alertmanager forgets what it notified."""
-    for labels in of_queen():
-        for route in leaves(labels):
+    """B41: only Queenright sends reminders. After its retention Alertmanager forgets what it notified."""
+    for labels in outbox_alerts():
+        for route in find_leaves(labels):
             assert 3 * 86_400 <= parse_duration(route["repeat_interval"]) < RETENTION, labels
     for name in ("QueenrightMonitorDown", "QueenrightFleetDegraded"):
-        [ours] = leaves({"alertname": name, "source": "monitor", "severity": "critical"})
-        assert ours["repeat_interval"] == "4h"
+        [own_labels] = find_leaves({"alertname": name, "source": "monitor", "severity": "critical"})
+        assert own_labels["repeat_interval"] == "4h"
 
 
-def intervals(folder: Path, **options: Any) -> Path:
-    """Write the configuration with its real waits, and the secrets it names."""
+def production_config(folder: Path, **options: Any) -> Path:
+    """Write the configuration with its production waits, and the secret files that it names."""
     folder.mkdir(parents=True, exist_ok=True)
     config, secret = folder / "alertmanager.yml", folder / "secret"
     secret.write_text("k" * 32)
@@ -194,13 +196,13 @@ def intervals(folder: Path, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> None:
-    """And would, of a repetition that comes after it has forgotten what it told."""
+async def test_real_alertmanager_warns_of_no_interval(tmp_path: Path, version: str) -> None:
+    """It would warn of a repeat interval longer than its retention."""
     warnings = {}
-    async with people() as recorder:
+    async with run_receivers() as recorder:
         for repeat in ("4d", "6d"):
             folder = tmp_path / repeat
-            config = intervals(folder)
+            config = production_config(folder)
             assert "repeat_interval: 4d" in config.read_text()
             config.write_text(config.read_text().replace("repeat_interval: 4d", f"repeat_interval: {repeat}"))
             async with real_alertmanager(folder, recorder, version, config=config):
@@ -212,7 +214,7 @@ async def test_real_one_warns_of_no_interval(tmp_path: Path, version: str) -> No
     assert "repeat_interval" in "".join(warnings["6d"])
 
 
-FLEET: Final = (
+FLEET_ALERTS: Final = (
     "QueenrightFleetDegraded",
     "QueenrightBadStepsBurn",
     "QueenrightSlowInterventionsBurn",
@@ -220,27 +222,27 @@ FLEET: Final = (
 
 
 def test_fleet_alerts_are_one_group_per_cluster() -> None:
-    """One cause makes several of these fire; nothing else is in their group, and no warning of them."""
+    """One cause can fire several of these; nothing else is in their group, and no warning of them."""
     urgent = {
         rule.name
         for group in rule_groups(HealthSettings())
         for rule in group.rules
         if isinstance(rule, Alert) and group.file == "fleet.yml" and rule.severity == "critical"
     }
-    assert urgent == set(FLEET)
-    for labels in of_rules():
-        [route] = leaves(labels)
-        together = labels["alertname"] in FLEET and labels["severity"] == "critical"
+    assert urgent == set(FLEET_ALERTS)
+    for labels in rule_alerts():
+        [route] = find_leaves(labels)
+        together = labels["alertname"] in FLEET_ALERTS and labels["severity"] == "critical"
         assert (route["group_by"] == ["cluster"]) == together, labels
         if together:
             assert route["receiver"] == "on-call"
 
 
-# What docs/alerting.md says to add
+# -- snippets in docs/alerting.md
 
 
-def with_snippet(path: Path, heading: str) -> Path:
-    """Write our configuration with the routes in the snippet below a heading of the page before ours."""
+def write_with_snippet(path: Path, heading: str) -> Path:
+    """Write the configuration with the routes of a snippet from the docs before its own."""
     below = PAGE.split(f"{heading}\n", 1)[1]
     [snippet] = re.findall(r"```yaml\n(.*?)```", below.split("\n## ", 1)[0], re.DOTALL)[:1]
     config, added = yaml.safe_load(CONFIG.read_text()), yaml.safe_load(snippet)
@@ -261,15 +263,15 @@ def with_snippet(path: Path, heading: str) -> Path:
 def test_documented_route_snippet_changes_only_its_alerts(
     tmp_path: Path, version: str, heading: str, changed: dict[str, str]
 ) -> None:
-    config = with_snippet(tmp_path / "alertmanager.yml", heading)
+    config = write_with_snippet(tmp_path / "alertmanager.yml", heading)
     checked = run("amtool", "check-config", config, version=version)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     others = ("QueenrightLoop", "QueenrightMonitorDown", "QueenrightWatchdog", "QueenrightRecoveryFailed")
-    alerts = {labels["alertname"]: labels for labels in of_rules()}
+    alerts = {labels["alertname"]: labels for labels in rule_alerts()}
     for name in (*changed, *others):
         words = [f'{label}="{value}"' for label, value in alerts[name].items()]
         result = run("amtool", "config", "routes", "test", f"--config.file={config}", *words, version=version)
-        assert result.stdout.strip() == changed.get(name, receivers(alerts[name])), name
+        assert result.stdout.strip() == changed.get(name, expected_receivers(alerts[name])), name
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -285,7 +287,7 @@ def test_documented_route_snippet_changes_only_its_alerts(
 def test_documented_team_channel_gets_only_its_agents(
     tmp_path: Path, version: str, labels: dict[str, str], expected: str
 ) -> None:
-    config = with_snippet(tmp_path / "alertmanager.yml", "## A Slack channel per team")
+    config = write_with_snippet(tmp_path / "alertmanager.yml", "## A Slack channel per team")
     alert = {"alertname": "QueenrightIntervention", "source": "queen", "ticket_id": "t1", **labels}
 
     checked = run("amtool", "check-config", config, version=version)
@@ -296,8 +298,8 @@ def test_documented_team_channel_gets_only_its_agents(
     assert result.stdout.strip() == expected
 
 
-def test_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:
-    """And that it does; the files of the rules are written, so nobody is told to edit them."""
+def test_docs_name_the_setting_that_makes_an_open_breaker_a_page() -> None:
+    """The setting works; the rule files are generated, so the docs do not tell users to edit them."""
     settings = HealthSettings.model_validate({"alerting": {"circuit_breaker_open": {"severity": "critical"}}})
     [breaker] = [
         rule
@@ -307,6 +309,6 @@ def test_page_names_the_setting_that_makes_an_open_breaker_a_page() -> None:
     ]
     labels = {"alertname": breaker.name, "severity": breaker.severity, "source": breaker.source}
 
-    assert receivers(labels) == "on-call"
+    assert expected_receivers(labels) == "on-call"
     assert "health_monitoring.alerting.circuit_breaker_open.severity" in PAGE
     assert "to `critical` in `alerting/prometheus/rules" not in PAGE

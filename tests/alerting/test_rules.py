@@ -1,4 +1,4 @@
-"""The rule files as texts: every line of the checklist that promtool does not check."""
+"""The rule files as text: checks that promtool does not make."""
 
 from __future__ import annotations
 
@@ -34,43 +34,43 @@ SUFFIXES = ("_bucket", "_count", "_sum")
 HEALTH = HealthSettings()
 
 
-def ids(rule: dict[str, Any]) -> str:
+def rule_id(rule: dict[str, Any]) -> str:
     return f"{rule['alert']}-{rule['labels'].get('ticket_severity', '')}".rstrip("-")
 
 
-def known(metric: str) -> bool:
+def is_known(metric: str) -> bool:
     if metric in names.METRICS or metric in RECORDED or metric == "up":
         return True
     base = next((metric.removesuffix(s) for s in SUFFIXES if metric.endswith(s)), "")
     return base in names.METRICS and names.METRICS[base].kind == "histogram"
 
 
-def metrics_of(expr: str) -> set[str]:
+def find_metrics(expr: str) -> set[str]:
     bare = re.sub(r'"[^"]*"', '""', expr)
     return set(re.findall(r"(?<![\w:{,])((?:[a-z_]+:)?queenright_[a-z0-9_:]+|up)\b", bare))
 
 
-def promtool(*arguments: object) -> str:
-    """Run promtool; return its complaints, empty if it has none."""
+def run_promtool(*arguments: object) -> str:
+    """Run promtool; return its error output, empty if there is none."""
     program = find_program("promtool")
     assert program is not None, "this test needs the promtool program: `make test` fetches it"
     result = subprocess.run([program, *map(str, arguments)], text=True, capture_output=True, timeout=120)
     return result.stdout + result.stderr if result.returncode else ""
 
 
-def test_promtool_takes_every_rule() -> None:
-    assert promtool("check", "rules", *FILES) == ""
+def test_every_rule_is_valid_for_promtool() -> None:
+    assert run_promtool("check", "rules", *FILES) == ""
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
 def test_rule_is_promql_over_metrics_that_exist(rule: dict[str, Any]) -> None:
     parse(rule["expr"])
-    found = metrics_of(rule["expr"])
+    found = find_metrics(rule["expr"])
     assert found or rule.get("alert") == "QueenrightWatchdog"
-    assert {name for name in found if not known(name)} == set()
+    assert {name for name in found if not is_known(name)} == set()
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
 def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         if metric not in names.METRICS:
@@ -79,7 +79,7 @@ def test_rule_uses_only_labels_of_its_metrics(rule: dict[str, Any]) -> None:
         assert labels <= {*names.METRICS[metric].labels, names.PARTITION_LABEL}
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
 def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
     assert re.fullmatch(r"Queenright[A-Z][A-Za-z]+", rule["alert"])
     assert rule["labels"]["severity"] in {"critical", "warning", "info", "none"}
@@ -95,7 +95,7 @@ def test_alert_is_named_labelled_and_explained(rule: dict[str, Any]) -> None:
     assert "for" in rule or rule["alert"] == "QueenrightWatchdog"
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
 def test_alert_has_a_runbook(rule: dict[str, Any]) -> None:
     text = read_runbook(rule["alert"]) or ""
     headings = re.findall(r"^## (.+)$", text, re.M)
@@ -105,8 +105,8 @@ def test_alert_has_a_runbook(rule: dict[str, Any]) -> None:
     assert len(commands) == 3
 
 
-def understood(line: str) -> None:
-    """Let the command line read a line with its options and arguments, and run nothing."""
+def check_command(line: str) -> None:
+    """Parse a command line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
     name, *words = shlex.split(line)
     while words and words[0] in getattr(command, "commands", {}):
@@ -117,23 +117,23 @@ def understood(line: str) -> None:
 
 
 def test_unknown_command_in_a_description_is_detected() -> None:
-    understood("queenright breakers reset NAME")
+    check_command("queenright breakers reset NAME")
     for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
         with pytest.raises(Exception, match=r"No such|Got unexpected"):
-            understood(line)
+            check_command(line)
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
 def test_runbook_commands_and_links_exist(rule: dict[str, Any]) -> None:
     text = read_runbook(rule["alert"]) or ""
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.S)).splitlines()
     inline = re.findall(r"`(queenright [^`]+)`", text)
     for line in [line for line in blocks if line.startswith("queenright ")] + inline:
-        understood(line)
+        check_command(line)
     for path in re.findall(r"`(docs/[^`]+)`", text):
         assert (prometheus_folder().parents[1] / path).is_file(), path
     for mention in re.findall(r"queenright [^.,:;]+", rule["annotations"]["description"]):
-        understood(mention)
+        check_command(mention)
 
 
 RECEIVERS = {
@@ -146,7 +146,7 @@ RECEIVERS = {
 }
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=ids)
+@pytest.mark.parametrize("rule", ALERTS, ids=rule_id)
 def test_alert_reaches_its_audience(rule: dict[str, Any]) -> None:
     program = find_program("amtool")
     assert program is not None, "this test needs the amtool program: `make test` fetches it"
@@ -164,9 +164,9 @@ def test_alert_reaches_its_audience(rule: dict[str, Any]) -> None:
 
 
 def test_failed_recovery_pages_once_through_its_ticket() -> None:
-    """B72: after the last attempt a human, by the channels of the settings."""
+    """B72: after the last attempt a person is notified, through the channels of the settings."""
     monitor = HealthMonitor(HEALTH)
-    gone = AgentEvent(
+    ended = AgentEvent(
         type=EventType.RECOVERY_FAILED,
         time=10.0,
         agent_id="bee",
@@ -174,7 +174,7 @@ def test_failed_recovery_pages_once_through_its_ticket() -> None:
         incarnation_id="one",
         data={"exhausted": True, "reason": "3 attempts failed"},
     )
-    monitor.apply(gone, 10.0)
+    monitor.apply(ended, 10.0)
     worker = monitor.get("bee", "s")
     assert worker is not None
     finding = detect_recovery_failed(worker.vitals, HEALTH, 10.0)
@@ -201,7 +201,7 @@ def test_breaker_alert_waits_for_five_plus_three_timeouts() -> None:
 
 
 def test_outcome_series_in_rules_exist_from_the_start() -> None:
-    """B74: of the counters that tell of a single event, the first is not lost."""
+    """B74: counters for single events must not lose the first."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)
     mentions = re.findall(r'(queenright_recoveries_total)\{outcome="(\w+)"\}', str(RULES))
@@ -218,7 +218,7 @@ def test_shared_metrics_are_selected_in_both_scopes(metric: names.MetricName) ->
 
 
 def test_restart_from_the_beginning_is_notified() -> None:
-    """B74: though it goes on; the message says where to find which it is."""
+    """B74: even though work continues; the message says where to find details."""
     [rule] = [rule for rule in ALERTS if rule["alert"] == "QueenrightTaskRestartedFromStart"]
     assert 'queenright_recoveries_total{outcome="from_start"}' in rule["expr"]
     assert RECEIVERS[rule["labels"]["source"], rule["labels"]["severity"]] == "on-call-slack"
@@ -269,10 +269,10 @@ def test_monitor_is_blind_after_two_sweeps_missed() -> None:
     assert rule["for"] == f"{2 * HEALTH.health_check.interval_seconds / 60:g}m"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or ids(r))
+@pytest.mark.parametrize("rule", RULES, ids=lambda r: r.get("record") or rule_id(r))
 def test_counters_use_a_rate_over_four_scrapes(rule: dict[str, Any]) -> None:
     for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\d+)m\]", rule["expr"]):
         assert int(window) * 60 >= 4 * 15
     for metric in re.findall(r"\b(queenright_\w+_total)\b(?!\{[^}]*\}\[|\[)", rule["expr"]):
-        # The one exception: a counter that was born a moment ago has nothing to increase from.
+        # The exception: a new counter has no earlier sample to increase from.
         assert f"{metric} unless" in rule["expr"] or f"{metric} offset" in rule["expr"]

@@ -1,4 +1,4 @@
-"""Every alert is shown by promtool to do what it should; and the tests that show it are looked at in turn."""
+"""promtool shows that every alert works as intended; other tests show that the promtool tests would fail."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from tests.alerting.promtool_tests import (
     AlertCheck,
     Rule,
     RuleTest,
-    alerts,
+    alert_id,
+    all_alerts,
     distinguishing_labels,
-    failures,
-    ident,
     rule_tests,
+    run_tests,
 )
 from tests.programs import VERSIONS, run
 
-RULES = alerts()
+RULES = all_alerts()
 
-ALWAYS = "it fires whatever happens, which is its use"
-PEOPLE = "it is about people who do not answer: what it waits for is what it tells"
-FLEET = "it is about the fleet or the monitor, and no worker's waiting excuses those"
-SERVICE = "its series are the service's: what becomes of it without them, `absent:` shows"
-WORKER = "a worker's series end by unloading or by a killed process, and these are shown"
-DEAD = "a process that is dead does none of this any more; QueenrightHeartbeatMissing tells of it"
+ALWAYS = "it is meant to fire always"
+PEOPLE = "it is about people who do not answer, so waiting is its condition"
+FLEET = "it is about the fleet or the monitor, which a waiting worker does not excuse"
+SERVICE = "its series come from the service; `absent:` shows what happens without them"
+WORKER = "a worker's series end by unloading or with a killed process, which other tests show"
+DEAD = "a dead process does none of this; QueenrightHeartbeatMissing covers it"
 NO_FLAP = "it has no keep_firing_for"
 
-NEEDLESS: dict[str, dict[str, str]] = {
+NOT_APPLICABLE: dict[str, dict[str, str]] = {
     "boundary": {"Watchdog": ALWAYS},
     "resolves": {"Watchdog": ALWAYS},
-    "waiting": {"HeartbeatMissing": "a worker that waits still has a heart"},
+    "waiting": {"HeartbeatMissing": "a waiting worker still sends heartbeats"},
     "killed": {"RetryStorm": DEAD, "Loop": DEAD, "WaitingForUser": DEAD},
 }
-"""By tag, the alerts that need no such test, and why."""
+"""By tag, the alerts that need no such test, and the reason."""
 
 
-def why_not(tag: str, rule: Rule) -> str | None:
+def reason_without_test(tag: str, rule: Rule) -> str | None:
     """Return why an alert needs no test with this tag; None if it does."""
     name, source = rule["alert"].removeprefix("Queenright"), rule["labels"]["source"]
     if tag == "keeps":
@@ -49,17 +49,17 @@ def why_not(tag: str, rule: Rule) -> str | None:
         return FLEET if tag == "waiting" else SERVICE
     if tag == "absent" and source == "rules":
         return WORKER
-    return NEEDLESS.get(tag, {}).get(name)
+    return NOT_APPLICABLE.get(tag, {}).get(name)
 
 
-def cases_of(rule: Rule, tag: str) -> list[RuleTest]:
-    """Return the tests with this tag in which the alert, in its band, is seen to be there."""
+def find_tests(rule: Rule, tag: str) -> list[RuleTest]:
+    """Return the tests with this tag in which the alert, in its band, appears."""
     band = distinguishing_labels(rule).items()
     return [
         test
         for test in rule_tests()
         if test.tag == tag
-        and any(seen.alert == rule["alert"] and band <= seen.labels.items() for seen in test.ever)
+        and any(seen.alert == rule["alert"] and band <= seen.labels.items() for seen in test.all_expected)
     ]
 
 
@@ -67,12 +67,12 @@ def cases_of(rule: Rule, tag: str) -> list[RuleTest]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_test_passes(version: str, length: str, tmp_path: Path) -> None:
     """B78, B79: fires, boundary, not while waiting, not after unload, a killed process, resolves."""
-    assert failures(tmp_path, version, wanted=lambda test: test.length == length) == ""
+    assert run_tests(tmp_path, version, wanted=lambda test: test.length == length) == ""
 
 
 def test_every_band_of_every_alert_has_a_short_test() -> None:
     for rule in RULES:
-        assert any(test.length == "short" for test in cases_of(rule, "fires")), ident(rule)
+        assert any(test.length == "short" for test in find_tests(rule, "fires")), alert_id(rule)
 
 
 def test_promtool_test_with_file_names_passes_unchanged() -> None:
@@ -85,13 +85,15 @@ def test_promtool_test_with_file_names_passes_unchanged() -> None:
 TAGS = ("fires", "boundary", "waiting", "unloaded", "killed", "resolves", "keeps", "absent")
 
 
-@pytest.mark.parametrize("rule", RULES, ids=ident)
+@pytest.mark.parametrize("rule", RULES, ids=alert_id)
 def test_alert_has_every_applicable_test(rule: Rule) -> None:
-    """B79"""
-    reasons = {tag: why_not(tag, rule) for tag in TAGS}
-    missing = [tag for tag, reason in reasons.items() if reason is None and not cases_of(rule, tag)]
+    """B79: each tag is tested or has a reason."""
+    reasons = {tag: reason_without_test(tag, rule) for tag in TAGS}
+    missing = [tag for tag, reason in reasons.items() if reason is None and not find_tests(rule, tag)]
 
-    assert missing == [], f"{ident(rule)} needs tests whose names begin with these tags and that see it"
+    assert missing == [], (
+        f"{alert_id(rule)} needs tests whose names begin with these tags and in which it appears"
+    )
     assert "" not in reasons.values()
 
 
@@ -103,11 +105,11 @@ def test_every_promtool_test_has_a_tag() -> None:
             assert len(test.expected) > 1, test.name
 
 
-def of(tag: str) -> list[RuleTest]:
+def select_tests(tag: str) -> list[RuleTest]:
     return [test for test in rule_tests() if test.tag == tag]
 
 
-def named(tests: list[RuleTest]) -> Callable[[Callable[[RuleTest], None]], Callable[[RuleTest], None]]:
+def list_ids(tests: list[RuleTest]) -> Callable[[Callable[[RuleTest], None]], Callable[[RuleTest], None]]:
     return pytest.mark.parametrize("test", tests, ids=lambda t: f"{t.file}: {t.name.partition(': ')[2]}")
 
 
@@ -115,22 +117,24 @@ def test_some_fires_test_of_each_alert_expects_all_its_labels_and_annotations() 
     for rule in RULES:
         whole = [
             seen
-            for test in cases_of(rule, "fires")
-            for seen in test.ever
+            for test in find_tests(rule, "fires")
+            for seen in test.all_expected
             if seen.alert == rule["alert"]
             and seen.annotations
             and rule["labels"].items() <= seen.labels.items()
         ]
-        assert whole, ident(rule)
+        assert whole, alert_id(rule)
         assert all(set(seen.annotations or ()) == set(rule["annotations"]) for seen in whole)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=ident)
+@pytest.mark.parametrize("rule", RULES, ids=alert_id)
 def test_boundary_is_tested_below_above_and_before_its_time(rule: Rule) -> None:
-    if why_not("boundary", rule):
+    if reason_without_test("boundary", rule):
         return
     band = distinguishing_labels(rule).items()
-    tests = [test for test in of("boundary") + of("fires") if rule["alert"] in test.alerts]
+    tests = [
+        test for test in select_tests("boundary") + select_tests("fires") if rule["alert"] in test.alerts
+    ]
     looks = [
         (test, [seen for seen in found if band <= seen.labels.items()])
         for test in tests
@@ -138,46 +142,49 @@ def test_boundary_is_tested_below_above_and_before_its_time(rule: Rule) -> None:
     ]
     states = {seen.labels["alertstate"] for _, found in looks for seen in found}
     assert states == {"pending", "firing"}
-    assert any(not found or below(test, found) for test, found in looks if test.tag == "boundary")
+    assert any(not found or unseen_values(test, found) for test, found in looks if test.tag == "boundary")
 
 
-def below(test: RuleTest, found: list[AlertCheck]) -> set[str]:
-    """Return the agents, or the windows of a budget, that a test has series of and does not see."""
+def unseen_values(test: RuleTest, found: list[AlertCheck]) -> set[str]:
+    """
+    Return the agents, or the windows of a budget, whose series the test has but whose alert it does not
+    expect.
+    """
     there = {value for series in test.series for value in re.findall(r'(?:agent|window)="([\w-]+)"', series)}
     return there - {value for seen in found for value in seen.labels.values()} if there else set()
 
 
-@named(of("waiting"))
+@list_ids(select_tests("waiting"))
 def test_waiting_workers_do_not_fire_while_others_do(test: RuleTest) -> None:
-    who = r'queenright_worker_waiting\{agent="([\w-]+)".*'
+    waiting_workers = r'queenright_worker_waiting\{agent="([\w-]+)".*'
     waiting = {
         found[1]: values
         for series, values in test.series.items()
-        if (found := re.fullmatch(who, series)) and found[1] != "control"
+        if (found := re.fullmatch(waiting_workers, series)) and found[1] != "control"
     }
     assert waiting
     for _, seen in test.expected[:1]:
-        assert seen, "without one that fires beside it, the test would pass if nothing ever fired"
+        assert seen, "without another that fires, the test would pass if nothing ever fired"
         assert not {one.labels["agent"] for one in seen} & set(waiting)
 
 
-@named(of("unloaded"))
+@list_ids(select_tests("unloaded"))
 def test_unloaded_worker_is_gone_while_its_target_is_up(test: RuleTest) -> None:
-    gone = {
+    ended = {
         found[1]
         for series, values in test.series.items()
         if values.endswith("stale") and (found := re.search(r'agent="([\w-]+)"', series))
     }
     targets = [values for series, values in test.series.items() if series.startswith("up{")]
-    assert gone
+    assert ended
     assert targets
-    # A process may end after its worker has: what was removed while the target was up stays removed.
+    # A process may end after its worker: series removed while the target was up stay removed.
     assert all(re.fullmatch(r"1x\d+( 0x\d+)?", values) for values in targets)
-    assert any(seen.fires for seen in test.ever)
-    assert not {seen.labels["agent"] for seen in test.expected[-1][1]} & gone
+    assert any(seen.fires for seen in test.all_expected)
+    assert not {seen.labels["agent"] for seen in test.expected[-1][1]} & ended
 
 
-@named(of("killed"))
+@list_ids(select_tests("killed"))
 def test_killed_worker_fires_after_its_series_ended(test: RuleTest) -> None:
     [target] = {values for series, values in test.series.items() if series.startswith("up{")}
     down = re.fullmatch(r"1x(\d+) 0x\d+", target)
@@ -187,30 +194,30 @@ def test_killed_worker_fires_after_its_series_ended(test: RuleTest) -> None:
     assert any(seen.fires for at, found in test.expected if at > died for seen in found)
 
 
-@named(of("resolves") + of("keeps"))
+@list_ids(select_tests("resolves") + select_tests("keeps"))
 def test_resolved_alert_fired_before(test: RuleTest) -> None:
     last = {str(one.labels) for one in test.expected[-1][1] if one.fires}
-    ever = {str(one.labels) for one in test.ever if one.fires}
-    assert ever - last
+    expected = {str(one.labels) for one in test.all_expected if one.fires}
+    assert expected - last
 
 
-# -- do the tests notice? -------------------------------------------------------------------------
+# -- sensitivity of the tests ---------------------------------------------------------------------
 
 
-def failing(text: str) -> set[str]:
-    """Return the alerts that promtool's complaints are about."""
+def failing_alerts(text: str) -> set[str]:
+    """Return the alerts in promtool's error output."""
     return set(re.findall(r'alertname(?:=\\?"|: )(\w+)', text))
 
 
-def without_wait(rule: Rule) -> Rule:
+def remove_for(rule: Rule) -> Rule:
     return {key: value for key, value in rule.items() if key != "for"}
 
 
-def without_keeping(rule: Rule) -> Rule:
+def remove_keep_firing(rule: Rule) -> Rule:
     return {key: value for key, value in rule.items() if key != "keep_firing_for"}
 
 
-def without_waiting(rule: Rule) -> Rule:
+def remove_waiting_exclusion(rule: Rule) -> Rule:
     if "alert" not in rule:
         return rule
     excuse = r"unless on \(agent, job, instance\) agent_instance:queenright_worker_waiting:last == 1"
@@ -218,16 +225,16 @@ def without_waiting(rule: Rule) -> Rule:
 
 
 @pytest.mark.parametrize(
-    ("change", "tag", "whom"),
+    ("change", "tag", "affected"),
     [
-        (without_wait, "boundary", lambda rule: "for" in rule),
-        (without_keeping, "keeps", lambda rule: "keep_firing_for" in rule),
-        (without_waiting, "waiting", lambda rule: "worker_waiting:last == 1" in rule["expr"]),
+        (remove_for, "boundary", lambda rule: "for" in rule),
+        (remove_keep_firing, "keeps", lambda rule: "keep_firing_for" in rule),
+        (remove_waiting_exclusion, "waiting", lambda rule: "worker_waiting:last == 1" in rule["expr"]),
     ],
     ids=["without for", "without keep_firing_for", "without the excuse of waiting"],
 )
-def test_tests_notice_an_alert(
-    change: Callable[[Rule], Rule], tag: str, whom: Callable[[Rule], bool], tmp_path: Path
+def test_promtool_tests_fail_for_a_changed_alert(
+    change: Callable[[Rule], Rule], tag: str, affected: Callable[[Rule], bool], tmp_path: Path
 ) -> None:
-    noticed = failing(failures(tmp_path, "bundled", change, wanted=lambda test: test.tag == tag))
-    assert {rule["alert"] for rule in RULES if whom(rule)} <= noticed
+    noticed = failing_alerts(run_tests(tmp_path, "bundled", change, wanted=lambda test: test.tag == tag))
+    assert {rule["alert"] for rule in RULES if affected(rule)} <= noticed

@@ -1,4 +1,4 @@
-"""What good rule sets keep to, and known ones fall short of, held against ours: one fact a test."""
+"""Properties of good rule sets, checked for ours, one per test."""
 
 from __future__ import annotations
 
@@ -20,22 +20,29 @@ from queenright.instrumentation import names
 from queenright.instrumentation.metrics import WorkerFamilies
 from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
-from tests.alerting.promtool_tests import Rule, alerts, distinguishing_labels, ident, rules, seconds
+from tests.alerting.promtool_tests import (
+    Rule,
+    alert_id,
+    all_alerts,
+    all_rules,
+    distinguishing_labels,
+    to_seconds,
+)
 from tests.programs import VERSIONS, run
 from tests.promql import list_kept_labels
 
-RULES, ALERTS = rules(), alerts()
+RULES, ALERTS = all_rules(), all_alerts()
 RECORDED = [rule for rule in RULES if "record" in rule]
 SCRAPE = 15
 
 
-def name_of(rule: Rule) -> str:
-    return str(rule["record"]) if "record" in rule else ident(rule)
+def rule_name(rule: Rule) -> str:
+    return str(rule["record"]) if "record" in rule else alert_id(rule)
 
 
-each_rule = pytest.mark.parametrize("rule", RULES, ids=name_of)
-each_alert = pytest.mark.parametrize("rule", ALERTS, ids=ident)
-each_record = pytest.mark.parametrize("rule", RECORDED, ids=name_of)
+each_rule = pytest.mark.parametrize("rule", RULES, ids=rule_name)
+each_alert = pytest.mark.parametrize("rule", ALERTS, ids=alert_id)
+each_record = pytest.mark.parametrize("rule", RECORDED, ids=rule_name)
 
 
 @each_alert
@@ -55,26 +62,26 @@ def test_alerts_of_one_name_have_one_summary() -> None:
 @each_alert
 def test_one_failed_scrape_does_not_alert(rule: Rule) -> None:
     """All but the Watchdog wait for a second evaluation."""
-    assert seconds(rule.get("for", "0s")) >= (0 if rule["alert"] == "QueenrightWatchdog" else SCRAPE)
+    assert to_seconds(rule.get("for", "0s")) >= (0 if rule["alert"] == "QueenrightWatchdog" else SCRAPE)
 
 
 DOES_NOT_FLAP = {
-    "QueenrightWorkerStalled": "an age goes back once, with the next thing done",
-    "QueenrightWorkerStalledInPhase": "its window of ten minutes keeps it",
-    "QueenrightRetryStorm": "a count goes up by steps, and back by an ACCEPT",
-    "QueenrightLoop": "its window of ten minutes keeps it",
-    "QueenrightHeartbeatMissing": "an age goes back once, with the next beat",
-    "QueenrightCheckpointStale": "an age goes back once, with the next checkpoint",
-    "QueenrightWaitingForUser": "an answer is an answer",
-    "QueenrightJudgeOnRules": "its window of a quarter of an hour keeps it",
-    "QueenrightDeliveriesFailing": "its window of a quarter of an hour keeps it",
-    "QueenrightTelemetryDropped": "its window of ten minutes keeps it",
-    "QueenrightTelemetryRejected": "its window of ten minutes keeps it",
-    "QueenrightEventsDropped": "its window of ten minutes keeps it",
-    "QueenrightSeriesLimited": "its window of an hour keeps it",
-    "QueenrightCircuitBreakerOpen": "its window of five minutes averages over the changes",
-    "QueenrightRecoveryFailed": "its window of an hour keeps it",
-    "QueenrightTaskRestartedFromStart": "its window of an hour keeps it",
+    "QueenrightWorkerStalled": "an age falls once, at the next activity",
+    "QueenrightWorkerStalledInPhase": "its window of ten minutes smooths it",
+    "QueenrightRetryStorm": "a count rises in steps, and falls with an ACCEPT",
+    "QueenrightLoop": "its window of ten minutes smooths it",
+    "QueenrightHeartbeatMissing": "an age falls once, at the next heartbeat",
+    "QueenrightCheckpointStale": "an age falls once, at the next checkpoint",
+    "QueenrightWaitingForUser": "an answer does not change",
+    "QueenrightJudgeOnRules": "its window of 15 minutes smooths it",
+    "QueenrightDeliveriesFailing": "its window of 15 minutes smooths it",
+    "QueenrightTelemetryDropped": "its window of ten minutes smooths it",
+    "QueenrightTelemetryRejected": "its window of ten minutes smooths it",
+    "QueenrightEventsDropped": "its window of ten minutes smooths it",
+    "QueenrightSeriesLimited": "its window of an hour smooths it",
+    "QueenrightCircuitBreakerOpen": "its window of five minutes averages the changes",
+    "QueenrightRecoveryFailed": "its window of an hour smooths it",
+    "QueenrightTaskRestartedFromStart": "its window of an hour smooths it",
     "QueenrightWatchdog": "it always fires",
 }
 
@@ -102,14 +109,14 @@ def test_burn_rate_has_four_speeds_with_two_windows(
     for rule, (factor, short, long) in zip(burning, pairs, strict=True):
         assert f"ratio_rate{short} " in rule["expr"]
         assert f"ratio_rate{long} " in rule["expr"]
-        assert re.search(rf"{seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
-        limits = limits_of(rule)
+        assert re.search(rf"{to_seconds(long):g} \* avg_over_time\([\w:]+\[{long}\]\) >= \d+", rule["expr"])
+        limits = burn_limits(rule)
         assert limits == pytest.approx([compute_burn_threshold(objective.budget, factor)] * 2)
         assert all(0 < limit < 1 for limit in limits), "it could never fire"
 
 
-def limits_of(rule: Rule) -> list[float]:
-    """Return the shares that a burn rate is compared with: a multiple of the budget, or a power."""
+def burn_limits(rule: Rule) -> list[float]:
+    """Return the thresholds of a burn rate: a multiple of the budget, or a power."""
     powers = re.findall(r"> 1 - ([\d.]+) \^ ([\d.]+)", rule["expr"])
     multiples = re.findall(r"> ([\d.]+) \* ([\d.]+)", rule["expr"])
     return [1 - float(base) ** float(factor) for base, factor in powers] + [
@@ -118,7 +125,7 @@ def limits_of(rule: Rule) -> list[float]:
 
 
 def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
-    """The factors 14.4, 6, 3 and 1; past everything, where no multiple could fire, nearly everything."""
+    """The factors 14.4, 6, 3 and 1; where no multiple could fire, the threshold is nearly 1."""
     assert [compute_burn_threshold(0.05, speed.factor) for speed in SPEEDS] == pytest.approx(
         [0.72, 0.3, 0.15, 0.05]
     )
@@ -130,7 +137,7 @@ def test_burn_rate_compares_with_a_multiple_of_the_budget() -> None:
 def test_faster_burn_is_more_urgent_and_needs_more() -> None:
     for name in {rule["alert"] for rule in ALERTS if rule["alert"].endswith("Burn")}:
         burning = [rule for rule in ALERTS if rule["alert"] == name]
-        limits = [limits_of(rule)[0] for rule in burning]
+        limits = [burn_limits(rule)[0] for rule in burning]
         assert all(faster > slower for faster, slower in pairwise(limits))
         assert [rule["labels"]["severity"] for rule in burning] == ["critical"] * 2 + ["warning"] * 2
 
@@ -156,23 +163,23 @@ def test_recording_is_named_by_level_metric_and_operations(rule: Rule) -> None:
 
 @each_rule
 def test_every_aggregation_names_its_labels(rule: Rule) -> None:
-    """`without` lets labels through that a later version adds; a bare aggregate is one number on purpose."""
+    """`without` keeps labels that a later version adds; a bare aggregate is one number on purpose."""
     assert "without" not in rule["expr"]
     for function, clause in re.findall(r"\b(sum|max|min|avg|count)\s*(by \([^)]*\)|\()", rule["expr"]):
-        # What is about one agent names it; what is about the fleet, or the monitor, may be one number.
+        # Aggregates about one agent name it; those about the fleet or the monitor may be one number.
         about_all = rule.get("labels", {}).get("source") == "monitor"
         single = rule.get("record", "").startswith("cluster:") or about_all
-        assert clause != "(" or single, f"{function} over everything in {name_of(rule)}"
+        assert clause != "(" or single, f"{function} over everything in {rule_name(rule)}"
 
 
 @each_rule
 def test_share_divides_two_sums(rule: Rule) -> None:
     for match in re.finditer(r"\b(?:sum|avg)\b(?: by \([^)]*\))? ?\(", rule["expr"]):
-        assert "/" not in bracketed(rule["expr"][match.end() :]), name_of(rule)
+        assert "/" not in read_bracketed(rule["expr"][match.end() :]), rule_name(rule)
 
 
-def bracketed(text: str) -> str:
-    """Return the text up to the bracket that closes."""
+def read_bracketed(text: str) -> str:
+    """Return the text up to the closing bracket."""
     depth = 1
     for place, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -184,12 +191,12 @@ def bracketed(text: str) -> str:
 @each_rule
 def test_counters_are_read_only_by_rates_over_four_scrapes(rule: Rule) -> None:
     for window in re.findall(r"(?:rate|increase)\([^\[]*\[(\w+)\]", rule["expr"]):
-        assert seconds(window) >= 4 * SCRAPE
+        assert to_seconds(window) >= 4 * SCRAPE
     counters = [metric.name for metric in names.METRICS.values() if metric.kind == "counter"]
     for name in counters:
         for before in re.findall(rf"(\w*\(?){name}\b(?!\S* (?:unless|offset))", rule["expr"]):
             born = f"unless {name}" in rule["expr"]
-            assert before in ("rate(", "increase(") or born, (name_of(rule), before)
+            assert before in ("rate(", "increase(") or born, (rule_name(rule), before)
 
 
 @each_rule
@@ -204,8 +211,8 @@ def test_rules_use_no_id_labels(rule: Rule) -> None:
     assert not re.search(r"session|incarnation|ticket_id|trace_id|task_id|user_id", result)
 
 
-def exposed() -> dict[str, dict[str, set[str]]]:
-    """Return what a service and a worker that has done a little expose: metric, label, values."""
+def exposed_values() -> dict[str, dict[str, set[str]]]:
+    """Return the series of a service and of a worker with some activity: metric, label, values."""
     registry = CollectorRegistry()
     ServiceMetrics(registry, list)
     EventMetrics(registry)
@@ -230,19 +237,21 @@ VALUES: dict[str, dict[str, set[str]]] = {
     "queenright_circuit_breaker_state": {"state": {"closed", "open", "half_open"}},
     "queenright_time_to_intervention_seconds_bucket": {"le": {"300.0"}},
 }
-"""What a registry shows only once it happened, as the code's own tables of values have it."""
+"""Label values that a registry shows only after the first event, from the code's tables."""
 
 
 @each_rule
 def test_label_values_in_rules_exist(rule: Rule) -> None:
-    there = exposed()
+    exposed = exposed_values()
     for metric, selector in re.findall(r"(queenright_\w+)\{([^}]*)\}", rule["expr"]):
         for label, operator, value in re.findall(r'(\w+)(=~|!~|!=|=)"([^"]*)"', selector):
             if label == names.PARTITION_LABEL:
-                continue  # Each partition of a cluster adds it.
-            can = there.get(metric, {}).get(label, set()) | VALUES.get(metric, {}).get(label, set())
+                continue  # Each partition of a cluster adds this label.
+            possible = exposed.get(metric, {}).get(label, set()) | VALUES.get(metric, {}).get(label, set())
             for one in value.split("|") if "~" in operator else [value]:
-                assert one in can, f"{name_of(rule)}: {metric} never has {label}={one!r}, only {sorted(can)}"
+                assert one in possible, (
+                    f"{rule_name(rule)}: {metric} never has {label}={one!r}, only {sorted(possible)}"
+                )
 
 
 TIMES = re.compile(r"time\(\) - .*?(?:>=|>) ([\d.]+)", re.S)
@@ -284,18 +293,18 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize(("changed", "whom"), CHANGES.values(), ids=CHANGES)
-def test_changed_setting_changes_only_its_rules(changed: dict[str, object], whom: set[str]) -> None:
-    def all_of(settings: HealthSettings) -> list[Alert | RecordingRule]:
+@pytest.mark.parametrize(("changed", "affected"), CHANGES.values(), ids=CHANGES)
+def test_changed_setting_changes_only_its_rules(changed: dict[str, object], affected: set[str]) -> None:
+    def rules_by_name(settings: HealthSettings) -> list[Alert | RecordingRule]:
         return [rule for group in rule_groups(settings) for rule in group.rules]
 
-    before, after = all_of(HealthSettings()), all_of(HealthSettings.model_validate(changed))
+    before, after = rules_by_name(HealthSettings()), rules_by_name(HealthSettings.model_validate(changed))
     differ = {
         old.name
         for old, new in zip(before, after, strict=True)
         if (old.expr, timing(old)) != (new.expr, timing(new))
     }
-    assert {name for name in differ if name.startswith("Queenright")} == whom
+    assert {name for name in differ if name.startswith("Queenright")} == affected
 
 
 def timing(rule: Alert | RecordingRule) -> list[str]:
@@ -305,7 +314,7 @@ def timing(rule: Alert | RecordingRule) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) -> None:
+def test_rules_are_valid_without_warnings_in_both_versions(version: str) -> None:
     result = run(
         "promtool",
         "check",
@@ -319,7 +328,7 @@ def test_both_versions_take_the_rules_and_find_nothing_to_warn_of(version: str) 
 
 
 def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
-    """A killed process takes its series along: what was recorded of it goes on, while its target is down."""
+    """A killed process ends its series; the recorded value continues while the target is down."""
     beats, *others = [rule for rule in RECORDED if rule["record"].endswith(":last")]
     assert len(others) == 3
     assert f"or {beats['record']} > time() - 3600 and on (job, instance) up == 0" in beats["expr"]
@@ -329,17 +338,19 @@ def test_last_heartbeat_outlives_its_process_by_an_hour() -> None:
 
 
 def test_every_failure_mode_of_the_monitor_has_an_alert() -> None:
-    ways = "MonitorDown MonitorBlind NotListening JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped"
+    alerts = (
+        "MonitorDown MonitorBlind NotListening JudgeSilent OutboxStuck DeliveriesFailing TelemetryDropped"
+    )
     cluster = (
         "ClusterWithoutOwner ClusterSeveralOwners ClusterStreamDown ClusterProcessCutOff ClusterBacklogGrows"
     )
     other = "SeriesLimited ClockSkew Watchdog"
-    named = {f"Queenright{way}" for way in f"{ways} {cluster} {other}".split()}
+    named = {f"Queenright{way}" for way in f"{alerts} {cluster} {other}".split()}
     assert named <= {rule["alert"] for rule in ALERTS}
     [down] = [rule for rule in ALERTS if rule["alert"] == "QueenrightMonitorDown"]
     assert "absent(" in down["expr"]
-    [dog] = [rule for rule in ALERTS if rule["alert"] == "QueenrightWatchdog"]
-    assert (dog["expr"], dog["labels"]["severity"]) == ("vector(1)", "none")
+    [watchdog] = [rule for rule in ALERTS if rule["alert"] == "QueenrightWatchdog"]
+    assert (watchdog["expr"], watchdog["labels"]["severity"]) == ("vector(1)", "none")
 
 
 def test_cluster_alerts_read_only_series_that_one_process_does_not_have() -> None:

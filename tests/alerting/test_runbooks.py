@@ -1,4 +1,4 @@
-"""The runbooks exist, are correct, and their commands work."""
+"""Every alert has a runbook, the runbooks are correct, and their commands work."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "%": 0.01, "": 1.0}
 EXAMPLE = {"agent": "bee", "breaker": "tool_execution:bee:search", "cluster": "default"}
 
 
-def text_of(name: str) -> str:
+def load_runbook(name: str) -> str:
     text = read_runbook(name)
     assert text is not None, f"{name} has no runbook"
     return text
 
 
-def section(name: str, heading: str) -> str:
-    return text_of(name).split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
+def read_section(name: str, heading: str) -> str:
+    return load_runbook(name).split(f"## {heading}\n", 1)[1].split("\n## ", 1)[0]
 
 
-def shell(text: str) -> list[str]:
+def shell_lines(text: str) -> list[str]:
     blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
     return [line for line in blocks.splitlines() if line]
 
 
-def inline(text: str) -> list[str]:
+def inline_code(text: str) -> list[str]:
     return re.findall(r"`(queenright [^`]+)`", text)
 
 
-def understood(line: str) -> None:
-    """Let the command line read a line with its options and arguments, and run nothing."""
+def check_command(line: str) -> None:
+    """Parse a command line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
     called, *words = shlex.split(line)
     while words and words[0] in getattr(command, "commands", {}):
@@ -65,8 +65,8 @@ def understood(line: str) -> None:
         command.make_context(called, words)
 
 
-def setting(path: str) -> object:
-    """Return the default that a dotted path of queenright.yaml names; KeyError if there is none."""
+def read_default(path: str) -> object:
+    """Return the default at a dotted path of queenright.yaml; raise KeyError if there is none."""
     value: object = Settings.model_construct(**{n: f.default for n, f in Settings.model_fields.items()})
     for part in path.split("."):
         if not isinstance(value, BaseModel) or part not in type(value).model_fields:
@@ -81,49 +81,49 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runbook_has_all_sections(name: str) -> None:
-    text = text_of(name)
+    text = load_runbook(name)
     headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
     assert text.startswith(f"# {name}\n")
     assert headings[:3] == ["Meaning", "What you see", "First three commands"]
     assert headings[-3:] == ["False alarm?", "Silence", "Escalate"]
     assert headings[3:-3] in ([], ["Then"])
-    assert all(section(name, heading).strip() for heading in headings)
+    assert all(read_section(name, heading).strip() for heading in headings)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runbook_starts_with_three_commands(name: str) -> None:
-    first = section(name, "First three commands")
-    assert len(shell(first)) == 3
-    assert len(set(shell(first))) == 3
+    first = read_section(name, "First three commands")
+    assert len(shell_lines(first)) == 3
+    assert len(set(shell_lines(first))) == 3
     assert re.findall(r"^(\d)\. ", first, re.MULTILINE) == ["1", "2", "3"]
 
 
 def test_runbook_sections_are_unique() -> None:
-    """A text that fits every alert helps with none."""
+    """A text that fits every alert is of no help."""
     for heading in ("Meaning", "False alarm?", "Escalate", "First three commands"):
-        sections = [section(name, heading) for name in NAMES]
+        sections = [read_section(name, heading) for name in NAMES]
         assert len(set(sections)) == len(sections), heading
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_queenright_commands_in_runbooks_exist(name: str) -> None:
-    text = text_of(name)
-    for line in [*shell(text), *inline(text)]:
+    text = load_runbook(name)
+    for line in [*shell_lines(text), *inline_code(text)]:
         if line.startswith("queenright "):
-            understood(line)
+            check_command(line)
 
 
 def test_unknown_command_is_detected() -> None:
-    understood("queenright breakers reset NAME")
+    check_command("queenright breakers reset NAME")
     for line in ("queenright mend", "queenright breakers shut NAME", "queenright list --wrong"):
         with pytest.raises((Exception, AssertionError)):
-            understood(line)
+            check_command(line)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_external_commands_use_known_paths_and_metrics(name: str) -> None:
-    """curl for our own API, Prometheus and Alertmanager; promtool with PromQL that parses."""
-    for line in shell(text_of(name)):
+    """curl for Queenright's API, Prometheus and Alertmanager; promtool with valid PromQL."""
+    for line in shell_lines(load_runbook(name)):
         called, *words = shlex.split(line)
         if called == "curl":
             path = re.sub(r"^http://127\.0\.0\.1:(\d+)", "", words[-1]).partition("?")[0]
@@ -167,18 +167,18 @@ def test_paths_in_runbooks_are_served() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
-    """``block.setting`` (10 min): a following setting without its block is of the same block."""
+    """``block.setting`` (10 min): a following setting without a block is in the same block."""
     block = ""
     mentions = re.findall(
         r"`((?:[a-z_]+\.)*[a-z_]+)(?:: [^`]*)?`(?: \((\d+(?:\.\d+)?|\d+,\d+)(?: (min|s|h|%))?\))?",
-        text_of(name),
+        load_runbook(name),
     )
     for path, number, unit in mentions:
         whole = path.partition(".")[0] in Settings.model_fields
         if not whole and not number:
             continue
         full = path if whole else _within(block, path)
-        value = setting(full)
+        value = read_default(full)
         block = full.rpartition(".")[0]
         if number:
             assert float(str(value)) == pytest.approx(float(number.replace(",", "")) * UNITS[unit]), full
@@ -192,7 +192,9 @@ def test_runbook_settings_exist_with_their_defaults(name: str) -> None:
     ],
 )
 def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:
-    rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", section(name, "Meaning"), re.M)
+    rows = re.findall(
+        r"^\| `(\w+)` \| (\w+) \| ([\d.]+) % \w+ \| (\w+) \|$", read_section(name, "Meaning"), re.M
+    )
     assert rows == [
         (speed.long, speed.short, f"{100 * compute_burn_threshold(budget, speed.factor):.3g}", speed.severity)
         for speed in SPEEDS
@@ -202,17 +204,17 @@ def test_burn_runbooks_list_the_firing_shares(name: str, budget: float) -> None:
 def _within(block: str, path: str) -> str:
     while block:
         try:
-            setting(f"{block}.{path}")
+            read_default(f"{block}.{path}")
         except KeyError:
             block = block.rpartition(".")[0]
         else:
             return f"{block}.{path}"
-    raise KeyError(f"no setting {path!r} beside those named before it")
+    raise KeyError(f"no setting {path!r} in the block of the preceding one")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runbook_references_exist(name: str) -> None:
-    text = text_of(name)
+    text = load_runbook(name)
     for path in re.findall(r"`(docs/[^`]+)`", text):
         assert (ROOT / path).is_file(), path
     for target in re.findall(r"\]\(([^)]+)\)", text):
@@ -223,14 +225,14 @@ def test_runbook_references_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", SYMPTOMS)
 def test_symptom_runbook_states_that_it_does_not_page(name: str) -> None:
-    assert re.search(r"pages no one", section(name, "What you see"))
+    assert re.search(r"pages no one", read_section(name, "What you see"))
 
 
 @pytest.mark.parametrize("alert", ALERTS, ids=lambda a: f"{a.name}-{a.severity}")
 def test_runbook_states_whether_it_pages(alert: Alert) -> None:
     if alert.source == names.SOURCE_MONITOR and alert.severity in ("critical", "warning"):
         word = "page" if alert.severity == "critical" else "message in Slack"
-        assert word in section(alert.name, "What you see")
+        assert word in read_section(alert.name, "What you see")
 
 
 @pytest.fixture(scope="module")
@@ -240,8 +242,8 @@ def port() -> Iterator[int]:
 
 
 @pytest.fixture
-async def silencing(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClient]:
-    """A real Alertmanager that sends nothing anywhere."""
+async def alertmanager(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClient]:
+    """Yield a real Alertmanager without receivers."""
     config = tmp_path / "alertmanager.yml"
     config.write_text("route: {receiver: nobody}\nreceivers: [{name: nobody}]\n")
     child = await Child.start(
@@ -263,31 +265,31 @@ async def silencing(tmp_path: Path, port: int) -> AsyncIterator[httpx.AsyncClien
         await child.stop()
 
 
-async def test_runbook_silence_matches_only_its_alert(silencing: httpx.AsyncClient, port: int) -> None:
-    """amtool itself reads each command; what it makes is held against alerts as they come."""
+async def test_runbook_silence_matches_only_its_alert(alertmanager: httpx.AsyncClient, port: int) -> None:
+    """amtool itself parses each command; the silence is compared with posted alerts."""
     alerts = {name: _labels(name) for name in NAMES}
     posted = [{"labels": labels} for labels in alerts.values()]
-    (await silencing.post("/alerts", json=posted)).raise_for_status()
+    (await alertmanager.post("/alerts", json=posted)).raise_for_status()
     for name in NAMES:
-        lines = [line for line in shell(section(name, "Silence")) if line.startswith("amtool ")]
+        lines = [line for line in shell_lines(read_section(name, "Silence")) if line.startswith("amtool ")]
         if name == "QueenrightWatchdog":
             assert lines == []
             continue
         [line] = lines
-        filled = re.sub(r"\b(\w+)=(?:NAME|WINDOW)\b", lambda m: f"{m[1]}={alerts[name][m[1]]}", line)  # noqa: B023
-        words = shlex.split(filled.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
+        silenced = re.sub(r"\b(\w+)=(?:NAME|WINDOW)\b", lambda m: f"{m[1]}={alerts[name][m[1]]}", line)  # noqa: B023
+        words = shlex.split(silenced.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
         done = run("amtool", *words[1:])
         assert done.returncode == 0, f"{line}: {done.stderr}"
         silence = done.stdout.strip()
-        body = (await silencing.get("/alerts")).json()
+        body = (await alertmanager.get("/alerts")).json()
         hit = [a["labels"]["alertname"] for a in body if a["status"]["silencedBy"] == [silence]]
         assert hit == [name], line
-        (await silencing.delete(f"/silence/{silence}")).raise_for_status()
+        (await alertmanager.delete(f"/silence/{silence}")).raise_for_status()
 
 
 def _labels(name: str) -> dict[str, str]:
-    """The labels that the alert has, as far as its runbook asks for them."""
-    mentions = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", section(name, "Silence"))
+    """Return the labels that the alert has and its runbook mentions."""
+    mentions = re.findall(r"\b(\w+)=(?:NAME|WINDOW)\b", read_section(name, "Silence"))
     return {"alertname": name} | {label: EXAMPLE.get(label, f"some-{label}") for label in mentions}
 
 
@@ -300,6 +302,6 @@ def test_silence_labels_are_on_the_alert(alert: Alert) -> None:
 def test_amtool_commands_name_the_alertmanager() -> None:
     assert alertmanager_folder().is_dir()
     for name in NAMES:
-        for line in shell(text_of(name)):
+        for line in shell_lines(load_runbook(name)):
             if line.startswith("amtool "):
                 assert "--alertmanager.url=http://127.0.0.1:9093" in line

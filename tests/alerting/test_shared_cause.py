@@ -1,4 +1,4 @@
-"""Alerts of tickets that share a cause: people are notified of each ticket once."""
+"""Alerts of tickets that share a cause: each ticket is notified once."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from queenright.health.findings import Severity
 from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from tests.alerting.parts import ticket
-from tests.alerting.test_sessions_of_one_agent import Line, line
+from tests.alerting.test_sessions_of_one_agent import AlertPipeline, pipeline
 
-__all__ = ["line"]
+__all__ = ["pipeline"]
 
 SETTINGS = AlertingSettings()
 NOW, CAUSE = 1_800_000_000.0, "tool:search"
 
 
-async def write(store: Store, one: EscalationTicket, at: float, *, hold_seconds: float = 0.0) -> None:
-    await store.transact(lambda conn: enqueue(conn, one, SETTINGS, at, hold_seconds=hold_seconds))
+async def write(store: Store, ticket_: EscalationTicket, at: float, *, hold_seconds: float = 0.0) -> None:
+    await store.transact(lambda conn: enqueue(conn, ticket_, SETTINGS, at, hold_seconds=hold_seconds))
 
 
-async def firing(store: Store, at: float) -> list[tuple[str, str]]:
+async def list_firing(store: Store, at: float) -> list[tuple[str, str]]:
     """Return ticket and group of the firing alerts."""
     notifications = await store.read(read_active)
     return [(one.ticket_id, one.labels.get("storm", "")) for one in notifications if one.is_firing(at)]
@@ -34,30 +34,31 @@ async def firing(store: Store, at: float) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("after", "group"), [(5.0, CAUSE), (60.0, "")])
 async def test_ticket_that_joins_an_incident_is_notified_once(store: Store, after: float, group: str) -> None:
-    """B104: in the incident's message if Alertmanager still collects, otherwise alone as before."""
+    """B104: in the incident's message while Alertmanager still collects, otherwise separately as before."""
     first = ticket(ticket_id="t1", notified_at=NOW)
     await write(store, first, NOW)
     await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + after)
 
-    assert await firing(store, NOW + after) == [("t1", group)]
+    assert await list_firing(store, NOW + after) == [("t1", group)]
 
 
-async def test_tickets_that_join_an_incident_at_once_are_one_page(line: Line) -> None:
-    """B104: Alertmanager drops an alert that ended while it collected."""
+async def test_tickets_that_join_an_incident_at_once_are_one_page(pipeline: AlertPipeline) -> None:
+    """B104: Alertmanager drops an alert that ends while it collects."""
     now = time.time()
     for session in (1, 2):
-        await line.write(session, notified_at=now)
+        await pipeline.write(session, notified_at=now)
     for session in (1, 2, 3):
-        await line.write(session, notified_at=now, storm_id=CAUSE)
-    await line.alertmanager.until(
-        lambda: line.messages_on("slack", "firing") and line.messages_on("pagerduty", "firing"), "the page"
+        await pipeline.write(session, notified_at=now, storm_id=CAUSE)
+    await pipeline.alertmanager.until(
+        lambda: pipeline.messages_on("slack", "firing") and pipeline.messages_on("pagerduty", "firing"),
+        "the page",
     )
-    await line.flush("marker")
+    await pipeline.flush("marker")
 
-    [page] = line.messages_on("pagerduty", "firing")
+    [page] = pipeline.messages_on("pagerduty", "firing")
     assert page.title.startswith("3 ")
-    assert not line.messages_on("pagerduty", "resolved")
-    assert not line.messages_on("slack", "resolved")
+    assert not pipeline.messages_on("pagerduty", "resolved")
+    assert not pipeline.messages_on("slack", "resolved")
 
 
 async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(store: Store) -> None:
@@ -66,12 +67,12 @@ async def test_reminder_of_a_ticket_that_joined_an_incident_keeps_its_group(stor
     child = first.model_copy(update={"storm_id": CAUSE, "reminders": 1})
     await write(store, child, NOW + 3600)
 
-    assert await firing(store, NOW + 3600) == [("t1", "")]
+    assert await list_firing(store, NOW + 3600) == [("t1", "")]
 
 
 @pytest.mark.parametrize("group", [CAUSE, ""])
 async def test_rise_of_a_ticket_of_an_incident_is_one_alert_in_its_group(store: Store, group: str) -> None:
-    """B102, B104: whether the incident's cause was known when people were notified of it or not."""
+    """B102, B104: whether or not the incident's cause was known at the first notification."""
     first = ticket(ticket_id="t1", severity=Severity.MEDIUM, storm_id=group, notified_at=NOW)
     await write(store, first, NOW)
     await write(store, first.model_copy(update={"storm_id": CAUSE}), NOW + 60)
@@ -87,14 +88,14 @@ async def test_rise_of_a_ticket_of_an_incident_is_one_alert_in_its_group(store: 
 
 
 async def test_alert_of_an_ended_session_is_held_until_calls_succeed(store: Store) -> None:
-    """B104: the end of a run says nothing about the cause that it shares."""
+    """B104: the end of a run does not end the shared cause."""
     for ticket_id in ("t1", "t2"):
         await write(store, ticket(ticket_id=ticket_id, storm_id=CAUSE), NOW)
-    gone = ticket(ticket_id="t1", storm_id=CAUSE, status=TicketStatus.WORKER_GONE)
-    await write(store, gone, NOW + 60, hold_seconds=600)
-    assert await firing(store, NOW + 61) == [("t1", CAUSE), ("t2", CAUSE)]
+    ended = ticket(ticket_id="t1", storm_id=CAUSE, status=TicketStatus.WORKER_GONE)
+    await write(store, ended, NOW + 60, hold_seconds=600)
+    assert await list_firing(store, NOW + 61) == [("t1", CAUSE), ("t2", CAUSE)]
 
-    cured = {"status": TicketStatus.RESOLVED, "condition_cleared_at": NOW + 100}
-    await write(store, ticket(ticket_id="t2", storm_id=CAUSE, **cured), NOW + 120)
+    recovered = {"status": TicketStatus.RESOLVED, "condition_cleared_at": NOW + 100}
+    await write(store, ticket(ticket_id="t2", storm_id=CAUSE, **recovered), NOW + 120)
 
-    assert await firing(store, NOW + 121) == []
+    assert await list_firing(store, NOW + 121) == []

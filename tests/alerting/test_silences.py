@@ -1,4 +1,4 @@
-"""Silences of real Alertmanagers, and which of our alerts they match."""
+"""Silences of real Alertmanagers, and the alerts that they match."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ MATCHERS: list[tuple[str, str, bool, bool, bool]] = [
 
 
 @contextlib.asynccontextmanager
-async def watching(
+async def make_watch(
     store: Store, clock: Callable[[], float], *urls: str
 ) -> AsyncIterator[tuple[SilenceWatch, AlertmanagerClient]]:
     client = AlertmanagerClient()
@@ -66,35 +66,37 @@ async def watching(
     await client.aclose()
 
 
-def labels(**more: str) -> dict[str, str]:
+def alert_labels(**more: str) -> dict[str, str]:
     ours = {"alertname": "QueenrightIntervention", "agent": "researcher", "cause": "doom_loop"}
     return ours | {"severity": "critical", "source": "queen", "cluster": "default"} | more
 
 
-def posted(of: dict[str, str], **annotations: str) -> PostedAlert:
+def posted_alert(of: dict[str, str], **annotations: str) -> PostedAlert:
     return PostedAlert(labels=of, annotations=annotations, starts_at=now() - 1, ends_at=now() + 600)
 
 
 async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlertmanager) -> None:
     client, peer = AlertmanagerClient(), alertmanager.address
-    ours, other = labels(), labels(agent="other", cause="stall")
-    await client.post_alerts(peer, [posted(ours), posted(other), posted(labels(source="monitor"))])
+    alert, other = alert_labels(), alert_labels(agent="other", cause="stall")
+    await client.post_alerts(
+        peer, [posted_alert(alert), posted_alert(other), posted_alert(alert_labels(source="monitor"))]
+    )
     for name, value, is_regex, is_equal, expected in MATCHERS:
         matcher = {"name": name, "value": value, "isRegex": is_regex, "isEqual": is_equal}
         body = NewSilence(by="ada", comment="c", starts_at=now(), ends_at=now() + 600).to_dict()
-        # Alertmanager wants one matcher that does not match the empty text.
+        # Alertmanager requires one matcher that does not match the empty string.
         body["matchers"] = [matcher, {"name": "cause", "value": "doom_loop", "isRegex": False}]
-        made = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
+        created = json.loads(await client._request("POST", peer, "/api/v2/silences", body))["silenceID"]
 
         result = await client.silences(peer)
         views = [PeerView(peer=peer.name, answer=result, read_at=now())]
 
-        assert (find_active_silence(ours, views, now()) is not None) is expected, matcher
+        assert (find_active_silence(alert, views, now()) is not None) is expected, matcher
         assert find_active_silence(other, views, now()) is None
-        [known] = [one for one in result.silences if one.id == made]
+        [known] = [one for one in result.silences if one.id == created]
         assert (known.by, known.comment, known.state) == ("ada", "c", "active")
-        await client.expire(peer, made)
-        assert made not in {one.id for one in (await client.silences(peer)).silences}
+        await client.expire(peer, created)
+        assert created not in {one.id for one in (await client.silences(peer)).silences}
     with pytest.raises(SilenceNotFoundError):
         await client.expire(peer, "00000000-0000-4000-8000-000000000000")
     with pytest.raises(SilenceNotFoundError):
@@ -103,31 +105,33 @@ async def test_silence_matches_what_alertmanager_reports(alertmanager: RealAlert
 
 
 async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmanager, store: Store) -> None:
-    """B41: however bad it gets, and each reminder; what Alertmanager cannot say is unknown, never none."""
+    """
+    B41: whatever its severity, and for each reminder; without an answer the state is unknown, never "none".
+    """
     settings = AlertingSettings(alertmanager_urls=(alertmanager.url,))
-    async with watching(store, now, alertmanager.url) as (watch, client):
+    async with make_watch(store, now, alertmanager.url) as (watch, client):
         assert watch.unknown == f"{alertmanager.url} has not answered yet"
         with pytest.raises(NothingToSilenceError):
             await watch.add("ticket-1", by="ada", comment="c", seconds=60)
         await store.transact(lambda conn: enqueue(conn, ticket(), settings, now()))
         await watch.read_notifications()
-        ours = watch._labels["ticket-1"]
-        worse = ours | {"ticket_severity": "critical", "reminder": "1"}
-        await client.post_alerts(alertmanager.address, [posted(ours), posted(worse)])
+        alert = watch._labels["ticket-1"]
+        risen = alert | {"ticket_severity": "critical", "reminder": "1"}
+        await client.post_alerts(alertmanager.address, [posted_alert(alert), posted_alert(risen)])
 
-        made, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
+        created, peer = await watch.add("ticket-1", by="ada", comment="known, see chat", seconds=7200)
 
         found = watch.find_silence("ticket-1")
         assert found is not None
-        assert (found.silence_id, found.by, found.comment) == (made, "ada", "known, see chat")
+        assert (found.silence_id, found.by, found.comment) == (created, "ada", "known, see chat")
         assert found.until - now() == pytest.approx(7200, abs=60)
-        assert find_active_silence(worse, watch.views(), now()) is not None
+        assert find_active_silence(risen, watch.views(), now()) is not None
         assert (peer, watch.unknown) == (alertmanager.url, "")
         [(silence, peers, tickets)] = watch.silences()
-        assert (silence.id, peers, tickets) == (made, [alertmanager.url], ["ticket-1"])
+        assert (silence.id, peers, tickets) == (created, [alertmanager.url], ["ticket-1"])
         assert 'agent="researcher"' in silence.matchers
 
-        await watch.expire(made)
+        await watch.expire(created)
         assert (watch.find_silence("ticket-1"), watch.silences()) == (None, [])
 
         await watch.add("ticket-1", by="ada", comment="c", seconds=7200)
@@ -142,29 +146,29 @@ async def test_ticket_is_silenced_and_notified_again(alertmanager: RealAlertmana
 async def test_dedup_key_is_the_hash_of_the_group_key(
     alertmanager: RealAlertmanager,
 ) -> None:
-    """An incident finds its ticket by this, in both versions."""
-    ours = labels()
+    """An incident finds its ticket by this key, in both versions."""
+    computed = alert_labels()
     client = AlertmanagerClient()
-    result = posted(ours, summary="s.", ticket_id="ticket-1", description="d")
+    result = posted_alert(computed, summary="s.", ticket_id="ticket-1", description="d")
     await client.post_alerts(alertmanager.address, [result])
     incidents = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
 
-    def arrived() -> bool:
+    def has_incident() -> bool:
         incidents[:] = [one for one in alertmanager.recorder.messages if one.channel == "pagerduty"]
-        return bool(incidents and alertmanager.people.told)
+        return bool(incidents and alertmanager.people.notification_posts)
 
-    await until(arrived, "PagerDuty and we are told")
+    await until(has_incident, "PagerDuty and Queenright are notified")
     await client.aclose()
 
-    actual = alertmanager.people.told[0]
+    actual = alertmanager.people.notification_posts[0]
     assert incidents[0].body["dedup_key"] == dedup_key(actual["groupKey"])
     message = parse_notification(json.dumps(actual).encode())
     assert (message.receiver, message.dedup_key) == ("slack-and-pagerduty", dedup_key(actual["groupKey"]))
     [alert] = message.alerts
-    assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(ours), "firing")
+    assert (alert.ticket_id, alert.alert_key, alert.status) == ("ticket-1", alert_key(computed), "firing")
 
 
-# -- several peers, and what they may answer --------------------------------------------------------
+# -- several peers, and their responses -----------------------------------------------------------
 
 
 def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
@@ -174,43 +178,43 @@ def silence(name: str, *, ends: float = 100.0, starts: float = 0.0) -> Silence:
 def view(peer: str, *silences: Silence, error: str = "", of: dict[str, str] | None = None) -> PeerView:
     result = PeerSilences(
         silences=silences,
-        silence_ids_by_labels={frozenset((of or labels()).items()): tuple(one.id for one in silences)}
+        silence_ids_by_labels={frozenset((of or alert_labels()).items()): tuple(one.id for one in silences)}
         if silences
         else {},
     )
     return PeerView(peer=peer, answer=result, read_at=0.0, error=error)
 
 
-def until_when(*views: PeerView, at: float = 50.0) -> float | None:
-    active_silence = find_active_silence(labels(), views, at)
+def find_end(*views: PeerView, at: float = 50.0) -> float | None:
+    active_silence = find_active_silence(alert_labels(), views, at)
     return None if active_silence is None else active_silence.until
 
 
 def test_alert_is_silenced_only_if_every_peer_silences_it() -> None:
     a, b = silence("a", ends=100), silence("b", ends=70)
 
-    assert until_when(view("one", a), view("two", a)) == 100
-    assert until_when(view("one", a), view("two", b)) == 70
-    assert until_when(view("one", a, b)) == 100
-    assert until_when(view("one", a), view("two")) is None
-    assert until_when(view("one")) is None
-    assert until_when() is None
+    assert find_end(view("one", a), view("two", a)) == 100
+    assert find_end(view("one", a), view("two", b)) == 70
+    assert find_end(view("one", a, b)) == 100
+    assert find_end(view("one", a), view("two")) is None
+    assert find_end(view("one")) is None
+    assert find_end() is None
 
 
-def test_unanswered_peer_is_ignored_and_last_answer_holds() -> None:
+def test_unanswered_peer_is_ignored_and_last_answer_is_used() -> None:
     a = silence("a")
     never = PeerView(peer="two", error="cannot be reached")
 
-    assert until_when(view("one", a), never) == 100
-    assert until_when(never) is None
-    assert until_when(view("one", a, error="cannot be reached")) == 100
+    assert find_end(view("one", a), never) == 100
+    assert find_end(never) is None
+    assert find_end(view("one", a, error="cannot be reached")) == 100
     assert describe_unknown_peers([view("one", a), never]) == "two cannot be reached"
 
 
 def test_expired_or_pending_silence_does_not_apply() -> None:
-    assert until_when(view("one", silence("a", ends=50))) is None
-    assert until_when(view("one", silence("a", starts=51))) is None
-    assert until_when(view("one", silence("a"), of=labels(reminder="1"))) is None
+    assert find_end(view("one", silence("a", ends=50))) is None
+    assert find_end(view("one", silence("a", starts=51))) is None
+    assert find_end(view("one", silence("a"), of=alert_labels(reminder="1"))) is None
 
 
 def test_texts_from_alertmanager_are_masked_and_on_one_line() -> None:
@@ -241,28 +245,28 @@ def test_invalid_lists_are_rejected(body: bytes) -> None:
 
 
 async def test_other_server_is_unknown(peer: ServedPeer, store: Store) -> None:
-    async with watching(store, now, peer.url) as (watch, _):
+    async with make_watch(store, now, peer.url) as (watch, _):
         await watch.read_peers()
         assert "other than lists of silences and alerts" in watch.unknown
         assert watch.silences() == []
-    async with watching(store, now) as (watch, _):
+    async with make_watch(store, now) as (watch, _):
         await watch.read_peers()
         assert watch.unknown == ""
         with pytest.raises(NoPeerError):
             await watch.expire("x")
 
 
-async def test_peer_that_did_not_answer_is_asked_again_soon(
+async def test_unresponsive_peer_is_polled_again_soon(
     peer: ServedPeer, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queenright.alerting.silencing.RETRY_SECONDS", 0.01)
     peer.peer.says = b"starting"
-    async with watching(store, now, peer.url) as (watch, _):
+    async with make_watch(store, now, peer.url) as (watch, _):
         polling = asyncio.create_task(watch.run())
-        await until(lambda: "other than" in watch.unknown, "the peer was asked")
+        await until(lambda: "other than" in watch.unknown, "the peer was polled")
 
         peer.peer.says = b"[]"
 
-        await until(lambda: not watch.unknown, "the peer was asked again", seconds=10)
+        await until(lambda: not watch.unknown, "the peer was polled again", seconds=10)
         polling.cancel()
         await asyncio.gather(polling, return_exceptions=True)

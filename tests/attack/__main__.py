@@ -1,9 +1,9 @@
 """
-`python -m tests.attack`: bodies and connections that would silence the service, sent to a real one.
+`python -m tests.attack`: bodies and connections that would block the service, sent to a real one.
 
-Each attack has a `queenright serve` of its own, on free ports of loopback and in a folder of its own, that
-watches an agent which loops and has to page for it meanwhile; pages go to a double of Alertmanager. Exit code
-1: the event loop is blocked for longer than 50 ms, memory grows by more than 300 MB, or a page is 15 s late.
+Each attack has its own `queenright serve`, on free ports of loopback and in its own folder, that monitors a
+looping agent and must page about it meanwhile; a test double replaces Alertmanager. The exit code is 1 if the
+event loop is blocked for more than 50 ms, memory grows by more than 300 MB, or a page is 15 s late.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ MOST_MEMORY_MB: Final = 300.0
 MOST_DELAY: Final = 15.0
 AGENT: Final = ROOT / "tests/end_to_end/agents/looping_worker.py"
 ATTACK_AFTER: Final = 2.0
-"""Seconds after the agent's start: its page is not due yet."""
+"""Seconds after the agent's start, when its page is not due yet."""
 ATTACK_SECONDS: Final = 6.0
 PAGE_SECONDS: Final = 45.0
-"""Seconds after the attack's end for which a page, or an answer, is waited for."""
+"""Time limit in seconds after the attack for a page or a response."""
 DESCRIPTORS: Final = 1_024
 ATTACKS: Final = (
     *HALF_OPEN_ON,
@@ -68,7 +68,7 @@ ATTACKS: Final = (
 
 
 class Alertmanager(http.server.ThreadingHTTPServer):
-    """A double that takes alerts, and keeps when the first came that fires."""
+    """A test double that accepts alerts, and records when the first firing one arrived."""
 
     def __init__(self) -> None:
         self.fired = threading.Event()
@@ -78,7 +78,7 @@ class Alertmanager(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return its URL."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -105,12 +105,12 @@ class _Peer(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 @dataclass(slots=True)
-class Measured:
-    """What an attack did."""
+class AttackResult:
+    """The effects of an attack."""
 
     name: str
     answer: str = ""
@@ -121,14 +121,14 @@ class Measured:
 
 
 def main() -> int:
-    """Run it; return the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=(__doc__ or "").strip())
     parser.add_argument("--queenright", default=shutil.which("queenright", path=Path(sys.executable).parent))
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"one of: {', '.join(ATTACKS)}")
     options = parser.parse_args()
     if unknown := set(options.attacks) - set(ATTACKS):
         parser.error(f"there is no attack {unknown.pop()!r}; the attacks are: {', '.join(ATTACKS)}")
-    # What was started is stopped, also when this is.
+    # Also stop the child processes if this process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     quiet = _measure("none", options.queenright)
     if quiet.page_after is None:
@@ -150,30 +150,30 @@ def main() -> int:
     return 1 if any(one.faults for one in measured) else 0
 
 
-def _judge(one: Measured, usual: float) -> None:
-    late = one.page_after is None or one.page_after - usual > MOST_DELAY
+def _judge(result: AttackResult, usual: float) -> None:
+    late = result.page_after is None or result.page_after - usual > MOST_DELAY
     wrong = {
-        "blocked": one.block_ms > MOST_BLOCK_MS,
-        "memory": one.memory_mb > MOST_MEMORY_MB,
+        "blocked": result.block_ms > MOST_BLOCK_MS,
+        "memory": result.memory_mb > MOST_MEMORY_MB,
         "page late": late,
     }
-    one.faults = [name for name, is_wrong in wrong.items() if is_wrong]
+    result.faults = [name for name, is_wrong in wrong.items() if is_wrong]
 
 
-def _measure(name: str, program: str) -> Measured:
-    """Attack a service of its own."""
+def _measure(name: str, program: str) -> AttackResult:
+    """Attack a new service."""
     print(f"{name} ...", flush=True)
-    measured = Measured(name)
+    measured = AttackResult(name)
     with (
         tempfile.TemporaryDirectory(prefix="attack-") as folder,
         Alertmanager() as alertmanager,
-        _served(program, Path(folder), alertmanager.url) as (pid, url, otlp),
+        _run_service(program, Path(folder), alertmanager.url) as (pid, url, otlp),
     ):
         before = _memory(pid, "VmRSS")
-        # The attacker makes its bodies before the clock begins.
+        # The attacker generates its bodies before the clock starts.
         with (
             _attacker(name, url, otlp) as attacker,
-            _agent(url, otlp, Path(folder)) as began,
+            _run_agent(url, otlp, Path(folder)) as start,
             _Probe(url, pid) as probe,
         ):
             time.sleep(ATTACK_AFTER)
@@ -185,7 +185,7 @@ def _measure(name: str, program: str) -> Measured:
         measured.block_ms = probe.worst_ms
         measured.memory_mb = _memory(pid, "VmHWM") - before
         if alertmanager.fired.is_set():
-            measured.page_after = alertmanager.fired_at - began
+            measured.page_after = alertmanager.fired_at - start
         after = "never" if measured.page_after is None else f"{measured.page_after:.0f} s"
         print(f"  {measured.block_ms:.0f} ms, +{measured.memory_mb:.0f} MB, page after {after}", flush=True)
         alertmanager.shutdown()
@@ -193,15 +193,15 @@ def _measure(name: str, program: str) -> Measured:
 
 
 def _environment() -> dict[str, str]:
-    """Return what children see of the environment: no endpoint or setting of whoever runs this."""
+    """Return the children's environment, without endpoints or settings of the caller."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "QUEENRIGHT_"))
     }
 
 
 @contextlib.contextmanager
-def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int, str, str]]:
-    """Yield the service's process id, its URL, and that for telemetry."""
+def _run_service(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int, str, str]]:
+    """Yield the service's process id, its URL, and its telemetry URL."""
     config = {
         **DEMO_DEFAULTS,
         "storage": str(folder / "storage"),
@@ -222,7 +222,7 @@ def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int
             stderr=subprocess.STDOUT,
             cwd=folder,
             env=_environment(),
-            preexec_fn=usual_limits,  # before any thread of ours
+            preexec_fn=usual_limits,  # before this process starts a thread
         )
         try:
             until = time.monotonic() + 60
@@ -243,8 +243,8 @@ def _served(program: str, folder: Path, alertmanager: str) -> Iterator[tuple[int
 
 
 @contextlib.contextmanager
-def _agent(url: str, otlp: str, folder: Path) -> Iterator[float]:
-    """Start an agent that loops; yield when."""
+def _run_agent(url: str, otlp: str, folder: Path) -> Iterator[float]:
+    """Start a looping agent; yield its start time."""
     process = subprocess.Popen(
         [sys.executable, str(AGENT), str(folder / "recover"), str(folder / "stop")],
         env={
@@ -264,10 +264,10 @@ def _agent(url: str, otlp: str, folder: Path) -> Iterator[float]:
 
 class _Probe:
     """
-    Asks ``/healthz`` again and again, and keeps how long the worst answer took.
+    Polls ``/healthz`` repeatedly, and records the longest response time.
 
-    Not counted is how long the system let wait for a processor: the probe, the service's main thread, and
-    whichever of its others waited longest, which may have had the interpreter's lock.
+    Time spent waiting for a processor is not counted: that of the probe, of the service's main thread, and of
+    its longest-waiting other thread, which may have had the interpreter's lock.
     """
 
     def __init__(self, url: str, pid: int) -> None:
@@ -286,13 +286,13 @@ class _Probe:
         self.stop()
 
     def stop(self) -> None:
-        """Take the last answer into account, and end."""
+        """Include the last response, and stop."""
         self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            before, began = self._waits(), time.monotonic()
+            before, start = self._waits(), time.monotonic()
             try:
                 client = http.client.HTTPConnection(self._address, timeout=PAGE_SECONDS)
                 client.request("GET", "/healthz")
@@ -301,14 +301,14 @@ class _Probe:
             except TimeoutError:
                 pass
             except (OSError, http.client.HTTPException):
-                time.sleep(0.02)  # refused is not blocked; the page says what it did
+                time.sleep(0.02)  # A refused request is not a blocked one; the page shows the effect.
                 continue
-            elapsed = time.monotonic() - began - _waited(before, self._waits(), self._main)
+            elapsed = time.monotonic() - start - _waited(before, self._waits(), self._main)
             self.worst_ms = max(self.worst_ms, elapsed * 1e3)
             time.sleep(0.01)
 
     def _waits(self) -> dict[Path, float]:
-        """Return for how long each thread has waited for a processor, in seconds."""
+        """Return how long each thread has waited for a processor, in seconds."""
         waits = {}
         with contextlib.suppress(OSError):
             for thread in (Path("/proc/thread-self"), *self._tasks.iterdir()):
@@ -324,7 +324,7 @@ def _waited(before: dict[Path, float], after: dict[Path, float], main: Path) -> 
 
 
 class _Attack:
-    """The attacker's process, which is not to take the time of the one that measures."""
+    """The attacker's process, separate so that it takes no time from the measuring one."""
 
     def __init__(self, name: str, url: str, otlp: str) -> None:
         context = get_context("spawn")
@@ -337,11 +337,11 @@ class _Attack:
         self._ready.wait(60)
 
     def go(self) -> None:
-        """Begin."""
+        """Start the attack."""
         self._go.set()
 
     def stop(self) -> str:
-        """Stop; return how the service answered."""
+        """Stop the attack; return the service's responses."""
         self._stopping.set()
         self._go.set()
         try:
@@ -362,7 +362,7 @@ def _attacker(name: str, url: str, otlp: str) -> Iterator[_Attack]:
 
 
 def _memory(pid: int, name: str) -> float:
-    """Return a figure of the process's memory, in MB."""
+    """Return a value of the process's memory statistics, in MB."""
     match = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(match[1]) / 1e3 if match else 0.0
 

@@ -22,17 +22,17 @@ HEADS: Final = {
     "many headers": (b"GET / HTTP/1.1\r\n", b"a:\r\n", 20_000_000),
     "pipelined requests": (b"", b"GET /nothing HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", 400_000),
 }
-"""The beginning of a request head, the repeated part, and the number of repeats."""
+"""The start of a request head, the repeated part, and the number of repeats."""
 PATIENCE: Final = 120.0
 
 
 def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, words: Any) -> None:
-    """Attack until the end, and return the service's answers."""
+    """Attack until the end, and return the service's responses."""
     address = urlsplit(url if name == HALF_OPEN_ON[1] else otlp)
     host, port = address.hostname or "", address.port or 0
     if name in CORPUS:
         body = CORPUS[name](1.0)
-        headers, content = body.sent()
+        headers, content = body.build_request()
         ready.set()
         go.wait()
         words.put(_send(host, port, body.path, headers, content, stopping))
@@ -62,7 +62,7 @@ def attack(name: str, url: str, otlp: str, ready: Any, go: Any, stopping: Any, w
 
 
 def _send(host: str, port: int, path: str, headers: dict[str, str], content: bytes, stopping: Any) -> str:
-    """Send a body on three connections, again and again, until there is enough of it."""
+    """Send a body repeatedly on three connections, until stopped."""
     answers: dict[str, int] = {}
 
     def send() -> None:
@@ -86,7 +86,7 @@ def _send(host: str, port: int, path: str, headers: dict[str, str], content: byt
 
 
 def _send_head(host: str, port: int, content: bytes, stopping: Any) -> str:
-    """Send a head again and again, and count how far each got."""
+    """Send a head repeatedly, and sum up the bytes sent."""
     sent, times = 0, 0
     while not stopping.is_set():
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=5) as client:

@@ -1,9 +1,9 @@
 """
-The service as a process that is going to be killed: ``python -m tests.chaos.alert_process``.
+The service as a process that will be killed: ``python -m tests.chaos.alert_process``.
 
-It imports everything once; every line that it reads, an ``Order`` as JSON, is one more life: a child that
-connects to the world's port, takes in batches of events, and is killed, or kills itself at a named point of
-the outbox. After each batch that is durable it says ``{"done": N, "outbox": STATUS}``; ``null`` ends it.
+It imports everything once. Each line that it reads, an ``Order`` as JSON, starts a service process: a child
+that connects to the test's port, ingests batches of events, and is killed, or kills itself at a named point
+of the outbox. After each durable batch it writes ``{"done": N, "outbox": STATUS}``; ``null`` ends it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ POINTS = (
     "committed, not said",
     "said",
 )
-"""Where a life may end, in the order in which a notification passes them."""
+"""Points at which a process may end, in the order in which a notification passes them."""
 
 _NEWS = frozenset({EventType.NOTIFICATION_DELIVERED, EventType.NOTIFICATION_FAILED})
 
@@ -50,14 +50,14 @@ class Reaper:
         self._point, self._left = point, nth
 
     def passes(self, point: str) -> None:
-        """Say that the process is at ``point``."""
+        """Report that the process is at ``point``, and kill it if it is due."""
         if point == self._point:
             self._left -= 1
             if self._left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def watch(self) -> None:
-        """Put the points where they belong: around what the service calls, which does what it always does."""
+        """Insert the points around calls of the service, which otherwise work as usual."""
         vars(wiring)["enqueue"] = self._after(outbox.enqueue, "decided, not committed")
         recorded = self._after(notification_table.record_receipts, "written down, not committed")
         vars(outbox)["record_receipts"] = recorded
@@ -92,8 +92,8 @@ class Reaper:
         return wrapped
 
 
-async def live(order: dict[str, Any], settings: Settings) -> None:
-    """Work until killed, or until the world says that it is over."""
+async def run_service(order: dict[str, Any], settings: Settings) -> None:
+    """Run until killed, or until the test ends the process."""
     ago = float(order["ago"])
     Reaper(order["point"], order["nth"]).watch()
     service = await build(settings, clock=lambda: time.time() - ago)
@@ -116,7 +116,7 @@ def _event(given: dict[str, Any]) -> AgentEvent:
 
 
 async def _warm() -> None:
-    """Live once, in a folder of its own: what is only imported when it is needed is there for all lives."""
+    """Run once, in a separate folder, so that lazy imports are done for all processes."""
     with tempfile.TemporaryDirectory() as folder:
         service = await build(Settings(storage=Path(folder)))
         await service.start()
@@ -127,7 +127,7 @@ async def _warm() -> None:
 
 
 def main() -> None:
-    """Be the mother of all lives."""
+    """Run as the parent of all service processes."""
     vars(peer_delivery)["PEER_TIMEOUT_SECONDS"] = 1
     asyncio.run(_warm())
     for line in sys.stdin:
@@ -135,7 +135,7 @@ def main() -> None:
         if child == 0:
             order = json.loads(line)
             settings = Settings.model_validate_json(Path(order["settings"]).read_text("utf-8"))
-            asyncio.run(live(order, settings))
+            asyncio.run(run_service(order, settings))
             os._exit(0)
         print("born", child, flush=True)
         status = os.waitpid(child, 0)[1]

@@ -1,9 +1,10 @@
 """
-The outbox under fire: ``python -m tests.chaos.alerts --seed N --kills N``.
+The outbox during failures: ``python -m tests.chaos.alerts --seed N --kills N``.
 
-The service is killed again and again, at random moments and at every named point of the outbox, while the
-ways to two real Alertmanagers are bad in every way. First both are away for an hour, on a clock that moves.
-Afterwards all is calm, and what was decided is held against what the Alertmanagers took and people were told.
+The service is killed repeatedly, at random moments and at every named point of the outbox, while the
+connections to two real Alertmanagers fail in every way. First both are unavailable for an hour, on a
+simulated clock. At the end all faults stop, and the decisions are compared with the accepted alerts and the
+messages.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from queenright.server.ops.sockets import find_free_port, listen, serve_app, soc
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.chaos.alert_process import POINTS
-from tests.chaos.alerts_compared import Fire, compared
+from tests.chaos.alerts_compared import Fire, compare
 from tests.chaos.alerts_world import HOUR, AlertProcess, Bees
 from tests.chaos.faulty_proxy import BAD, FaultyProxy
 from tests.ports import reserve_port
@@ -40,18 +41,18 @@ GROUP_INTERVAL = 10.0
 PEER_TIMEOUT = 1.0
 HOLD = 5.0
 """
-Seconds for which a ticket holds. As by default that is some times as long as Alertmanager gathers, and as the
-second of two waits for the first, so that a busy machine leaves them the time.
+Seconds for which a ticket holds. As by default, this is several times as long as Alertmanager collects, and
+as the second of two waits for the first, so that a busy machine leaves them the time.
 """
 _LONGEST_LIFE = 40
-"""Batches in which a life should come to the point where it is to end."""
+"""Number of batches within which a process should reach the point where it is killed."""
 _CALM = 300.0
 _HEARD = 120.0
-"""Seconds within which all is well on a busy machine, and people have heard of it: limits, not waits."""
+"""Time limits in seconds on a busy machine until all faults are over, and all messages have arrived."""
 _LOOPED_THEN = (4, 5)
-"""Who loops in the hour in which nobody can be told."""
+"""Agents that loop in the hour without notifications."""
 _LOOPING = (0, 1)
-"""Who loops at the end: what still holds must be known to hold."""
+"""Agents that loop at the end; their alerts must fire."""
 
 
 def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings:
@@ -59,7 +60,7 @@ def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings
         defaults=DEMO_DEFAULTS | {"storage": storage} | ({"database_url": database} if database else {}),
         alerting={"alertmanager_urls": peers, "late_resolve_seconds": HOLD},
         health_monitoring={
-            # Nothing but loops, nobody who acts, and one message for each worker.
+            # Only loops, no interventions, and one message per worker.
             "stall": dict.fromkeys(
                 ("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 3 * HOUR
             ),
@@ -72,7 +73,7 @@ def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings
 
 @contextlib.asynccontextmanager
 async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[list[int]]:
-    """Have two Alertmanagers that know each other; yield their ports."""
+    """Run two Alertmanagers as a cluster; yield their ports."""
     (folder / "slack").write_text(f"{receiver}/slack/services/T/B/X")
     (folder / "key").write_text("k" * 32)
     config = folder / "alertmanager.yml"
@@ -119,13 +120,13 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
 async def _hour(lives: AlertProcess, bees: Bees, ways: list[FaultyProxy]) -> None:
     """B76: for an hour nobody can be notified, while the service runs, is killed, and runs again."""
     for way in ways:
-        await way.be("refuses")
-    bees.only(_LOOPED_THEN)
-    # However slow the machine is: something was decided that nobody could be told of.
+        await way.set_fault("refuses")
+    bees.set_looping(_LOOPED_THEN)
+    # Even on a slow machine: at least one decision was made during the outage.
     await lives.killed(8, active=1)
     for ago in (HOUR / 2, 20.0):
-        bees.turn()
-        bees.turn()
+        bees.change_worker()
+        bees.change_worker()
         bees.ago = ago
         await lives.killed(8)
     bees.ago = 0.0
@@ -136,42 +137,44 @@ async def _weather(ways: list[FaultyProxy], bees: Bees, chance: Random) -> None:
     while True:
         worse = chance.choice(([], ways, [chance.choice(ways)]))
         for way in ways:
-            await way.be(chance.choice(BAD) if way in worse else "well")
+            await way.set_fault(chance.choice(BAD) if way in worse else "well")
         for _ in range(chance.randrange(1, 5)):
             await asyncio.sleep(chance.uniform(0.2, 0.8))
-            bees.turn()
+            bees.change_worker()
 
 
 async def _calm(lives: AlertProcess, bees: Bees, fire: Fire) -> dict[str, Any]:
-    """Let all be well until everybody knows how things are; return what is then found."""
+    """Stop all faults, wait until everything is notified, and return the comparison."""
     for way in fire.ways:
-        await way.be("well")
-    bees.only(_LOOPING)
+        await way.set_fault("well")
+    bees.set_looping(_LOOPING)
 
     def settled() -> bool:
         return lives.outbox.get("active") == len(_LOOPING) and not lives.outbox["pending"]
 
-    await until(settled, f"{len(_LOOPING)} hold, all told", seconds=_CALM)
-    # A relapse within the hold, or a last ticket, may still be on its way.
+    await until(settled, f"{len(_LOOPING)} fire, all notified", seconds=_CALM)
+    # A relapse within the hold time, or a last ticket, may still be pending.
     await asyncio.sleep(HOLD)
-    await until(settled, f"{len(_LOOPING)} hold, all told", seconds=_CALM)
-    # The service holds ends back for a while, and Alertmanager tells of one when it next looks at the group.
-    found = await compared(fire)
+    await until(settled, f"{len(_LOOPING)} fire, all notified", seconds=_CALM)
+    # The service delays ends, and Alertmanager sends one at the next group evaluation.
+    found = await compare(fire)
     deadline = time.monotonic() + _HEARD
     while found["wrong"] and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        found = await compared(fire)
+        found = await compare(fire)
     return found
 
 
-async def under_fire(folder: Path, *, kills: int, seed: int, database: str | None = None) -> dict[str, Any]:
+async def run_with_failures(
+    folder: Path, *, kills: int, seed: int, database: str | None = None
+) -> dict[str, Any]:
     """
-    Kill the service so often, let all be calm, and return what was found.
+    Kill the service ``kills`` times, stop all faults, and return the comparison.
 
     Args:
-        folder: Where everything is.
-        kills: How often, after the hour in which nobody can be told.
-        seed: Of the weather, the workers' luck, and the moments.
+        folder: The folder for all files.
+        kills: Number of kills after the hour without notifications.
+        seed: Seed of the faults, the workers and the times.
         database: The store's URL; SQLite in ``folder`` by default.
     """
     program = find_program("alertmanager")
@@ -195,7 +198,7 @@ async def under_fire(folder: Path, *, kills: int, seed: int, database: str | Non
         for number in range(kills):
             point = "" if number % 3 == 2 else POINTS[(number - number // 3) % len(POINTS)]
             longest = _LONGEST_LIFE if point else chance.randrange(_LONGEST_LIFE // 2)
-            bees.turn()
+            bees.change_worker()
             await lives.killed(longest, point=point, nth=chance.choice((1, 1, 2)))
         weather.cancel()
         await asyncio.gather(weather, return_exceptions=True)
@@ -206,7 +209,7 @@ async def under_fire(folder: Path, *, kills: int, seed: int, database: str | Non
 
 
 def main() -> int:
-    """Parse the command line, kill, print; 1 if anything is wrong."""
+    """Parse the command line, kill, print; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.alerts", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
@@ -214,7 +217,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         found = asyncio.run(
-            under_fire(Path(folder), kills=args.kills, seed=args.seed, database=args.database)
+            run_with_failures(Path(folder), kills=args.kills, seed=args.seed, database=args.database)
         )
     print(json.dumps(found, indent=2))
     return 1 if found["wrong"] else 0

@@ -1,4 +1,4 @@
-"""What was decided, held against what two Alertmanagers took and people received."""
+"""Compares decisions with the alerts that two Alertmanagers accepted, and with the messages."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from queenright.server.settings import Settings
 from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost
 
 Identity = tuple[str, int]
-"""The labels' key, and when it began, in milliseconds."""
+"""The key of the labels, and the start in milliseconds."""
 
 _MESSAGE_SECONDS = 3.0
-"""Seconds that an Alertmanager may need on a busy machine to say what it is about to say, and that it did."""
+"""Seconds that an Alertmanager may need on a busy machine to send a pending message and report it."""
 
 _NOTIFIED = {TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED, TicketStatus.RESOLVED}
 
 
 @dataclass
 class Fire:
-    """Everything that was heard outside the service."""
+    """Everything observed outside the service."""
 
     settings: Settings
     ways: list[FaultyProxy]
@@ -48,11 +48,11 @@ class Fire:
 
 @dataclass
 class StoredAlerts:
-    """What is in the database."""
+    """The contents of the database."""
 
     rows: list[Notification]
     receipts: dict[tuple[int, str, str], float]
-    """Notification, peer and status → when it was taken."""
+    """Notification, peer and status → time of acceptance."""
     tickets: dict[str, EscalationTicket]
     delivered: Counter[tuple[str, str, str]]
     """Events by ticket, peer and status."""
@@ -77,7 +77,7 @@ def _read(conn: Connection) -> StoredAlerts:
     )
 
 
-async def compared(fire: Fire) -> dict[str, Any]:
+async def compare(fire: Fire) -> dict[str, Any]:
     """Return counts, and a sentence for each difference."""
     store = Store.open(fire.settings.database_url, read_only=True)
     result = await store.read(_read)
@@ -100,45 +100,43 @@ async def compared(fire: Fire) -> dict[str, Any]:
 def _identities(kept: StoredAlerts) -> list[str]:
     ticket_ids = {row.ticket_id for row in kept.rows}
     wrong = [
-        f"ticket {ticket.ticket_id} is {ticket.status.value}, and nobody was to be told"
+        f"ticket {ticket.ticket_id} is {ticket.status.value}, without a notification"
         for ticket in kept.tickets.values()
         if ticket.status in _NOTIFIED
         and ticket.notified_severity is not None
         and ticket.ticket_id not in ticket_ids
     ]
     holding = Counter(row.ticket_id for row in kept.rows if row.ends_at is None)
-    wrong += [f"ticket {which} holds under {n} identities" for which, n in holding.items() if n > 1]
+    wrong += [f"ticket {which} fires under {n} identities" for which, n in holding.items() if n > 1]
     result = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
-    return wrong + [f"{which} is written {n} times" for which, n in result.items() if n > 1]
+    return wrong + [f"{which} is stored {n} times" for which, n in result.items() if n > 1]
 
 
 def _check_single_notification(kept: StoredAlerts) -> list[str]:
     names = {row.id: row.ticket_id for row in kept.rows}
     due = Counter((names[row], peer, status) for row, peer, status in kept.receipts)
     return [
-        f"{which} was said to be delivered {n} times, and was {due[which]} times"
+        f"{which} was reported as delivered {n} times, and was {due[which]} times"
         for which, n in kept.delivered.items()
         if n > due[which]
     ]
 
 
 def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
-    """Everything that was decided arrived, as what it was decided as, and an end is an end."""
+    """Check that every decision arrived unchanged, and that an end is final."""
     peer = f"127.0.0.1:{way.port}"
     known = {_identity(row) for row in kept.rows}
     by_key: dict[str, list[tuple[Identity, bool]]] = defaultdict(list)
     for post in way.taken:
         key = alert_key(post.alert["labels"])
         by_key[key].append(((key, _ms(post.alert["startsAt"])), _fires(post)))
-    wrong = [f"{peer} called an alert wrong: {answer}" for answer in way.refused]
-    wrong += [f"{peer} never heard of {row.labels}" for row in kept.rows if row.key not in by_key]
+    wrong = [f"{peer} refused an alert: {answer}" for answer in way.refused]
+    wrong += [f"{peer} never got {row.labels}" for row in kept.rows if row.key not in by_key]
     for key, posts in by_key.items():
-        wrong += [
-            f"{peer} was told of {which}, which nobody decided" for which, _ in posts if which not in known
-        ]
+        wrong += [f"{peer} got {which}, which was not decided" for which, _ in posts if which not in known]
         for (before, fired), (after, fires) in pairwise(posts):
             if not fired and fires and before == after:
-                wrong.append(f"{peer} was told that {after} has ended, and then that it holds")
+                wrong.append(f"{peer} got the end of {after}, and then that it fires")
         holds = any(row.key == key and row.ends_at is None for row in kept.rows)
         if posts[-1][1] != holds:
             wrong.append(f"{peer} last heard that {key} {'ended' if holds else 'holds'}, and that is wrong")
@@ -146,7 +144,7 @@ def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
 
 
 def _identity(row: Notification) -> Identity:
-    # As it is on the wire: whole milliseconds.
+    # As on the wire: whole milliseconds.
     alert = PostedAlert(labels={}, annotations={}, starts_at=row.starts_at, ends_at=row.starts_at)
     return row.key, _ms(alert.to_dict()["startsAt"])
 
@@ -171,24 +169,26 @@ class Messages:
 
 
 def _count_messages(kept: StoredAlerts, fire: Fire) -> Messages:
-    """One incident a ticket, firing before its end; one message a page: at least one, and the end."""
+    """
+    Check for one incident per ticket, firing before its end, and at least one message per page and its end.
+    """
     result = Messages([])
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for row in kept.rows:
         by_ticket[row.ticket_id].append(row)
     incidents = _incidents(fire.messages)
     for ticket_id, pages in by_ticket.items():
-        # Of a worker that ended while Alertmanager still gathered, nobody need hear.
+        # A worker that ended while Alertmanager still collected need not be notified.
         gone = kept.tickets[ticket_id].status is TicketStatus.WORKER_GONE
         messages = incidents.pop(ticket_id, [])
         if not messages:
-            result.wrong += [] if gone else [f"nobody was paged for {ticket_id}"]
+            result.wrong += [] if gone else [f"no page was sent for {ticket_id}"]
         elif (messages[-1][1] == "firing") != any(row.ends_at is None for row in pages):
-            result.wrong.append(f"the last that was said of {ticket_id} is {messages[-1]}")
+            result.wrong.append(f"the last message about {ticket_id} is {messages[-1]}")
         if len({key for key, _ in messages}) > 1:
-            result.wrong.append(f"{ticket_id} is several incidents: {messages}")
+            result.wrong.append(f"{ticket_id} has several incidents: {messages}")
     result.wrong += [
-        f"the incident {which}: {messages}, which nobody decided" for which, messages in incidents.items()
+        f"the incident {which}: {messages}, which was not decided" for which, messages in incidents.items()
     ]
     for agent in {row.labels["agent"] for row in kept.rows}:
         pages = [row for row in kept.rows if row.labels["agent"] == agent]
@@ -205,7 +205,7 @@ def _count_messages(kept: StoredAlerts, fire: Fire) -> Messages:
 
 
 def _incidents(messages: list[RecordedMessage]) -> dict[str, list[tuple[str, str]]]:
-    """Return what PagerDuty was told of each ticket: incident and status. All here is critical."""
+    """Return incident and status in PagerDuty for each ticket. All alerts here are critical."""
     found: dict[str, list[tuple[str, str]]] = defaultdict(list)
     tickets: dict[str, str] = {}
     for m in messages:
@@ -213,18 +213,18 @@ def _incidents(messages: list[RecordedMessage]) -> dict[str, list[tuple[str, str
             key = m.body["dedup_key"]
             if m.status == "firing":
                 tickets[key] = str(m.body["payload"]["custom_details"]["ticket"]).strip()
-            # B124: one that was resolved before it fired has no ticket, and is wrong.
-            found[tickets.get(key, f"{key} without a beginning")].append((key, m.status))
+            # B124: an incident that was resolved before it fired has no ticket, and is wrong.
+            found[tickets.get(key, f"{key} without a start")].append((key, m.status))
     return found
 
 
 def is_allowed_repeat(fire: Fire, before: RecordedMessage, message: RecordedMessage, keys: set[str]) -> bool:
     """
-    Whether an Alertmanager said once more, for all it knew, what another had told people.
+    Return whether an Alertmanager repeated a message because it could not know of another's.
 
-    Alertmanagers tell each other what was said, not what they took. So if one tells of the end while the
-    other's look, at which it still held, waits for its turn, that one says so. And if both tell of a
-    beginning at the same time, for they took it at different times, neither knows of the other.
+    Alertmanagers exchange what they notified, not the alerts they got. If one notifies the end while the
+    other's pending evaluation still had the alert firing, the other notifies that. If both notify a start at
+    the same time, because they got it at different times, neither knows of the other.
     """
     sender, other = _sender(message, fire.ports), _sender(before, fire.ports)
     if message.status != "firing" or sender == other:
@@ -239,7 +239,10 @@ def is_allowed_repeat(fire: Fire, before: RecordedMessage, message: RecordedMess
 def _is_stale_alert(
     here: FaultyProxy, look: tuple[float, float], there: FaultyProxy, said: float, key: str
 ) -> bool:
-    """Whether one held, when it may have looked, what the other had taken the end of when it spoke."""
+    """
+    Return whether one had the alert firing, when it may have evaluated, although the other already had the
+    end.
+    """
     looked, spoke = look
     known = [taken for taken in _posts(there, key) if taken.at <= said]
     if not known or _fires(known[-1]):
@@ -258,6 +261,6 @@ def _fires(taken: ForwardedPost) -> bool:
 
 
 def _sender(message: RecordedMessage, ports: list[int]) -> int:
-    """Return the port of the Alertmanager whose message it is: the link to its silences has it."""
+    """Return the port of the Alertmanager that sent a message, from the link to its silences."""
     body = json.dumps(message.body)
     return next(port for port in ports if f":{port}/#/" in body)

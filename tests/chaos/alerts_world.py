@@ -1,4 +1,4 @@
-"""Simulated workers, and a service that is killed and started again and again."""
+"""Simulated workers, and a service that is killed and restarted repeatedly."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class SimulatedWorker:
 
 
 class Bees:
-    """The events of the workers. Events that a run did not acknowledge are sent to the next one again."""
+    """The events of the workers. Unacknowledged events are sent again to the next process."""
 
     def __init__(self, chance: Random) -> None:
         self.all = [SimulatedWorker(f"bee{n}") for n in range(BEES)]
         self.ago = HOUR
-        """How far the simulated clock is behind the real one, in seconds."""
+        """How many seconds the simulated clock is behind the real one."""
         self.batch: dict[str, Any] | None = None
         self._chance = chance
         self._batches = self._ids = 0
@@ -55,7 +55,7 @@ class Bees:
             self.batch = {"n": self._batches, "events": events}
         return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
 
-    def turn(self) -> None:
+    def change_worker(self) -> None:
         """Change the state of one worker."""
         worker = self._chance.choice(self.all)
         if worker.began and self._chance.random() < 0.15:
@@ -63,8 +63,8 @@ class Bees:
         else:
             worker.loops = not worker.loops
 
-    def only(self, looping: Collection[int]) -> None:
-        """Let these workers loop from now on; the others are healthy."""
+    def set_looping(self, looping: Collection[int]) -> None:
+        """Let only these workers loop from now on."""
         for place, worker in enumerate(self.all):
             worker.loops = place in looping
 
@@ -113,21 +113,21 @@ class Bees:
 
 
 class AlertProcess:
-    """The processes of the service, one after the other."""
+    """The processes of the service, in sequence."""
 
     def __init__(self, settings: Path, bees: Bees) -> None:
         self.deaths: Counter[str] = Counter()
         self.outbox: dict[str, Any] = {}
         """The last report of the current process about its outbox; empty before the first."""
         self.heard = 0
-        """How many batches the current process has acknowledged."""
+        """Number of batches that the current process has acknowledged."""
         self._settings = settings
         self._bees = bees
         self._over = False
 
     @contextlib.asynccontextmanager
     async def mother(self) -> AsyncIterator[AlertProcess]:
-        """Start the process that forks service processes."""
+        """Start the parent that forks service processes."""
         server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
         self._port = server.sockets[0].getsockname()[1]
         self._mother = await asyncio.create_subprocess_exec(
@@ -146,20 +146,20 @@ class AlertProcess:
 
     async def killed(self, batches: int, *, point: str = "", nth: int = 0, active: int = 0) -> None:
         """
-        Have a life that is killed at ``point``, or after so many batches if it has not come there.
+        Run a process that is killed at ``point``, or after ``batches`` batches if it does not get there.
 
-        It is not killed before so many notifications are ``active``.
+        It is not killed before ``active`` notifications are active.
         """
         pid, dead = await self._begin(point, nth)
 
         def done() -> bool:
             return dead.done() or (self.heard >= batches and self.outbox.get("active", 0) >= active)
 
-        await until(done, f"{batches} batches taken, {active} to be told", seconds=_LONGEST)
+        await until(done, f"{batches} batches accepted, {active} notifications active", seconds=_LONGEST)
         self.deaths[point if dead.done() else "at any moment"] += 1
         if not dead.done():
             os.kill(pid, signal.SIGKILL)
-        assert await dead == signal.SIGKILL, "a life ended by itself"
+        assert await dead == signal.SIGKILL, "a process ended by itself"
 
     async def peaceful(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
         """Run until ``work`` is done and stop normally; return its result."""
@@ -169,7 +169,7 @@ class AlertProcess:
         finally:
             self._over = True
             status = await dead
-        assert status == 0, f"a life did not end well: {status}"
+        assert status == 0, f"a process did not end normally: {status}"
         return result
 
     async def _begin(self, point: str, nth: int) -> tuple[int, asyncio.Task[int]]:
@@ -182,7 +182,7 @@ class AlertProcess:
     async def _number(self, word: str) -> int:
         assert self._mother.stdout is not None
         line = (await self._mother.stdout.readline()).decode().split()
-        assert line[:1] == [word], f"the mother of all lives says {line}"
+        assert line[:1] == [word], f"the parent process wrote {line}"
         return int(line[1])
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The way to one Alertmanager, which can be bad in every way that a way can be, and knows what arrived."""
+"""The connection to an Alertmanager, which can fail in every way, and records what arrived."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class ForwardedPost:
 
 class FaultyProxy:
     """
-    An HTTP proxy on a port of its own.
+    An HTTP proxy on its own port.
 
     Args:
-        port: Where it listens.
+        port: The port to listen on.
         target: The port of the Alertmanager.
     """
 
@@ -38,24 +38,24 @@ class FaultyProxy:
         self.port = port
         self.taken: list[ForwardedPost] = []
         self.refused: list[str] = []
-        """What the Alertmanager itself called wrong."""
+        """Alerts that the Alertmanager itself refused."""
         self._target = target
         self._mood: Mood = "well"
         self._server: asyncio.Server | None = None
         self._serving: set[asyncio.Task[None]] = set()
 
-    async def be(self, mood: Mood) -> None:
-        """Change the fault; connections that are open are affected, too."""
+    async def set_fault(self, mood: Mood) -> None:
+        """Change the fault; open connections are affected, too."""
         self._mood = mood
         if (mood == "refuses") != (self._server is None):
             await (self.close() if self._server else self.open())
 
     async def open(self) -> None:
-        """Begin to listen."""
+        """Start to listen."""
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port, limit=1 << 24)
 
     async def close(self) -> None:
-        """Listen no more, and hang up."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -74,7 +74,7 @@ class FaultyProxy:
         writer.close()
 
     async def _answer(self, request: bytes, writer: asyncio.StreamWriter) -> bool:
-        """Do with one request as the mood is; False if that was the end of the connection."""
+        """Handle a request with the current fault; return False if the connection ends."""
         mood = self._mood
         if mood == "hangs":
             await asyncio.sleep(3600)
@@ -121,7 +121,7 @@ class FaultyProxy:
 
 
 async def _message(reader: asyncio.StreamReader) -> bytes:
-    """Read one request or answer, which says how long it is."""
+    """Read a request or response that has a Content-Length."""
     head = await reader.readuntil(b"\r\n\r\n")
     lengths = [
         line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")

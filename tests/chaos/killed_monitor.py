@@ -1,8 +1,8 @@
 """
-Kill the monitor at any moment, again and again: ``python -m tests.chaos.killed_monitor --kills 1000``.
+Kill the monitor at any moment, repeatedly: ``python -m tests.chaos.killed_monitor --kills 1000``.
 
-This module simulates the workers, which hang, loop, crash, finish and progress on their own clock. It sends
-what one monitor process did not acknowledge to the next one again, as any client would.
+This module simulates the workers, which hang, loop, crash, finish and progress on their own clock. Like any
+client, it sends unacknowledged events again to the next process.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tests.databases import verify_log
 
 WORKERS = 6
 INTERVAL = 600.0
-"""Seconds between two nudges of one worker, by the settings."""
+"""Seconds between two nudges of one worker, according to the settings."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class SimulatedWorker:
 
 @dataclass
 class ActionLog:
-    """Everything that was acknowledged, and forbidden actions."""
+    """Everything that was acknowledged, and all forbidden actions."""
 
     events: set[str] = field(default_factory=set)
     tickets: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ class World:
         self._batches = 0
 
     def next_batch(self) -> str:
-        """Return the next batch: events without an acknowledgement first, then new ones."""
+        """Return the next batch: unacknowledged events first, then new ones."""
         if self.batch is None:
             self.now += self.random.choice((1.0, 30.0, 240.0, 300.0, 600.0, 900.0))
             events = [event for worker in self.bees.values() for event in self._lives(worker)]
@@ -208,7 +208,7 @@ class World:
         if worker.session != session:
             return  # its owner started another task without a report
         if worker.mood == "finished" or checkpoint != "c1":
-            log.wrong.append(f"{session} was brought back from {checkpoint}, it is {worker.mood}")
+            log.wrong.append(f"{session} was recovered from {checkpoint}, it is {worker.mood}")
         worker.incarnation, worker.mood, worker.nudged = incarnation, "reborn", []
 
 
@@ -228,7 +228,7 @@ class Monitor:
             cwd=Path(__file__).parents[2],
         )
 
-    def life(self, world: World, chance: Random, *, kill: bool = True) -> bool:
+    def run_process(self, world: World, chance: Random, *, kill: bool = True) -> bool:
         """Let one process work, then kill it at any moment; return whether the kill ended it."""
         mother = self._mother
         assert mother.stdin is not None
@@ -273,25 +273,25 @@ class Monitor:
         self._mother.communicate(timeout=30)
 
 
-def killed(folder: Path, *, kills: int, seed: int, seconds: float | None = None) -> dict[str, Any]:
+def kill_repeatedly(folder: Path, *, kills: int, seed: int, seconds: float | None = None) -> dict[str, Any]:
     """
     Kill the monitor ``kills`` times, let the last process end normally, and return the faults.
 
     Args:
-        folder: Where its database is.
-        kills: How often.
+        folder: The folder of its database.
+        kills: Number of kills.
         seed: Seed of the workers and of the times of kills.
         seconds: Time limit for kills.
     """
     world, chance, monitor = World(seed), Random(seed + 1), Monitor(folder)
     began, died = time.monotonic(), 0
     for _ in range(kills):
-        died += monitor.life(world, chance)
+        died += monitor.run_process(world, chance)
         if seconds is not None and time.monotonic() - began > seconds:
             break
-    monitor.life(world, chance, kill=False)
+    monitor.run_process(world, chance, kill=False)
     monitor.close()
-    wrong = [*world.heard.wrong, *asyncio.run(compared(monitor.url, world.heard))]
+    wrong = [*world.heard.wrong, *asyncio.run(compare(monitor.url, world.heard))]
     return {
         "kills": died,
         "seed": seed,
@@ -334,7 +334,7 @@ def _read(conn: Connection) -> StoredDecisions:
     )
 
 
-async def compared(url: str, heard: ActionLog) -> list[str]:
+async def compare(url: str, heard: ActionLog) -> list[str]:
     """Compare acknowledged and executed decisions with the store; return each difference."""
     checked = verify_log(url)
     store = Store.open(url, read_only=True)
@@ -355,11 +355,13 @@ async def compared(url: str, heard: ActionLog) -> list[str]:
     for intervention_id, outcome in heard.interventions.items():
         found = result.interventions.get(intervention_id)
         if found is not None and found.outcome.value != outcome:
-            wrong.append(f"intervention {intervention_id} was told {outcome} and is {found.outcome.value}")
+            wrong.append(
+                f"intervention {intervention_id} was reported as {outcome} and is {found.outcome.value}"
+            )
     for intervention_id, who in heard.ended.items():
         found = result.interventions.get(intervention_id)
         if found is not None and (found.agent_id, found.session_id, found.incarnation_id) != who:
-            wrong.append(f"termination {intervention_id} of {who} is kept as of {found.target}")
+            wrong.append(f"termination {intervention_id} of {who} is stored for {found.target}")
     wrong.extend(f"nudge {which} was delivered {n} times" for which, n in heard.nudges.items() if n > 1)
     wrong.extend(_twice(result))
     return wrong
@@ -367,18 +369,18 @@ async def compared(url: str, heard: ActionLog) -> list[str]:
 
 def _twice(kept: StoredDecisions) -> list[str]:
     """Return rows that are stored under two identities."""
-    wrong = [f"event {which} is kept {n} times" for which, n in Counter(kept.events).items() if n > 1]
+    wrong = [f"event {which} is stored {n} times" for which, n in Counter(kept.events).items() if n > 1]
     live = Counter(ticket.fingerprint for ticket in kept.tickets.values() if ticket.is_live)
     wrong += [f"{n} live tickets have the fingerprint {mark}" for mark, n in live.items() if n > 1]
     # A ticket never has two alerts.
     active = Counter(ticket_id for ticket_id, _, _, is_on in kept.outbox if is_on)
     wrong += [f"ticket {ticket_id} has {n} notifications" for ticket_id, n in active.items() if n > 1]
-    # A ticket that gets worse is sent with another severity, a reminder with a count.
+    # A ticket that rises is sent with another severity, and a reminder with a count.
     requests = {ticket.ticket_id: ticket.requests for ticket in kept.tickets.values()}
     keys = {(ticket_id, severity, key) for ticket_id, key, severity, _ in kept.outbox}
     names = Counter((ticket_id, severity) for ticket_id, severity, _ in keys)
     wrong += [
-        f"ticket {which} went out under {n} identities"
+        f"ticket {which} was sent under {n} identities"
         for which, n in names.items()
         if n > 1 + requests[which[0]]
     ]
@@ -397,17 +399,19 @@ def _twice(kept: StoredDecisions) -> list[str]:
     for one in kept.recoveries:
         if one.started_at is not None:
             tries[one.task_id, one.attempt].add(one.recovery_id)
-    return wrong + [f"try {key} was begun as {sorted(ids)}" for key, ids in tries.items() if len(ids) > 1]
+    return wrong + [
+        f"attempt {key} was started as {sorted(ids)}" for key, ids in tries.items() if len(ids) > 1
+    ]
 
 
 def main() -> int:
-    """Parse the command line, kill, print; 1 if anything is wrong."""
+    """Parse the command line, kill, print; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.killed_monitor", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = killed(Path(folder), kills=args.kills, seed=args.seed)
+        found = kill_repeatedly(Path(folder), kills=args.kills, seed=args.seed)
     print(json.dumps(found, indent=2))
     return 1 if found["wrong"] else 0
 

@@ -1,15 +1,15 @@
 """
-The monitor as a process that is going to be killed: ``python -m tests.chaos.monitor_process DATABASE``.
+The monitor as a process that will be killed: ``python -m tests.chaos.monitor_process DATABASE``.
 
-It imports everything once; every line that it reads is one more life, a child that works until it is killed.
-The line names the two pipes that the child reads and writes. A life reads batches of events,
-``{"n", "now", "events"}`` a line, and writes what it has done, a line each:
+It imports everything once. Each line that it reads starts a monitor process, a child that works until it is
+killed; the line names the two pipes that the child reads and writes. A child reads batches of events, one
+``{"n", "now", "events"}`` per line, and writes one line per action:
 
-- ``ready PID``: it knows again what was;
-- ``said ID TYPE ...``: an event that is durable was told to others;
-- ``ticket ID``, ``told ID``: a ticket was opened or counted, and handed to the outbox;
-- ``nudge``, ``terminate``, ``respawn`` with who: it was done to a worker;
-- ``done N``: everything of batch N is durable, and what was due is done.
+- ``ready PID``: it has restored its state;
+- ``said ID TYPE ...``: a durable event was published;
+- ``ticket ID``, ``told ID``: a ticket was opened or counted, and passed to the outbox;
+- ``nudge``, ``terminate``, ``respawn`` with the target: an action on a worker;
+- ``done N``: everything in batch N is durable, and everything due is done.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ DAY = 86_400.0
 SETTINGS = HealthSettings.model_validate(
     {
         "recovery": {"max_attempts_per_hour": 50},
-        # A reminder goes out under a label of its own, and here a ticket is to have one name only.
+        # A reminder has its own label, and here a ticket must have only one identity.
         "tickets": {"re_escalation": {"max": 0}},
     }
 )
 
 
-def tell(*words: object) -> None:
-    """Write a line at once: what is written before a kill is heard after it."""
+def write_line(*words: object) -> None:
+    """Write a line at once: output before a kill must arrive."""
     os.write(1, (" ".join(str(word) for word in words) + "\n").encode())
 
 
@@ -71,13 +71,13 @@ class RemoteActions:
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> NudgeDelivery:
-        tell("nudge", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
+        write_line("nudge", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
         return NudgeDelivery.INJECTED
 
     async def terminate(
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
-        tell("terminate", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
+        write_line("terminate", instruction_id, target.agent_id, target.session_id, target.incarnation_id)
         return StopResult(is_confirmed=True, checkpoint_id="c1")
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
@@ -99,12 +99,12 @@ class RemoteActions:
     ) -> Target:
         incarnation = new_id()
         who = (target.agent_id, target.session_id, target.incarnation_id)
-        tell("respawn", attempt, *who, incarnation, checkpoint.checkpoint_id if checkpoint else "-")
+        write_line("respawn", attempt, *who, incarnation, checkpoint.checkpoint_id if checkpoint else "-")
         return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation)
 
 
 class MonitorRun:
-    """One life: the parts, wired as the service wires them, on the clock of the batches."""
+    """One monitor process: the parts, wired as in the service, on the clock of the batches."""
 
     def __init__(self, url: str) -> None:
         self.now = 0.0
@@ -152,8 +152,8 @@ class MonitorRun:
             else None
         )
 
-    async def load(self, now: float) -> None:
-        """Know again what was, as the service does at its start."""
+    async def restore(self, now: float) -> None:
+        """Restore the state, as the service does at its start."""
         self.now = now
 
         def replay(conn: Connection) -> int:
@@ -168,8 +168,8 @@ class MonitorRun:
         for ticket in waiting:
             await self._hand_to_people(ticket.ticket_id)
 
-    async def take(self, now: float, events: list[AgentEvent]) -> None:
-        """Take in a batch: durable first, then seen, then acted on; then what is due by the time."""
+    async def handle_batch(self, now: float, events: list[AgentEvent]) -> None:
+        """Handle a batch: store, apply, and act; then do everything due."""
         self.now = now
         events = [event for event in events if event.id not in self.known]
         await self.store.append(events)
@@ -191,7 +191,7 @@ class MonitorRun:
         for event in events:
             data = event.data
             what = [data.get(name, "") for name in ("intervention_id", "kind", "outcome", "recovery_id")]
-            tell("said", event.id, event.type.value, event.agent_id, *(word or "-" for word in what))
+            write_line("said", event.id, event.type.value, event.agent_id, *(word or "-" for word in what))
             self._said += self.monitor.apply(event, self.now)
             self._changed[event.agent_id, event.session_id] = None
 
@@ -200,7 +200,7 @@ class MonitorRun:
             reports, self._said = self._said, []
             await self.store.append(reports)
             for event in reports:
-                tell("said", event.id, event.type.value, event.agent_id)
+                write_line("said", event.id, event.type.value, event.agent_id)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
                 self._changed[event.agent_id, event.session_id] = None
@@ -231,28 +231,28 @@ class MonitorRun:
             raised = await self.tickets.raise_ticket(worker, draft)
         except TicketRejectedError:
             return
-        tell("ticket", raised.ticket.ticket_id)
+        write_line("ticket", raised.ticket.ticket_id)
         if raised.change == "opened":
             await self._hand_to_people(raised.ticket.ticket_id)
 
     async def _hand_to_people(self, ticket_id: str) -> None:
         await self.tickets.intervene(ticket_id, "a", "high")
-        tell("told", ticket_id)
+        write_line("told", ticket_id)
 
 
-async def live(url: str) -> None:
-    """Work until killed, or until there is nothing more to read."""
+async def run_monitor(url: str) -> None:
+    """Work until killed, or until the input ends."""
     life = MonitorRun(url)
     lines = asyncio.get_running_loop()
     first = True
     while line := await lines.run_in_executor(None, sys.stdin.readline):
         batch: dict[str, Any] = json.loads(line)
         if first:
-            await life.load(batch["now"])
-            tell("ready", os.getpid())
+            await life.restore(batch["now"])
+            write_line("ready", os.getpid())
             first = False
-        await life.take(batch["now"], [_event(event) for event in batch["events"]])
-        tell("done", batch["n"])
+        await life.handle_batch(batch["now"], [_event(event) for event in batch["events"]])
+        write_line("done", batch["n"])
     await life.acting.close()
     await life.recovery.close()
     await life.store.close()
@@ -263,7 +263,7 @@ def _event(given: dict[str, Any]) -> AgentEvent:
 
 
 def main(url: str) -> None:
-    """Be the mother of all lives: each line names the pipes of a child."""
+    """Run as the parent of all monitor processes: each line names the pipes of a child."""
     for line in sys.stdin:
         read, write = line.split()
         child = os.fork()
@@ -271,11 +271,11 @@ def main(url: str) -> None:
             os.dup2(os.open(read, os.O_RDONLY), 0)
             os.dup2(os.open(write, os.O_WRONLY), 1)
             sys.stdin = os.fdopen(0, "r", encoding="utf-8")
-            asyncio.run(live(url))
+            asyncio.run(run_monitor(url))
             os._exit(0)
-        tell("born", child)
+        write_line("born", child)
         status = os.waitpid(child, 0)[1]
-        tell("dead", os.WTERMSIG(status) or os.WEXITSTATUS(status))
+        write_line("dead", os.WTERMSIG(status) or os.WEXITSTATUS(status))
 
 
 if __name__ == "__main__":

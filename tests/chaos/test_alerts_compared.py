@@ -1,4 +1,4 @@
-"""What one of two Alertmanagers may say once more, for all it knows, and what it may not."""
+"""The messages that one of two Alertmanagers may and may not repeat."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message_at(port: int, at: float, status: str) -> RecordedMessage:
     return RecordedMessage(time=at, channel="slack", status=status, title="bee", text="", path="", body=body)
 
 
-def excused(
+def is_excused_repeat(
     at_a: list[ForwardedPost], at_b: list[ForwardedPost], before: RecordedMessage, message: RecordedMessage
 ) -> bool:
     ways = [FaultyProxy(1, A), FaultyProxy(2, B)]
@@ -47,29 +47,35 @@ BEGINNING, END = forwarded_post(1001), forwarded_post(1010, ended=True)
 @pytest.mark.parametrize(
     ("end_at_b", "is_excused"),
     [([], True), ([forwarded_post(1028, ended=True)], True), ([forwarded_post(1011, ended=True)], False)],
-    ids=["it never heard of the end", "it heard while its look waited", "it had long heard"],
+    ids=["it never got the end", "it got the end during an evaluation", "it got the end long before"],
 )
 def test_peer_that_missed_a_resolve_may_fire_again(end_at_b: list[ForwardedPost], is_excused: bool) -> None:
     before, message = message_at(A, 1020, "resolved"), message_at(B, 1030, "firing")
 
-    assert excused([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
+    assert is_excused_repeat([BEGINNING, END], [BEGINNING, *end_at_b], before, message) is is_excused
 
 
 def test_condition_starting_after_an_end_is_a_separate_page() -> None:
-    anew = forwarded_post(1025, began=1024)
+    second_start = forwarded_post(1025, began=1024)
 
-    assert not excused(
-        [BEGINNING, END, anew],
-        [BEGINNING, END, anew],
+    assert not is_excused_repeat(
+        [BEGINNING, END, second_start],
+        [BEGINNING, END, second_start],
         message_at(A, 1020, "resolved"),
         message_at(B, 1030, "firing"),
     )
 
 
 def test_alert_is_not_repeated_by_its_sender_or_while_firing() -> None:
-    assert not excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(A, 1003, "firing"))
-    assert not excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1012, "firing"))
+    assert not is_excused_repeat(
+        [BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(A, 1003, "firing")
+    )
+    assert not is_excused_repeat(
+        [BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1012, "firing")
+    )
 
 
 def test_both_peers_may_report_a_start_simultaneously() -> None:
-    assert excused([BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1002.3, "firing"))
+    assert is_excused_repeat(
+        [BEGINNING], [BEGINNING], message_at(A, 1002, "firing"), message_at(B, 1002.3, "firing")
+    )

@@ -28,7 +28,7 @@ def of_type(conn: Connection, type_: EventType) -> list[AgentEvent]:
 async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_reported(
     tmp_path: Path,
 ) -> None:
-    """B72, B100, B101: five recoveries an hour and agent; a failed run without a checkpoint is dropped."""
+    """B72, B100, B101: five recoveries per hour and agent; a failed run without a checkpoint is dropped."""
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
     fleet = Fleet(store, workers=WORKERS, seed=50, gaps=Gaps([]), odds=QUIET)
 
@@ -58,7 +58,7 @@ async def test_fifty_simultaneous_crashes_are_recovered_within_limits_or_reporte
     recovered = {event.session_id for event in events}
     dropped = {row.session_id for row in rows if row.state is RecoveryState.DROPPED}
     assert exhausted | recovered | dropped == {fault.session_id for fault in tally.faults}
-    assert recovered - exhausted, "those with a checkpoint are brought back, however many agents crash"
-    assert dropped - recovered, "those without one, whose tasks are not repeatable, are not begun again"
+    assert recovered - exhausted, "workers with a checkpoint are recovered, however many agents crash"
+    assert dropped - recovered, "workers without one, whose tasks are not repeatable, are not restarted"
     assert not (dropped & exhausted)
     assert {ticket.session_id for ticket in tickets if ticket.kind == "recovery_failed"} >= exhausted

@@ -1,23 +1,23 @@
-"""The monitor as a real process, really killed, in the middle of everything."""
+"""The monitor as a real process that is killed at any moment."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.chaos.killed_monitor import killed
+from tests.chaos.killed_monitor import kill_repeatedly
 
 KILLS = 60
 SECONDS = 40.0
-"""No more kills after so long; ``python -m tests.chaos.killed_monitor --kills 1000`` does them all."""
+"""Time limit for the kills; ``python -m tests.chaos.killed_monitor --kills 1000`` has none."""
 
 
 def test_decisions_of_a_killed_monitor_are_kept_and_executed_once(tmp_path: Path) -> None:
     """
     B77: ``kill -9`` at any moment: no ticket, intervention, recovery or notification is lost.
 
-    Nor does one get a second identity, is a nudge given twice, or another life of a worker stopped.
+    None gets a second identity, no nudge is given twice, and no other incarnation of a worker is stopped.
     """
-    found = killed(tmp_path, kills=KILLS, seed=77, seconds=SECONDS)
+    found = kill_repeatedly(tmp_path, kills=KILLS, seed=77, seconds=SECONDS)
 
     assert found["wrong"] == []
     assert found["kills"] >= 5

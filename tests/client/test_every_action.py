@@ -16,9 +16,9 @@ from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
 from queenright.server.access.tokens import new_token
 from queenright.server.serving import RunningService, serving
-from tests.alerting.real import people, real_alertmanager
+from tests.alerting.real import real_alertmanager, run_receivers
 from tests.client.conftest import make_settings
-from tests.server.agents.parts import guide
+from tests.server.agents.parts import write_guide
 from tests.server.conftest import looping
 from tests.waiting import until
 
@@ -39,9 +39,9 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     """A service with an Alertmanager, two agents to load, and tickets that only people decide."""
     folder = tmp_path_factory.mktemp("actions")
     for name in ("guide", "second"):
-        guide(folder / "guides" / name, name)
+        write_guide(folder / "guides" / name, name)
     settings = make_settings(folder)
-    async with people() as recorder, real_alertmanager(folder / "am", recorder) as alertmanager:
+    async with run_receivers() as recorder, real_alertmanager(folder / "am", recorder) as alertmanager:
         alerting = {"alertmanager_urls": (alertmanager.url,)}
         changed = {
             "alerting": settings.alerting.model_copy(update=alerting),

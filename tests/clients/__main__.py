@@ -1,8 +1,9 @@
 """
-``python -m tests.clients``: run the real coding agents, and record what they send.
+``python -m tests.clients``: run the real coding agents, and record their requests.
 
-Each run has an empty home, and a scripted model provider and a recorder on loopback: no real model is called,
-no key is needed. The clients are installed from npm at the versions of ``pins.json``, in ``.tools/clients/``.
+Each run has an empty home, and a scripted model provider and a recorder on loopback: no real model is called
+and no key is needed. The clients are installed from npm at the versions in ``pins.json``, in
+``.tools/clients/``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from tests.clients.clients import CLIENTS, list_runs
 from tests.clients.fixtures import write_fixture
 from tests.clients.install import NODE, InstallError, install, pin, pinned_version
-from tests.clients.live import LIMITS, LIVE, Watched, watch_client
+from tests.clients.live import LIMITS, LIVE, ObservedRun, observe_client
 from tests.clients.matrix import render_matrix
 from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS
@@ -35,14 +36,14 @@ examples:
 async def record_scenario(name: str, scenario_name: str, variant: str, command: list[str]) -> str:
     """Record one scenario, write its fixture, and return a line about it."""
     client, scenario = CLIENTS[name], SCENARIOS[scenario_name]
-    began = time.monotonic()
+    start = time.monotonic()
     recording = await record(client, scenario, variant, command)
     fixture = make_fixture(client, scenario, variant, recording, version=pinned_version(client))
     write_fixture(fixture)
     codes = ", ".join(map(str, fixture.exit_codes))
     ended = f"ended {f'by {fixture.ended_by}' if fixture.ended_by else 'by itself'} with exit code {codes}"
-    took = f"{time.monotonic() - began:.0f} s"
-    return f"{name:12} {fixture.name:22} {len(fixture.records):3} requests, {ended}, {took}"
+    duration = f"{time.monotonic() - start:.0f} s"
+    return f"{name:12} {fixture.name:22} {len(fixture.records):3} requests, {ended}, {duration}"
 
 
 async def record_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
@@ -67,24 +68,24 @@ async def run_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
     """Install the clients, run them against a service, and print the matrix; return whether all ran."""
     commands = {name: install(CLIENTS[name]) for name in names}
     turn = asyncio.Semaphore(jobs)
-    found: dict[str, dict[str, Watched]] = {name: {} for name in names}
+    watched_by_client: dict[str, dict[str, ObservedRun]] = {name: {} for name in names}
 
     async def attempt(name: str, scenario: str) -> None:
         async with turn:
-            began = time.monotonic()
-            watched = await watch_client(CLIENTS[name], LIVE[scenario], commands[name])
-            found[name][scenario] = watched
-            what = watched.error or f"findings {sorted(watched.findings)}"
-            took = f"{time.monotonic() - began:.0f} s"
-            print(f"{name:12} {scenario:14} {took:>6} {what}", file=sys.stderr, flush=True)
+            start = time.monotonic()
+            watched = await observe_client(CLIENTS[name], LIVE[scenario], commands[name])
+            watched_by_client[name][scenario] = watched
+            outcome = watched.error or f"findings {sorted(watched.findings)}"
+            duration = f"{time.monotonic() - start:.0f} s"
+            print(f"{name:12} {scenario:14} {duration:>6} {outcome}", file=sys.stderr, flush=True)
 
     await asyncio.gather(*(attempt(name, scenario) for name in names for scenario in scenarios))
-    print(render_matrix(found, {name: pinned_version(CLIENTS[name]) for name in names}))
-    return not any(watched.error for scenario in found.values() for watched in scenario.values())
+    print(render_matrix(watched_by_client, {name: pinned_version(CLIENTS[name]) for name in names}))
+    return not any(watched.error for scenario in watched_by_client.values() for watched in scenario.values())
 
 
 def main() -> int:
-    """Parse the command line and do what it says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.clients",
         description=__doc__,
@@ -124,7 +125,7 @@ def main() -> int:
         else:
             for name in args.clients:
                 if name not in CLIENTS:
-                    parser.error(f"{name!r} is no client: use {names}")
+                    parser.error(f"{name!r} is not a client: use {names}")
             chosen, scenarios = args.clients or list(CLIENTS), args.scenario
             if args.command == "run":
                 done = run_all(chosen, scenarios or list(LIVE), args.jobs)

@@ -13,22 +13,22 @@ from typing import Any, Final
 from tests.clients.scenarios import MCP_SERVER, PROMPT, Scenario
 
 API_KEY: Final = "sk-ant-scripted-provider"
-"""No real key: the provider on loopback takes any."""
+"""Not a real key: the provider on loopback accepts any."""
 FORWARD: Final = Path(__file__).with_name("forward.py")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where one run happens."""
+class RunPlace:
+    """The folders and URLs of one run."""
 
     home: Path
     project: Path
     provider: str
-    """The address of the model provider, without a path."""
+    """The URL of the model provider, without a path."""
     otlp: str
-    """Where telemetry goes: an address without a path; empty where `queenright connect` writes that."""
+    """The URL for telemetry, without a path; empty if `queenright connect` writes it."""
     hooks: str
-    """Where hook calls go; empty likewise."""
+    """The URL for hook calls; empty if `queenright connect` writes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,9 +39,9 @@ class Client:
     package: str
     """Its package on npm."""
     program: str
-    """What the package calls its program."""
+    """The name of its program in the package."""
     install_script: str | None = None
-    """The script of the package that npm would run after the installation."""
+    """The package's install script, which npm would run."""
     variants: Mapping[str, tuple[str, ...] | None]
     """
     How it is set up ("" for what most people have), and in which scenarios; None: in all.
@@ -50,11 +50,11 @@ class Client:
     model that calls tools from code it writes. ``unguarded``: without the client's own loop detection.
     """
     without: tuple[str, ...] = ()
-    """Scenarios that it has no means for, as it is set up."""
-    prepare: Callable[[Place, Scenario, str], dict[str, str]]
-    """Write its settings; return its environment."""
+    """Scenarios that it does not support in this setup."""
+    prepare: Callable[[RunPlace, Scenario, str], dict[str, str]]
+    """Writes its settings, and returns its environment."""
     arguments: Callable[[Scenario], list[str]]
-    """Its command line for a scenario."""
+    """Returns its arguments for a scenario."""
 
 
 _CLAUDE_HOOKS: Final = (
@@ -86,15 +86,16 @@ def _mcp_servers(scenario: Scenario) -> dict[str, dict[str, str]]:
     return {MCP_SERVER: {"command": "missing-mcp-server"}} if scenario.has_missing_mcp else {}
 
 
-def _prepare_claude_code(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
+def _prepare_claude_code(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
     settings: dict[str, Any] = {"permissions": {"allow": [] if scenario.is_asked else ["Bash"]}}
     if place.hooks:
         hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
-        # Claude Code refuses hooks of type http for this one.
+        # Claude Code refuses hooks of type http for this event.
         hooks["SessionStart"] = {"type": "command", "command": _forward(place.hooks), "timeout": 5}
         settings["hooks"] = {name: [{"hooks": [hook]}] for name, hook in hooks.items()}
     _write(place.home / ".claude/settings.json", settings)
-    # What the first start in a terminal asks a person: the theme, the key, whether the folder is trusted.
+    # Answers to the questions at the first start in a terminal: the theme, the key, whether the folder is
+    # trusted.
     _write(
         place.home / ".claude.json",
         {
@@ -180,7 +181,7 @@ trace_exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/traces", protocol = "js
 """
 
 
-def _prepare_codex(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
+def _prepare_codex(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
     settings = _CODEX_SETTINGS + (_CODEX_LOGS if place.otlp else "")
     settings += _CODEX_TRACES if variant == "traces" else ""
     settings = settings.format(
@@ -221,7 +222,7 @@ _GEMINI_HOOKS: Final = (
 )
 
 
-def _prepare_gemini_cli(place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
+def _prepare_gemini_cli(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "mcpServers": _mcp_servers(scenario),
@@ -289,7 +290,7 @@ CLIENTS: Final = {
 
 
 def list_runs(names: Iterable[str], scenarios: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield client, scenario and variant of what is recorded of these clients in these scenarios."""
+    """Yield client, scenario and variant of each recording of these clients in these scenarios."""
     scenarios = list(scenarios)
     for client in (CLIENTS[name] for name in names):
         for scenario in scenarios:

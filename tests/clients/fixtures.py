@@ -1,18 +1,18 @@
 """
-Recorded payloads of real clients, scrubbed: one JSON file for each client and scenario, one line a request.
+Recorded requests of real clients, scrubbed: one JSON file per client and scenario, one line per request.
 
-``fixtures/<client>/<scenario>.json`` (``<scenario>-<variant>.json`` for a variant) holds::
+``fixtures/<client>/<scenario>.json`` (``<scenario>-<variant>.json`` for a variant) contains::
 
     {"client": ..., "version": ..., "scenario": ..., "variant": ..., "description": ..., "pruned": "...",
      "ended": {"at": 23.2, "by": "SIGTERM", "exit_codes": [143]},
      "records": [{"at": 1.2, "path": "/v1/logs", "body": {...}}, ...]}
 
-``at`` is in seconds since the clients were started, and says when the request arrived. A body is the JSON of
-the request; OTLP is in its JSON mapping (ids in hexadecimal). All times inside the bodies are moved so that
-the clients were started at ``BEGAN``, 2026-01-01T00:00:00Z; ``Fixture.moved`` moves them to another time. Ids
-are replaced by counters that begin with a number of the fixture's own: fixtures can be replayed together.
-Long texts, such as system prompts, are cut off. Metrics are left out, and what clients report of themselves
-again and again (``pruning``).
+``at`` is the arrival time in seconds since the clients were started. A body is the JSON of the request; OTLP
+is in its JSON mapping (ids in hexadecimal). All times inside the bodies are moved so that the clients were
+started at ``BEGAN``, 2026-01-01T00:00:00Z; ``Fixture.moved`` moves them to another time. Ids are replaced by
+counters that start with a number unique to the fixture, so fixtures can be replayed together. Long texts,
+such as system prompts, are truncated. Metrics, and repeated reports of clients about themselves
+(``pruning``), are omitted.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from typing import Any, Final
 
 FOLDER: Final = Path(__file__).with_name("fixtures")
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
-"""Unix time at which the clients of every fixture were started."""
+"""Unix time of the start of the clients in every fixture."""
 _DAY: Final = 86_400.0
 _UNITS: Final = (1, 10**3, 10**6, 10**9)
-"""Fractions of a second in which clients count: seconds, milliseconds, microseconds, nanoseconds."""
+"""The units of time of clients: seconds, milliseconds, microseconds, nanoseconds."""
 _WRITTEN: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 
@@ -46,7 +46,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """What a client sent in a scenario."""
+    """The requests of a client in a scenario."""
 
     client: str
     version: str
@@ -54,9 +54,9 @@ class Fixture:
     variant: str
     description: str
     pruned: str | None
-    """What was left out, if anything."""
+    """What was omitted, if anything."""
     ended_at: float
-    """Seconds since the start at which the clients were ended, or had ended by themselves."""
+    """When the clients were ended or exited, in seconds since the start."""
     ended_by: str | None
     """The signal that ended them, if any."""
     exit_codes: tuple[int, ...]
@@ -64,22 +64,22 @@ class Fixture:
 
     @property
     def name(self) -> str:
-        """The file's name, without the suffix."""
+        """Return the file name without the suffix."""
         return f"{self.scenario}-{self.variant}" if self.variant else self.scenario
 
     @property
     def path(self) -> Path:
-        """Where the fixture is kept."""
+        """Return the path of the fixture file."""
         return FOLDER / self.client / f"{self.name}.json"
 
     def moved(self, began: float) -> Iterator[Record]:
-        """Yield the records with times as if the clients had been started at ``began``, a Unix time."""
+        """Yield the records with times as if the clients had started at ``began``, a Unix time."""
         for record in self.records:
             yield Record(record.at, record.path, move_times(record.body, BEGAN, began - BEGAN))
 
 
 def load_fixture(path: Path) -> Fixture:
-    """Read one fixture."""
+    """Read a fixture."""
     document = json.loads(path.read_text(encoding="utf-8"))
     ended = document["ended"]
     return Fixture(
@@ -96,13 +96,13 @@ def load_fixture(path: Path) -> Fixture:
     )
 
 
-def fixture_paths() -> list[Path]:
-    """Return where the fixtures are."""
+def list_fixture_paths() -> list[Path]:
+    """Return the paths of all fixtures."""
     return sorted(FOLDER.glob("*/*.json"))
 
 
 def write_fixture(fixture: Fixture) -> None:
-    """Write one fixture, in place of an earlier one."""
+    """Write a fixture, replacing an earlier one."""
     head = {
         "client": fixture.client,
         "version": fixture.version,
@@ -143,7 +143,7 @@ def move_times(value: Any, around: float, seconds: float) -> Any:
     if isinstance(value, str):
         if value.isascii() and value.isdigit():
             moved = _move_number(int(value), around, seconds)
-            return value if moved == int(value) else str(moved)  # an id may begin with 0
+            return value if moved == int(value) else str(moved)  # an id may start with 0
         return _WRITTEN.sub(lambda found: _move_written(found[0], around, seconds), value)
     return value
 

@@ -1,4 +1,4 @@
-"""A hook that runs as a command: sends its standard input to the address it is given, and answers nothing."""
+"""A command hook that sends its standard input to the URL in its argument, and prints nothing."""
 
 import sys
 import urllib.request

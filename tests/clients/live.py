@@ -1,4 +1,4 @@
-"""Runs a real client, connected by ``queenright connect``, and notes what a real service shows of it."""
+"""Runs a real client, connected by ``queenright connect``, and records what a real service shows about it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.clients.scenarios import FAILED_SECONDS, SCENARIOS, Call, Say, Scenar
 
 PROGRAM: Final = Path(sys.executable).with_name("queenright")
 LIMITS: Final = {"tool_seconds": 8, "llm_seconds": 30}
-"""``health_monitoring.stall`` of these runs, in place of 600 and 240 seconds."""
+"""``health_monitoring.stall`` for these runs, instead of 600 and 240 seconds."""
 NUDGE: Final = "Look at missing.txt before you answer."
 _PROVIDER_SECONDS: Final = 60.0
-"""Seconds for which a client is watched that tries a failing provider, in place of ``FAILED_SECONDS``."""
+"""Seconds for which a client with a failing provider is observed, instead of ``FAILED_SECONDS``."""
 _LAST_SECONDS: Final = 7.0
-"""Seconds for which the service is asked after a client is gone: log records are exported every five."""
+"""Seconds for which the service is polled after a client's exit: log records are exported every five."""
 _ASK_SECONDS: Final = 0.2
 _SERVICE_SECONDS: Final = 60.0
 _STEERED_CALLS: Final = 12
@@ -55,7 +55,7 @@ STEERED: Final = {
     )
 }
 _NOT_RUN: Final = ("permission_granted", "subagent", "mcp_missing")
-"""Recorded scenarios that fill no cell of the matrix."""
+"""Recorded scenarios without a cell in the matrix."""
 LIVE: Final = {
     **{
         name: replace(one, ends_after=_PROVIDER_SECONDS) if one.ends_after == FAILED_SECONDS else one
@@ -71,27 +71,27 @@ class ServiceError(Exception):
 
 
 @dataclass(slots=True)
-class Watched:
-    """The service's view of a scenario."""
+class ObservedRun:
+    """What the service showed in a scenario."""
 
     scenario: str
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """The newest row of each session."""
+    """The latest row of each session."""
     findings: dict[str, float] = field(default_factory=dict)
-    """Findings while the client ran, and how long after the last tool call of the script, or its begin."""
+    """Findings while the client ran, with the seconds since the script's last tool call or the start."""
     waited: float | None = None
-    """Seconds from the model's call to when the wait for a person was shown; None: never."""
+    """Seconds from the model's call until the wait for a person was shown; None: never."""
     order: str = ""
     """The output of ``queenright nudge`` or ``terminate``."""
     has_reached_model: bool = False
     is_script_over: bool = False
-    """The model was asked for everything in the script."""
+    """Whether the model was asked for every turn in the script."""
     error: str = ""
 
 
 @contextlib.asynccontextmanager
 async def _serve(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """Run ``queenright serve`` in its own folder; yield the addresses of its API and telemetry."""
+    """Run ``queenright serve`` in its own folder; yield its API and telemetry URLs."""
     api = find_free_port("127.0.0.1", 0, what="the service", option="port")
     otlp = find_free_port("127.0.0.1", 0, what="its telemetry", option="otlp-port")
     settings = folder / "queenright.yaml"
@@ -126,7 +126,7 @@ async def _until_ready(url: str, process: asyncio.subprocess.Process) -> None:
 
 
 async def _queenright(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Run a command of ``queenright`` and return what it prints; raise if it fails."""
+    """Run a ``queenright`` command and return its output; raise if it fails."""
     process = await asyncio.create_subprocess_exec(
         PROGRAM,
         *arguments,
@@ -143,41 +143,41 @@ async def _queenright(*arguments: str, environment: Mapping[str, str] | None = N
     return output.decode()
 
 
-async def _watch(watched: Watched, url: str, provider: Provider, over: asyncio.Event) -> None:
-    """Ask the service what it shows, until the client is over and some seconds longer."""
+async def _observe(watched: ObservedRun, url: str, provider: Provider, is_over: asyncio.Event) -> None:
+    """Poll the service until the client has exited, and some seconds longer."""
     at_last: float | None = None
     deadline: float | None = None
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=30) as http:
         while deadline is None or time.monotonic() < deadline:
-            if over.is_set() and deadline is None:
+            if is_over.is_set() and deadline is None:
                 deadline = time.monotonic() + _LAST_SECONDS
             if provider.is_at_last.is_set() and at_last is None:
                 at_last = time.monotonic()
             since = 0.0 if at_last is None else time.monotonic() - at_last
             for row in (await http.get("/api/agents")).json()["agents"]:
                 watched.rows[row["session_id"]] = row
-                if not over.is_set():
+                if not is_over.is_set():
                     for finding in row["findings"]:
                         watched.findings.setdefault(finding["kind"], since)
                     if row["waiting"] and watched.waited is None and at_last is not None:
                         watched.waited = since
                 if watched.scenario in STEERED and row["tool_calls"] and not watched.order:
-                    watched.order = await _order(watched.scenario, row["agent_id"], url)
+                    watched.order = await _send_order(watched.scenario, row["agent_id"], url)
             await asyncio.sleep(_ASK_SECONDS)
     watched.has_reached_model = provider.has_received(NUDGE)
     watched.is_script_over = provider.is_at_last.is_set()
 
 
-async def _order(scenario: str, agent: str, url: str) -> str:
+async def _send_order(scenario: str, agent: str, url: str) -> str:
     if scenario == "nudged":
         return await _queenright("nudge", agent, "--message", NUDGE, "--url", url)
-    # It answers when the run has stopped, or the time for that is over.
+    # The command returns once the run has stopped, or after its time limit.
     return await _queenright("terminate", agent, "--reason", "It is not needed.", "--url", url)
 
 
-async def watch_client(client: Client, scenario: Scenario, command: list[str]) -> Watched:
+async def observe_client(client: Client, scenario: Scenario, command: list[str]) -> ObservedRun:
     """Run a client in a scenario, connected by ``queenright connect``, and return what the service showed."""
-    watched, over = Watched(scenario.name), asyncio.Event()
+    watched, is_over = ObservedRun(scenario.name), asyncio.Event()
     provider = Provider(scenario.turns)
     name = _NAMES.get(client.name, client.name)
     with tempfile.TemporaryDirectory(prefix="watched-run-", ignore_cleanup_errors=True) as text:
@@ -185,10 +185,10 @@ async def watch_client(client: Client, scenario: Scenario, command: list[str]) -
 
             async def connect(environment: Mapping[str, str]) -> None:
                 own = {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
-                words = ("connect", name, "--yes", "--otlp-url", otlp)
-                await _queenright(*words, environment={**environment, **own})
+                arguments = ("connect", name, "--yes", "--otlp-url", otlp)
+                await _queenright(*arguments, environment={**environment, **own})
 
-            watching = asyncio.create_task(_watch(watched, url, provider, over))
+            watching = asyncio.create_task(_observe(watched, url, provider, is_over))
             try:
                 await run_client(
                     client, scenario, "", command, otlp="", hooks="", provider=provider, connect=connect
@@ -196,6 +196,6 @@ async def watch_client(client: Client, scenario: Scenario, command: list[str]) -
             except (RunError, ServiceError) as error:
                 watched.error = str(error)
             finally:
-                over.set()
+                is_over.set()
                 await watching
     return watched

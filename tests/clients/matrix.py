@@ -1,4 +1,6 @@
-"""The table of ``python -m tests.clients run``: what the service shows of each client, one question a row."""
+"""
+The table of ``python -m tests.clients run``: what the service shows about each client, one question per row.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from tests.clients.live import Watched
+from tests.clients.live import ObservedRun
 from tests.isolation import ROOT
 
 DOCUMENT: Final = ROOT / "docs" / "coding-agents.md"
 BEGIN: Final = "<!-- matrix: python -m tests.clients run -->"
 END: Final = "<!-- end of matrix -->"
 
-Scenarios = Mapping[str, Watched]
+Scenarios = Mapping[str, ObservedRun]
 _HANGS: Final = ("stall", "tool_timeout")
 _AT_ONCE: Final = 3.0
-"""Seconds within which a wait counts as reported at once."""
+"""A wait reported within these seconds counts as immediate."""
 
 
 def _only_row(found: Scenarios, scenario: str) -> dict[str, object]:
@@ -74,7 +76,7 @@ def _nudge(found: Scenarios) -> str:
 
 
 def _terminate(found: Scenarios) -> str:
-    return "goes on to its end" if found["terminated"].is_script_over else "ends the run"
+    return "the run continues to its end" if found["terminated"].is_script_over else "ends the run"
 
 
 def _ended(found: Scenarios) -> str:
@@ -110,7 +112,7 @@ ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Scenarios], str]]]] = 
 
 
 def render_matrix(found: Mapping[str, Scenarios], versions: Mapping[str, str]) -> str:
-    """Return the matrix as a Markdown table; a cell whose scenario was not run, or failed, says so."""
+    """Return the matrix as a Markdown table; cells of scenarios that failed or did not run say so."""
     lines = [
         f"| | {' | '.join(f'{name} {versions[name]}' for name in found)} |",
         f"| --- |{' --- |' * len(found)}",

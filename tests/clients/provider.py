@@ -1,9 +1,9 @@
 """
-A model provider on loopback that follows a script, in the four protocols that clients and frameworks speak.
+A scripted model provider on loopback, in the four protocols of clients and frameworks.
 
-Which turn comes next is read from the request: as many turns are over as it carries tool results. A
-retried request gets the same answer, and two clients can be served at once. Requests that offer no shell
-(titles, summaries, probes) are answered with a word.
+The next turn is derived from the request: one turn is over per tool result. So a retried request gets the
+same answer, and two clients can be served at once. Requests without a shell tool (titles, summaries, probes)
+are answered with one word.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _CHAT_USAGE: Final = {
 }
 _RESPONSES_RESULTS: Final = {"function_call_output", "custom_tool_call_output"}
 SHELL: Final = "run_shell_command"
-"""What Gemini CLI and the programs of ``tests/frameworks`` call their shell tool."""
+"""The shell tool's name in Gemini CLI and in the programs of ``tests/frameworks``."""
 FINAL_ANSWER: Final = "final_answer"
-"""The tool by which the agents of smolagents answer: their model never answers with text alone."""
+"""The tool with which smolagents' agents answer; their models never answer with text alone."""
 _OBSERVATION: Final = "Observation:"
-"""How smolagents begins the text of a tool's result, which it sends as the user's."""
+"""The prefix of tool results in smolagents, which sends them as user messages."""
 _RUNNING: Final = re.compile(r"Process running with session ID (\d+)")
-"""What Codex' shell tool returns for a command that is not over after some seconds."""
+"""The result of Codex' shell tool for a command that still runs after some seconds."""
 _CODE: Final = """\
 let result = await tools.exec_command({arguments});
 while (result.session_id) {{
@@ -50,9 +50,9 @@ while (result.session_id) {{
 }}
 text(result.output);"""
 _ROUTED: Final = Say(json.dumps({"complexity_reasoning": "One command.", "complexity_score": 10}))
-"""What Gemini CLI's question for the fitting model is answered with."""
+"""The answer to Gemini CLI's question which model to use."""
 _ASIDE: Final = Say("Notes")
-"""What a request beside the run's turns is answered with."""
+"""The answer to a request outside the run's turns."""
 
 
 def next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
@@ -65,7 +65,7 @@ def next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
 
 
 def has_tool(body: Mapping[str, Any], name: str) -> bool:
-    """Return whether a request offers the model a tool of this name."""
+    """Return whether a request offers the model a tool with this name."""
     tools = [
         declared
         for tool in body.get("tools") or ()
@@ -82,7 +82,7 @@ def count_anthropic_results(body: Mapping[str, Any]) -> int:
 
 
 def anthropic_turns(turns: Sequence[Turn], body: Mapping[str, Any]) -> Sequence[Turn]:
-    """Return the script that a request of the Messages API follows: a sub-agent's, or the agent's."""
+    """Return the script for a request of the Messages API: a sub-agent's, or the agent's."""
     first = json.dumps(body["messages"][0])
     delegated = (turn for turn in turns if isinstance(turn, Delegate) and turn.task in first)
     return next((turn.turns for turn in delegated), turns)
@@ -114,7 +114,7 @@ def anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> It
 
 
 def _anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
-    """Return the name and the arguments of the tool of Claude Code that does it."""
+    """Return the name and arguments of Claude Code's tool for a turn."""
     if isinstance(turn, Call):
         return "Bash", {"command": turn.command, "description": "Run a command"}
     task = {"description": "Count lines", "prompt": turn.task, "subagent_type": "general-purpose"}
@@ -131,12 +131,12 @@ def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
 
 
 def has_code_tool(body: Mapping[str, Any]) -> bool:
-    """Return whether the tools of a Responses request are to be called from code that the model writes."""
+    """Return whether the tools of a Responses request are called from code that the model writes."""
     return any(item.get("type") == "additional_tools" for item in body["input"] if isinstance(item, dict))
 
 
 def responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
-    """Return one whole answer of the Responses API, of which a framework's shell tool is called."""
+    """Return a complete answer of the Responses API that calls a framework's shell tool."""
     if isinstance(turn, Say):
         content = [{"type": "output_text", "text": turn.text, "annotations": []}]
         item: dict[str, Any] = {"type": "message", "role": "assistant", "content": content}
@@ -170,7 +170,7 @@ def count_chat_results(body: Mapping[str, Any]) -> int:
 def chat_answer(
     turn: Call | Say, number: int, model: str, *, answers_by_tool: bool = False
 ) -> dict[str, Any]:
-    """Return one answer of the Chat Completions API."""
+    """Return an answer of the Chat Completions API."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     if isinstance(turn, Say) and not answers_by_tool:
         message["content"] = turn.text
@@ -193,7 +193,7 @@ def chat_answer(
 
 
 def chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an answer of the Chat Completions API as a stream: its message, and its usage."""
+    """Yield an answer of the Chat Completions API as a stream: its message and usage."""
     base = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     [choice] = answer["choices"]
     delta = dict(choice["message"])
@@ -207,7 +207,7 @@ def chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def responses_events(
     turn: Call | Say, number: int, model: str, *, in_code: bool, running: int | None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the server-sent events of one answer of the Responses API."""
+    """Yield the server-sent events of an answer of the Responses API."""
     response = {"id": f"resp_{number:04}", "object": "response", "model": model, "output": []}
     yield {"type": "response.created", "response": response | {"status": "in_progress"}}
     if isinstance(turn, Say):
@@ -239,7 +239,7 @@ def count_gemini_results(body: Mapping[str, Any]) -> int:
 
 
 def gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
-    """Return one answer of the Gemini API."""
+    """Return an answer of the Gemini API."""
     if isinstance(turn, Call):
         call = {"id": f"call_{number:04}", "name": SHELL, "args": {"command": turn.command}}
         part: dict[str, Any] = {"functionCall": call}
@@ -265,19 +265,19 @@ async def _stream(events: Iterator[dict[str, Any]]) -> AsyncIterator[str]:
 
 
 class Provider:
-    """Answers model requests by a script."""
+    """Answers model requests from a script."""
 
     def __init__(self, turns: tuple[Turn, ...]) -> None:
         self._turns = turns
         self._answers = 0
         self.is_at_last = asyncio.Event()
-        """Set when the last tool call of the script was sent, or the first failure."""
+        """Set when the last tool call of the script, or the first failure, was sent."""
         self._closing = asyncio.Event()
         self._requests: list[bytes] = []
 
     @property
     def routes(self) -> list[Route]:
-        """The routes of the four protocols, and the one on which a tool hangs."""
+        """Return the routes of the four protocols, and the one on which a tool hangs."""
         return [
             Route("/v1/messages", self._messages, methods=["POST"]),
             Route("/v1/responses", self._responses, methods=["POST"]),
@@ -287,7 +287,7 @@ class Provider:
         ]
 
     def close(self) -> None:
-        """Let the tools that hang go on."""
+        """Release the hanging tools."""
         self._closing.set()
 
     async def _messages(self, request: Request) -> Response:
@@ -352,7 +352,7 @@ class Provider:
         return Response(b"")
 
     def has_received(self, text: str) -> bool:
-        """Return whether a request of the model carried the text."""
+        """Return whether a request to the model contained the text."""
         return any(text.encode() in request for request in self._requests)
 
     async def _read(self, request: Request) -> Any:

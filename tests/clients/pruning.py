@@ -1,4 +1,4 @@
-"""Leaves out of a recording, by rule, what says nothing new of the run, so that a fixture is small."""
+"""Omits redundant records from a recording, by rule, so that fixtures are small."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _SELF_REPORTS: Final = frozenset(
         *("gen_ai.client.inference.operation.details", "gemini_cli.ripgrep_fallback"),
     }
 )
-"""Log records by event name: what a client reports of its own hooks, settings and start."""
+"""Event names of log records in which clients report on their own hooks, settings and start."""
 _STREAM_EVENT: Final = "codex.sse_event"
 _STREAM_END: Final = "response.completed"
-"""The one event of an answer's stream that carries its tokens."""
+"""The event in an answer's stream that has its tokens."""
 _NAMED_IN: Final = ("conversation.id", "turn.id", "turn_id", "thread_id", "call_id", "session.id")
 _UNUSED_SPANS: Final = "gemini-cli"
-"""The scope of spans that say nothing that the client's log leaves out."""
+"""The scope of spans that add nothing to the client's log."""
 _LISTS: Final = (
     *("resourceLogs", "scopeLogs", "logRecords"),
     *("resourceSpans", "scopeSpans", "spans"),
@@ -37,7 +37,7 @@ _RULE: Final = (
 
 
 def prune(records: Iterable[Record]) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records without what the rule leaves out, and a note of that; None if nothing was."""
+    """Return the records that the rule keeps, and a note about the omitted ones; None if there are none."""
     pruning = _Pruning()
     remaining = []
     for record in records:
@@ -49,14 +49,14 @@ def prune(records: Iterable[Record]) -> tuple[tuple[Record, ...], str | None]:
 
 
 class _Pruning:
-    """Which names have been seen, and how many records were left out."""
+    """The names seen so far, and the number of omitted records."""
 
     def __init__(self) -> None:
         self.seen = self.left_out = 0
         self._names: set[str] = set()
 
     def prune(self, value: Mapping[str, Any], scope: str) -> dict[str, Any]:
-        """Return a part of an OTLP body without what is left out, and without what is empty then."""
+        """Return a part of an OTLP body without omitted records, and without parts that become empty."""
         scope = value.get("scope", {}).get("name", scope)
         pruned = dict[str, Any]()
         for name, items in value.items():

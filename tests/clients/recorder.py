@@ -1,4 +1,4 @@
-"""Keeps what clients send: OTLP exports and hook calls, with the time at which each arrived."""
+"""Stores requests of clients: OTLP exports and hook calls, with their arrival times."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOBUF: Final = "application/x-protobuf"
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedRequest:
     """One request of a client."""
 
     at: float
@@ -25,14 +25,14 @@ class Received:
 
 
 class Recorder:
-    """Accepts and keeps every OTLP export and hook call."""
+    """Accepts and stores every OTLP export and hook call."""
 
     def __init__(self) -> None:
-        self.received: list[Received] = []
+        self.received: list[ReceivedRequest] = []
 
     @property
     def routes(self) -> list[Route]:
-        """The routes that clients report to."""
+        """Return the routes for telemetry and hook calls."""
         return [
             Route("/v1/{signal:str}", self._receive, methods=["POST"]),
             Route("/hooks/{client:str}", self._receive, methods=["POST"]),
@@ -41,7 +41,7 @@ class Recorder:
     async def _receive(self, request: Request) -> Response:
         at = time.time()
         headers: dict[str, Any] = dict(request.headers)
-        self.received.append(Received(at, request.url.path, headers, await request.body()))
+        self.received.append(ReceivedRequest(at, request.url.path, headers, await request.body()))
         if headers.get("content-type") == PROTOBUF:
             return Response(b"", media_type=PROTOBUF)
         return JSONResponse({})

@@ -1,4 +1,4 @@
-"""Runs a client in a scenario, and keeps what it sends."""
+"""Runs a client in a scenario, and records its requests."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queenright.server.ops.sockets import Server, listen, socket_url
-from tests.clients.clients import Client, Place
+from tests.clients.clients import Client, RunPlace
 from tests.clients.install import node_environment
 from tests.clients.provider import Provider
-from tests.clients.recorder import Received, Recorder
+from tests.clients.recorder import ReceivedRequest, Recorder
 from tests.clients.scenarios import HANG_SCRIPT, NOTES, Scenario
 
 FOLDER_PREFIX: Final = "recorded-run-"
-"""How the names of the folders begin in which clients run; no fixture may hold it."""
+"""Prefix of the folders in which clients run; it must not appear in fixtures."""
 _MOST_SECONDS: Final = 120.0
-"""Seconds a client has to get to the end of a script by itself."""
+"""Time limit in seconds for a client that ends by itself."""
 _START_SECONDS: Final = 90.0
-"""Seconds a client has to get to the last tool call of the script."""
+"""Time limit in seconds until the last tool call of the script."""
 _MOST_OUTPUT: Final = 3000
-"""Characters of a client's output in an error."""
+"""Maximum number of characters of a client's output in an error."""
 _END_SECONDS: Final = 20.0
-"""Seconds a client has to end after SIGTERM."""
+"""Time limit in seconds for the exit after SIGTERM."""
 _TERMINAL_SIZE: Final = struct.pack("HHHH", 40, 120, 0, 0)
 
 _HANG: Final = """\
@@ -51,13 +51,13 @@ urllib.request.urlopen("{url}/wait").read()
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a client ran."""
+    """The run of a client."""
 
-    place: Place
+    place: RunPlace
     began: float
-    """Unix time, as the other."""
+    """Start of the run, a Unix time."""
     ended_at: float
-    """When it was ended, or had ended by itself."""
+    """When it was ended or exited, a Unix time."""
     ended_by: str | None
     """The signal that ended it, if any."""
     exit_codes: tuple[int, ...]
@@ -65,18 +65,18 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """How a client ran, and what it sent."""
+    """The run of a client, and its requests."""
 
     run: Run
-    received: tuple[Received, ...]
+    received: tuple[ReceivedRequest, ...]
 
 
 class EndedEarlyError(Exception):
-    """Raised when a client ends by itself although its scenario ends it."""
+    """Raised when a client exits by itself although its scenario ends it."""
 
 
 class RunError(Exception):
-    """Raised when a client does not do what its scenario expects of it."""
+    """Raised when a client does not behave as its scenario expects."""
 
     def __init__(self, client: Client, scenario: Scenario, error: Exception, output: str) -> None:
         printed = "".join(char for char in output if char.isprintable() or char == "\n")
@@ -88,7 +88,7 @@ class RunError(Exception):
 
 @contextlib.asynccontextmanager
 async def serve(routes: list[Route]) -> AsyncIterator[str]:
-    """Serve routes on a free port of loopback; yield the address. An error in one is raised at the end."""
+    """Serve routes on a free port of loopback; yield the URL. Raise errors of handlers at the end."""
     errors: list[Exception] = []
 
     async def keep_error(request: Request, error: Exception) -> Response:
@@ -108,12 +108,14 @@ async def serve(routes: list[Route]) -> AsyncIterator[str]:
             server.should_exit = True
             await serving
     if errors:
-        raise errors[0]  # the client took it for an error of its provider
+        raise errors[0]  # the client treated it as an error of its provider
 
 
 @contextlib.contextmanager
 def _terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
-    """Yield the two ends of a terminal, the person's and the client's; its screen goes to ``output``."""
+    """
+    Yield the two ends of a terminal, the person's and the client's; the screen is written to ``output``.
+    """
     person, client = pty.openpty()
     fcntl.ioctl(client, termios.TIOCSWINSZ, _TERMINAL_SIZE)
     loop = asyncio.get_running_loop()
@@ -121,7 +123,7 @@ def _terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
     def read() -> None:
         try:
             output.write(os.read(person, 65536))
-        except OSError:  # the client is gone
+        except OSError:  # the client has exited
             loop.remove_reader(person)
 
     loop.add_reader(person, read)
@@ -134,7 +136,7 @@ def _terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
 
 
 async def _start(
-    command: list[str], place: Place, environment: dict[str, str], stdin: int, stdout: int | IO[bytes]
+    command: list[str], place: RunPlace, environment: dict[str, str], stdin: int, stdout: int | IO[bytes]
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *command,
@@ -148,7 +150,7 @@ async def _start(
 
 
 async def record(client: Client, scenario: Scenario, variant: str, command: list[str]) -> Recording:
-    """Run a client in a scenario, as ``run_client`` does, against a recorder."""
+    """Run a client in a scenario, as ``run_client`` does, with a recorder."""
     recorder = Recorder()
     async with serve(recorder.routes) as url:
         run = await run_client(
@@ -175,24 +177,24 @@ async def run_client(
     connect: Callable[[Mapping[str, str]], Awaitable[None]] | None = None,
 ) -> Run:
     """
-    Run a client in a scenario, in an empty home and project, against the scripted provider.
+    Run a client in a scenario, in an empty home and project, with the scripted provider.
 
     Args:
-        client: Which client.
-        scenario: Which scenario.
-        variant: Which of the client's variants; empty for the usual one.
-        command: What starts the client, without its arguments.
-        otlp: Where its telemetry goes: an address without a path; empty where ``connect`` says that.
-        hooks: Where its hook calls go; empty likewise.
-        provider: What answers its model calls.
-        connect: Called with the client's environment before it starts, to write settings into its home.
+        client: The client.
+        scenario: The scenario.
+        variant: The client's variant; empty for the usual one.
+        command: The command that starts the client, without its arguments.
+        otlp: The URL for telemetry, without a path; empty if ``connect`` writes it.
+        hooks: The URL for hook calls; empty likewise.
+        provider: The model provider.
+        connect: Called with the client's environment before the start, to write settings into its home.
 
     Raises:
-        RunError: The client does not get to the end of the script in time, or ends before it.
+        RunError: The client does not reach the end of the script in time, or exits before it.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         async with serve(provider.routes) as url:
-            place = Place(
+            place = RunPlace(
                 Path(folder) / "home", Path(folder) / "project", provider=url, otlp=otlp, hooks=hooks
             )
             place.home.mkdir()
@@ -237,14 +239,14 @@ async def run_client(
 async def _end(
     processes: list[asyncio.subprocess.Process], provider: Provider, scenario: Scenario, person: int
 ) -> str | None:
-    """Answer the clients' question, wait until they end, or end them; return the name of the signal."""
+    """Answer the clients' question, wait for their exit, or end them; return the name of the signal."""
     if scenario.ends_after is None:
         await asyncio.wait_for(_wait(processes), _MOST_SECONDS)
         return None
     await asyncio.wait_for(provider.is_at_last.wait(), _START_SECONDS)
     if scenario.answered_after is not None:
         await asyncio.sleep(scenario.answered_after)
-        os.write(person, b"\r")  # the first choice, in every client, is to allow it
+        os.write(person, b"\r")  # the first choice in every client allows the call
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(_wait(processes), scenario.ends_after)
         if scenario.may_end:
@@ -266,6 +268,6 @@ async def _wait(processes: list[asyncio.subprocess.Process]) -> list[int]:
 
 
 def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill a client, and what it has started in its process group."""
+    """Kill a client and the processes in its process group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Scenarios that every client runs: what the model says, and how the run ends."""
+"""The scenarios that every client runs: the model's turns, and the end of the run."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 HANG_SECONDS: Final = 20.0
-"""Seconds for which a tool hangs, or a person is waited for, before the client is ended."""
+"""Seconds for which a tool hangs, or a question waits, before the client is ended."""
 ANSWERED_SECONDS: Final = 10.0
-"""Seconds that a person takes to answer a client."""
+"""Seconds until a person answers a client."""
 KILLED_SECONDS: Final = 8.0
-"""Seconds after which the client is killed inside a tool call; some of its telemetry is sent by then."""
+"""Seconds after which the client is killed inside a tool call, when some of its telemetry has been sent."""
 FAILED_SECONDS: Final = 300.0
-"""Seconds for which a client may try a provider that fails: Gemini CLI gives up after 250 and more."""
+"""Seconds for which a client may retry a failing provider: Gemini CLI gives up after more than 250."""
 LOOP_CALLS: Final = 8
 MODEL_SECONDS: Final = 0.2
-"""Seconds that the scripted model takes to answer."""
+"""Seconds until the scripted model answers."""
 
 PROMPT: Final = "Say how many lines notes.txt has."
 NOTES: Final = "one\ntwo\nthree\n"
@@ -25,16 +25,16 @@ HANG_SCRIPT: Final = "wait.py"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """The model calls the client's shell tool."""
+    """A call of the client's shell tool."""
 
     command: str
     is_escalated: bool = False
-    """The model asks to run it without a sandbox, where the client has one."""
+    """Whether the model asks to run it without a sandbox, if the client has one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """The model hands a task to a sub-agent and waits for it; the sub-agent follows a script of its own."""
+    """A task that the model hands to a sub-agent with its own script, and waits for."""
 
     task: str
     turns: tuple[Call | Say, ...]
@@ -42,14 +42,14 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class Say:
-    """The model answers with text, which ends the turn."""
+    """An answer with text, which ends the turn."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The provider answers every request with an error."""
+    """An error of the provider for every request."""
 
     status: int
 
@@ -59,23 +59,23 @@ Turn = Call | Delegate | Say | Fail
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One situation to bring a client into."""
+    """A situation for a client."""
 
     name: str
     description: str
     turns: tuple[Turn, ...]
     ends_after: float | None = None
-    """Seconds after the last tool call, or the first failure, to end the client; None: it ends by itself."""
+    """Seconds from the last tool call or first failure to the client's end; None: it ends by itself."""
     may_end: bool = False
-    """Whether the client may also end by itself before that."""
+    """Whether the client may also exit before that."""
     is_killed: bool = False
-    """End the client with SIGKILL, not SIGTERM."""
+    """Whether to end the client with SIGKILL instead of SIGTERM."""
     is_asked: bool = False
-    """Have the client ask for permission before the tool runs: in a terminal, alone it would refuse."""
+    """Whether the client asks for permission before the tool runs; for this it runs in a terminal."""
     answered_after: float | None = None
-    """Seconds after which a person allows it."""
+    """Seconds until a person allows it."""
     has_missing_mcp: bool = False
-    """Have the client use an MCP server that is not there."""
+    """Whether an MCP server in the client's settings is missing."""
     copies: int = 1
 
 

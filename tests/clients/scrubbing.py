@@ -1,4 +1,4 @@
-"""Makes a fixture of a recording: ids, times, paths and names of the machine become harmless constants."""
+"""Turns a recording into a fixture: ids, times, paths and names of the machine become constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.clients.clients import Client
 from tests.clients.fixtures import BEGAN, Fixture, Record, move_times
 from tests.clients.install import NODE, TOOLS, node_environment
 from tests.clients.pruning import prune
-from tests.clients.recorder import PROTOBUF, Received
+from tests.clients.recorder import PROTOBUF, ReceivedRequest
 from tests.clients.recording import Recording, Run
 from tests.clients.scenarios import Scenario
 from tests.isolation import ROOT
@@ -33,14 +33,14 @@ PROJECT: Final = f"{HOME}/project"
 HOST: Final = "workstation"
 PROVIDER: Final = "127.0.0.1:4000"
 RECEIVER: Final = "127.0.0.1:4001"
-"""What telemetry and hook calls are sent to."""
+"""The host that receives telemetry and hook calls."""
 KERNEL: Final = "6.1.0"
 _DATES: Final = {
     "%A, %B %-d, %Y": "Thursday, January 1, 2026",
     "%Y/%m/%d": "2026/01/01",
     "%Y-%m-%d": "2026-01-01",
 }
-"""The day of the recording, as clients write it into prompts and names of files, and what it becomes."""
+"""The date of the recording in the formats of prompts and file names, and the constant for each."""
 _EMAIL: Final = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _UUID: Final = re.compile(
     r"\b[0-9a-f]{8}-[0-9a-f]{4}-([0-9a-f])[0-9a-f]{3}-([0-9a-f])[0-9a-f]{3}-[0-9a-f]{12}\b"
@@ -50,32 +50,32 @@ _HEXADECIMAL: Final = re.compile(
 )
 _ID_FIELDS: Final = ("traceId", "spanId", "parentSpanId")
 _MOST_TEXT: Final = 600
-"""Characters of a text that is kept whole."""
+"""Maximum number of characters of a text that is not shortened."""
 _KEPT_TEXT: Final = 100
 _REQUESTS: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
 
 
 class Scrubber:
     """
-    Replaces what identifies a machine, a person or a run, the same thing always by the same constant.
+    Replaces everything that identifies a machine, a person or a run; equal values become equal constants.
 
     Args:
-        seed: What the ids of one fixture begin with is derived from.
-        texts: What to replace wherever it stands.
-        names: What to replace where it is a word: a host may be called ``vm``.
+        seed: The prefix of the fixture's ids is derived from it.
+        texts: Texts to replace everywhere.
+        names: Names to replace as whole words: a host may be called ``vm``.
     """
 
     def __init__(self, seed: str, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         self._prefix = f"{zlib.crc32(seed.encode()):08x}"
         self._constants = {**texts, **names}
-        # The longest first: a path before the folder that it is in.
+        # Longest first: a path before its parent folder.
         found = sorted(map(re.escape, texts), key=len, reverse=True)
         found += [rf"\b{re.escape(name)}\b" for name in names]
         self._found = re.compile("|".join(found) or "(?!)")
         self._ids: dict[str, str] = {}
 
     def scrub(self, value: Any) -> Any:
-        """Return ``value`` with every text in it replaced."""
+        """Return ``value`` with all texts in it replaced."""
         if isinstance(value, dict):
             if value.get("key") == "process.owner":
                 return {"key": "process.owner", "value": {"stringValue": "user"}}
@@ -102,7 +102,7 @@ class Scrubber:
 
 
 def shorten(text: str) -> str:
-    """Return a long text, such as a system prompt, cut off; inside JSON, the texts that it holds."""
+    """Truncate a long text, such as a system prompt; in JSON, truncate the texts inside."""
     if len(text) <= _MOST_TEXT:
         return text
     try:
@@ -124,19 +124,19 @@ def _is_long(value: Any) -> bool:
 
 
 def machine_texts(run: Run) -> dict[str, str]:
-    """Return the texts that tell this machine and this run, and what each becomes."""
+    """Return the texts that identify this machine and run, with the constant for each."""
     place = run.place
     texts = {
         str(place.home): HOME,
         str(place.project): PROJECT,
         str(place.home.parent): "/tmp/run",
-        # Claude Code names the folder of its transcripts after the project's path.
+        # Claude Code derives the name of its transcript folder from the project's path.
         re.sub(r"[^A-Za-z0-9]", "-", str(place.project)): PROJECT.replace("/", "-"),
         place.provider.removeprefix("http://"): PROVIDER,
         place.otlp.removeprefix("http://"): RECEIVER,
         str(TOOLS): "/opt/clients",
         str(TOOLS.resolve()): "/opt/clients",
-        # A link, in a worktree.
+        # In a worktree it is a link.
         str((ROOT / ".tools").resolve()): "/opt/tools",
         sys.executable: "python3",
         str(ROOT): "/opt/queenright",
@@ -150,12 +150,12 @@ def machine_texts(run: Run) -> dict[str, str]:
 
 
 def machine_names() -> dict[str, str]:
-    """Return the names of the machine and of the user, and what each becomes where it stands as a word."""
+    """Return the names of the machine and the user, with the constants that replace them as words."""
     names = {socket.gethostname(): HOST, getpass.getuser(): "user"}
     return {name: constant for name, constant in names.items() if name not in {"localhost", "root"}}
 
 
-def decode(received: Received) -> Any:
+def decode(received: ReceivedRequest) -> Any:
     """Return the body of a request as JSON; OTLP in its JSON mapping."""
     if received.headers.get("content-type") != PROTOBUF:
         return json.loads(received.body)
@@ -165,7 +165,7 @@ def decode(received: Received) -> Any:
 
 
 def _hexadecimal_ids(value: Any) -> Any:
-    """Return ``value`` with trace and span ids in hexadecimal: OTLP's JSON differs there from protobuf's."""
+    """Return ``value`` with trace and span ids in hexadecimal, as OTLP's JSON requires unlike protobuf's."""
     if isinstance(value, dict):
         return {
             name: base64.b64decode(item).hex() if name in _ID_FIELDS else _hexadecimal_ids(item)

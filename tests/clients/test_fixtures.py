@@ -18,7 +18,7 @@ from tests.clients.fixtures import (
     BEGAN,
     FOLDER,
     Record,
-    fixture_paths,
+    list_fixture_paths,
     load_fixture,
     move_times,
 )
@@ -28,7 +28,7 @@ from tests.clients.recording import FOLDER_PREFIX
 from tests.clients.scenarios import SCENARIOS
 from tests.clients.scrubbing import HOST, KERNEL, Scrubber
 
-PATHS = fixture_paths()
+PATHS = list_fixture_paths()
 REQUESTS = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
 ABSOLUTE = re.compile(r"(?<![\w.:/~*<-])/[A-Za-z][\w./-]*")
 HARMLESS = re.compile(
@@ -41,22 +41,22 @@ EMAILS = re.compile(r"[\w.+-]+@[\w-]+\.[a-z]{2,}")
 URLS = re.compile(r"[a-z]+://([\w.-]+)")
 
 
-def texts(value: Any) -> list[str]:
+def list_texts(value: Any) -> list[str]:
     if isinstance(value, dict):
-        return [*value, *(text for item in value.values() for text in texts(item))]
+        return [*value, *(text for item in value.values() for text in list_texts(item))]
     if isinstance(value, list):
-        return [text for item in value for text in texts(item)]
+        return [text for item in value for text in list_texts(item)]
     return [value] if isinstance(value, str) else []
 
 
-def attributes(value: Any) -> list[tuple[str, Any]]:
-    """Return every attribute of an OTLP body."""
+def list_attributes(value: Any) -> list[tuple[str, Any]]:
+    """Return every attribute in an OTLP body."""
     if isinstance(value, list):
-        return [pair for item in value for pair in attributes(item)]
+        return [pair for item in value for pair in list_attributes(item)]
     if not isinstance(value, dict):
         return []
     own = [(value["key"], value["value"].get("stringValue"))] if {"key", "value"} == set(value) else []
-    return own + [pair for item in value.values() for pair in attributes(item)]
+    return own + [pair for item in value.values() for pair in list_attributes(item)]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -98,14 +98,14 @@ class TestFixture:
 
         assert [record.at for record in moved] == [record.at for record in fixture.records]
         assert "2026-01-01T00:" not in json.dumps([record.body for record in moved])
-        back = [move_times(record.body, BEGAN + 3_600, -3_600) for record in moved]
-        assert back == [record.body for record in fixture.records]
+        moved_back = [move_times(record.body, BEGAN + 3_600, -3_600) for record in moved]
+        assert moved_back == [record.body for record in fixture.records]
 
     def test_contains_nothing_of_the_recording_machine(self, path: Path) -> None:
         text = path.read_text(encoding="utf-8")
-        strings = texts(json.loads(text))
+        strings = list_texts(json.loads(text))
 
-        # "/root" alone is a constant of Codex: the name of its main agent.
+        # "/root" alone is the name of Codex' main agent.
         strings = [string for string in strings if string != "/root"]
         assert [
             found for string in strings for found in ABSOLUTE.findall(string) if not HARMLESS.match(found)
@@ -117,7 +117,7 @@ class TestFixture:
             "127.0.0.1",
             "json-schema.org",
         }
-        found = attributes(json.loads(text))
+        found = list_attributes(json.loads(text))
         assert {value for key, value in found if key == "host.name"} <= {HOST}
         assert {value for key, value in found if key == "os.version"} <= {KERNEL}
         assert {value for key, value in found if key == "process.owner"} <= {"user"}
@@ -139,10 +139,10 @@ def test_times_move_in_every_unit_and_back(seconds: int, moved: int, unit: int) 
     time = round((BEGAN + seconds) * unit)
     body = {"timeUnixNano": str(time), "at": [time], "duration_ms": 1234, "is": True, "text": "12 lines"}
 
-    there = move_times(body, BEGAN, moved)
+    moved_body = move_times(body, BEGAN, moved)
 
-    assert there == {**body, "timeUnixNano": str(time + moved * unit), "at": [time + moved * unit]}
-    assert move_times(there, BEGAN + moved, -moved) == body
+    assert moved_body == {**body, "timeUnixNano": str(time + moved * unit), "at": [time + moved * unit]}
+    assert move_times(moved_body, BEGAN + moved, -moved) == body
 
 
 def test_written_times_move_and_those_of_other_days_do_not() -> None:
@@ -159,8 +159,8 @@ def test_scrubbing_replaces_identifiers_with_constants_of_equal_format() -> None
         "4bf92f3577b34da6a3ce929d0e0e4736",
         "ab" * 32,
     )
-    texts = {"/data/ada": "/home/user", "/data/ada/project": "/home/user/code"}
-    scrubber = Scrubber("client/scenario", texts, {"vm": "workstation"})
+    list_texts = {"/data/ada": "/home/user", "/data/ada/project": "/home/user/code"}
+    scrubber = Scrubber("client/scenario", list_texts, {"vm": "workstation"})
 
     scrubbed = scrubber.scrub(
         [
@@ -182,15 +182,15 @@ def test_scrubbing_replaces_identifiers_with_constants_of_equal_format() -> None
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_fixture_is_one_record_a_line_and_pruned(path: Path) -> None:
+def test_fixture_is_pruned_and_has_one_record_per_line(path: Path) -> None:
     fixture = load_fixture(path)
 
     assert len(path.read_text(encoding="utf-8").splitlines()) == len(fixture.records) + 2
     assert prune(fixture.records) == (fixture.records, None)
 
 
-def log_record(name: str, **attributes: str) -> dict[str, Any]:
-    pairs = {"event.name": name, **attributes}.items()
+def log_record(name: str, **list_attributes: str) -> dict[str, Any]:
+    pairs = {"event.name": name, **list_attributes}.items()
     return {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in pairs]}
 
 

@@ -1,4 +1,4 @@
-"""Clients and programs that were killed, or hang: what becomes of their runs, on a clock of the test."""
+"""Clients and programs that were killed, or hang: the states of their runs, on the test's clock."""
 
 from __future__ import annotations
 
@@ -16,27 +16,29 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.telemetry.assembler import Assembler
 from tests.clients.clients import CLIENTS
 from tests.clients.fixtures import BEGAN, FOLDER, Fixture, Record, load_fixture
+from tests.frameworks.fixtures import fixture_path
 from tests.frameworks.fixtures import load_fixture as load_framework
-from tests.frameworks.fixtures import path_of
 from tests.frameworks.pairs import PAIRS
-from tests.server.telemetry.replay import take
+from tests.server.telemetry.replay import decode_record
 
 SETTINGS = HealthSettings()
 DAY = SETTINGS.tickets.dead_worker_seconds
 HOUR = SETTINGS.tickets.abandoned_run_seconds
 SILENT = 2 * SETTINGS.stall.unknown_seconds
 WATCHED = [pair.name for pair in PAIRS.values() if "watched" in pair.variants]
-"""What can send its open work; programs for Node cannot."""
+"""Programs that can report open work; those for Node cannot."""
 WAITS = FOLDER / "claude-code" / "permission.json"
 
 
-def watch(records: Sequence[Record]) -> tuple[HealthMonitor, VitalSigns, float, dict[str, float | None]]:
-    """Return a monitor that has been told all, the one run that it knows, when that was, and who beats."""
+def replay_into_monitor(
+    records: Sequence[Record],
+) -> tuple[HealthMonitor, VitalSigns, float, dict[str, float | None]]:
+    """Return a monitor with all events, its only run, the last time, and the processes with heartbeats."""
     monitor, assembler, signs = HealthMonitor(SETTINGS), Assembler(), dict[str, float | None]()
     now = BEGAN
     for record in records:
         now = BEGAN + record.at
-        batch = take(record, assembler)
+        batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         for event in batch.events:
             monitor.apply(event, now)
@@ -61,8 +63,8 @@ def has_ticket(monitor: HealthMonitor) -> bool:
 
 @pytest.mark.parametrize("client", CLIENTS)
 def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: str) -> None:
-    """B88: nothing tells it from one whose tool hangs, which is found in time."""
-    monitor, vitals, now, _ = watch(until_end(load_fixture(FOLDER / client / "killed.json")))
+    """B88: it looks like one with a hanging tool, which is found in time."""
+    monitor, vitals, now, _ = replay_into_monitor(until_end(load_fixture(FOLDER / client / "killed.json")))
 
     monitor.sweep(now + SILENT)
     assert has_ticket(monitor)
@@ -74,10 +76,10 @@ def test_killed_coding_agent_ends_as_unknown_and_its_finding_is_cleared(client: 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> None:
-    """B88: where a call is known to be open, without a ticket; else an hour after its ticket."""
+    """B88: without a ticket if an open call is known; otherwise an hour after its ticket."""
     for name in ("killed", "killed-watched") if pair in WATCHED else ("killed",):
-        if records := until_end(load_framework(path_of(pair, name))):  # some had sent nothing by then
-            monitor, vitals, now, signs = watch(records)
+        if records := until_end(load_framework(fixture_path(pair, name))):  # some had sent nothing by then
+            monitor, vitals, now, signs = replay_into_monitor(records)
             is_gone = vitals.phase in (Phase.LLM, Phase.TOOL) and any(signs.values())
             if not is_gone:
                 monitor.sweep(now + SILENT)
@@ -90,8 +92,10 @@ def test_killed_program_ends_as_unknown_once_its_process_is_gone(pair: str) -> N
 
 @pytest.mark.parametrize("pair", WATCHED)
 def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) -> None:
-    """B88: it never counts as gone."""
-    monitor, vitals, now, signs = watch(until_end(load_framework(path_of(pair, "hang_first-watched"))))
+    """B88: it is never considered gone."""
+    monitor, vitals, now, signs = replay_into_monitor(
+        until_end(load_framework(fixture_path(pair, "hang_first-watched")))
+    )
     for minute in range(24 * 60):
         for incarnation, interval in signs.items():
             monitor.record_process_alive(incarnation, now + 60 * minute, interval)
@@ -103,9 +107,9 @@ def test_hanging_program_has_a_ticket_while_its_process_reports_it(pair: str) ->
 
 
 def test_session_waiting_for_its_user_ends_after_a_day_and_resumes_on_return() -> None:
-    """B88, B95: a laptop that was closed; the wait itself is never a finding."""
+    """B88, B95: such as on a closed laptop; the wait itself is never a finding."""
     records = until_end(load_fixture(WAITS))
-    monitor, vitals, now, _ = watch(records)
+    monitor, vitals, now, _ = replay_into_monitor(records)
     assert vitals.waiting is not None
 
     monitor.sweep(now + DAY - 60)

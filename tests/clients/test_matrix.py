@@ -1,4 +1,4 @@
-"""The matrix in docs/coding-agents.md, held to recorded requests that a service gets over real HTTP."""
+"""The matrix in docs/coding-agents.md agrees with recorded requests sent to a service over real HTTP."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from queenright.server.serving import serving
 from tests.clients.clients import CLIENTS
 from tests.clients.fixtures import FOLDER, load_fixture
 from tests.clients.install import pinned_version
-from tests.clients.live import LIMITS, STEERED, Watched
+from tests.clients.live import LIMITS, STEERED, ObservedRun
 from tests.clients.matrix import DOCUMENT, ROWS, read_matrix, render_matrix
-from tests.frameworks.matrix import repeat, settings_for
+from tests.frameworks.matrix import matrix_settings, renumber_record
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
 CELLS = read_matrix(DOCUMENT.read_text(encoding="utf-8"))
 CLOCK_OFFSET = 10.0
-"""Seconds ago at which the clients were ended."""
+"""Seconds since the clients were ended."""
 
 
 def replayed_rows(client: str) -> list[str]:
-    """Return the rows that a recording can show: it cannot be steered, and does not retry."""
+    """Return the rows that a recording can show: it cannot be controlled, and does not retry."""
     return [
         row
         for row, (needed, _) in ROWS.items()
@@ -35,19 +35,19 @@ def replayed_rows(client: str) -> list[str]:
     ]
 
 
-async def replay(folder: Path, client: str, scenario: str) -> Watched:
-    """Send what was recorded until the client was ended; return what the service shows then."""
+async def replay_to_service(folder: Path, client: str, scenario: str) -> ObservedRun:
+    """Send the recorded requests up to the client's end; return what the service then shows."""
     fixture = load_fixture(FOLDER / client / f"{scenario}.json")
     settings = demo_settings(folder)
     health = settings.health_monitoring
     stall = health.stall.model_copy(update=LIMITS)
     settings = settings.model_copy(update={"health_monitoring": health.model_copy(update={"stall": stall})})
-    watched = Watched(scenario)
+    watched = ObservedRun(scenario)
     hooks = f"/hooks/{client}?user=ada&host=laptop"
     ended_by = fixture.ended_at if fixture.ended_by else float("inf")
     async with serving(settings) as running, httpx.AsyncClient(verify=False, trust_env=False) as http:
 
-        async def look() -> None:
+        async def poll() -> None:
             agents: list[dict[str, Any]] = (await http.get(f"{running.url}/api/agents")).json()["agents"]
             watched.rows = {row["session_id"]: row for row in agents}
             watched.findings |= {finding["kind"]: 0.0 for row in agents for finding in row["findings"]}
@@ -59,21 +59,21 @@ async def replay(folder: Path, client: str, scenario: str) -> Watched:
                 answer = await http.post(f"{running.otlp_url}{path}", json=record.body)
                 assert answer.status_code == 200, answer.text
                 if scenario == "loop":
-                    await look()
-        await look()
+                    await poll()
+        await poll()
         deadline = time.monotonic() + 60
         while scenario.startswith("hang") and not watched.findings and time.monotonic() < deadline:
-            await look()
+            await poll()
     return watched
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-async def test_recorded_client_fills_the_cells_that_stand_in_docs(client: str, tmp_path: Path) -> None:
-    """B84, B89, B93, B94: what the service showed of the real client, it shows of its recorded requests."""
+async def test_recorded_client_gives_the_cells_in_docs(client: str, tmp_path: Path) -> None:
+    """B84, B89, B93, B94: the service shows the same for recorded requests as for the real client."""
     rows = replayed_rows(client)
     needed = {name for row in rows for name in ROWS[row][0]}
 
-    found = {name: await replay(tmp_path / name, client, name) for name in sorted(needed)}
+    found = {name: await replay_to_service(tmp_path / name, client, name) for name in sorted(needed)}
 
     assert {row: ROWS[row][1](found) for row in rows} == {row: CELLS[client][row] for row in rows}
 
@@ -89,7 +89,7 @@ def test_matrix_in_docs_has_every_row_of_every_client_at_its_pinned_version() ->
 
 
 def test_cell_of_a_missing_or_failed_scenario_states_it() -> None:
-    failed = {"loop": Watched("loop", error="It took too long.")}
+    failed = {"loop": ObservedRun("loop", error="It took too long.")}
 
     lines = render_matrix({"codex": failed}, {"codex": "1"}).splitlines()
 
@@ -99,15 +99,15 @@ def test_cell_of_a_missing_or_failed_scenario_states_it() -> None:
 
 @pytest.mark.parametrize("client", CLIENTS)
 async def test_consecutive_failed_runs_of_a_provider_open_a_ticket(client: str, tmp_path: Path) -> None:
-    """B34: whether a client gives up at the first answer of its provider or tries again."""
+    """B34: whether a client gives up at the first error of its provider or retries."""
     fixture = load_fixture(FOLDER / client / "provider_429.json")
     async with (
-        serving(settings_for(tmp_path)) as running,
+        serving(matrix_settings(tmp_path)) as running,
         httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as http,
     ):
         for number in range(4):
             for record in fixture.moved(time.time() - fixture.ended_at):
-                one = repeat(fixture, record, number)
+                one = renumber_record(fixture, record, number)
                 path = f"/hooks/{client}?user=ada&host=laptop" if "/hooks/" in one.path else one.path
                 assert (await http.post(path, json=one.body)).status_code == 200
         await running.service.bus.drain()
@@ -115,5 +115,5 @@ async def test_consecutive_failed_runs_of_a_provider_open_a_ticket(client: str, 
         kinds = {"runs_failed", "provider_failure", "stall"}
         await until(
             lambda: any(ticket.kind in kinds for ticket in running.service.tickets.open_tickets()),
-            "a ticket of the provider's failure is open",
+            "a ticket about the provider's failure is open",
         )

@@ -39,12 +39,12 @@ PROTOCOLS = [
 async def test_provider_answers_with_the_turn_after_the_results(path: str, request_with: Any) -> None:
     async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
         first = await http.post(path, json=request_with(0))
-        again = await http.post(path, json=request_with(0))
+        repeated = await http.post(path, json=request_with(0))
         second = await http.post(path, json=request_with(1))
         last = await http.post(path, json=request_with(2))
 
     assert "cat notes.txt" in first.text
-    assert "cat notes.txt" in again.text
+    assert "cat notes.txt" in repeated.text
     assert "ls" in second.text
     assert "cat notes.txt" not in second.text
     assert "Done." in last.text
@@ -70,7 +70,7 @@ async def test_failing_provider_answers_every_request_with_its_status(path: str,
     assert [answer.status_code for answer in answers] == [529, 529]
 
 
-async def test_sub_agent_follows_a_script_of_its_own() -> None:
+async def test_sub_agent_follows_its_own_script() -> None:
     script = (Delegate("Count.", (Call("wc -l notes.txt"), Say("3"))), Say("Done."))
     task = messages_request(0) | {"messages": [{"role": "user", "content": "Count."}]}
 
@@ -93,10 +93,10 @@ async def test_provider_error_is_not_attributed_to_the_client() -> None:
         await send_malformed()
 
 
-def test_command_that_still_runs_is_not_over() -> None:
+def test_running_command_is_not_finished() -> None:
     running = {"type": "function_call_output", "output": "Process running with session ID 42\nOutput:"}
-    over = {"type": "function_call_output", "output": "Process exited with code 0"}
+    finished_calls = {"type": "function_call_output", "output": "Process exited with code 0"}
 
-    assert read_responses_results({"input": [over, running]}) == (1, 42)
-    assert read_responses_results({"input": [over, running, over]}) == (2, None)
+    assert read_responses_results({"input": [finished_calls, running]}) == (1, 42)
+    assert read_responses_results({"input": [finished_calls, running, finished_calls]}) == (2, None)
     assert read_responses_results({"input": [{"type": "message"}]}) == (0, None)

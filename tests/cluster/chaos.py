@@ -1,11 +1,11 @@
 """
 Disturb a cluster at random, under load: ``python -m tests.cluster.chaos --kills 1000``.
 
-Processes are killed, stopped and paused, PostgreSQL and NATS are killed, and if the machine allows a private
+Processes are killed, stopped and paused, and PostgreSQL and NATS are killed. If the machine allows a private
 network, a process is cut off from PostgreSQL, NATS, or both. Meanwhile agents that repeat one call start and
-end, and a real Alertmanager cluster of two notifies people about each. At the end, each acknowledged call is
-stored once, each agent has one ticket, and people received one message at its start and one at its end. New
-owners have read few of the events a second time.
+end, and a real cluster of two Alertmanagers notifies about each. At the end, each acknowledged call is stored
+once, each agent has one ticket, and receivers got one firing and one resolved message per ticket. New owners
+replay only few events.
 
 Each disturbance is printed to stderr.
 """
@@ -37,7 +37,7 @@ from typing import Any, Final
 import httpx
 
 from queenright.alerting.recorder import RecordedMessage
-from tests.alerting.real import People, alertmanager_peers, people
+from tests.alerting.real import Receivers, alertmanager_peers, run_receivers
 from tests.cluster.conftest import Cluster, Nats, Process
 from tests.cluster.test_partitions import wait_for_shares
 from tests.databases import Postgres, connected
@@ -45,18 +45,18 @@ from tests.isolation import isolate
 from tests.ports import reserve_port
 
 CLERKS: Final = 4
-"""At a time."""
-_TOLD_SECONDS: Final = 300
-"""On a busy machine, after a disturbance of the database."""
+"""Number of concurrent clerks."""
+_NOTIFIED_SECONDS: Final = 300
+"""Time limit on a busy machine after a disturbance of the database."""
 _SETTLED_SECONDS: Final = 120
 _LEAST_SECONDS: Final = 240
 """Time limit for the start and the checks, on a busy machine."""
 _WATCHED_SECONDS: Final = 10.0
-"""After a disturbance, all workers are watched again within this time."""
+"""Time limit after a disturbance until all workers are monitored again."""
 _MOST_READ_AGAIN: Final = 0.15
-"""Of all events."""
+"""Share of all events."""
 _ASK_SECONDS: Final = 0.4
-"""Seconds between two checks whether all workers are watched."""
+"""Seconds between two checks whether all workers are monitored."""
 _CALLS_SECONDS: Final = 0.25
 """Seconds between two requests of a clerk."""
 KINDS: Final = ("kill", "kill", "stop", "pause", "kill nats", "kill postgresql")
@@ -80,7 +80,7 @@ _SETTINGS: Final = {
 @dataclass(eq=False)
 class Lane:
     """
-    A process, and its own addresses of PostgreSQL and NATS in a private network.
+    A process with its own addresses of PostgreSQL and NATS in a private network.
 
     Attributes:
         is_started: Whether it runs or is stopping.
@@ -108,7 +108,7 @@ class Chaos:
     def __init__(
         self,
         cluster: Cluster,
-        everybody: People,
+        everybody: Receivers,
         messages: Counter[tuple[str, str, str]],
         chance: random.Random,
     ) -> None:
@@ -121,7 +121,7 @@ class Chaos:
         self.clerks: list[str] = []
         self.refused = 0
         self.seconds: dict[str, list[float]] = defaultdict(list)
-        """Seconds until all partitions were watched again, by disturbance."""
+        """Seconds until all partitions were monitored again, by disturbance."""
         self.wrong: list[str] = []
         self.stored = 0
         """All events."""
@@ -169,25 +169,25 @@ class Chaos:
         await self._client.aclose()
 
     def report(self, text: str) -> None:
-        """Print what happens, and how busy the machine is."""
+        """Print a text with the time and the load of the machine."""
         print(
             f"{time.strftime('%H:%M:%S')}, load {os.getloadavg()[0]:.0f}: {text}", file=sys.stderr, flush=True
         )
 
     async def _kill(self) -> float:
-        lane = await self._victim()
+        lane = await self._choose_victim()
         lane.process.kill()
         return await self._restart(lane)
 
     async def _stop(self) -> float:
-        lane = await self._victim()
+        lane = await self._choose_victim()
         if (code := await asyncio.to_thread(lane.process.stop)) != 0:
-            self.wrong.append(f"a process that was stopped ended with {code}")
+            self.wrong.append(f"a stopped process exited with {code}")
         return await self._restart(lane)
 
     async def _restart(self, lane: Lane) -> float:
         seconds = await self._settle(without=lane)
-        # One at a time, and meanwhile the next disturbance.
+        # One restart at a time, while the next disturbance starts.
         await asyncio.gather(*self._starting)
         lane.is_started = False
         self._starting = [asyncio.create_task(self._start(lane))]
@@ -198,7 +198,7 @@ class Chaos:
         lane.is_started = True
 
     async def _pause(self) -> float:
-        lane = await self._victim()
+        lane = await self._choose_victim()
         lane.process.signal(signal.SIGSTOP)
         try:
             return await self._settle(without=lane)
@@ -218,16 +218,16 @@ class Chaos:
         return await self._settle()
 
     async def _cut(self, names: Sequence[str]) -> float:
-        lane = await self._victim()
+        lane = await self._choose_victim()
         addresses = [getattr(lane, name) for name in names]
         async with cut_off(addresses):
             seconds = await self._settle(without=lane)
             await asyncio.sleep(self.chance.uniform(0, 2))
         return seconds
 
-    async def _victim(self) -> Lane:
-        """Return a process, rather one that owns partitions."""
-        states = {lane: state for lane in self.lanes if (state := await self._ask(lane)) is not None}
+    async def _choose_victim(self) -> Lane:
+        """Return a process, preferably one that owns partitions."""
+        states = {lane: state for lane in self.lanes if (state := await self._read_state(lane)) is not None}
         owners = [
             partition["owner"] for state in list(states.values())[:1] for partition in state["partitions"]
         ]
@@ -236,7 +236,7 @@ class Chaos:
         )
         return lane
 
-    async def _ask(self, lane: Lane) -> dict[str, Any] | None:
+    async def _read_state(self, lane: Lane) -> dict[str, Any] | None:
         """Return the cluster status of a process; None if it does not answer."""
         if not lane.is_started:
             return None
@@ -250,7 +250,7 @@ class Chaos:
         """
         Return the seconds until other processes without a fault own all partitions.
 
-        A process that was disturbed before may still have a fault, while it owns nothing.
+        A process that was disturbed earlier may still have a fault if it owns nothing.
         """
         if without is not None:
             without.is_well = False
@@ -258,7 +258,7 @@ class Chaos:
         began = time.monotonic()
         states: list[dict[str, Any] | None] = []
         while time.monotonic() - began < _SETTLED_SECONDS:
-            states = [*await asyncio.gather(*(self._ask(lane) for lane in others))]
+            states = [*await asyncio.gather(*(self._read_state(lane) for lane in others))]
             for lane, state in zip(others, states, strict=True):
                 lane.is_well = lane.is_started and (
                     lane.is_well or (state is not None and not _own_faults(state))
@@ -280,7 +280,7 @@ class Chaos:
             )
 
     async def _replace_clerks(self, is_over: asyncio.Event) -> None:
-        """Let one clerk after the other repeat its call until people get the message, and end."""
+        """Let clerks in sequence repeat a call until the firing message arrives, and end."""
         while not is_over.is_set():
             clerk = f"clerk-{len(self.clerks):05}"
             self.clerks.append(clerk)
@@ -289,8 +289,8 @@ class Chaos:
             while not self.messages[clerk, "slack", "firing"]:
                 await self._send([_call(clerk, trace, root) for _ in range(3)])
                 await asyncio.sleep(_CALLS_SECONDS)
-                if time.monotonic() - began > _TOLD_SECONDS:
-                    self.wrong.append(f"nobody was told of {clerk}")
+                if time.monotonic() - began > _NOTIFIED_SECONDS:
+                    self.wrong.append(f"no message about {clerk} arrived")
                     break
             await asyncio.sleep(self.chance.uniform(0, 5))
             await self._send([_span(clerk, trace, root, "invoke_agent", f"invoke_agent {clerk}")])
@@ -326,9 +326,9 @@ class Chaos:
                 if len(stored) >= len(self.acknowledged):
                     break
             await asyncio.sleep(0.5)
-        # There was time for a duplicate message.
+        # By now a duplicate message would have arrived.
         await asyncio.sleep(60)
-        # In a thread: Alertmanager, which waits for an answer, would send its message again.
+        # In a thread, because Alertmanager would repeat its message without a response.
         counted = Counter(await asyncio.to_thread(self._stored))
         self.wrong += [f"call {call} is lost" for call in self.acknowledged - counted.keys()]
         self.wrong += [f"call {call} is stored {n} times" for call, n in counted.items() if n > 1]
@@ -338,10 +338,10 @@ class Chaos:
         for session, n in (tickets - expected).items():
             query = f"SELECT body FROM {{}}tickets WHERE session_id = '{session}'"
             bodies = [body for (body,) in await asyncio.to_thread(self._rows, query)]
-            self.wrong.append(f"{session} has {n} tickets more: {bodies}")
+            self.wrong.append(f"{session} has {n} extra tickets: {bodies}")
         self.wrong += [f"{session} has no ticket" for session in expected - tickets]
         self.wrong += [
-            f"{n} more messages: {what}" for what, n in (self.messages - expected_messages).items()
+            f"{n} extra messages: {what}" for what, n in (self.messages - expected_messages).items()
         ]
         self.wrong += [f"no message: {what}" for what in expected_messages - self.messages]
         self.wrong += [f"refused by the recorder: {reason}" for reason in self.people.recorder.rejections]
@@ -371,7 +371,7 @@ class Chaos:
 
 
 def _own_faults(state: Mapping[str, Any]) -> list[str]:
-    """Return the faults of a process, without those of the lost ones, which are lost on purpose."""
+    """Return the faults of a process, except those about lost members, which are intended."""
     return [fault for fault in state["faults"] if "was not seen for" not in fault]
 
 
@@ -399,7 +399,7 @@ async def cut_off(addresses: Sequence[str]) -> AsyncIterator[None]:
 
 
 async def _route(address: str, change: str) -> None:
-    """Cut what is sent to an address of this machine and from it, or connect it again."""
+    """Block or unblock packets to and from an address of this machine."""
     for preference, way in ((10, "to"), (11, "from")):
         rule = ("ip", "rule", change, "pref", str(preference), way, address, "blackhole")
         done = await asyncio.create_subprocess_exec(*rule)
@@ -444,7 +444,7 @@ def _span(clerk: str, trace: str, span: str, operation: str, name: str, /, **mor
 
 @contextlib.contextmanager
 def running_servers(folder: Path, host: str) -> Iterator[tuple[Postgres, Nats]]:
-    """PostgreSQL and NATS on a host, until the end of the block."""
+    """Run PostgreSQL and NATS on a host."""
     with contextlib.ExitStack() as stack:
         postgres = Postgres(listen_addresses=host)
         stack.callback(postgres.remove)
@@ -469,14 +469,14 @@ async def disturb(
     Disturb a cluster, and return the results; ``wrong`` lists the faults.
 
     Args:
-        folder: For all files.
+        folder: Folder for all files.
         kills: Number of disturbances.
         seed: Seed of the disturbances.
-        processes: The processes of the cluster.
-        partitions: Its partitions.
-        kinds: The disturbances.
-        is_private: Whether this is a private network, as some kinds need it.
-        seconds: No disturbance begins later.
+        processes: Number of processes.
+        partitions: Number of partitions.
+        kinds: The kinds of disturbances.
+        is_private: Whether this is a private network, which some kinds need.
+        seconds: No disturbance starts after this time.
     """
     messages: Counter[tuple[str, str, str]] = Counter()
 
@@ -488,8 +488,8 @@ async def disturb(
                 chaos.report(f"{messages[what]} messages: {what}")
 
     async with contextlib.AsyncExitStack() as stack:
-        everybody = await stack.enter_async_context(people(note))
-        # With their defaults and our interval, nearly.
+        everybody = await stack.enter_async_context(run_receivers(note))
+        # Nearly their defaults, with our group interval.
         peers = await stack.enter_async_context(
             alertmanager_peers(folder, everybody, peer_timeout="15s", group_interval="40s", gossip=())
         )
@@ -524,14 +524,14 @@ async def disturb(
 
 
 def kill_all(cluster: Cluster) -> None:
-    """Kill the processes."""
+    """Kill all processes of a cluster."""
     for process in cluster.processes:
         process.kill()
 
 
 def private_command(*command: str | Path) -> list[str | Path] | None:
-    """Return a command that runs another one in a private network; None if there can be none here."""
-    # Rules that are looked at before the one for addresses of this machine.
+    """Return a command that runs another in a private network; None if the machine does not allow it."""
+    # Rules that take effect before the one for local addresses.
     prepare = "ip link set lo up && ip rule add pref 100 lookup local && ip rule del pref 0"
     private = ["unshare", "--net", "sh", "-ec", f'{prepare}; exec "$@"', "sh"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
@@ -542,29 +542,31 @@ def private_command(*command: str | Path) -> list[str | Path] | None:
 
 
 def _disturb_clusters(count: int, *, kills: int, seed: int, folder: Path | None) -> int:
-    """Disturb several clusters at a time: each waits for leases most of the time."""
+    """Disturb several clusters at a time, because each mostly waits for leases."""
     children = []
     for number in range(count):
         own = ["--clusters", "1", "--seed", str(seed + number)]
         own += ["--kills", str(kills // count + (number < kills % count))]
         own += [] if folder is None else ["--folder", str(folder / str(number))]
-        # The last value of an option holds.
+        # The last occurrence of an option applies.
         children.append(subprocess.Popen([sys.executable, "-m", "tests.cluster.chaos", *sys.argv[1:], *own]))
     return max(child.wait() for child in children)
 
 
 def main() -> int:
-    """Parse the command line, disturb, print; 1 if anything is wrong."""
+    """Parse the command line, disturb, print; return 1 if anything is wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.chaos", description=__doc__)
     parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--clusters", type=int, default=1, help="so many at a time, which share the kills")
-    parser.add_argument("--minutes", type=float, default=float("inf"), help="disturb for no longer")
-    parser.add_argument("--since", type=float, help="when those minutes began, in seconds since the epoch")
+    parser.add_argument(
+        "--clusters", type=int, default=1, help="number of concurrent clusters, which share the kills"
+    )
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="time limit for the disturbances")
+    parser.add_argument("--since", type=float, help="start of those minutes, in seconds since the epoch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--partitions", type=int, default=4)
-    parser.add_argument("--kinds", default="", help="separated by commas; all that are possible by default")
-    parser.add_argument("--folder", type=Path, help="keep all files there")
+    parser.add_argument("--kinds", default="", help="comma-separated; by default all that are possible")
+    parser.add_argument("--folder", type=Path, help="store all files in this folder")
     parser.add_argument("--private", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.clusters > 1:

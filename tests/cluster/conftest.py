@@ -31,7 +31,7 @@ class Nats:
     A nats-server with JetStream, on a port of loopback.
 
     Args:
-        options: More options of the program.
+        options: Additional command-line options.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Nats:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, and wait until it accepts connections."""
+        """Start the server, and wait until it accepts connections."""
         program = (
             os.environ.get("NATS_BIN")
             or shutil.which("nats-server")
@@ -70,18 +70,18 @@ class Nats:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; None if it does not run."""
+        """The process id; None if the server does not run."""
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """Kill it, like a power loss."""
+        """Kill the server, like a power loss."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
             self._process = None
 
     def wipe(self) -> None:
-        """Remove what it keeps; it must not run."""
+        """Delete its stored data; it must not run."""
         subprocess.run(["rm", "-rf", self._folder / "jetstream"], check=True)
 
 
@@ -108,7 +108,7 @@ class Process:
     _process: Command | None = field(default=None, repr=False)
 
     def start(self) -> None:
-        """Start it, and wait until its ports are open."""
+        """Start the process, and wait until its ports are open."""
         log = (self.folder / "log").open("ab")
         at = (self.folder / "log").stat().st_size
         with log, Path(os.devnull).open("rb") as nothing:
@@ -131,23 +131,23 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         assert self._process is not None
         return self._process.pid
 
     def log(self, at: int = 0) -> str:
-        """Return what it has printed, from a byte on."""
+        """Return its output, starting at a byte offset."""
         with (self.folder / "log").open("rb") as log:
             log.seek(at)
             return log.read().decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         assert self._process is not None
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill it, unless it has ended."""
+        """Kill the process if it runs."""
         if self._process is not None:
             if not self._process.ended():
                 self._process.send_signal(signal.SIGKILL)
@@ -155,7 +155,7 @@ class Process:
             self._process = None
 
     def stop(self) -> int:
-        """Stop it as an operator does, and return its exit code."""
+        """Stop the process as an operator does, and return its exit code."""
         assert self._process is not None
         self.signal(signal.SIGTERM)
         code = self._process.wait()
@@ -172,11 +172,11 @@ class Cluster:
     database: str
     nats: Nats
     settings: dict[str, Any]
-    """Of every process; ``cluster`` is None for a process without NATS."""
+    """Settings of every process; ``cluster`` is None for a process without NATS."""
     processes: list[Process] = field(default_factory=list)
 
     def add(self, *, nats_url: str | None = None, database: str | None = None) -> Process:
-        """Start another process; with its own way to NATS, and to the database."""
+        """Start another process, optionally with its own addresses of NATS and the database."""
         folder = self.folder / f"member-{len(self.processes)}"
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "queenright.yaml"
@@ -197,7 +197,7 @@ class Cluster:
         return process
 
     async def owner(self, *, other_than: Process | None = None) -> Process:
-        """Return the process that watches the workers, once there is one."""
+        """Wait for a process that monitors the workers, and return it."""
         async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False, timeout=10) as client:
             while True:
                 for process in self.processes:
@@ -212,7 +212,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster_settings() -> dict[str, Any]:
-    """Settings of every process, besides its addresses."""
+    """Return the settings of every process, except addresses."""
     return {}
 
 

@@ -1,7 +1,7 @@
 """
-Cut the owner of a cluster from PostgreSQL and NATS: ``python -m tests.cluster.network_cut FOLDER``.
+Cut the owner of a cluster off from PostgreSQL and NATS: ``python -m tests.cluster.network_cut FOLDER``.
 
-Run it in a private network (`private_command`). It prints what happened.
+Run it in a private network (`private_command`). It prints the course of events.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.isolation import isolate
 
 
 async def cut_owner(folder: Path) -> dict[str, Any]:
-    """Cut off the owner until the other process has stored events, and connect it again."""
+    """Cut the owner off until the other process has stored events, then reconnect it."""
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=5))
         postgres, nats = stack.enter_context(running_servers(folder, "0.0.0.0"))
@@ -36,10 +36,10 @@ async def cut_owner(folder: Path) -> dict[str, Any]:
         await sender.send(tool_spans("clerk", "order-7", 5))
         await wait_for_calls(cluster, 5)
 
-        began = time.monotonic()
+        start = time.monotonic()
         async with cut_off([first.postgres, first.nats]):
             owner = await cluster.owner(other_than=first.process)
-            seconds = time.monotonic() - began
+            seconds = time.monotonic() - start
             await sender.send(tool_spans("clerk", "order-7", 5))
             await wait_for_calls(cluster, 10)
             refused = await client.post(

@@ -1,4 +1,4 @@
-"""Which member should own which partition."""
+"""The assignment of partitions to members."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MEMBERS = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_s
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most_partitions: int = 64) -> tuple[list[str | None], set[str]]:
-    """Return owners by partition, some of them gone, and the live members."""
+def draw_clusters(draw: st.DrawFn, most_partitions: int = 64) -> tuple[list[str | None], set[str]]:
+    """Draw the owner of each partition, some of them no longer running, and the live members."""
     members = draw(MEMBERS)
     owner = st.sampled_from([None, "gone", *sorted(members)])
     return draw(st.lists(owner, min_size=1, max_size=most_partitions)), members
 
 
-@given(clusters())
+@given(draw_clusters())
 def test_every_partition_goes_to_a_live_member_in_equal_shares(
     cluster: tuple[list[str | None], set[str]],
 ) -> None:
@@ -42,8 +42,8 @@ def test_every_partition_goes_to_a_live_member_in_equal_shares(
     assert max(counts) - min(counts) <= 1
 
 
-@given(clusters(), st.randoms())
-def test_every_member_comes_to_the_same_result(
+@given(draw_clusters(), st.randoms())
+def test_every_member_computes_the_same_assignment(
     cluster: tuple[list[str | None], set[str]], chance: random.Random
 ) -> None:
     owners, members = cluster
@@ -53,29 +53,29 @@ def test_every_member_comes_to_the_same_result(
     assert assign_partitions(owners, order) == assign_partitions(owners, members)
 
 
-@given(clusters(most_partitions=6))
+@given(draw_clusters(most_partitions=6))
 def test_as_few_partitions_move_as_possible(cluster: tuple[list[str | None], set[str]]) -> None:
     owners, members = cluster
     members = set(sorted(members)[:3])
 
-    def stays(assigned: tuple[str | None, ...]) -> int:
+    def is_kept(assigned: tuple[str | None, ...]) -> int:
         return sum(
             before == after for before, after in zip(owners, assigned, strict=True) if before in members
         )
 
     best = max(
-        stays(assigned)
+        is_kept(assigned)
         for assigned in itertools.product(sorted(members), repeat=len(owners))
         if max(counts := [assigned.count(member) for member in members]) - min(counts) <= 1
     )
-    assert stays(tuple(assign_partitions(owners, members))) == best
+    assert is_kept(tuple(assign_partitions(owners, members))) == best
 
 
-@given(clusters(), st.randoms())
+@given(draw_clusters(), st.randoms())
 def test_moving_one_at_a_time_reaches_a_state_that_stays(
     cluster: tuple[list[str | None], set[str]], chance: random.Random
 ) -> None:
-    """Whoever releases or claims first, no partition moves more than once."""
+    """In whichever order members release and claim, no partition moves more than once."""
     owners, members = cluster
     moved: Counter[int] = Counter()
     while (wanted := assign_partitions(owners, members)) != owners:
@@ -90,11 +90,11 @@ def test_moving_one_at_a_time_reaches_a_state_that_stays(
     assert assign_partitions(owners, members) == owners
 
 
-@given(clusters(), st.data())
-def test_member_that_failed_gets_no_others(
+@given(draw_clusters(), st.data())
+def test_member_that_failed_gets_no_more_partitions(
     cluster: tuple[list[str | None], set[str]], data: st.DataObject
 ) -> None:
-    """Else the others would hand over to it what it cannot run, again and again."""
+    """Otherwise the others would repeatedly hand over partitions that it cannot run."""
     owners, members = cluster
     failed = data.draw(st.sets(st.sampled_from(sorted(members))))
 
@@ -110,7 +110,7 @@ def test_member_that_failed_gets_no_others(
         assert found == assign_partitions(owners, members)
 
 
-def test_without_members_nobody_owns_anything() -> None:
+def test_without_members_partitions_have_no_owner() -> None:
     assert assign_partitions(["a", None], ()) == [None, None]
 
 
@@ -119,8 +119,8 @@ def test_new_member_gets_its_share_and_the_lowest_partitions_stay() -> None:
     assert sorted(Counter(assign_partitions(["a", "a", "b", "b"], ["a", "b", "c"])).values()) == [1, 1, 2]
 
 
-def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
-    """The agents to load."""
+def test_only_the_first_partition_loads_agents(tmp_path: Path) -> None:
+    """The setting `agents.load` applies once per fleet."""
     shared: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
     nats = {"nats": "nats://127.0.0.1:4222"}
     settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared)
@@ -130,7 +130,7 @@ def test_partitions_share_what_is_once_for_the_fleet(tmp_path: Path) -> None:
     assert partition_settings(alone, 0) is alone
 
 
-def test_partition_that_is_taken_over_has_the_settings_of_a_reload(tmp_path: Path) -> None:
+def test_taken_over_partition_has_the_reloaded_settings(tmp_path: Path) -> None:
     """Its new owner started before the file was changed, and before `POST /-/reload`."""
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {tickets: {hold_seconds: 60}}\n")

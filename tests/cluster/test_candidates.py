@@ -1,4 +1,4 @@
-"""Which members of a cluster can own partitions."""
+"""The members of a cluster that can own partitions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def seen_member(
     ],
     ids=["alive", "paused", "gone", "without NATS", "other number"],
 )
-def test_member_that_cannot_watch_is_not_a_candidate(other: SeenMember, expected: set[str]) -> None:
+def test_member_that_cannot_monitor_is_not_a_candidate(other: SeenMember, expected: set[str]) -> None:
     view = View(members=(seen_member("own"), other), partitions=(Ownership(),) * 4)
 
     assert find_candidates(view, 4) == expected
@@ -96,9 +96,13 @@ def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
     } <= {count}
 
 
-def test_first_process_is_the_oldest_that_runs() -> None:
-    gone, first, second = seen_member("gone", is_connected=False), seen_member("first"), seen_member("second")
-    view = View(members=(gone, first, second), partitions=())
+def test_first_process_is_the_oldest_running() -> None:
+    ended, first, second = (
+        seen_member("gone", is_connected=False),
+        seen_member("first"),
+        seen_member("second"),
+    )
+    view = View(members=(ended, first, second), partitions=())
 
     assert [is_first(view, name) for name in ("gone", "first", "second")] == [False, True, False]
     assert is_first(View(members=(), partitions=()), "own")

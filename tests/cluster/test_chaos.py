@@ -1,7 +1,7 @@
 """
-Processes of a cluster are killed, paused and cut off at random, under load: nothing is lost or doubled.
+Processes of a cluster are killed, paused and cut off at random, under load, without loss or duplicates.
 
-``python -m tests.cluster.chaos --kills 1000 --seed 2`` does more.
+``python -m tests.cluster.chaos --kills 1000 --seed 2`` makes more disturbances.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.cluster.chaos import CUTS, KINDS, private_command
 KILLS = 9
 
 
-def disturb(kinds: Sequence[str]) -> dict[str, Any]:
+def run_chaos(kinds: Sequence[str]) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.cluster.chaos", "--kills", str(KILLS), "--seed", "20"]
     command += ["--kinds", ",".join(kinds)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -28,16 +28,16 @@ def disturb(kinds: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def test_random_kills_and_pauses_lose_and_double_nothing() -> None:
-    """B118: each event is stored once, each trouble is one ticket, and people are notified of it once."""
-    found = disturb(KINDS)
+def test_random_kills_and_pauses_cause_no_loss_or_duplicates() -> None:
+    """B118: each event is stored once, and each problem has one ticket and one notification."""
+    found = run_chaos(KINDS)
     assert found["wrong"] == []
     assert sum(kind["times"] for kind in found["disturbances"].values()) == KILLS
 
 
 @pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
-def test_process_that_is_cut_off_loses_and_doubles_nothing() -> None:
-    """B116, B118: a process cannot reach PostgreSQL, NATS, or both of them, while it runs."""
-    found = disturb([*CUTS])
+def test_cut_off_process_causes_no_loss_or_duplicates() -> None:
+    """B116, B118: a running process cannot reach PostgreSQL, NATS, or both."""
+    found = run_chaos([*CUTS])
     assert found["wrong"] == []
     assert set(found["disturbances"]) == set(CUTS)

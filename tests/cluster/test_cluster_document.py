@@ -1,4 +1,4 @@
-"""The commands of docs/cluster.md, on a new database and a nats-server that they start themselves."""
+"""The commands in docs/cluster.md, on a new database and a nats-server that they start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DATABASE = "postgresql://queenright:PASSWORD@127.0.0.1/queenright"
 
 
 @contextlib.contextmanager
-def ports(count: int) -> Iterator[list[str]]:
+def free_ports(count: int) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         yield [str(stack.enter_context(reserve_port(f"port {number}"))) for number in range(count)]
 
@@ -45,20 +45,20 @@ def wait_for(port: str) -> None:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[str]:
-    """A database without tables: the first owner creates them."""
+    """Return the URL of a database without tables: the first owner creates them."""
     url = postgres.empty()
     yield url
     postgres.drop(url)
 
 
-def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> None:
+def test_two_processes_start_as_documented(tmp_path: Path, database: str) -> None:
     nats, first, second, status = BLOCKS
-    # Ports that no other test uses, and programs that are not on PATH here.
+    # Ports that no other test uses; these programs are not on PATH here.
     programs = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     if "NATS_BIN" in os.environ:
         nats = nats.replace("nats-server", os.environ["NATS_BIN"], 1)
     first = first.rstrip() + " --port 8420 --otlp-port 4318\n"
-    with ports(5) as found, contextlib.ExitStack() as stack:
+    with free_ports(5) as found, contextlib.ExitStack() as stack:
         places = dict(zip(("4222", "8420", "4318", "8421", "4319"), found, strict=True))
 
         def prepared(block: str) -> str:
@@ -98,11 +98,11 @@ def test_two_processes_start_as_the_page_says(tmp_path: Path, database: str) -> 
                 break
             assert time.monotonic() < deadline, result.stdout
             time.sleep(0.1)
-        series = [exposed_by(places[port]) for port in ("8420", "8421")]
+        series = [read_metric_names(places[port]) for port in ("8420", "8421")]
 
     owner, standby = sorted(series, key=len, reverse=True)
     assert "queenright_agents" in owner
-    # So rules and dashboards that add up processes count nothing twice: these are of the process.
+    # Process metrics differ, so rules and dashboards that sum over processes count nothing twice.
     own = set(re.findall(r"`(queenright_\w+_total)`", PAGE))
     assert {name for name in standby if not name.startswith("queenright_cluster_")} <= own
 
@@ -128,6 +128,6 @@ def test_defaults_on_the_page_are_those_of_the_settings() -> None:
     assert f"older than {LEASE_SECONDS:g} s ends" in PAGE
 
 
-def exposed_by(port: str) -> set[str]:
+def read_metric_names(port: str) -> set[str]:
     text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
     return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))

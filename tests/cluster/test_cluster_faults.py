@@ -1,4 +1,4 @@
-"""What `queenright cluster status` says is wrong with the members."""
+"""The faults that `queenright cluster status` reports about members."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
     ],
     ids=["hangs", "crashed", "stopped", "reconnects", "runs"],
 )
-def test_member_that_is_lost_is_a_fault(lost: SeenMember, expected: list[str]) -> None:
+def test_lost_member_is_a_fault(lost: SeenMember, expected: list[str]) -> None:
     assert find_faults(view(seen_member("a"), lost)) == expected
 
 
-def test_partition_that_nobody_watches_yet_is_a_fault_with_its_owner() -> None:
+def test_unmonitored_partition_is_a_fault_with_its_owner() -> None:
     owner, other = seen_member("a", serving=frozenset({0})), seen_member("b", serving=frozenset({3}))
 
     found = find_faults(view(owner, other, owners=("a", "a", "a", "b", None)))
@@ -54,7 +54,7 @@ def test_partition_that_nobody_watches_yet_is_a_fault_with_its_owner() -> None:
 
 
 def test_other_number_of_partitions_is_a_fault_at_every_process() -> None:
-    """That of the oldest member that counts is the cluster's; a starting one does not count yet."""
+    """The cluster's number is that of the oldest member that counts; a starting member does not count yet."""
     starting = seen_member("b", is_counted=False)
     other = seen_member("c", partitions=3, is_counted=False)
 
@@ -74,7 +74,7 @@ def test_member_with_another_number_of_partitions_reports_it_itself() -> None:
 
 
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
-    """Of members of one version: another one has other settings."""
+    """Only among members of one version: another version has other settings."""
     first = seen_member("a", settings={"judging": "1", "alerting": "1"})
     same, other = seen_member("b", settings=first.state.settings), seen_member("c", settings={"judging": "2"})
     upgraded = seen_member("d", settings={"judging": "3"}, version="2")
@@ -90,13 +90,13 @@ def test_wrong_clock_is_a_fault(offset: float, expected: str) -> None:
     assert fault.startswith(f"http://a:1: the clock of its machine is {expected} the clock of the database")
 
 
-def hashes(**settings: Any) -> dict[str, str]:
+def hash_changed_settings(**settings: Any) -> dict[str, str]:
     return hash_settings(load_settings(**settings))
 
 
 def test_hash_of_settings_has_neither_paths_nor_addresses() -> None:
-    first = hashes(storage="first", http={"port": 1})
-    second = hashes(
+    first = hash_changed_settings(storage="first", http={"port": 1})
+    second = hash_changed_settings(
         storage="second",
         http={"port": 2, "host": "::1"},
         cluster={"host": "b"},
@@ -118,27 +118,29 @@ def test_hash_of_settings_has_neither_paths_nor_addresses() -> None:
     ],
 )
 def test_hash_of_settings_differs_in_the_block(settings: dict[str, Any], block: str) -> None:
-    usual, changed = hashes(), hashes(**settings)
+    usual, changed = hash_changed_settings(), hash_changed_settings(**settings)
 
     assert [name for name in usual if usual[name] != changed[name]] == [block]
 
 
-async def test_every_process_says_whose_settings_differ(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """Addresses, ports and folders differ, and are no fault."""
+async def test_every_process_names_the_members_with_different_settings(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
+    """Addresses, ports and folders differ without being a fault."""
     same = [cluster.add(), cluster.add()]
     await cluster.owner()
-    await until_faults(client, same[0], [])
+    await wait_until_faults_are(client, same[0], [])
     cluster.settings["judging"] = {"budget": {"dollars_per_day": 3}}
 
     other = cluster.add()
 
     expected = f"the settings of {other.url} and {same[0].url} differ in judging; "
     for process in (*same, other):
-        await until_faults(client, process, [expected])
+        await wait_until_faults_are(client, process, [expected])
 
 
-async def until_faults(client: httpx.AsyncClient, process: Process, beginnings: list[str]) -> None:
-    """Wait until the status has these faults."""
+async def wait_until_faults_are(client: httpx.AsyncClient, process: Process, beginnings: list[str]) -> None:
+    """Wait until the status has faults with these beginnings."""
     await wait_for_faults(
         client,
         process,

@@ -16,13 +16,13 @@ Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass
-class Owned:
+class OwnedPartition:
     number: int
     registry: CollectorRegistry | None
     backlog: int | None = None
 
 
-def service(agents: int) -> CollectorRegistry:
+def make_partition_registry(agents: int) -> CollectorRegistry:
     registry = CollectorRegistry()
     Gauge("queenright_agents", "Agents.", ["state"], registry=registry).labels("stuck").set(agents)
     dropped = Counter("queenright_telemetry_dropped", "Dropped.", ["signal"], registry=registry)
@@ -32,8 +32,10 @@ def service(agents: int) -> CollectorRegistry:
     return registry
 
 
-async def exposed(partitions: list[Owned], content_type: str) -> dict[tuple[str, Labels], float]:
-    """Return the values by name and labels; each series and each family may come once."""
+async def read_exposed(
+    partitions: list[OwnedPartition], content_type: str
+) -> dict[tuple[str, Labels], float]:
+    """Return the values by name and labels; each series and each family must appear once."""
     own = CollectorRegistry()
     own.register(ClusterMetrics(members=2, is_stream_available=True, partitions=partitions))
     Counter("queenright_telemetry_dropped", "Dropped.", ["signal"], registry=own).labels("traces").inc(5)
@@ -48,9 +50,13 @@ async def exposed(partitions: list[Owned], content_type: str) -> dict[tuple[str,
 
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
 async def test_series_of_several_partitions_have_their_number(content_type: str) -> None:
-    partitions = [Owned(0, service(3), 7), Owned(1, None), Owned(2, service(4))]
+    partitions = [
+        OwnedPartition(0, make_partition_registry(3), 7),
+        OwnedPartition(1, None),
+        OwnedPartition(2, make_partition_registry(4)),
+    ]
 
-    found = await exposed(partitions, content_type)
+    found = await read_exposed(partitions, content_type)
 
     assert {
         labels: value for (name, labels), value in found.items() if name == "queenright_cluster_owner"
@@ -67,8 +73,8 @@ async def test_series_of_several_partitions_have_their_number(content_type: str)
 
 @pytest.mark.parametrize("content_type", [PROMETHEUS_TEXT, OPENMETRICS])
 async def test_series_of_the_only_partition_have_no_number(content_type: str) -> None:
-    """Except those of counters that the process has, too."""
-    found = await exposed([Owned(0, service(3), 7)], content_type)
+    """Except for those of counters that the process also has."""
+    found = await read_exposed([OwnedPartition(0, make_partition_registry(3), 7)], content_type)
 
     numbered = {name for name, labels in found if ("partition", "0") in labels}
     assert numbered - {"queenright_telemetry_dropped_created"} == {"queenright_telemetry_dropped_total"}
@@ -80,16 +86,16 @@ async def test_series_of_the_only_partition_have_no_number(content_type: str) ->
 
 
 async def test_increase_of_a_counter_is_right_when_ownership_is_lost_and_gained() -> None:
-    partition, increase = Owned(0, service(3)), 0.0
+    partition, increase = OwnedPartition(0, make_partition_registry(3)), 0.0
     before: dict[tuple[str, Labels], float] = {}
-    for registry in (service(3), None, service(1), None):
+    for registry in (make_partition_registry(3), None, make_partition_registry(1), None):
         partition.registry = registry
-        page = await exposed([partition], PROMETHEUS_TEXT)
+        page = await read_exposed([partition], PROMETHEUS_TEXT)
         counted = {
             key: value for key, value in page.items() if key[0] == "queenright_telemetry_dropped_total"
         }
         if before:
-            # As in Prometheus: a series whose value falls has started again from 0.
+            # As in Prometheus: a series whose value falls has restarted from 0.
             increase += sum(
                 value - (before[key] if value >= before[key] else 0.0) for key, value in counted.items()
             )
@@ -98,8 +104,8 @@ async def test_increase_of_a_counter_is_right_when_ownership_is_lost_and_gained(
     assert increase == 1
 
 
-async def test_standby_exposes_the_cluster_only() -> None:
-    found = await exposed([Owned(0, None)], PROMETHEUS_TEXT)
+async def test_standby_exposes_only_the_cluster_metrics() -> None:
+    found = await read_exposed([OwnedPartition(0, None)], PROMETHEUS_TEXT)
 
     names = {name for name, _ in found if not name.startswith("queenright_telemetry_dropped")}
     assert names == {"queenright_cluster_owner", "queenright_cluster_members", "queenright_cluster_stream_up"}

@@ -14,10 +14,10 @@ from tests.databases import change
 pytestmark = pytest.mark.asyncio
 
 
-async def test_partition_that_starts_nowhere_does_not_stop_the_sharing_of_the_others(
+async def test_unstartable_partition_does_not_affect_the_others(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """It is tried again ever more rarely, and starts once it is repaired."""
+    """It is retried at growing intervals, and starts once it is repaired."""
     cluster.settings["cluster"] = {"partitions": 4}
     first = cluster.add()
     await wait_for_shares(client, first, lambda found: found == {first.url: 4})

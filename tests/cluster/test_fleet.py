@@ -1,4 +1,4 @@
-"""What holds for all partitions: two services of one fleet, on a real PostgreSQL."""
+"""State shared by all partitions: two services of one fleet, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from queenright.server.service import Service
 from queenright.server.serving import run_service, serving
 from queenright.server.settings import Settings, load_settings
 from tests.cluster.test_gateway import client_of, unowned
-from tests.cluster.test_gateway_equality import plain
+from tests.cluster.test_gateway_equality import comparable_response
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
-from tests.server.test_shared_api import OVERLOADED, calls
+from tests.server.test_shared_api import OVERLOADED, model_calls
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class Process:
-    """A process that owns one partition; `exchange` does what it does every second."""
+    """A process that owns one partition; `exchange` runs its work of every second."""
 
     fleet: ClusterFleet
     owned: OwnedService
@@ -57,7 +57,7 @@ class Process:
         await self.fleet.exchange_values([self.owned])
 
 
-def settings_of(database: str, storage: Path, health: dict[str, Any]) -> Settings:
+def make_settings(database: str, storage: Path, health: dict[str, Any]) -> Settings:
     hours = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), HOUR)
     return load_settings(
         storage=storage,
@@ -70,7 +70,7 @@ def settings_of(database: str, storage: Path, health: dict[str, Any]) -> Setting
 
 
 @contextlib.asynccontextmanager
-async def process(database: str, partition: int, settings: Settings) -> AsyncIterator[Process]:
+async def run_process(database: str, partition: int, settings: Settings) -> AsyncIterator[Process]:
     member = Member(
         member_id=f"member-{partition}",
         host="127.0.0.1",
@@ -117,28 +117,29 @@ def database(postgres: Postgres) -> Any:
 
 @pytest.fixture
 def settings(database: str, tmp_path: Path, health: dict[str, Any]) -> Settings:
-    return settings_of(database, tmp_path, health)
+    return make_settings(database, tmp_path, health)
 
 
 @pytest_asyncio.fixture
 async def processes(database: str, settings: Settings) -> AsyncIterator[list[Process]]:
     async with contextlib.AsyncExitStack() as stack:
         found = [
-            await stack.enter_async_context(process(database, partition, settings)) for partition in range(2)
+            await stack.enter_async_context(run_process(database, partition, settings))
+            for partition in range(2)
         ]
         await exchange(found)
         yield found
 
 
 async def exchange(processes: Sequence[Process]) -> None:
-    """Exchange values until each knows what the others knew."""
+    """Exchange values until each process has those of the others."""
     for _ in range(2):
-        for one in processes:
-            await one.exchange()
+        for process_ in processes:
+            await process_.exchange()
 
 
-def stops(service: Service) -> list[bool]:
-    """Return what the event log has about the emergency stop."""
+def recorded_stops(service: Service) -> list[bool]:
+    """Return the emergency stop events in the event log."""
     found = service.store.read_now(partial(read_events, types={EventType.EMERGENCY_STOP_CHANGED}))
     return [event.data["on"] for _, event in found]
 
@@ -163,48 +164,48 @@ async def test_emergency_stop_holds_at_once_and_at_the_next_exchange_of_the_othe
 
 
 async def test_emergency_stop_is_recorded_once_in_the_first_partition(processes: list[Process]) -> None:
-    """Also if it was released before its owner looked."""
+    """Even if it was released before its owner read it."""
     first, second = processes
     await second.fleet.set_emergency_stop(True, by="ada", reason="a storm")
     await second.fleet.set_emergency_stop(False, by="ada", reason="over")
-    assert stops(first.service) == []
+    assert recorded_stops(first.service) == []
 
     await exchange(processes)
-    await until(lambda: stops(first.service) == [True, False], "both changes are in the log")
+    await until(lambda: recorded_stops(first.service) == [True, False], "both changes are in the log")
     await exchange(processes)
 
-    assert (stops(first.service), stops(second.service)) == ([True, False], [])
+    assert (recorded_stops(first.service), recorded_stops(second.service)) == ([True, False], [])
 
 
 async def test_partition_that_starts_during_the_emergency_stop_does_not_act(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """Such as one that was added, or whose owner has changed."""
+    """Such as a new partition, or one with a new owner."""
     await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
-    async with process(database, 2, settings) as third:
+    async with run_process(database, 2, settings) as third:
         assert third.service.health.emergency_stop_state.on
         assert third.service.interventions.budget.count_used(0.0) == 0
 
 
-async def test_emergency_stop_of_a_fleet_without_partitions_holds_in_those_that_are_added(
+async def test_emergency_stop_of_an_unpartitioned_fleet_holds_in_added_partitions(
     database: str, tmp_path: Path
 ) -> None:
-    settings = settings_of(database, tmp_path, {})
+    settings = make_settings(database, tmp_path, {})
     async with run_service(settings, "http://127.0.0.1:4318") as service:
         await service.health.emergency_stop(True, by="ada", reason="a storm")
-    async with process(database, 1, settings) as added:
+    async with run_process(database, 1, settings) as added:
         assert added.service.health.emergency_stop_state.by == "ada"
         await added.exchange()
         assert added.fleet.emergency_stop.on
 
 
-async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
+async def test_emergency_stop_holds_in_its_process_while_the_database_is_unavailable(
     processes: list[Process], database: str
 ) -> None:
-    """And in the others once the database can be reached again, also if a release was tried meanwhile."""
+    """The others get it once the database is back, even if a release failed meanwhile."""
     asked, other = processes
-    with database_away(database):
+    with block_database(database):
         with pytest.raises(StoreError, match="the stop holds in this process"):
             await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
         with pytest.raises(StoreError, match="nothing is released"):
@@ -215,13 +216,13 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_away(
     await exchange(processes)
 
     assert other.service.health.emergency_stop_state.on
-    await until(lambda: stops(asked.service) == [True], "it is in the log")
+    await until(lambda: recorded_stops(asked.service) == [True], "it is in the log")
 
 
 async def test_release_replaces_an_emergency_stop_that_was_not_written(
     processes: list[Process], database: str
 ) -> None:
-    with database_away(database), pytest.raises(StoreError):
+    with block_database(database), pytest.raises(StoreError):
         await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
     await processes[0].fleet.set_emergency_stop(False, by="ada", reason="over")
@@ -231,8 +232,8 @@ async def test_release_replaces_an_emergency_stop_that_was_not_written(
 
 
 @contextlib.contextmanager
-def database_away(database: str) -> Iterator[None]:
-    """Let reads and changes of the emergency stop fail."""
+def block_database(database: str) -> Iterator[None]:
+    """Make reads and changes of the emergency stop fail."""
     with connected(database) as conn:
         conn.exec_driver_sql("BEGIN; LOCK TABLE switches IN ACCESS EXCLUSIVE MODE")
         yield
@@ -242,22 +243,22 @@ def database_away(database: str) -> Iterator[None]:
 # -- storms -------------------------------------------------------------------------------------------
 
 
-async def loop(process: Process, *names: str) -> None:
-    """Let agents of a process get worse."""
-    service = process.service
+async def start_loops(run_process: Process, *names: str) -> None:
+    """Let agents of a process get into loops."""
+    service = run_process.service
     for name in names:
         await service.ingest(list(looping(service.clock(), agent=name)))
 
 
 async def test_workers_that_get_worse_in_several_partitions_are_one_storm(processes: list[Process]) -> None:
-    """B71: their tickets share one alert, also those opened before the storm was known."""
+    """B71: their tickets share one alert, even those opened before the storm was detected."""
     first, second = processes
-    await loop(first, "bee-0", "bee-1", "bee-2")
-    await loop(second, "bee-3")
+    await start_loops(first, "bee-0", "bee-1", "bee-2")
+    await start_loops(second, "bee-3")
     await exchange(processes)
     assert [one.service.remediation.storm.current for one in processes] == [None, None]
 
-    await loop(first, "bee-4")
+    await start_loops(first, "bee-4")
     await exchange(processes)
 
     storms = [one.service.remediation.storm.current for one in processes]
@@ -267,7 +268,7 @@ async def test_workers_that_get_worse_in_several_partitions_are_one_storm(proces
     assert [one.service.remediation.storm.struck(now) for one in processes] == [5, 5]
     storm_id = storms[0][0]
     for one, count in ((first, 4), (second, 1)):
-        # The judge may open a ticket that it began before the storm was known.
+        # The judge may open a ticket whose check began before the storm was detected.
         await until(partial(_has_tickets, one.service, count), "its tickets are open")
     await exchange(processes)
     for one, count in ((first, 4), (second, 1)):
@@ -298,9 +299,9 @@ def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:
 
 
 async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes: list[Process]) -> None:
-    """Neither knows of the other's."""
+    """They have not exchanged values yet."""
     for number, one in enumerate(processes):
-        await loop(one, *(f"bee-{number}-{n}" for n in range(5)))
+        await start_loops(one, *(f"bee-{number}-{n}" for n in range(5)))
     storms = [one.service.remediation.storm.current for one in processes]
     assert storms[0] is not None
     assert storms[1] is not None
@@ -315,20 +316,20 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
 
 
 @pytest.mark.parametrize("worse_before_exchange", [0, 1, 5])
-async def test_storm_goes_on_when_its_partition_has_a_new_owner(
+async def test_storm_continues_with_a_new_owner(
     worse_before_exchange: int, database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B71, B77: the workers that got worse under the former owner count until they are old."""
-    async with process(database, 0, settings) as first:
-        async with process(database, 1, settings) as former:
+    """B71, B77: workers that became unhealthy under the former owner count until the window has passed."""
+    async with run_process(database, 0, settings) as first:
+        async with run_process(database, 1, settings) as former:
             await exchange([first, former])
-            await loop(former, *(f"bee-{n}" for n in range(5)))
+            await start_loops(former, *(f"bee-{n}" for n in range(5)))
             await exchange([first, former])
             storm = former.service.remediation.storm.current
-        async with process(database, 1, settings) as owner:
+        async with run_process(database, 1, settings) as owner:
             # A standby reads the values before it takes over.
             await owner.fleet.exchange_values([])
-            await loop(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
+            await start_loops(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
             await exchange([first, owner])
             await exchange([first, owner])
 
@@ -341,16 +342,16 @@ async def test_storm_goes_on_when_its_partition_has_a_new_owner(
     assert caplog.text.count("a storm:") == 1
 
 
-async def test_storm_of_two_partitions_goes_on_when_both_have_new_owners(
+async def test_storm_of_two_partitions_continues_with_new_owners(
     database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each has fewer workers than a storm needs."""
-    async with process(database, 0, settings) as first, process(database, 1, settings) as second:
-        await loop(first, "bee-0", "bee-1", "bee-2")
-        await loop(second, "bee-3", "bee-4")
+    async with run_process(database, 0, settings) as first, run_process(database, 1, settings) as second:
+        await start_loops(first, "bee-0", "bee-1", "bee-2")
+        await start_loops(second, "bee-3", "bee-4")
         await exchange([first, second])
         storm = first.service.remediation.storm.current
-    async with process(database, 0, settings) as first, process(database, 1, settings) as second:
+    async with run_process(database, 0, settings) as first, run_process(database, 1, settings) as second:
         await exchange([first, second])
 
         assert storm is not None
@@ -359,17 +360,17 @@ async def test_storm_of_two_partitions_goes_on_when_both_have_new_owners(
     assert caplog.text.count("a storm:") == 1
 
 
-async def test_storm_that_was_not_shared_yet_goes_on_when_its_partition_has_a_new_owner(
+async def test_unshared_storm_continues_with_a_new_owner(
     database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its owner was killed in the same second."""
-    async with process(database, 1, settings) as former:
+    async with run_process(database, 1, settings) as former:
         await former.exchange()
-        await loop(former, *(f"bee-{n}" for n in range(5)))
+        await start_loops(former, *(f"bee-{n}" for n in range(5)))
         storm = former.service.remediation.storm.current
-    async with process(database, 1, settings) as owner:
+    async with run_process(database, 1, settings) as owner:
         await owner.fleet.exchange_values([])
-        await loop(owner, "wasp")
+        await start_loops(owner, "wasp")
         await owner.exchange()
 
         assert storm is not None
@@ -401,26 +402,26 @@ async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_stor
 async def test_tool_that_fails_for_workers_of_several_partitions_is_one_incident(
     processes: list[Process],
 ) -> None:
-    """B104: three in all, and fewer in each."""
+    """B104: there are three workers in total, and fewer in each partition."""
     first, second = processes
-    await fail(first, "bee-0")
-    await fail(second, "bee-1")
+    await fail_calls(first, "bee-0")
+    await fail_calls(second, "bee-1")
     for one in processes:
-        await until(partial(_are_in_storm, one.service, "", 1), "a person is paged")
+        await until(partial(_are_in_storm, one.service, "", 1), "a page is sent")
     await exchange(processes)
 
-    await fail(first, "bee-2")
+    await fail_calls(first, "bee-2")
     await until(lambda: len(first.service.tickets.open_tickets()) == 2, "there is another ticket")
     await exchange(processes)
 
     for one, count in ((first, 2), (second, 1)):
-        await until(partial(_have_cause, one.service, count), "its tickets have the cause")
+        await until(partial(_have_cause, one.service, count), "the tickets have the cause")
 
 
 async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """Whose own workers do not fail."""
+    """Its own workers do not fail."""
     first = processes[0].fleet
     with connected(database) as conn:
         conn.exec_driver_sql(
@@ -430,7 +431,7 @@ async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
     await exchange(processes)
     assert first.list_failing_outside(0) == {"tool:search": {("bee", "one")}}
 
-    async with process(database, 2, settings) as owner:
+    async with run_process(database, 2, settings) as owner:
         await exchange([owner, *processes])
 
     assert first.list_failing_outside(0) == {}
@@ -439,20 +440,20 @@ async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
 async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
     processes: list[Process], tmp_path: Path
 ) -> None:
-    """As in one process, and also if a partition has one of its workers."""
+    """B104: as in one process, even if a partition has only one of the workers."""
     first, second = processes
-    alone = settings_of(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path / "alone", {})
+    alone = make_settings(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path / "alone", {})
     async with run_service(alone, "http://127.0.0.1:4318") as service:
         for agent, owner in (("bee-0", first), ("bee-1", second), ("bee-2", first), ("bee-3", first)):
             for one in (service, owner.service):
-                await one.ingest(calls(one.clock(), agent, **OVERLOADED))
-                await until(partial(_is_paged, one, agent, f"{agent}-1"), "a person is paged")
+                await one.ingest(model_calls(one.clock(), agent, **OVERLOADED))
+                await until(partial(_is_paged, one, agent, f"{agent}-1"), "a page is sent")
         for one in (service, second.service):
             await one.ingest(list(looping(one.clock(), agent="looper")))
-            await until(partial(_is_paged, one, "looper", "looper-session"), "a person is paged")
+            await until(partial(_is_paged, one, "looper", "looper-session"), "a page is sent")
         await exchange(processes)
         for one, count in ((service, 4), (first.service, 3), (second.service, 1)):
-            await until(partial(_share_provider, one, count), "its tickets have the cause")
+            await until(partial(_share_provider, one, count), "the tickets have the cause")
         apps = [RowOrders(create_app(one.service, bind_address="127.0.0.1")) for one in processes]
         gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)
         async with (
@@ -463,7 +464,7 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
                 answers = [
                     (await client.get("/api/attention", params=query)).json() for client in (expected, http)
                 ]
-                assert plain(answers[0]) == plain(answers[1]), query
+                assert comparable_response(answers[0]) == comparable_response(answers[1]), query
                 assert answers[1]["total"] == total, query
 
             items = (await http.get("/api/attention")).json()["items"]
@@ -492,9 +493,9 @@ def _have_cause(service: Service, count: int) -> bool:
     return [ticket.storm_id for ticket in service.tickets.open_tickets()] == ["tool:search"] * count
 
 
-async def fail(process: Process, agent: str) -> None:
-    """Let a worker repeat a call that fails."""
-    service = process.service
+async def fail_calls(run_process: Process, agent: str) -> None:
+    """Let a worker repeat a failing call."""
+    service = run_process.service
     failed = {"outcome": "error", "error_type": "unavailable"}
     await service.ingest(
         [
@@ -510,7 +511,7 @@ async def fail(process: Process, agent: str) -> None:
 
 
 async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[Process]) -> None:
-    """However many ask at the same moment."""
+    """However many requests arrive at the same moment."""
     budgets = [one.service.interventions.budget for one in processes]
     now = processes[0].service.clock()
 
@@ -530,7 +531,7 @@ async def test_values_that_came_just_before_the_database_was_away_are_given_to_t
     now = first.service.clock()
     assert await second.service.interventions.budget.take(now)
 
-    with database_away(database), pytest.raises(LeaseError):
+    with block_database(database), pytest.raises(LeaseError):
         await first.exchange()
     await first.exchange()
 
@@ -542,23 +543,23 @@ async def test_spending_limits_are_those_of_the_fleet(processes: list[Process]) 
     first, second = processes
     await spend(first, "bee", "s1", 3.0)
     await exchange(processes)
-    assert findings(first, "bee", "s1") == []
+    assert list_findings(first, "bee", "s1") == []
     await spend(second, "bee", "s2", 2.5)
-    assert findings(second, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
+    assert list_findings(second, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
     await exchange(processes)
     await spend(first, "wasp", "s3", 2.0)
-    assert findings(first, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
+    assert list_findings(first, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
 
 
-async def spend(process: Process, agent: str, session: str, dollars: float) -> None:
-    now = process.service.clock()
+async def spend(run_process: Process, agent: str, session: str, dollars: float) -> None:
+    now = run_process.service.clock()
 
     def event(kind: EventType, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind, time=now, agent_id=agent, session_id=session, incarnation_id="one", data=data
         )
 
-    await process.service.ingest(
+    await run_process.service.ingest(
         [
             event(EventType.EXECUTION_STARTED, framework="test"),
             event(EventType.LLM_CALL_COMPLETED, model="m", provider="p", cost_usd=dollars),
@@ -566,8 +567,8 @@ async def spend(process: Process, agent: str, session: str, dollars: float) -> N
     )
 
 
-def findings(process: Process, agent: str, session: str) -> list[str]:
-    worker = process.service.monitor.get(agent, session)
+def list_findings(run_process: Process, agent: str, session: str) -> list[str]:
+    worker = run_process.service.monitor.get(agent, session)
     assert worker is not None
     return [finding.evidence for finding in worker.findings if finding.kind is FindingKind.SPENDING]
 
@@ -576,22 +577,22 @@ def findings(process: Process, agent: str, session: str) -> list[str]:
 async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """Nor is it lost, if the former one did not share it."""
-    async with process(database, 2, settings) as former:
+    """It is not lost either, if the former owner did not share it."""
+    async with run_process(database, 2, settings) as former:
         await spend(former, "bee", "s1", 1.0)
         await exchange([former])
         await spend(former, "bee", "s1", 2.0)
-    async with process(database, 2, settings) as new:
+    async with run_process(database, 2, settings) as new:
         await exchange([*processes, new])
         await spend(new, "bee", "s2", 0.5)
         await exchange([*processes, new])
         await spend(processes[0], "bee", "s3", 0.5)
 
-        assert findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
+        assert list_findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
 
 
 async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> None:
-    """An hour may use a dollar."""
+    """The limit is one dollar per hour."""
     budgets = [one.service.judging.budget for one in processes]
     estimate = Estimate(call=Cost(dollars=0.3))
 
@@ -608,9 +609,9 @@ async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> 
 
 
 async def test_former_owner_writes_nothing_more(processes: list[Process], database: str) -> None:
-    """B116: one that was paused, after another process has opened the partition."""
+    """B116: the former owner was paused when another process opened the partition."""
     former = OwnedService(1, "former", processes[1].service)
-    await loop(processes[1], "bee-0")
+    await start_loops(processes[1], "bee-0")
 
     await processes[1].fleet.exchange_values([former])
 
@@ -619,11 +620,11 @@ async def test_former_owner_writes_nothing_more(processes: list[Process], databa
     assert names == []
 
 
-async def test_single_process_says_that_it_watches_one_of_several_partitions(
+async def test_single_process_on_a_partitioned_database_reports_a_fault(
     processes: list[Process], database: str, tmp_path: Path
 ) -> None:
-    """Such as one whose settings lost the block ``cluster``."""
-    settings = settings_of(database, tmp_path / "single", {})
+    """Such as a process whose settings lack the block ``cluster``."""
+    settings = make_settings(database, tmp_path / "single", {})
     await processes[0].service.stop()
     async with serving(settings) as running:
         [fault] = running.service.ready()

@@ -1,4 +1,4 @@
-"""Hook calls that a process of a cluster passes on."""
+"""Hook calls that a process of a cluster forwards."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ HOOK = "/hooks/claude-code"
 
 class Stream:
     """
-    The stream, from one process.
+    The stream, as one process sees it.
 
     Args:
-        is_slow: Whether NATS takes its time with messages of this process.
+        is_slow: Whether NATS accepts this process's messages slowly.
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
@@ -64,8 +64,8 @@ def client(app: ClusterFront) -> httpx.AsyncClient:
 
 
 async def test_hook_that_two_processes_keep_has_one_id() -> None:
-    """The process that it was passed on to is not the owner any more, and keeps it too late."""
-    here, there = Stream(), Stream(is_slow=True)
+    """The process that it was forwarded to is no longer the owner, and also keeps it, too late."""
+    this_process, other_process = Stream(), Stream(is_slow=True)
     sock = listen("127.0.0.1", 0, what="hooks", option="")
     former_owner = Member(
         member_id="former",
@@ -76,23 +76,26 @@ async def test_hook_that_two_processes_keep_has_one_id() -> None:
         partitions=1,
     )
     proxy = Proxy()
-    async with serve_app(front(there).hooks, sock), client(front(here, proxy=proxy, owner=former_owner)) as q:
+    async with (
+        serve_app(front(other_process).hooks, sock),
+        client(front(this_process, proxy=proxy, owner=former_owner)) as q,
+    ):
         answer = await q.post(HOOK, json={"session_id": "s-1"})
-        there.may_answer.set()
-        await until(lambda: bool(there.call_ids), "the other process has kept it")
+        other_process.may_answer.set()
+        await until(lambda: bool(other_process.call_ids), "the other process has kept it")
     await proxy.aclose()
 
     assert (answer.status_code, answer.json()) == (200, {})
-    assert here.call_ids == there.call_ids
+    assert this_process.call_ids == other_process.call_ids
 
 
 @pytest.mark.parametrize(
-    "chosen",
+    "chosen_id",
     ["0" * 32, "one.0", sign_call_id("one", b"x" * 32), "\xe9"],
     ids=["id", "forged", "of another cluster", "no ASCII"],
 )
-async def test_client_cannot_choose_the_id_of_its_call(chosen: str) -> None:
-    """It could be that of a message of others, which would count as stored."""
+async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
+    """It could be the id of another message, and the call would count as already stored."""
     stream = Stream()
     at_owner: list[list[bytes]] = []
 
@@ -101,14 +104,14 @@ async def test_client_cannot_choose_the_id_of_its_call(chosen: str) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    headers = [(CALL_ID, chosen.encode("latin-1")), (FORWARDED, b"1")]
+    headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED, b"1")]
     for app in (front(stream), front(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
         async with client(app) as q:
             assert (await q.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
 
     [kept] = stream.call_ids
     [[stored]] = at_owner
-    assert chosen not in {kept, stored.decode("latin-1")}
+    assert chosen_id not in {kept, stored.decode("latin-1")}
     assert kept != stored.decode()
 
 

@@ -1,4 +1,4 @@
-"""The gateway: a fleet in three partitions answers as a fleet in one."""
+"""The gateway: a fleet in three partitions responds like a fleet in one."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_fleet_list import run_of
+from tests.server.test_fleet_list import make_run
 
 PARTITIONS: Final = 3
 AGENTS: Final = 40
@@ -46,8 +46,8 @@ async def no_sleep(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
-def quick_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
-    """A gateway whose seconds pass at once."""
+def make_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
+    """Return a gateway that does not sleep."""
     return Gateway(apps, partition_of, unowned, clock=itertools.count().__next__, sleep=no_sleep)
 
 
@@ -80,7 +80,7 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
         one, one_app = await stack.enter_async_context(service_at(tmp_path / "one"))
         parts = [await stack.enter_async_context(service_at(tmp_path / str(n))) for n in range(PARTITIONS)]
         apps: list[ASGIApp | None] = [app for _, app in parts]
-        gateway = quick_gateway(lambda: apps)
+        gateway = make_gateway(lambda: apps)
         now = one.clock()
         events = list(fleet(now))
         await one.ingest(events)
@@ -96,13 +96,13 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
 
 
 def fleet(now: float) -> Iterator[AgentEvent]:
-    yield from itertools.chain.from_iterable(run_of(number, now) for number in range(AGENTS))
+    yield from itertools.chain.from_iterable(make_run(number, now) for number in range(AGENTS))
     for number in range(6):
         yield from looping(now, agent=f"looper-{number}")
 
 
 def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
-    """Return the part of an incident with these agents; their tickets were opened second by second."""
+    """Return a partition's part of an incident; its tickets were opened at intervals of a second."""
     agents = {name: opened_at + number for number, name in enumerate(names)}
     ticket_ids = [f"ticket-{at:.0f}" for at in agents.values()]
     return {
@@ -125,11 +125,11 @@ def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
 
 
 ENDED: Final = {"open_tickets": 0, "text": "", "text_at": None, "is_handled": False, "can_acknowledge": True}
-"""Of a part whose sessions have ended, and which nobody has acknowledged."""
+"""An unacknowledged part whose sessions have ended."""
 
 
-def attention_of(*incidents: Json) -> list[Json]:
-    """Return the items of partitions with one part of an incident each."""
+def merge_attention(*incidents: Json) -> list[Json]:
+    """Return the merged attention items of partitions with one part of an incident each."""
     parts = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
     merged = get_merge("/api/attention")(parts)
     items: list[Json] = merged["items"]
@@ -138,10 +138,10 @@ def attention_of(*incidents: Json) -> list[Json]:
 
 
 def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
-    """An agent with sessions in several partitions once."""
+    """An agent with sessions in several partitions is named once."""
     bees, wasps = [f"bee-{number}" for number in range(24)], ["bee-0", "wasp-0", "wasp-1"]
 
-    [item] = attention_of(incident_part(10, *bees), incident_part(5, *wasps))
+    [item] = merge_attention(incident_part(10, *bees), incident_part(5, *wasps))
 
     assert item["agents"] == [*wasps, *bees[1:18]]
     assert (item["agents_more"], item["workers"], item["since"]) == (6, 27, 5)
@@ -149,7 +149,7 @@ def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
     assert (item["title"], item["text"]) == ("Model provider anthropic", "bee-0 fails")
 
 
-def test_ticket_is_no_item_if_its_incident_has_a_worker_in_another_partition() -> None:
+def test_ticket_of_a_cross_partition_incident_is_not_an_item() -> None:
     tickets = [
         make_example(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
         for ticket_id in ("ticket-5", "ticket-7")
@@ -197,8 +197,8 @@ def test_ticket_is_no_item_if_its_incident_has_a_worker_in_another_partition() -
     ],
 )
 def test_incident_of_several_partitions_needs_attention(first: Json, second: Json, text: str | None) -> None:
-    """While a ticket is open that nobody has acknowledged, or all have ended and nobody has seen it."""
-    items = attention_of(incident_part(5, "a", **first), incident_part(6, "b", **second))
+    """While an open ticket is unacknowledged, or all have ended and nobody has acknowledged the incident."""
+    items = merge_attention(incident_part(5, "a", **first), incident_part(6, "b", **second))
 
     assert [item["text"] for item in items] == ([] if text is None else [text])
 
@@ -221,7 +221,7 @@ def test_notice_of_several_partitions_is_shown_once() -> None:
     assert merge_fields([{"notices": each} for each in notices]) == {"notices": notices[1]}
 
 
-async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:
+async def read_pages(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while True:
         response = await http.get(path, params=params)
@@ -236,24 +236,25 @@ async def walk(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> 
 async def test_pages_of_agents_are_those_of_one_service(fleets: Fleets) -> None:
     for sort in ("attention", "agent", "-agent", "progress", "-cost", "tokens"):
         expected = [
-            row["session_id"] for row in await walk(fleets.one, "/api/agents", "agents", sort=sort, limit=100)
+            row["session_id"]
+            for row in await read_pages(fleets.one, "/api/agents", "agents", sort=sort, limit=100)
         ]
         assert len(expected) == AGENTS + 6
         for limit in (1, 7, 1000):
-            rows = await walk(fleets.many, "/api/agents", "agents", sort=sort, limit=limit)
+            rows = await read_pages(fleets.many, "/api/agents", "agents", sort=sort, limit=limit)
             assert [row["session_id"] for row in rows] == expected, sort
 
 
 async def test_list_waits_for_a_partition_that_is_being_handed_over(fleets: Fleets) -> None:
-    """B120: a rolling upgrade shows no error."""
+    """B120: a rolling upgrade causes no error."""
     asked = itertools.count()
     handed_over = [*fleets.apps[:1], None, *fleets.apps[2:]]
-    gateway = quick_gateway(lambda: handed_over if next(asked) < 3 else fleets.apps)
+    gateway = make_gateway(lambda: handed_over if next(asked) < 3 else fleets.apps)
     async with client_of(gateway) as http:
         assert (await http.get("/api/agents")).json()["total"] == AGENTS + 6
 
 
-async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: Fleets) -> None:
+async def test_agent_with_sessions_in_several_partitions_is_shown_completely(fleets: Fleets) -> None:
     now = fleets.services[0].clock()
     for number, service in enumerate(fleets.services):
         events = (
@@ -264,8 +265,8 @@ async def test_agent_with_sessions_in_several_partitions_is_shown_whole(fleets: 
     assert sorted(row["session_id"] for row in detail["sessions"]) == ["s0", "s1", "s2"]
 
 
-async def test_heartbeat_of_a_new_worker_is_where_its_telemetry_will_be(fleets: Fleets) -> None:
-    """B116: else the worker would be watched twice, and the heartbeats' copy would become silent."""
+async def test_heartbeat_of_a_new_worker_is_in_the_partition_of_its_telemetry(fleets: Fleets) -> None:
+    """B116: otherwise the worker would exist twice, and the copy of the heartbeats would become silent."""
     for number in range(9):
         beat = {"agent_id": f"early-{number}", "session_id": "s", "serviceName": f"shop-{number}"}
         if number % 2:
@@ -278,20 +279,20 @@ async def test_heartbeat_of_a_new_worker_is_where_its_telemetry_will_be(fleets: 
 
 
 async def test_heartbeat_without_a_session_belongs_to_the_latest_one(fleets: Fleets) -> None:
-    """Whatever partition knows an older session of the agent."""
+    """Whichever partition knows an older session of the agent."""
     for latest in range(PARTITIONS):
         agent = f"courier-{latest}"
         for number in sorted(range(PARTITIONS), key=latest.__eq__):
             events = looping(fleets.services[0].clock(), agent=agent)
             await fleets.services[number].ingest(
-                [dataclasses.replace(each, session_id=f"s{number}") for each in events]
+                [dataclasses.replace(service_app, session_id=f"s{number}") for service_app in events]
             )
 
         assert (await fleets.many.post("/api/heartbeats", json={"agent_id": agent})).status_code == 202
 
-        taken = []
+        accepted = []
         for app in fleets.apps:
             assert app is not None
             async with client_of(app) as http:
-                taken.append((await http.get(f"/api/agents/{agent}/heartbeat")).status_code == 200)
-        assert taken == [number == latest for number in range(PARTITIONS)]
+                accepted.append((await http.get(f"/api/agents/{agent}/heartbeat")).status_code == 200)
+        assert accepted == [number == latest for number in range(PARTITIONS)]

@@ -1,4 +1,4 @@
-"""What the gateway answers for three partitions equals what one service answers for the same agents."""
+"""The gateway's responses for three partitions equal those of one service with the same agents."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.cluster.test_gateway import (
     PARTITIONS,
     Fleets,
     client_of,
+    make_gateway,
     partition_of,
-    quick_gateway,
+    read_pages,
     service_at,
     unowned,
-    walk,
 )
 from tests.server.conftest import looping
-from tests.server.test_fleet_list import run_of
+from tests.server.test_fleet_list import make_run
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -36,7 +36,7 @@ LOOPERS: Final = tuple(
     next(name for number in range(99) if partition_of(name := f"looper-{number}") == partition)
     for partition in range(PARTITIONS)
 )
-"""One in each partition: so few that they are not a storm."""
+"""One in each partition: too few for a storm."""
 _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 
@@ -55,7 +55,7 @@ ROUTES: Final = {
     RouteKind.ANY: "/healthz /readyz /metrics /openapi.json /docs version caller settings cluster"
     " POST:deadman /login POST:/login POST:/logout emergency-stop PUT:emergency-stop",
 }
-"""The API's routes by kind, except those of one ticket, agent or the like; GET unless a method is given."""
+"""The API's routes by kind, except those of one ticket, agent and so on; GET unless a method is given."""
 _FIND: Final = re.compile(
     r"/api/(tickets|approvals|escalations|permissions|recoveries|silences)(/x.*)?|/api/recoveries"
 )
@@ -80,12 +80,12 @@ def expected_kind(method: str, path: str) -> RouteKind | None:
         return RouteKind.SESSION
     if _FIND.fullmatch(path):
         return RouteKind.FIND
-    # Pages are the console's, or lead to it.
+    # Pages belong to the console, or redirect to it.
     return None if path.startswith(("/api/", "/-/")) and path != "/api/" else RouteKind.ANY
 
 
 async def test_every_route_has_a_kind() -> None:
-    """A new route of the API belongs into the table, and the gateway."""
+    """A new route of the API must be added to the table and the gateway."""
     for method, path in routes():
         assert classify_route(method, path) is expected_kind(method, path), (method, path)
 
@@ -98,7 +98,7 @@ async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
         parts = [await stack.enter_async_context(service_at(folder / str(n))) for n in range(PARTITIONS)]
         apps = [app for _, app in parts]
         now = one.clock()
-        events = [event for number in range(20) for event in run_of(number, now)]
+        events = [event for number in range(20) for event in make_run(number, now)]
         events += [event for name in LOOPERS for event in looping(now, agent=name)]
         await one.ingest(events)
         for number, (service, _) in enumerate(parts):
@@ -117,7 +117,7 @@ async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
 
 
 async def wait_for_decisions(http: httpx.AsyncClient) -> None:
-    """Wait until all tickets are decided and notified, so that no answer changes any more."""
+    """Wait until all tickets are decided and notified, so that responses no longer change."""
     while not await is_decided(http):
         pass
 
@@ -129,12 +129,16 @@ async def is_decided(http: httpx.AsyncClient) -> bool:
     return len(notifications) == len(decided) == len(LOOPERS)
 
 
-def plain(value: Any) -> Any:
-    """Return an answer without what differs between two services: times, ages and made ids."""
+def comparable_response(value: Any) -> Any:
+    """Return a response without values that differ between services: times, ages and generated ids."""
     if isinstance(value, dict):
-        return {name: plain(field) for name, field in value.items() if name not in ("seq", "id", "hash")}
+        return {
+            name: comparable_response(field)
+            for name, field in value.items()
+            if name not in ("seq", "id", "hash")
+        }
     if isinstance(value, list):
-        return [plain(item) for item in value]
+        return [comparable_response(item) for item in value]
     if isinstance(value, float):
         return "number"
     if isinstance(value, str):
@@ -188,14 +192,14 @@ def plain(value: Any) -> Any:
     ],
 )
 async def test_answer_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
-    """B120"""
+    """B120: this holds for every route."""
     one, many = await fleets.one.get(path), await fleets.many.get(path)
 
     assert (many.status_code, many.headers["content-type"]) == (
         one.status_code,
         one.headers["content-type"],
     )
-    assert plain(many.json()) == plain(one.json())
+    assert comparable_response(many.json()) == comparable_response(one.json())
     assert set(many.headers) == set(one.headers)
 
 
@@ -210,7 +214,7 @@ async def test_page_equals_that_of_one_service(fleets: Fleets, path: str) -> Non
 
 @pytest.mark.parametrize("name", ["tickets", "notifications"])
 async def test_rows_of_several_partitions_are_those_of_one_service(fleets: Fleets, name: str) -> None:
-    """In which order the judges decide is by chance."""
+    """The order of the judges' decisions is arbitrary."""
     for http in (fleets.one, fleets.many):
         rows = (await http.get(f"/api/{name}")).json()[name]
         assert sorted(row["agent_id"] for row in rows) == sorted(LOOPERS)
@@ -245,17 +249,17 @@ async def test_pages_of_any_size_have_the_rows_of_the_whole_list(
     path, _, query = path.partition("?")
     parameters = dict(pair.split("=") for pair in query.split("&") if pair)
     whole = (await fleets.many.get(path, params=parameters)).json()
-    pages = await pages_of(fleets.many, path, name, parameters | {"limit": str(limit)})
+    pages = await list_pages(fleets.many, path, name, parameters | {"limit": str(limit)})
 
     is_backwards = path.endswith("/history")
     rows = [row for page in (pages[::-1] if is_backwards else pages) for row in page]
     assert whole["next"] is None
-    assert [identity(row) for row in rows] == [identity(row) for row in whole[name]]
+    assert [row_id(row) for row in rows] == [row_id(row) for row in whole[name]]
     assert rows
     assert all(len(page) == limit for page in pages[:-1])
 
 
-async def pages_of(
+async def list_pages(
     http: httpx.AsyncClient, path: str, name: str, parameters: dict[str, str]
 ) -> Sequence[list[dict[str, Any]]]:
     pages: list[list[dict[str, Any]]] = []
@@ -268,26 +272,27 @@ async def pages_of(
         parameters = parameters | {"cursor": response.json()["next"]}
 
 
-def identity(row: dict[str, Any]) -> Any:
+def row_id(row: dict[str, Any]) -> Any:
     return [row.get(name) for name in ("id", "ticket_id", "agent_id", "session_id", "name", "seq")]
 
 
 async def test_audit_has_the_rows_of_all_partitions_in_their_order(fleets: Fleets) -> None:
     kept = [
-        await walk(http, "/api/audit", "events", limit=50) for http in (fleets.many, *map(of, fleets.apps))
+        await read_pages(http, "/api/audit", "events", limit=50)
+        for http in (fleets.many, *map(read_audit, fleets.apps))
     ]
     merged = [row["id"] for row in kept[0]]
 
     assert len(set(merged)) == len(merged)
     for number, rows in enumerate(kept[1:]):
-        # What happened since is at the top.
+        # Newer rows are at the top.
         ids = [row["id"] for row in rows if row["id"] in set(merged)]
         assert len(ids) > 20
         assert [id_ for id_ in merged if id_ in set(ids)] == ids
         assert {row["partition"] for row in kept[0] if row["id"] in set(ids)} == {number}
 
 
-def of(app: ASGIApp | None) -> httpx.AsyncClient:
+def read_audit(app: ASGIApp | None) -> httpx.AsyncClient:
     assert app is not None
     return client_of(app)
 
@@ -295,7 +300,7 @@ def of(app: ASGIApp | None) -> httpx.AsyncClient:
 async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessions(fleets: Fleets) -> None:
     missing = (partition_of(_LOOPER) + 1) % PARTITIONS
     apps = [None if number == missing else app for number, app in enumerate(fleets.apps)]
-    async with client_of(quick_gateway(lambda: apps)) as http:
+    async with client_of(make_gateway(lambda: apps)) as http:
         assert (await http.get("/api/agents")).status_code == 503
         assert (await http.get("/api/status")).status_code == 503
         assert (await http.get("/api/events")).status_code == 503
@@ -305,7 +310,7 @@ async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessi
 
 
 async def test_breaker_that_several_partitions_have_is_one(fleets: Fleets) -> None:
-    """The partitions call the same models. The breaker is as open as in the partition where it is worst."""
+    """The partitions call the same models. The breaker has the state of the worst partition."""
     name = "external_api::maps"
     breakers = [service.breakers.get("external_api", "", "maps") for service in fleets.services]
     for _ in range(10):
@@ -316,7 +321,7 @@ async def test_breaker_that_several_partitions_have_is_one(fleets: Fleets) -> No
     listed = [
         [row for page in pages for row in page if row["name"] == name]
         for limit in (1, 2, 1000)
-        for pages in [await pages_of(fleets.many, "/api/breakers", "breakers", {"limit": str(limit)})]
+        for pages in [await list_pages(fleets.many, "/api/breakers", "breakers", {"limit": str(limit)})]
     ]
     assert [[row["state"] for row in rows] for rows in listed] == [["open"]] * 3
     assert (await fleets.many.get(f"/api/breakers/{name}")).json()["state"] == "open"

@@ -21,7 +21,7 @@ from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
-from tests.cluster.test_gateway import client_of, quick_gateway
+from tests.cluster.test_gateway import client_of, make_gateway
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -57,7 +57,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
             await ask_to_terminate(service, app, f"looper-{number}")
             services.append(service)
             apps.append(app)
-        http = await stack.enter_async_context(client_of(quick_gateway(lambda: apps)))
+        http = await stack.enter_async_context(client_of(make_gateway(lambda: apps)))
         yield Fleet(services, apps, http)
 
 
@@ -112,7 +112,7 @@ async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: F
     """It may know another match."""
     length = len(shared_beginning(fleet.approvals)) + 1
     approval, ticket = fleet.approvals[0], fleet.tickets[0]
-    async with client_of(quick_gateway(lambda: [fleet.apps[0], None])) as http:
+    async with client_of(make_gateway(lambda: [fleet.apps[0], None])) as http:
         refused = await http.post(f"/api/approvals/{approval[:length]}/deny", json={"by": "ada"})
         abbreviated = await http.get(f"/api/tickets/{ticket[:length]}")
         whole = await http.get(f"/api/tickets/{ticket}")
@@ -127,7 +127,7 @@ async def test_abbreviated_id_is_refused_while_an_owner_answers_503(fleet: Fleet
     length = len(shared_beginning(fleet.tickets)) + 1
     ticket = fleet.tickets[0]
     starting = problem(503, "the service is starting")
-    async with client_of(quick_gateway(lambda: [fleet.apps[0], starting])) as http:
+    async with client_of(make_gateway(lambda: [fleet.apps[0], starting])) as http:
         refused = await http.get(f"/api/tickets/{ticket[:length]}")
         whole = await http.get(f"/api/tickets/{ticket}")
     assert (refused.status_code, whole.status_code) == (503, 200)
@@ -146,7 +146,7 @@ async def test_abbreviated_id_is_refused_while_an_owner_is_of_a_version_that_can
         await fleet.apps[1]({**scope, "headers": headers}, receive, send)
 
     length = len(shared_beginning(fleet.tickets)) + 1
-    async with client_of(quick_gateway(lambda: [fleet.apps[0], older])) as http:
+    async with client_of(make_gateway(lambda: [fleet.apps[0], older])) as http:
         for ticket in fleet.tickets:
             refused = await http.get(f"/api/tickets/{ticket[:length]}")
             whole = await http.get(f"/api/tickets/{ticket}")
@@ -163,7 +163,7 @@ async def test_whole_id_is_not_looked_up(fleet: Fleet) -> None:
         assert fleet.apps[0] is not None
         await fleet.apps[0](scope, receive, send)
 
-    async with client_of(quick_gateway(lambda: [counting, fleet.apps[1]])) as http:
+    async with client_of(make_gateway(lambda: [counting, fleet.apps[1]])) as http:
         assert (await http.get(f"/api/tickets/{fleet.tickets[0]}")).status_code == 200
     assert asked == [f"/api/tickets/{fleet.tickets[0]}"]
 
@@ -241,7 +241,7 @@ async def test_request_without_a_session_reaches_no_older_one_if_the_owner_of_th
         assert app is not None
         await app(scope, receive, send)
 
-    async with client_of(quick_gateway(lambda: [fleet.apps[0], leaving])) as http:
+    async with client_of(make_gateway(lambda: [fleet.apps[0], leaving])) as http:
         answer = await http.post(path, json=body)
 
     assert answer.status_code == 503

@@ -1,4 +1,4 @@
-"""Silences of a fleet in several partitions, which share a real Alertmanager."""
+"""Silences of a fleet in several partitions that share a real Alertmanager."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.cluster.gateway.summaries import get_merge
 from queenright.server.service import Service
 from queenright.server.serving import run_service
-from tests.alerting.real import people, real_alertmanager
-from tests.cluster.test_gateway import client_of, quick_gateway
+from tests.alerting.real import real_alertmanager, run_receivers
+from tests.cluster.test_gateway import client_of, make_gateway
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -33,7 +33,7 @@ class Fleet(NamedTuple):
     alertmanager_url: str
 
     async def silence_all(self) -> str:
-        """Silence every alert at Alertmanager, and return the silence's id."""
+        """Silence every alert in Alertmanager, and return the silence's id."""
         body = {
             "matchers": [ALL_ALERTS],
             "startsAt": "2020-01-01T00:00:00Z",
@@ -50,7 +50,7 @@ class Fleet(NamedTuple):
         return found
 
     async def read_until_silenced(self) -> list[str]:
-        """Return the tickets, after each partition has read that its own is silenced."""
+        """Return the tickets once each partition has read that its ticket is silenced."""
         tickets = []
         for service in self.services:
             [ticket] = service.tickets.open_tickets()
@@ -63,24 +63,26 @@ class Fleet(NamedTuple):
 
 @pytest.fixture
 async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
-    # A partition reads the silences again only when a test says so.
+    # A partition reads the silences only when a test makes it.
     monkeypatch.setattr("queenright.alerting.silencing.POLL_SECONDS", 3600)
     async with contextlib.AsyncExitStack() as stack:
-        recorder = await stack.enter_async_context(people())
+        recorder = await stack.enter_async_context(run_receivers())
         alertmanager = await stack.enter_async_context(real_alertmanager(tmp_path / "am", recorder))
         services: list[Service] = []
         apps: list[ASGIApp | None] = []
         for number in range(2):
-            ours = demo_settings(tmp_path / str(number))
-            alerting = ours.alerting.model_copy(update={"alertmanager_urls": (alertmanager.url,)})
-            settings = ours.model_copy(update={"alerting": alerting})
+            alerting_settings = demo_settings(tmp_path / str(number))
+            alerting = alerting_settings.alerting.model_copy(
+                update={"alertmanager_urls": (alertmanager.url,)}
+            )
+            settings = alerting_settings.model_copy(update={"alerting": alerting})
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
             await service.ingest(list(looping(service.clock(), agent=f"looper-{number}")))
             services.append(service)
             apps.append(RowOrders(create_app(service, bind_address="127.0.0.1")))
-        told = recorder.received
-        await until(lambda: told("looper-0") and told("looper-1"), "people are told of each ticket")
-        http = await stack.enter_async_context(client_of(quick_gateway(lambda: apps)))
+        posted = recorder.count_messages
+        await until(lambda: posted("looper-0") and posted("looper-1"), "each ticket is notified")
+        http = await stack.enter_async_context(client_of(make_gateway(lambda: apps)))
         yield Fleet(services, apps, http, alertmanager.url)
 
 
@@ -98,8 +100,10 @@ async def test_silence_has_the_tickets_of_all_partitions(fleet: Fleet) -> None:
     assert peer["read_at"] == min(view.read_at or 0.0 for s in fleet.services for view in s.silences.views())
 
 
-async def test_expired_silence_is_gone_although_a_partition_has_not_read_that_yet(fleet: Fleet) -> None:
-    """Each partition asks Alertmanager twice a minute, but the one that ends a silence does so at once."""
+async def test_expired_silence_is_gone_before_other_partitions_poll(fleet: Fleet) -> None:
+    """
+    Each partition polls Alertmanager twice a minute, but the one that expires a silence updates at once.
+    """
     silence_id = await fleet.silence_all()
     await fleet.read_until_silenced()
 
@@ -110,7 +114,7 @@ async def test_expired_silence_is_gone_although_a_partition_has_not_read_that_ye
 
 
 async def test_peer_that_one_partition_cannot_read_is_unknown(fleet: Fleet) -> None:
-    """The silence may match its tickets, too."""
+    """The silence may also match its tickets."""
     await fleet.silence_all()
     await fleet.read_until_silenced()
     [view] = fleet.services[1].silences._views
@@ -123,8 +127,8 @@ async def test_peer_that_one_partition_cannot_read_is_unknown(fleet: Fleet) -> N
     assert [len(silence["tickets"]) for silence in listed["silences"]] == [1]
 
 
-def test_silence_ends_when_the_last_reader_says() -> None:
-    """It was prolonged after the first partition had read it."""
+def test_silence_has_the_end_that_was_read_last() -> None:
+    """It was extended after the first partition had read it."""
 
     def part(read_at: float, ends_at: float, ticket_id: str) -> dict[str, Any]:
         silence = {"silence_id": "s", "ends_at": ends_at, "peers": ["am"], "tickets": [ticket_id]}

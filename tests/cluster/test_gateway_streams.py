@@ -1,4 +1,4 @@
-"""The events of a fleet in three partitions are one stream, which resumes anywhere."""
+"""The events of a fleet in three partitions are one stream, which can resume at any event."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from queenright.server.routes import events as event_routes
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from queenright.server.settings import load_settings
-from tests.server.streams import Block, Follower, blocks
-from tests.server.test_event_stream import Deaf
+from tests.server.streams import Block, Follower, parse_blocks
+from tests.server.test_event_stream import SlowClient
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -94,12 +94,12 @@ async def running_services(folder: Path) -> AsyncIterator[Sequence[Service]]:
 async def before_services(services: Sequence[Service]) -> AsyncIterator[Partitions]:
     apps: list[ASGIApp | None] = [create_app(service, bind_address="127.0.0.1") for service in services]
     yield Partitions(services, apps, Gateway(lambda: apps, lambda agent_id, namespace="": 0, unowned))
-    await until(lambda: not stream_tasks(), "no task is left behind")
+    await until(lambda: not stream_tasks(), "no task is left")
     assert not any(service.feed.readers for service in services)
 
 
 def stream_tasks() -> list[str]:
-    """Return the tasks of streams, which should not outlive them."""
+    """Return the tasks of streams, which should end with them."""
     running = [task.get_coro() for task in asyncio.all_tasks()]
     return [
         coroutine.__qualname__
@@ -130,7 +130,7 @@ class Client:
         self.may_receive.set()
         self._gone = asyncio.Event()
         self._task = asyncio.create_task(self._call())
-        await until(lambda: "\n\n" in self.text or self._task.done(), "the stream begins")
+        await until(lambda: "\n\n" in self.text or self._task.done(), "the stream has started")
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -171,11 +171,11 @@ class Client:
 
     @property
     def blocks(self) -> list[Block]:
-        return blocks(self.text)
+        return parse_blocks(self.text)
 
     @property
     def events(self) -> list[str]:
-        """Ids of the logged events, as their data has them."""
+        """Return the ids of the logged events, from their data."""
         return [block.data["id"] for block in self.blocks if block.data and "id" in block.data]
 
     @property
@@ -210,7 +210,7 @@ class Client:
 
 
 async def test_events_of_all_partitions_are_one_stream(partitions: Partitions) -> None:
-    """B64"""
+    """B64: every event appears once, in its partition's order."""
     sent = [[event(f"bee-{number}", n=n) for n in range(5)] for number in range(PARTITIONS)]
     async with partitions.follow() as client:
         for parts in zip(*sent, strict=True):
@@ -226,7 +226,7 @@ async def test_events_of_all_partitions_are_one_stream(partitions: Partitions) -
 
 
 async def test_stream_resumes_at_another_process_after_each_block(partitions: Partitions) -> None:
-    """B64: wherever the connection breaks, nothing is missed and nothing comes twice."""
+    """B64: wherever the connection breaks, no event is missing or repeated."""
     for number, service in enumerate(partitions.services):
         await service.store.append([event(f"early-{number}")])
     async with partitions.follow() as client:
@@ -237,11 +237,11 @@ async def test_stream_resumes_at_another_process_after_each_block(partitions: Pa
     other = Gateway(lambda: partitions.apps, lambda agent_id, namespace="": 0, unowned)
     for place, block in enumerate(client.blocks):
         assert block.id is not None
-        async with Client(other, _URL, block.id) as again:
+        async with Client(other, _URL, block.id) as resumed:
             rest = set(client.events[place:])
-            await until(lambda again=again, rest=rest: len(again.events) >= len(rest), "the rest comes")  # type: ignore[misc]
-            assert (set(again.events), len(again.events)) == (rest, len(rest))
-            assert not again.resets
+            await until(lambda r=resumed, rest=rest: len(r.events) >= len(rest), "the rest arrives")  # type: ignore[misc]
+            assert (set(resumed.events), len(resumed.events)) == (rest, len(rest))
+            assert not resumed.resets
 
 
 async def test_stream_over_an_empty_log_resumes_at_its_beginning(new_partitions: Partitions) -> None:
@@ -252,33 +252,33 @@ async def test_stream_over_an_empty_log_resumes_at_its_beginning(new_partitions:
     sent = [event(f"bee-{number}") for number in range(PARTITIONS)]
     for service, one in zip(new_partitions.services, sent, strict=True):
         await service.store.append([one])
-    async with new_partitions.follow(last_id=first_id) as again:
-        await again.until(lambda: len(again.events) == PARTITIONS, "what was missed comes")
-        assert sorted(again.events) == sorted(one.id for one in sent)
-        assert not again.resets
+    async with new_partitions.follow(last_id=first_id) as resumed:
+        await resumed.until(lambda: len(resumed.events) == PARTITIONS, "the missed events arrive")
+        assert sorted(resumed.events) == sorted(one.id for one in sent)
+        assert not resumed.resets
     async with new_partitions.follow(f"{_URL}&after={first_id}") as same:
-        await same.until(lambda: len(same.events) == PARTITIONS, "it comes by the parameter, too")
+        await same.until(lambda: len(same.events) == PARTITIONS, "they also arrive with the parameter")
 
 
 async def test_id_of_one_event_resumes_its_partition_and_resets_the_others(partitions: Partitions) -> None:
     known, following = event("bee"), event("bee")
     await partitions.services[1].store.append([known, following])
     async with partitions.follow(last_id=known.id) as client:
-        await client.until(lambda: len(client.resets) == PARTITIONS - 1, "two say that they cannot")
-        await client.until(lambda: client.events, "one goes on")
+        await client.until(lambda: len(client.resets) == PARTITIONS - 1, "two partitions report a reset")
+        await client.until(lambda: client.events, "one partition continues")
         assert client.events == [following.id]
         await partitions.services[0].store.append([event("wasp")])
-        await client.until(lambda: len(client.events) == 2, "the others go on")
+        await client.until(lambda: len(client.events) == 2, "the others continue")
         resumed_id = client.last_id
-    async with partitions.follow(last_id=resumed_id) as again:
-        assert not again.resets
+    async with partitions.follow(last_id=resumed_id) as resumed:
+        assert not resumed.resets
 
 
 @pytest.mark.parametrize("last_id", ["x" * 5000, "nobody", "WyJldmVudHMiLCJhIiwiYiJd"])
 async def test_unknown_id_resets_the_stream(partitions: Partitions, last_id: str) -> None:
     """The last one is the id of a stream of two partitions."""
     async with partitions.follow(last_id=last_id) as client:
-        await client.until(lambda: len(client.resets) == PARTITIONS, "each says so")
+        await client.until(lambda: len(client.resets) == PARTITIONS, "each partition reports the reset")
         assert client.status == 200
 
 
@@ -293,9 +293,9 @@ async def test_worker_that_moves_to_another_partition_is_followed_there(partitio
         resumed_id = client.last_id
     later = event("team/bee")
     await partitions.services[0].store.append([later])
-    async with partitions.follow(url, resumed_id) as again:
-        await again.until(lambda: again.events, "it comes")
-        assert again.events == [later.id]
+    async with partitions.follow(url, resumed_id) as resumed:
+        await resumed.until(lambda: resumed.events, "it comes")
+        assert resumed.events == [later.id]
 
 
 async def test_stream_of_an_unknown_worker_is_not_found(partitions: Partitions) -> None:
@@ -305,7 +305,7 @@ async def test_stream_of_an_unknown_worker_is_not_found(partitions: Partitions) 
         assert "no worker 'nope' is known" in client.text
 
 
-async def test_refusal_of_a_partition_refuses_the_stream(partitions: Partitions) -> None:
+async def test_refusal_by_a_partition_refuses_the_stream(partitions: Partitions) -> None:
     partitions.apps[1] = unowned
     for url, status in ((_URL, 503), ("/api/events?types=nudge_snt", 400)):
         async with partitions.follow(url) as client:
@@ -319,7 +319,7 @@ async def test_refusal_of_a_partition_refuses_the_stream(partitions: Partitions)
 
 async def test_stream_ends_with_the_first_partition_that_ends(new_partitions: Partitions) -> None:
     async with new_partitions.follow() as client:
-        await until(lambda: new_partitions.readers == PARTITIONS, "all are read")
+        await until(lambda: new_partitions.readers == PARTITIONS, "all partitions are read")
         new_partitions.services[2].feed.close()
         await client.wait_over()
         assert client.has_ended
@@ -327,15 +327,15 @@ async def test_stream_ends_with_the_first_partition_that_ends(new_partitions: Pa
         assert not client.is_aborted
 
 
-async def test_partition_that_breaks_breaks_the_stream(partitions: Partitions) -> None:
-    async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+async def test_broken_partition_ends_the_stream(partitions: Partitions) -> None:
+    async def fail_at_once(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"retry: 2000\nid: a\n\n", "more_body": True})
         await receiving.wait()
-        raise httpx.ReadError("the owner is gone")
+        raise httpx.ReadError("the owner has ended")
 
     receiving = asyncio.Event()
-    partitions.apps[1] = breaks
+    partitions.apps[1] = fail_at_once
     client = Client(partitions.gateway, _URL)
     await client.__aenter__()
     receiving.set()
@@ -344,24 +344,26 @@ async def test_partition_that_breaks_breaks_the_stream(partitions: Partitions) -
     assert not client.has_ended
 
 
-async def test_partition_that_breaks_before_it_begins_breaks_the_request(partitions: Partitions) -> None:
-    async def breaks(scope: Scope, receive: Receive, send: Send) -> None:
+async def test_partition_that_fails_before_the_start_fails_the_request(partitions: Partitions) -> None:
+    async def fail_at_once(scope: Scope, receive: Receive, send: Send) -> None:
         raise RuntimeError("a mistake")
 
-    partitions.apps[1] = breaks
+    partitions.apps[1] = fail_at_once
     client = Client(partitions.gateway, _URL)
     await client.__aenter__()
     with pytest.raises(RuntimeError, match="a mistake"):
         await client.wait_over()
 
 
-async def test_client_that_leaves_before_the_stream_begins_leaves_nothing(partitions: Partitions) -> None:
-    async def never_answers(scope: Scope, receive: Receive, send: Send) -> None:
+async def test_client_that_disconnects_before_the_stream_starts_leaves_no_task(
+    partitions: Partitions,
+) -> None:
+    async def hang(scope: Scope, receive: Receive, send: Send) -> None:
         asked.set()
         await asyncio.Event().wait()
 
     asked = asyncio.Event()
-    partitions.apps[1] = never_answers
+    partitions.apps[1] = hang
     client = Client(partitions.gateway, _URL)
     entering = asyncio.create_task(client.__aenter__())
     await asked.wait()
@@ -371,19 +373,19 @@ async def test_client_that_leaves_before_the_stream_begins_leaves_nothing(partit
     assert client.status == 0
 
 
-async def test_no_event_has_an_id_before_all_partitions_have_begun(partitions: Partitions) -> None:
-    """Such an id would lack the position in one partition, and who resumes would miss its events."""
+async def test_no_event_has_an_id_before_all_partitions_have_started(partitions: Partitions) -> None:
+    """Such an id would lack the position in one partition, and a resumed stream would miss its events."""
 
-    async def begins_late(scope: Scope, receive: Receive, send: Send) -> None:
+    async def start_late(scope: Scope, receive: Receive, send: Send) -> None:
         await may_begin.wait()
         assert late is not None
         await late(scope, receive, send)
 
     may_begin, late = asyncio.Event(), partitions.apps[2]
-    partitions.apps[2] = begins_late
+    partitions.apps[2] = start_late
     client = Client(partitions.gateway, _URL)
     entering = asyncio.create_task(client.__aenter__())
-    await until(lambda: partitions.readers == 2, "two have begun")
+    await until(lambda: partitions.readers == 2, "two partitions have started")
     first = event("bee")
     await partitions.services[0].store.append([first])
     may_begin.set()
@@ -393,18 +395,18 @@ async def test_no_event_has_an_id_before_all_partitions_have_begun(partitions: P
     await client.wait_over()
     missed = event("wasp")
     await partitions.services[2].store.append([missed])
-    async with partitions.follow(last_id=client.blocks[0].id) as again:
-        await again.until(lambda: len(again.events) == 2, "both come")
-        assert set(again.events) == {first.id, missed.id}
+    async with partitions.follow(last_id=client.blocks[0].id) as resumed:
+        await resumed.until(lambda: len(resumed.events) == 2, "both come")
+        assert set(resumed.events) == {first.id, missed.id}
 
 
-async def test_slow_client_holds_up_the_partitions_and_misses_nothing(partitions: Partitions) -> None:
+async def test_slow_client_pauses_the_partitions_and_misses_nothing(partitions: Partitions) -> None:
     sent = [[event(f"bee-{number}", text="x" * 2000) for _ in range(150)] for number in range(PARTITIONS)]
     async with partitions.follow() as client:
         client.may_receive.clear()
         await send_all(partitions, sent)
-        await until(lambda: "data: " in client.text, "a first piece is sent")
-        await until(lambda: is_held_up(partitions), "the others wait")
+        await until(lambda: "data: " in client.text, "the first piece is sent")
+        await until(lambda: is_paused(partitions), "the others wait")
         size = len(client.text)
         assert size < 3 * 65_536
         client.may_receive.set()
@@ -420,7 +422,7 @@ async def send_all(partitions: Partitions, sent: Sequence[Sequence[AgentEvent]])
         await service.store.append(list(events))
 
 
-def is_held_up(partitions: Partitions) -> bool:
+def is_paused(partitions: Partitions) -> bool:
     return all(
         reader.sending_since is not None
         for service in partitions.services
@@ -432,18 +434,18 @@ async def test_slow_client_that_disconnects_leaves_nothing(partitions: Partition
     async with partitions.follow() as client:
         client.may_receive.clear()
         await send_all(partitions, [[event(text="x" * 2000) for _ in range(150)]] * PARTITIONS)
-        await until(lambda: is_held_up(partitions), "all wait")
+        await until(lambda: is_paused(partitions), "all wait")
         client.disconnect()
         await client.wait_over()
     assert not client.is_aborted
 
 
 async def test_client_that_stops_receiving_is_disconnected(partitions: Partitions) -> None:
-    def impatient(scope: Scope, receive: Receive, send: Send) -> Any:
+    def impatient_gateway(scope: Scope, receive: Receive, send: Send) -> Any:
         apps = [app for app in partitions.apps if app is not None]
         return stream_events(apps, scope, receive, send, stall_seconds=0.2)
 
-    async with Client(impatient, _URL) as client:
+    async with Client(impatient_gateway, _URL) as client:
         client.may_receive.clear()
         await partitions.services[0].store.append([event()])
         await client.wait_over()
@@ -454,7 +456,7 @@ async def test_client_that_a_partition_finds_stalled_is_disconnected(new_partiti
     async with new_partitions.follow() as client:
         client.may_receive.clear()
         await new_partitions.services[0].store.append([event()])
-        await until(lambda: "data: " in client.text, "it is sent")
+        await until(lambda: "data: " in client.text, "the event is sent")
         feed = new_partitions.services[0].feed
         now = feed.clock()
         feed.clock = lambda: now + 31
@@ -463,7 +465,7 @@ async def test_client_that_a_partition_finds_stalled_is_disconnected(new_partiti
         assert client.is_aborted
 
 
-async def test_keep_alives_of_silent_partitions_are_one(partitions: Partitions) -> None:
+async def test_keep_alives_of_silent_partitions_are_combined(partitions: Partitions) -> None:
     now = 1000.0
 
     def at_a_time(scope: Scope, receive: Receive, send: Send) -> Any:
@@ -484,19 +486,19 @@ async def test_keep_alives_of_silent_partitions_are_one(partitions: Partitions) 
                 lambda: all(
                     reader.is_waiting for service in partitions.services for reader in service.feed._readers
                 ),
-                "all have sent theirs",
+                "all partitions have sent a keep-alive",
             )
             assert [block.event for block in client.blocks[count:]] == ["alive"]
             assert client.blocks[-1].id is not None
 
 
 async def test_revoked_part_ends_the_stream(partitions: Partitions) -> None:
-    async def ends(scope: Scope, receive: Receive, send: Send) -> None:
+    async def end_at_once(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"retry: 2000\nid: a\n\n", "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    partitions.apps[0] = ends
+    partitions.apps[0] = end_at_once
     async with partitions.follow() as client:
         await client.wait_over()
         assert client.has_ended
@@ -504,7 +506,7 @@ async def test_revoked_part_ends_the_stream(partitions: Partitions) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 async def test_pieces_may_be_cut_anywhere(size: int) -> None:
-    """A proxy passes on what it receives, not blocks."""
+    """A proxy forwards what it receives, not complete blocks."""
     text = b"retry: 2000\nid: a\n\nevent: x\nid: b\ndata: 1\n\n: c\n\nevent: y\ndata: 2\n\n"
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -514,10 +516,10 @@ async def test_pieces_may_be_cut_anywhere(size: int) -> None:
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def merged(scope: Scope, receive: Receive, send: Send) -> None:
+    async def merged_app(scope: Scope, receive: Receive, send: Send) -> None:
         await stream_events([app], scope, receive, send)
 
-    async with Client(merged, _URL) as client:
+    async with Client(merged_app, _URL) as client:
         await client.wait_over()
     assert [(block.event, block.data, block.comment) for block in client.blocks] == [
         ("message", None, ""),
@@ -576,12 +578,12 @@ async def test_stream_over_sockets_ends_with_its_client(partitions: Partitions) 
         async with Follower(f"{url}{_URL}") as follower:
             await partitions.services[0].store.append([event("busy")])
             await follower.until(lambda: follower.events, "it comes")
-        await until(lambda: partitions.readers == 0, "who has gone is forgotten")
-        with contextlib.closing(Deaf(url)) as deaf:
+        await until(lambda: partitions.readers == 0, "the disconnected client is removed")
+        with contextlib.closing(SlowClient(url)) as slow_client:
             await until(lambda: partitions.readers == PARTITIONS, "it reads")
-            while not is_held_up(partitions):
+            while not is_paused(partitions):
                 events = [event("busy", text="x" * 1000) for _ in range(500)]
                 await send_all(partitions, [events] * PARTITIONS)
                 await asyncio.sleep(0)
-            deaf.socket.close()
-            await until(lambda: partitions.readers == 0, "who has gone is forgotten")
+            slow_client.socket.close()
+            await until(lambda: partitions.readers == 0, "the disconnected client is removed")

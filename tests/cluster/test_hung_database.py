@@ -1,4 +1,4 @@
-"""A process of a cluster whose database does not answer, without closing its connections."""
+"""A process of a cluster whose database does not respond, without closing its connections."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class Relay:
-    """Another address of a server. While it does not flow, connections are open and silent."""
+    """A proxy for a server. While ``flow`` is unset, connections stay open and silent."""
 
     host: str
     port: int
     flow: asyncio.Event = field(default_factory=asyncio.Event)
     holds_queries: bool = False
-    """Whether new connections are made, and then silent."""
+    """Whether new connections are accepted, and then silent."""
     held: int = 0
-    """How many queries were not passed on."""
+    """Number of queries that were not forwarded."""
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[int]:
@@ -67,7 +67,7 @@ class Relay:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_process_whose_database_does_not_answer_stops(
+async def test_process_stops_while_its_database_does_not_respond(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
     cluster.settings["cluster"] = {"partitions": 2}
@@ -86,10 +86,10 @@ async def test_process_whose_database_does_not_answer_stops(
     assert "Traceback" not in process.log(), process.log()
 
 
-async def test_process_that_waits_for_a_new_connection_stops(
+async def test_process_stops_while_it_waits_for_a_new_connection(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """The server accepts it and is silent, while the connection of the lease is answered."""
+    """The server accepts the connection and is silent, while the lease's connection still works."""
     owner = cluster.add()
     await wait_for_shares(client, owner, lambda found: found == {owner.url: 1})
     address = make_url(cluster.database)

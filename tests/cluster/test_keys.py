@@ -1,4 +1,4 @@
-"""What belongs to one session is in one partition, whichever process receives it."""
+"""Everything about one session is in one partition, whichever process receives it."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.protobuf_split import MAX_GROUPS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
-from tests.clients.fixtures import BEGAN, Record, fixture_paths
+from tests.clients.fixtures import BEGAN, Record, list_fixture_paths
 from tests.clients.fixtures import load_fixture as load_client
 from tests.frameworks.fixtures import FOLDER
 from tests.frameworks.fixtures import load_fixture as load_framework
 from tests.instrumentation.parts import Otlp
-from tests.server.telemetry.replay import LATER, take
+from tests.server.telemetry.replay import LATER, decode_record
 
 REQUESTS: dict[str, tuple[type[Any], Any]] = {
     "/v1/traces": (ExportTraceServiceRequest, decode_spans),
     "/v1/logs": (ExportLogsServiceRequest, decode_logs),
 }
 OPEN_WORK = Path(__file__).parents[1] / "server/otlp/open_work"
-RECORDINGS = [*fixture_paths(), *sorted(FOLDER.glob("*/*.jsonl")), *sorted(OPEN_WORK.glob("*.json"))]
+RECORDINGS = [*list_fixture_paths(), *sorted(FOLDER.glob("*/*.jsonl")), *sorted(OPEN_WORK.glob("*.json"))]
 COUNTS = (2, 5, 64)
 APART = 2**61 - 1
-"""So many that each key has its own partition: what is together there is together for every count."""
+"""So many that each key has its own partition: keys together here are together for every count."""
 
 
-def events_of(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
+def decode_events(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
     """Return the events of requests; their bodies are protobuf, or the JSON of hook calls."""
     assembler, events = Assembler(), list[AgentEvent]()
     for at, path, body in [
@@ -60,13 +60,13 @@ def events_of(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
             message, decode = REQUESTS[path]
             batch: Batch = decode(message.FromString(body), assembler, BEGAN + at)
         else:
-            batch = take(Record(at, path, body), assembler)
+            batch = decode_record(Record(at, path, body), assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     return events
 
 
-def bodies_of(records: Sequence[Record]) -> Iterator[tuple[float, str, Any]]:
+def request_bodies(records: Sequence[Record]) -> Iterator[tuple[float, str, Any]]:
     for record in records:
         body = record.body
         if record.path in REQUESTS:
@@ -88,7 +88,7 @@ def load_recording(path: Path) -> list[tuple[float, str, Any]]:
             for record in records
         ]
     load = load_client if path.suffix == ".json" else load_framework
-    return list(bodies_of(load(path).records))
+    return list(request_bodies(load(path).records))
 
 
 @pytest.mark.parametrize(
@@ -105,12 +105,12 @@ def load_recording(path: Path) -> list[tuple[float, str, Any]]:
         for count in COUNTS
     ],
 )
-def test_partitions_make_the_same_sessions_of_a_recording_as_one_service(path: Path, count: int) -> None:
-    """B116: each partition is assembled by itself."""
+def test_partitions_give_the_same_sessions_of_a_recording_as_one_service(path: Path, count: int) -> None:
+    """B116: each partition has its own assembler."""
     check_partitions(load_recording(path), (count, APART))
 
 
-def test_partitions_make_the_same_sessions_of_own_workers() -> None:
+def test_partitions_give_the_same_sessions_of_instrumented_workers() -> None:
     """Workers of one process, one inside the other, and one that continues in another process."""
     receiver, registry = Otlp(), CollectorRegistry()
     for _ in range(2):
@@ -128,12 +128,12 @@ def test_partitions_make_the_same_sessions_of_own_workers() -> None:
         telemetry.close()
     receiver.stop()
     records = [(time.time() - BEGAN + at, path, body) for at, (path, body) in enumerate(receiver.bodies)]
-    assert {event.agent_id for event in events_of(records)} == {"planner", "writer"}
+    assert {event.agent_id for event in decode_events(records)} == {"planner", "writer"}
     check_partitions(records, (*COUNTS, APART))
 
 
 def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence[int]) -> None:
-    whole = count_events(events_of(records))
+    whole = count_events(decode_events(records))
     for count in counts:
         parts: dict[int, list[tuple[float, str, Any]]] = {}
         for at, name, body in records:
@@ -143,7 +143,7 @@ def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence
             elif name.startswith("/hooks/"):
                 number = partition_of_hook(json.dumps(body).encode(), count)
                 parts.setdefault(number, []).append((at, name, body))
-        assert sum((count_events(events_of(part)) for part in parts.values()), Counter()) == whole
+        assert sum((count_events(decode_events(part)) for part in parts.values()), Counter()) == whole
 
 
 @given(key=st.text(max_size=50), count=st.integers(1, 64))
@@ -152,7 +152,7 @@ def test_key_is_in_one_of_the_partitions(key: str, count: int) -> None:
 
 
 def test_partition_of_a_key_never_changes() -> None:
-    """Another version of Queenright in the same cluster, or the next one, has to agree."""
+    """Different versions of Queenright in one cluster must agree."""
     assert [partition_of_agent(name, count=64) for name in ("researcher", "writer", "")] == [31, 22, 4]
 
 
@@ -171,35 +171,37 @@ def test_heartbeat_that_names_its_service_is_in_the_partition_of_its_telemetry(n
 
 
 def test_agent_is_in_the_partition_of_the_service_with_its_name() -> None:
-    body = request_of(**{"service.name": "researcher"})
+    body = make_request(**{"service.name": "researcher"})
     assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
 def test_agent_of_the_resource_is_in_its_partition() -> None:
-    """The processes of a service can be in several partitions, if each names its agent."""
-    body = request_of(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
+    """The processes of a service can be in several partitions if each names its agent."""
+    body = make_request(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
     assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
 def test_own_records_are_in_the_partition_of_their_agent() -> None:
-    """One process can have thousands of workers, and every one names itself."""
+    """One process can have thousands of workers, each with its own name."""
     resource = {"service.name": "queenright-agents", names.DISTRIBUTION_NAME: names.DISTRIBUTION}
     agents = [f"agent-{number % 7}" for number in range(40)]
-    body = request_of(*agents, **resource)
+    body = make_request(*agents, **resource)
     parts = split_request("/v1/traces", body, 64)
     assert set(parts) == {partition_of_agent(agent, count=64) for agent in agents}
     placements: list[tuple[int, str]] = []
     for number, part in parts.items():
         [group] = ExportTraceServiceRequest.FromString(part).resource_spans
-        assert {each.key: each.value.string_value for each in group.resource.attributes} == resource
+        assert {
+            agent_id.key: agent_id.value.string_value for agent_id in group.resource.attributes
+        } == resource
         placements += [(number, span.attributes[0].value.string_value) for span in group.scope_spans[0].spans]
     assert sorted(placements) == sorted((partition_of_agent(agent, count=64), agent) for agent in agents)
-    assert split_request("/v1/traces", request_of("agent-1", "agent-1", **resource), 64) == {
-        partition_of_agent("agent-1", count=64): request_of("agent-1", "agent-1", **resource)
+    assert split_request("/v1/traces", make_request("agent-1", "agent-1", **resource), 64) == {
+        partition_of_agent("agent-1", count=64): make_request("agent-1", "agent-1", **resource)
     }
 
 
-def request_of(*agents: str, **resource: str) -> bytes:
+def make_request(*agents: str, **resource: str) -> bytes:
     """Return a request with a span of each agent."""
     request = ExportTraceServiceRequest()
     group = request.resource_spans.add()
@@ -222,7 +224,7 @@ def request_of(*agents: str, **resource: str) -> bytes:
     ],
 )
 def test_hook_call_is_in_the_partition_of_its_session(body: bytes) -> None:
-    """Coding agents cut text in the middle of a character; the receiver reads such a call."""
+    """Coding agents truncate text in the middle of a character; the receiver accepts such a call."""
     assert partition_of_hook(body, 64) == partition_of_hook(b'{"session_id": "one"}', 64) != 0
 
 
@@ -232,7 +234,7 @@ def test_hook_call_without_a_session_is_in_the_first_partition(body: bytes) -> N
 
 
 def test_parts_are_not_much_longer_than_the_request() -> None:
-    """Each part repeats the resource, so there is one for each partition, and not for each session."""
+    """Each part repeats the resource, so there is one part per partition, not per session."""
     request = ExportLogsServiceRequest()
     group = request.resource_logs.add()
     group.resource.attributes.add(key="note").value.string_value = "x" * 32_768
@@ -248,7 +250,7 @@ def test_parts_are_not_much_longer_than_the_request() -> None:
 
 
 def test_request_of_too_many_resources_is_refused() -> None:
-    """They would take long to read, one by one."""
+    """Reading them one by one would take long."""
     split_request("/v1/traces", b"\x0a\x00" * MAX_GROUPS, 8)
     with pytest.raises(RejectedRequestError, match="resources and scopes"):
         split_request("/v1/traces", b"\x0a\x00" * (MAX_GROUPS + 1), 8)
@@ -260,5 +262,5 @@ def test_damaged_request_is_refused() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/traces", "/v1/logs", "/v1/metrics"])
-def test_request_without_records_stays_whole(path: str) -> None:
+def test_request_without_records_is_not_split(path: str) -> None:
     assert split_request(path, b"", 8) == {0: b""}

@@ -28,9 +28,9 @@ from tests.databases import Postgres, change, connected, downgrade
 
 
 async def test_database_without_tables_is_vacant(postgres: Postgres) -> None:
-    """The first owner creates the tables, and that of a new version the tables that are new."""
+    """The first owner creates the tables, and one of a new version the new tables."""
     url = postgres.empty()
-    lease = lease_on(url, "one", 1)
+    lease = make_lease(url, "one", 1)
 
     view = await lease.read_cluster()
 
@@ -46,13 +46,13 @@ def url(postgres: Postgres) -> str:
 
 @pytest_asyncio.fixture
 async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
-    found = lease_on(url, "two", 1)
+    found = make_lease(url, "two", 1)
     yield found
     await found.close()
     postgres.drop(url)
 
 
-def lease_on(url: str, member_id: str, partitions: int, host: str = "") -> ClusterLease:
+def make_lease(url: str, member_id: str, partitions: int, host: str = "") -> ClusterLease:
     member = Member(
         member_id=member_id,
         host=host or member_id,
@@ -71,7 +71,7 @@ def heartbeat(agent: str) -> AgentEvent:
 
 
 async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: ClusterLease) -> None:
-    """It has the lock, and the lease is still the former owner's while it updates the schema."""
+    """It has the lock, and the lease still names the former owner while it updates the schema."""
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
 
@@ -82,7 +82,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
     await store.append([heartbeat("clerk")])
     await store.close()
     async with asyncio.timeout(30):
-        # The server notices in its own time that the session has ended.
+        # The server takes some time to notice that the session has ended.
         while not (await lease.read_cluster()).partitions[0].is_vacant:
             pass
 
@@ -90,7 +90,7 @@ async def test_session_that_is_about_to_take_over_is_not_ended(url: str, lease: 
 async def test_owner_that_reconnects_renews_its_lease(
     url: str, lease: ClusterLease, postgres: Postgres
 ) -> None:
-    """Else its new session would be taken for one that is about to take over, which is not ended."""
+    """Otherwise its new session would look like one that is about to take over, which is not ended."""
     store = Store.open(url, member_id="one")
     change(url, "UPDATE store_writer SET renewed_at = renewed_at - 60")
     pid = await store.transact(lambda conn: conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
@@ -104,7 +104,7 @@ async def test_owner_that_reconnects_renews_its_lease(
 
 
 async def test_renewal_after_another_process_took_over_is_refused(url: str, lease: ClusterLease) -> None:
-    """B116: it learns that at its next renewal, and until then its lease has expired."""
+    """B116: the former owner learns this at its next renewal; by then its lease has expired."""
     first = Store.open(url, member_id="one")
     token = first.writer_token
     await first.close()
@@ -121,7 +121,7 @@ async def test_renewal_after_another_process_took_over_is_refused(url: str, leas
 async def test_refused_events_are_distinguished_from_an_unreachable_database(
     url: str, lease: ClusterLease
 ) -> None:
-    """What is refused once is refused always: the reader of the stream leaves it out."""
+    """A refused event is always refused, so the reader of the stream skips it."""
     store = Store.open(url, member_id="one")
     change(url, "ALTER TABLE events ADD CONSTRAINT no_clerk CHECK (agent_id <> 'clerk')")
 
@@ -133,9 +133,9 @@ async def test_refused_events_are_distinguished_from_an_unreachable_database(
 
 
 async def test_process_knows_when_the_next_lease_expires(url: str) -> None:
-    """B117: it looks again at that time, not up to a second later."""
+    """B117: it checks again at that time, not up to a second later."""
     stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
-    watcher, owner = lease_on(url, "two", 3), lease_on(url, "three", 3)
+    watcher, owner = make_lease(url, "two", 3), make_lease(url, "three", 3)
     renewed = f"store_writer SET renewed_at = {DATABASE_TIME}"
     change(url, f"UPDATE queenright_1.{renewed} - 60")
     change(url, f"UPDATE queenright_2.{renewed} + 60")
@@ -153,7 +153,7 @@ async def test_process_knows_when_the_next_lease_expires(url: str) -> None:
 
 
 async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:
-    """PostgreSQL releases the lock of a session a moment after its connection was closed."""
+    """Wait until PostgreSQL has released the lock of a closed connection."""
     async with asyncio.timeout(60):
         while not (view := await lease.read_cluster()).partitions[number].is_vacant:  # noqa: ASYNC110  # each is a query
             await asyncio.sleep(0.05)
@@ -161,8 +161,8 @@ async def refresh_until_vacant(lease: ClusterLease, number: int) -> View:
 
 
 async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> None:
-    """A partition that was never opened, held, expired or released is seen as such by every member."""
-    lease = lease_on(url, "one", 4)
+    """Every member sees whether a partition was never opened, is held, has expired or is released."""
+    lease = make_lease(url, "one", 4)
     stores = [Store.open(url, member_id="one", partition=number) for number in (0, 1, 2)]
     change(url, "UPDATE queenright_1.store_writer SET renewed_at = renewed_at - 60")
     await lease.read_cluster()
@@ -179,7 +179,7 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     )
     assert [view.find_owner(number) for number in range(4)] == [lease.member, lease.member, None, None]
     assert view.stored_partitions == 3
-    fewer = lease_on(url, "fewer", 1)
+    fewer = make_lease(url, "fewer", 1)
     assert (await fewer.read_cluster()).stored_partitions == 3
     await fewer.close()
     await lease.renew(1, stores[1].writer_token)
@@ -193,9 +193,9 @@ async def test_each_partition_has_its_owner(url: str, postgres: Postgres) -> Non
     postgres.drop(url)
 
 
-async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgres) -> None:
-    """Its connection ends with it; a member that only lost its connection is back with the next refresh."""
-    one, two = lease_on(url, "one", 1), lease_on(url, "two", 1)
+async def test_ended_member_is_noticed_at_once(url: str, postgres: Postgres) -> None:
+    """Its connection ends with it; a member that only lost its connection returns with the next refresh."""
+    one, two = make_lease(url, "one", 1), make_lease(url, "two", 1)
     await one.read_cluster()
     seen = {seen.member.member_id: seen for seen in (await two.read_cluster()).members}
     assert all(member.is_alive for member in seen.values())
@@ -213,28 +213,32 @@ async def test_member_that_is_gone_is_noticed_at_once(url: str, postgres: Postgr
     postgres.drop(url)
 
 
-async def test_member_that_was_started_again_is_listed_once(url: str, postgres: Postgres) -> None:
-    """It has another id at the same address; one that runs at another address is another one."""
-    gone, again, other = lease_on(url, "1", 1, "a"), lease_on(url, "2", 1, "a"), lease_on(url, "3", 1, "b")
-    await gone.read_cluster()
-    await gone.close()
+async def test_restarted_member_is_listed_once(url: str, postgres: Postgres) -> None:
+    """It has a new id at the same address; a member at another address is a different one."""
+    ended, restarted, other = (
+        make_lease(url, "1", 1, "a"),
+        make_lease(url, "2", 1, "a"),
+        make_lease(url, "3", 1, "b"),
+    )
+    await ended.read_cluster()
+    await ended.close()
 
     async with asyncio.timeout(30):
         ids = ["1"]
         while "1" in ids:
             await other.read_cluster()
-            ids = [seen.member.member_id for seen in (await again.read_cluster()).members]
+            ids = [seen.member.member_id for seen in (await restarted.read_cluster()).members]
 
     assert sorted(ids) == ["2", "3"]
-    await again.close()
+    await restarted.close()
     await other.close()
     postgres.drop(url)
 
 
 async def test_state_of_a_member_is_seen_by_the_others(url: str, lease: ClusterLease) -> None:
-    """Also what a newer version adds, and without what an older one does not know."""
+    """Including fields of a newer version, and without fields that an older one lacks."""
     state = MemberState(can_publish=False, is_stopping=True, serving=frozenset({0, 3}), settings={"a": "1"})
-    other = lease_on(url, "other", 4)
+    other = make_lease(url, "other", 4)
     await other.read_cluster(state)
 
     assert [seen.state for seen in (await lease.read_cluster()).members] == [state, MemberState()]
@@ -271,7 +275,7 @@ async def test_clock_is_compared_with_that_of_the_database(
 
 
 async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
-    other = lease_on(url, "three", 1)
+    other = make_lease(url, "three", 1)
     key = await lease.read_secret(LOGIN_KEY)
     store = Store.open(url, member_id="two")
     stored = await store.transact(lambda conn: get_secret(conn, LOGIN_KEY))
@@ -283,7 +287,7 @@ async def test_members_share_a_key(url: str, lease: ClusterLease) -> None:
 
 
 async def test_member_of_a_new_version_waits_for_the_migration(url: str, lease: ClusterLease) -> None:
-    """It is not a member until the owner has stopped, and takes over then."""
+    """It becomes a member once the owner has stopped, and then takes over."""
     downgrade(url)
 
     assert (await lease.read_cluster()).members == ()

@@ -1,4 +1,4 @@
-"""What a process of a cluster reports of itself."""
+"""The status that a process of a cluster reports about itself."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def settings(tmp_path: Path, postgres: Postgres) -> Iterator[Settings]:
     postgres.drop(database)
 
 
-async def test_background_task_that_failed_is_a_fault_of_the_process(
+async def test_failed_background_task_is_a_fault_of_the_process(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else nobody learns why it does not connect to NATS again."""
+    """Otherwise nobody would learn why it does not reconnect to NATS."""
 
     async def fail(self: object) -> None:
         raise RuntimeError("cannot go on")
@@ -48,7 +48,7 @@ async def test_background_task_that_failed_is_a_fault_of_the_process(
     assert caplog.text.count("RuntimeError: cannot go on") == 3
 
 
-async def test_status_is_known_although_the_connection_to_nats_was_never_begun(
+async def test_status_is_available_without_a_nats_connection_attempt(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: object) -> None:

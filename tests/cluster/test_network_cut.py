@@ -1,4 +1,4 @@
-"""A process of a cluster that the network cuts off; `test_chaos` does it at random."""
+"""A process of a cluster that is cut off from the network; `test_chaos` does this at random."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.cluster.chaos import private_command
 
 
 @pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
-def test_owner_that_is_cut_off_writes_nothing_and_becomes_a_standby(tmp_path: Path) -> None:
-    """B116, B118: PostgreSQL and NATS do not answer it, and the other process takes over."""
+def test_cut_off_owner_writes_nothing_and_becomes_a_standby(tmp_path: Path) -> None:
+    """B116, B118: PostgreSQL and NATS do not respond to it, and the other process takes over."""
     command = private_command(sys.executable, "-m", "tests.cluster.network_cut", tmp_path)
     assert command is not None
     done = subprocess.run(command, capture_output=True, text=True, check=False)

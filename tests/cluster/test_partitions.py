@@ -1,4 +1,4 @@
-"""The partitions of a cluster are shared among its processes, and move when one comes or goes."""
+"""The partitions of a cluster are shared among its processes, and move when one joins or leaves."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def partitioned(cluster: Cluster) -> Cluster:
     return cluster
 
 
-async def status_of(client: httpx.AsyncClient, process: Process) -> dict[str, Any]:
+async def read_status(client: httpx.AsyncClient, process: Process) -> dict[str, Any]:
     found: dict[str, Any] = (await client.get(f"{process.url}/api/cluster")).json()
     return found
 
 
-async def shares(client: httpx.AsyncClient, process: Process) -> dict[str, int]:
-    """Return how many partitions each process owns, by its URL, as one process sees it."""
-    status = await status_of(client, process)
+async def count_owned(client: httpx.AsyncClient, process: Process) -> dict[str, int]:
+    """Return how many partitions each process owns, by URL, as one process sees it."""
+    status = await read_status(client, process)
     urls = {member["member_id"]: member["url"] for member in status["members"]}
     owners = [partition["owner"] for partition in status["partitions"]]
     return dict(Counter(urls.get(owner, "none") for owner in owners))
@@ -59,7 +59,7 @@ async def wait_for_shares(
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(httpx.HTTPError, KeyError):
-                found = await shares(client, process)
+                found = await count_owned(client, process)
                 if is_right(found):
                     return found
             await asyncio.sleep(0.1)
@@ -68,17 +68,17 @@ async def wait_for_shares(
 async def wait_for_faults(
     client: httpx.AsyncClient, process: Process, is_right: Callable[[list[str]], bool]
 ) -> list[str]:
-    """A process that has just started may not have reached NATS."""
+    """A process that has just started may not have reached NATS yet."""
     async with asyncio.timeout(60):
         while True:
-            faults: list[str] = (await status_of(client, process))["faults"]
+            faults: list[str] = (await read_status(client, process))["faults"]
             if is_right(faults):
                 return faults
             await asyncio.sleep(0.1)
 
 
 async def wait_for_answers(client: httpx.AsyncClient, *processes: Process) -> None:
-    """Wait until all processes answer for all partitions: an owner is known before its service starts."""
+    """Wait until all processes respond for all partitions: an owner is known before its service starts."""
     async with asyncio.timeout(60):
         for process in processes:
             while True:
@@ -87,8 +87,8 @@ async def wait_for_answers(client: httpx.AsyncClient, *processes: Process) -> No
                 await asyncio.sleep(0.1)
 
 
-def stored(cluster: Cluster) -> list[tuple[str, str]]:
-    """Return the stored ends of tool calls, in all partitions: the session, and the id of the call."""
+def stored_calls(cluster: Cluster) -> list[tuple[str, str]]:
+    """Return the session and call id of each stored end of a tool call, in all partitions."""
     with connected(cluster.database) as conn:
         rows: list[Any] = []
         for schema in SCHEMAS:
@@ -111,16 +111,16 @@ async def send(sender: Sender, rounds: int) -> None:
 
 
 async def check_stored(cluster: Cluster, sender: Sender) -> None:
-    """Check that all that was acknowledged is stored once."""
-    await until(lambda: len(stored(cluster)) >= sender.acknowledged, "all calls are stored", seconds=60)
-    calls = [call for _, call in stored(cluster)]
+    """Check that every acknowledged call is stored once."""
+    await until(lambda: len(stored_calls(cluster)) >= sender.acknowledged, "all calls are stored", seconds=60)
+    calls = [call for _, call in stored_calls(cluster)]
     assert len(calls) == len(set(calls)) == sender.acknowledged
 
 
 async def test_two_processes_share_the_partitions_and_replace_each_other(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """Each owns two; if one is killed, the other owns four; when it is back, each owns two again."""
+    """Each owns two; if one is killed, the other owns four; after its restart, each owns two again."""
     first, second = processes = [partitioned.add(), partitioned.add()]
     even = {first.url: 2, second.url: 2}
     sender = Sender(client, processes)
@@ -144,7 +144,7 @@ async def test_two_processes_share_the_partitions_and_replace_each_other(
 async def test_paused_process_loses_its_partitions_and_writes_nothing_more(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """Its requests are answered by the owners of the partitions, before, meanwhile and afterwards."""
+    """Its requests are answered by the owners of the partitions, before, during and after the pause."""
     paused, other = processes = [partitioned.add(), partitioned.add()]
     even = {paused.url: 2, other.url: 2}
     await wait_for_shares(client, other, lambda found: found == even)
@@ -169,14 +169,14 @@ async def test_paused_process_loses_its_partitions_and_writes_nothing_more(
     assert await agents_by_partition(client, paused) == agents
     # Logged once for both.
     assert "another process of the cluster has taken over (partition " in paused.log()
-    # A page of metrics may be from the moment before.
+    # The metrics page may be slightly older.
     await wait_until_counted_once(client, processes)
     for process in processes:
         assert "Traceback" not in process.log(), process.log()
 
 
 async def wait_until_counted_once(client: httpx.AsyncClient, processes: list[Process]) -> None:
-    """Wait until each partition is in the metrics of one process."""
+    """Wait until each partition is in the metrics of exactly one process."""
     series = [
         series
         for number in range(PARTITIONS)
@@ -218,7 +218,7 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     partitioned.settings["cluster"]["partitions"] = number
     second = partitioned.add()
 
-    # At once, before anybody has asked it for the cluster.
+    # Immediately, before anybody has requested the cluster status.
     refused = await client.post(f"{second.otlp_url}/v1/traces", json=tool_spans("clerk", "order-7", 5))
     assert (refused.status_code, f"cluster.partitions is {number} here" in refused.text) == (503, True)
     [fault] = await wait_for_faults(client, second, lambda faults: len(faults) == 1)
@@ -226,13 +226,13 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     assert fault.startswith(f"cluster.partitions is {number} here, and the cluster has 4")
     [fault] = await wait_for_faults(client, first, lambda faults: len(faults) == 1)
     assert fault.startswith(f"cluster.partitions is {number} at http://127.0.0.1:")
-    assert await shares(client, first) == {first.url: 4}
+    assert await count_owned(client, first) == {first.url: 4}
     assert (await client.get(f"{second.url}/readyz")).status_code == 503
-    # With its own number it would look for workers in other partitions than the others.
+    # With its own number it would look for workers in the wrong partitions.
     refused = await client.get(f"{second.url}/api/agents")
     assert (refused.status_code, f"cluster.partitions is {number} here" in refused.text) == (503, True)
 
-    # Nor when it is alone, and it does not keep the others out.
+    # Nor when it is alone; and it does not block the others.
     first.kill()
     first.start()
     await wait_for_shares(client, first, lambda found: found == {first.url: 4})
@@ -256,15 +256,15 @@ async def test_third_process_gets_its_share_one_partition_at_a_time(
     handed_over = [
         line for process in processes for line in process.log().splitlines() if "handed over" in line
     ]
-    assert len(handed_over) == 3  # two of them when the second one joined
+    assert len(handed_over) == 3  # two of them when the second process joined
     for process in partitioned.processes:
         assert "Traceback" not in process.log(), process.log()
 
 
-async def test_process_that_cannot_run_a_partition_gets_no_others(
+async def test_process_that_cannot_run_a_partition_gets_no_more(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """Such as one with a full disk: else the others hand over to it again and again."""
+    """Such as one with a full disk: otherwise the others would repeatedly hand partitions over to it."""
     first = partitioned.add()
     await wait_for_shares(client, first, lambda found: found == {first.url: 4})
     (partitioned.folder / "member-1" / "storage").mkdir(parents=True)
@@ -272,19 +272,19 @@ async def test_process_that_cannot_run_a_partition_gets_no_others(
     second = partitioned.add()
 
     async with asyncio.timeout(60):
-        while not [fault for fault in (await status_of(client, second))["faults"] if "could not" in fault]:  # noqa: ASYNC110
+        while not [fault for fault in (await read_status(client, second))["faults"] if "could not" in fault]:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     await wait_for_shares(client, second, lambda found: found == {first.url: 4})
-    [fault] = [fault for fault in (await status_of(client, second))["faults"] if "could not" in fault]
+    [fault] = [fault for fault in (await read_status(client, second))["faults"] if "could not" in fault]
     assert fault.startswith("this process could not watch partition ")
     assert "partitions" in fault.partition(": ")[2]
 
 
-async def test_every_process_answers_for_all_partitions(
+async def test_every_process_responds_for_all_partitions(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """Agents, and each session, at a process that watches only some of them."""
+    """Agents, and each session, at a process that monitors only some of them."""
     first, second = processes = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
     sender = Sender(client, processes)
@@ -306,7 +306,7 @@ async def test_every_process_answers_for_all_partitions(
 
 
 def require_token(cluster: Cluster, client: httpx.AsyncClient, role: Role) -> str:
-    """Let the processes require tokens, give the client one, and return it."""
+    """Make the processes require tokens, give one to the client, and return it."""
     token, text = new_token("ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None)
     tokens_file = cluster.folder / "tokens.json"
     edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
@@ -315,10 +315,10 @@ def require_token(cluster: Cluster, client: httpx.AsyncClient, role: Role) -> st
     return text
 
 
-async def test_hook_with_a_token_is_answered_at_every_process(
+async def test_hook_with_a_token_is_accepted_at_every_process(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """It is passed on to the owner of its session, which checks the token too."""
+    """It is forwarded to the owner of its session, which also checks the token."""
     require_token(partitioned, client, Role.ADMIN)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
@@ -340,7 +340,7 @@ async def test_hook_with_a_token_is_answered_at_every_process(
 
 
 async def test_wrong_token_is_one_failed_login(partitioned: Cluster, client: httpx.AsyncClient) -> None:
-    """However many partitions a request is about: else it would lock out its address."""
+    """However many partitions a request concerns: otherwise it would lock out its address."""
     require_token(partitioned, client, Role.VIEWER)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
@@ -359,7 +359,7 @@ async def test_wrong_token_is_one_failed_login(partitioned: Cluster, client: htt
 async def test_sign_in_and_stream_continue_at_another_process(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B120: also after the process where they began was killed."""
+    """B120: even after the process where they started was killed."""
     text = require_token(partitioned, client, Role.OPERATOR)
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
@@ -382,15 +382,15 @@ async def test_sign_in_and_stream_continue_at_another_process(
         assert (agents.status_code, agents.json().get("total")) == (200, 12), agents.text
         resumed = cookie | {"Last-Event-ID": last_id}
         async with Follower(f"{second.url}/api/events?types=tool_call_completed", resumed) as follower:
-            await follower.until(lambda: len(follower.ids) >= sender.acknowledged, "what was missed comes")
+            await follower.until(lambda: len(follower.ids) >= sender.acknowledged, "the missed events arrive")
         assert len({block.data["id"] for block in follower.events}) == sender.acknowledged
         assert not [block for block in follower.events if block.event == "reset"]
 
 
-async def test_emergency_stop_is_set_at_any_process_also_if_it_owns_nothing(
+async def test_emergency_stop_can_be_set_at_a_process_without_partitions(
     partitioned: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """And while the owners do not answer; a partition that is taken over has it."""
+    """Also while the owners do not respond; a partition that is taken over has the stop."""
     first, second = [partitioned.add(), partitioned.add()]
     await wait_for_shares(client, first, lambda found: found == {first.url: 2, second.url: 2})
     second.signal(signal.SIGSTOP)
@@ -414,7 +414,7 @@ async def test_emergency_stop_is_set_at_any_process_also_if_it_owns_nothing(
 
 
 def stops_in_log(cluster: Cluster) -> list[tuple[int, bool]]:
-    """Return the partition, and what was set, of the recorded changes of the emergency stop."""
+    """Return the partition and the value of each recorded change of the emergency stop."""
     with connected(cluster.database) as conn:
         return [
             (number, row[0] == "true")

@@ -20,12 +20,12 @@ from tests.ports import reserve_port
 from tests.waiting import until
 
 
-async def test_message_that_was_under_way_at_a_restart_is_no_refusal(nats: Nats) -> None:
-    """The process would report for ten seconds that NATS takes nothing."""
+async def test_message_interrupted_by_a_restart_is_not_a_refusal(nats: Nats) -> None:
+    """Otherwise the process would report for ten seconds that NATS refuses messages."""
     connection = NatsConnection(nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(connection.run())
     try:
-        await until(lambda: connection.is_available, "the stream is there")
+        await until(lambda: connection.is_available, "the stream exists")
         [stream] = connection.streams
         assert nats.pid is not None
         os.kill(nats.pid, signal.SIGSTOP)
@@ -35,7 +35,7 @@ async def test_message_that_was_under_way_at_a_restart_is_no_refusal(nats: Nats)
         await asyncio.to_thread(nats.start)
         with pytest.raises(StreamUnavailableError):
             await publishing
-        await until(lambda: connection.is_available, "it is connected again")
+        await until(lambda: connection.is_available, "the client is connected again")
 
         assert stream.is_accepting
         await stream.publish("/v1/traces", b"{}")
@@ -45,10 +45,10 @@ async def test_message_that_was_under_way_at_a_restart_is_no_refusal(nats: Nats)
 
 
 @pytest.mark.parametrize("is_created_first", [True, False])
-async def test_interrupted_message_is_no_refusal_whenever_it_fails(
+async def test_interrupted_message_is_not_a_refusal_whenever_it_fails(
     monkeypatch: pytest.MonkeyPatch, is_created_first: bool
 ) -> None:
-    """The stream may be there again before the message fails, or after."""
+    """The stream may exist again before or after the message fails."""
     failing = asyncio.Event()
 
     async def fail(*arguments: object, **options: object) -> None:
@@ -76,7 +76,7 @@ async def test_interrupted_message_is_no_refusal_whenever_it_fails(
 
 @pytest.fixture
 def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
-    """Three nats-servers of one NATS cluster."""
+    """Yield three nats-servers of one NATS cluster."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserve_port("nats-server")) for _ in range(6)]
         urls = [f"nats://127.0.0.1:{port}" for port in ports[3:]]
@@ -94,7 +94,7 @@ def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
 async def test_stream_without_a_majority_is_reported_as_not_listening(
     tmp_path: Path, postgres: Postgres, nats_cluster: list[Nats], client: httpx.AsyncClient
 ) -> None:
-    """B119: the server that is left keeps its connections, and accepts no telemetry."""
+    """B119: the remaining server keeps its connections, but accepts no telemetry."""
     database = postgres.migrated()
     cluster = Cluster(tmp_path, postgres, database, nats_cluster[0], {"cluster": {"replicas": 3}})
     process = cluster.add()

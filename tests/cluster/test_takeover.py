@@ -1,4 +1,4 @@
-"""A process of a cluster is killed, paused or stopped: another takes over; nothing is lost or doubled."""
+"""A process of a cluster is killed, paused or stopped, and another takes over without loss or duplicates."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -
 
 
 class Sender:
-    """An agent's exporter: sends a request until it is acknowledged, to any process that answers."""
+    """An agent's exporter: sends a request until any process acknowledges it."""
 
     def __init__(self, client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
         self.processes = processes
@@ -96,10 +96,10 @@ async def wait_for_calls(cluster: Cluster, count: int) -> list[str]:
     return stored_calls(cluster)
 
 
-async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
+async def test_killed_owner_is_replaced_without_loss_or_duplicates(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B117: what was acknowledged is watched again after the owner is killed, with each event once."""
+    """B117: acknowledged work is monitored again after the owner is killed, with each event once."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
     sender = Sender(client, processes)
@@ -108,11 +108,11 @@ async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
     owner.kill()
     for _ in range(10):
         await sender.send(tool_spans("clerk", "order-7", 5))
-    heir = await cluster.owner()
+    successor = await cluster.owner()
     found = await wait_for_calls(cluster, sender.acknowledged)
     assert len(found) == len(set(found)) == sender.acknowledged == 100
     steps = await client.get(
-        f"{heir.url}/api/agents/clerk/steps",
+        f"{successor.url}/api/agents/clerk/steps",
         params={"session_id": "order-7", "limit": 200},
         timeout=60,  # it has just taken over, on a busy machine
     )
@@ -122,7 +122,9 @@ async def test_killed_owner_is_replaced_and_nothing_is_lost_or_doubled(
 async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B116: one process watches at a time; one that was paused finds its lease taken, and passes on."""
+    """
+    B116: one process monitors at a time; one that was paused finds that it lost its lease, and forwards.
+    """
     processes = [cluster.add(), cluster.add()]
     paused = await cluster.owner()
     [other] = [process for process in processes if process is not paused]
@@ -143,7 +145,7 @@ async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
     assert len(found) == len(set(found)) == 15
     status = await wait_for_status(client, paused, owner=other)
     assert [member["is_owner"] for member in status["members"]].count(True) == 1
-    # What it is asked now, the other one answers.
+    # The other process now answers its requests.
     agents = (await client.get(f"{paused.url}/api/agents")).json()["agents"]
     assert [agent["agent_id"] for agent in agents] == ["clerk"]
     assert "has taken over" in paused.log()
@@ -151,26 +153,28 @@ async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
 
 
 async def test_stopped_owner_hands_over(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """B120: an owner that is stopped stores what it has, and leaves the rest to the next one."""
+    """B120: an owner that is stopped stores what it has, and leaves the rest to its successor."""
     owner = cluster.add()
     await cluster.owner()
-    heir = cluster.add()
-    sender = Sender(client, [owner, heir])
+    successor = cluster.add()
+    sender = Sender(client, [owner, successor])
     for _ in range(6):
         await sender.send(tool_spans("clerk", "order-7", 5))
     assert owner.stop() == 0
     assert "Traceback" not in owner.log()
-    assert await cluster.owner() is heir
-    sender.processes = [heir]
+    assert await cluster.owner() is successor
+    sender.processes = [successor]
     await sender.send(tool_spans("clerk", "order-7", 5))
     found = await wait_for_calls(cluster, sender.acknowledged)
     assert len(found) == len(set(found)) == 35
-    status = (await client.get(f"{heir.url}/api/cluster")).json()
+    status = (await client.get(f"{successor.url}/api/cluster")).json()
     assert [member["is_owner"] for member in status["members"]] == [True]
     assert status["faults"] == []
 
 
-async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: httpx.AsyncClient) -> None:
+async def test_telemetry_without_nats_is_refused_without_loss(
+    cluster: Cluster, client: httpx.AsyncClient
+) -> None:
     """B119: without NATS nothing is acknowledged; what was acknowledged before is stored."""
     process = cluster.add()
     await cluster.owner()
@@ -188,8 +192,8 @@ async def test_nats_away_refuses_and_loses_nothing(cluster: Cluster, client: htt
 
 
 @contextlib.asynccontextmanager
-async def way_to(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
-    """Yield another address of NATS, and a function that cuts this way."""
+async def run_proxy(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
+    """Yield another address of NATS, and a function that blocks it."""
     writers: list[asyncio.StreamWriter] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -203,7 +207,9 @@ async def way_to(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward = await asyncio.open_connection("127.0.0.1", int(nats.url.rpartition(":")[2]))
         writers.extend((writer, onward[1]))
-        tasks.extend(asyncio.create_task(copy(*way)) for way in ((reader, onward[1]), (onward[0], writer)))
+        tasks.extend(
+            asyncio.create_task(copy(*proxy)) for proxy in ((reader, onward[1]), (onward[0], writer))
+        )
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
 
@@ -221,8 +227,8 @@ async def way_to(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
 async def test_owner_that_alone_cannot_reach_nats_hands_over(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B116, B119: the other process watches, and the former owner does not take the workers back."""
-    async with way_to(cluster.nats) as (url, cut):
+    """B116, B119: the other process monitors, and the former owner does not take the workers back."""
+    async with run_proxy(cluster.nats) as (url, cut):
         first = cluster.add(nats_url=url)
         await cluster.owner()
         second = cluster.add()
@@ -234,14 +240,12 @@ async def test_owner_that_alone_cannot_reach_nats_hands_over(
         await sender.send(tool_spans("clerk-1", "s-1", 5))
         assert len(await wait_for_calls(cluster, 10)) == 10
         await asyncio.to_thread(second.stop)
-        # It is the only one left: it takes over, and waits for NATS.
+        # It is the only process left: it takes over, and waits for NATS.
         assert await cluster.owner(other_than=second) is first
 
 
-async def test_stream_that_was_lost_is_read_from_its_start(
-    cluster: Cluster, client: httpx.AsyncClient
-) -> None:
-    """A stream with the same name and lower numbers is another stream: its messages are stored."""
+async def test_recreated_stream_is_read_from_its_start(cluster: Cluster, client: httpx.AsyncClient) -> None:
+    """A stream with the same name and lower numbers is a new stream, so its messages are stored."""
     process = cluster.add()
     await cluster.owner()
     sender = Sender(client, [process])
@@ -259,7 +263,9 @@ async def test_stream_that_was_lost_is_read_from_its_start(
 async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """A hook is answered within a second while no process is the owner, and its event is stored later."""
+    """
+    A hook call gets a response within a second while no process is the owner, and its event is stored later.
+    """
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
     [other] = [process for process in processes if process is not owner]
@@ -290,17 +296,17 @@ async def telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
     nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(nats.run())
     try:
-        await until(lambda: nats.is_available, "the stream is there")
+        await until(lambda: nats.is_available, "the stream exists")
         [stream] = nats.streams
         yield stream
     finally:
         running.cancel()
 
 
-async def test_hook_that_was_passed_on_and_kept_is_stored_once(
+async def test_hook_that_was_forwarded_and_kept_is_stored_once(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B118: its owner answered too late, and stored it; whichever of the two the owner reads first."""
+    """B118: its owner responded too late, but stored it; the owner may read either first."""
     process = cluster.add()
     await cluster.owner()
     with connected(cluster.database) as conn:
@@ -308,7 +314,7 @@ async def test_hook_that_was_passed_on_and_kept_is_stored_once(
     async with telemetry_stream(cluster) as stream:
         path = "/hooks/claude-code"
 
-        async def pass_on(session: str, call_id: str) -> None:
+        async def forward(session: str, call_id: str) -> None:
             headers = {"x-queenright-call": sign_call_id(call_id, key)}
             answer = await client.post(f"{process.otlp_url}{path}", json=prompt(session), headers=headers)
             assert answer.status_code == 200
@@ -317,12 +323,12 @@ async def test_hook_that_was_passed_on_and_kept_is_stored_once(
             body = json.dumps(prompt(session)).encode()
             await stream.publish(f"{path}?", body, message_id=sign_call_id(call_id, key))
 
-        await pass_on("s-1", "one")
+        await forward("s-1", "one")
         await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")
         await keep("s-1", "one")
         await keep("s-2", "two")
         await until(lambda: "s-2" in stored_prompts(cluster), "the second one is stored")
-        await pass_on("s-2", "two")
+        await forward("s-2", "two")
         await keep("s-3", "three")
         await until(lambda: "s-3" in stored_prompts(cluster), "the third one is stored")
 
@@ -335,7 +341,7 @@ def prompt(session: str) -> dict[str, str]:
 
 
 async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner: Process) -> dict[str, Any]:
-    """Return the cluster as a process sees it, once it sees another one as the owner."""
+    """Return the cluster as a process sees it, once it sees ``owner`` as the owner."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -348,16 +354,16 @@ async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner:
 
 
 async def test_event_stream_resumes_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """A stream that a standby passes on ends with the owner, and continues after its last event anywhere."""
+    """A stream that a standby forwards ends with the owner, and resumes at any process."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
     [other] = [process for process in processes if process is not owner]
     sender = Sender(client, [other])
-    seen: list[str] = []
+    seen_ids: list[str] = []
 
     async def follow(count: int) -> None:
-        """Read the stream at the standby until it has so many events."""
-        headers = {"last-event-id": seen[-1]} if seen else {}
+        """Read the stream at the standby until it has ``count`` events."""
+        headers = {"last-event-id": seen_ids[-1]} if seen_ids else {}
         params = {"types": "tool_call_completed"}
         async with client.stream("GET", f"{other.url}/api/events", params=params, headers=headers) as answer:
             place = ""
@@ -365,8 +371,8 @@ async def test_event_stream_resumes_at_another_process(cluster: Cluster, client:
                 if line.startswith("id:"):
                     place = line.removeprefix("id:").strip()
                 elif line.startswith("data:") and "tool_call_completed" in line:
-                    seen.append(place)
-                if len(seen) >= count:
+                    seen_ids.append(place)
+                if len(seen_ids) >= count:
                     return
 
     following = asyncio.create_task(follow(5))
@@ -381,12 +387,12 @@ async def test_event_stream_resumes_at_another_process(cluster: Cluster, client:
     with connected(cluster.database) as conn:
         rows = conn.exec_driver_sql("SELECT id FROM events WHERE type = 'tool_call_completed' ORDER BY seq")
         log = [row[0] for row in rows]
-    expected = log[log.index(seen[0]) :]
+    expected = log[log.index(seen_ids[0]) :]
     await follow(len(expected))
-    assert seen == expected
+    assert seen_ids == expected
 
 
-async def test_every_process_answers_the_same(cluster: Cluster, client: httpx.AsyncClient) -> None:
+async def test_every_process_gives_the_same_responses(cluster: Cluster, client: httpx.AsyncClient) -> None:
     """Reads, changes, errors and pages are the same at a standby; probes and metrics are its own."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
@@ -395,9 +401,9 @@ async def test_every_process_answers_the_same(cluster: Cluster, client: httpx.As
     answer = await client.post(f"{other.url}/api/heartbeats", json=beat)
     assert answer.status_code < 300, answer.text
     for path in ("/api/agents", "/api/agents/nobody", "/api/nothing", "/console", "/api/openapi.json"):
-        there, here = [await client.get(f"{process.url}{path}") for process in (owner, other)]
-        assert (here.status_code, here.content) == (there.status_code, there.content), path
-        assert set(here.headers) == set(there.headers), path
+        at_standby, at_owner = [await client.get(f"{process.url}{path}") for process in (owner, other)]
+        assert (at_owner.status_code, at_owner.content) == (at_standby.status_code, at_standby.content), path
+        assert set(at_owner.headers) == set(at_standby.headers), path
     head = await client.head(f"{other.url}/api/agents")
     assert (head.status_code, head.content) == (200, b"")
     for process in processes:
@@ -422,11 +428,11 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
 async def test_refused_telemetry_is_counted_by_the_process_that_refuses_it(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """At the owner, what its service counts are other series: they end when it stops owning."""
+    """The owner's service counts in other series, which end when it is no longer the owner."""
     processes = [cluster.add(), cluster.add()]
     await cluster.owner()
     foreign = {"origin": "https://example.com"}
-    # The other format was asked for in the last second, and is that old.
+    # The other format may have been requested in the last second, and is then that old.
     accept = {"accept": "application/openmetrics-text"}
 
     for process in processes:

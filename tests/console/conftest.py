@@ -1,4 +1,4 @@
-"""The console in a real Chromium, beside a real service."""
+"""The console in a real Chromium, with a real service."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.browser import FLAGS
 from tests.console.walk import DEFAULT_WAY, Hand, Way
-from tests.server.agents.parts import House, guide, house
+from tests.server.agents.parts import AgentService, run_agent_service, write_guide
 from tests.server.conftest import settings
 from tools import console
 
@@ -32,13 +32,13 @@ expect.set_options(timeout=60_000)  # a busy machine may need it
 HOSTILE = "<img src=x onerror=alert(1)>"
 """A text of an agent."""
 
-CHATTER = ("net::ERR_", "Failed to load resource")
-"""What the browser itself says about requests; a test looks at these by their status."""
+BROWSER_MESSAGE = ("net::ERR_", "Failed to load resource")
+"""The browser's own messages about failed requests; tests check these by their status."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def chromium() -> AsyncIterator[Browser]:
-    """One browser for all tests of a process; each has a context of its own, and the session's loop."""
+    """Yield one browser for all tests of a process, on the session's loop; each test has its own context."""
     program = find_program("chromium")
     assert program, "this test needs chromium: `make test` fetches it, or set CHROMIUM_BIN"
     async with async_playwright() as playwright:
@@ -49,8 +49,8 @@ async def chromium() -> AsyncIterator[Browser]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving(settings) as found:
-        yield found
+    async with serving(settings) as service_run:
+        yield service_run
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -60,21 +60,21 @@ async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @dataclass
-class Watched:
-    """What a page complained about, and what it asked for."""
+class PageMonitor:
+    """The errors and requests of a page."""
 
     faults: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
     def watch(self, page: Page) -> None:
-        """Record from now on."""
+        """Start recording errors and requests of a page."""
         page.on("pageerror", lambda error: self.faults.append(str(error)))
         page.on("dialog", lambda dialog: self.faults.append(dialog.message))
         page.on(
             "console",
             lambda message: (
                 self.faults.append(message.text)
-                if message.type == "error" and not message.text.startswith(CHATTER)
+                if message.type == "error" and not message.text.startswith(BROWSER_MESSAGE)
                 else None
             ),
         )
@@ -82,9 +82,9 @@ class Watched:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def watched() -> AsyncIterator[Watched]:
-    """Fails the test if a page that it watches complains."""
-    found = Watched()
+async def page_monitor() -> AsyncIterator[PageMonitor]:
+    """Yield a monitor that fails the test if a monitored page has errors."""
+    found = PageMonitor()
     yield found
     assert found.faults == []
 
@@ -95,10 +95,10 @@ def way(request: pytest.FixtureRequest) -> Way:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(chromium: Browser, watched: Watched, way: Way) -> AsyncIterator[Page]:
+async def page(chromium: Browser, page_monitor: PageMonitor, way: Way) -> AsyncIterator[Page]:
     context = await chromium.new_context(viewport={"width": way.width, "height": 900}, color_scheme=way.theme)
     new_page = await context.new_page()
-    watched.watch(new_page)
+    page_monitor.watch(new_page)
     yield new_page
     await context.close()
 
@@ -109,16 +109,16 @@ def hand(page: Page, way: Way) -> Hand:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def home(tmp_path: Path) -> AsyncIterator[House]:
-    """A service that may load the agent ``guide``."""
-    guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path) as found:
-        yield found
+async def home(tmp_path: Path) -> AsyncIterator[AgentService]:
+    """Yield a service that may load the agent ``guide``."""
+    write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path) as agent_service:
+        yield agent_service
 
 
 @dataclass
 class Cable:
-    """A connection to a service that can be pulled out and put back."""
+    """A connection to a service that can be interrupted and restored."""
 
     host: str
     port: int
@@ -128,7 +128,7 @@ class Cable:
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry one connection."""
+        """Relay one connection."""
         if not self.is_in:
             writer.close()
             return
@@ -143,13 +143,13 @@ class Cable:
             self._writers -= pair
 
     def pull(self) -> None:
-        """Cut all connections; refuse new ones."""
+        """Close all connections, and refuse new ones."""
         self.is_in = False
         for writer in self._writers:
             writer.transport.abort()
 
     def silence(self) -> None:
-        """Carry nothing more on open connections, nor their ends; refuse new ones."""
+        """Relay nothing more on open connections, nor their ends, and refuse new ones."""
         self.is_in = False
         self._silenced |= self._writers
 
@@ -176,8 +176,10 @@ async def cable(running: RunningService) -> AsyncIterator[Cable]:
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the console's sources with its npm packages; skips the test if they cannot be installed."""
-    # As in the repository: a test of the sources reads the runbooks.
+    """
+    Return a copy of the console's sources with its npm packages; skip the test if they cannot be installed.
+    """
+    # As in the repository, because a test of the sources reads the runbooks.
     root = tmp_path_factory.getbasetemp().parent / "console-packages"
     folder = root / "server" / "console"
     folder.mkdir(parents=True, exist_ok=True)

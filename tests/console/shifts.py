@@ -9,7 +9,7 @@ RECORD_SHIFTS: Final = """() => {
     new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.shift += entry.value)))
         .observe({type: "layout-shift", buffered: true})
 }"""
-"""Counts the shifts since the page was opened."""
+"""Script that sums the layout shifts since the page was opened."""
 
 SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
-"""Resolves to their score, once what changes in this frame has been drawn."""
+"""Script that resolves to the score once the current frame is drawn."""

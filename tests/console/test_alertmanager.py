@@ -1,4 +1,4 @@
-"""The console with the real Prometheus and Alertmanager behind the service."""
+"""The console with a service that uses the real Prometheus and Alertmanager."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
         yield found
 
 
-class Alertmanager:
-    """What Alertmanager says of one ticket."""
+class TicketAlerts:
+    """Alertmanager's alerts and silences about one ticket."""
 
     def __init__(self, url: str, ticket_id: str) -> None:
         self._url, self._ticket_id = url, ticket_id
@@ -46,10 +46,10 @@ class Alertmanager:
         ]
 
     async def silences(self) -> list[tuple[str, str]]:
-        """Return state and comment of each silence."""
+        """Return the state and comment of each silence."""
         return [(one["status"]["state"], one["comment"]) for one in await self._get("silences")]
 
-    async def becomes(self, states: list[str]) -> None:
+    async def wait_for_states(self, states: list[str]) -> None:
         """Wait until the ticket's alerts have these states."""
         for _ in range(300):
             if await self.states() == states:
@@ -63,8 +63,8 @@ class Alertmanager:
         return rows
 
 
-def recovering(now: float) -> Iterator[AgentEvent]:
-    """The looping agent makes a call that it has not made before, and its step is accepted."""
+def recovery_events(now: float) -> Iterator[AgentEvent]:
+    """Return events in which the looping agent makes a new call and its step is accepted."""
     first, *_ = looping(now)
     for kind, data in (
         (EventType.TOOL_CALL_COMPLETED, {"tool": "write", "args_hash": "c" * 16, "result_hash": "d" * 16}),
@@ -82,21 +82,21 @@ def recovering(now: float) -> Iterator[AgentEvent]:
 
 
 @all_ways
-async def test_page_is_sent_silenced_acknowledged_and_resolved(
+async def test_ticket_is_notified_silenced_acknowledged_and_resolved(
     running: RunningService, page: Page, hand: Hand
 ) -> None:
-    """The console shows and does what Alertmanager and its receivers say happened."""
+    """The console shows the state of Alertmanager and its receivers, and changes it."""
     await page.goto(running.url)
     await running.service.ingest(list(looping(running.service.clock())))
     await hand.press(page.get_by_role("main").locator("a[href^='/console/tickets/']").first)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
     assert running.alertmanager_url
     ticket_id = page.url.rsplit("/", 1)[-1]
-    alertmanager = Alertmanager(running.alertmanager_url, ticket_id)
+    alertmanager = TicketAlerts(running.alertmanager_url, ticket_id)
 
     notified = page.get_by_role("listitem").filter(has_text="pagerduty")
     await expect(notified.filter(has_text="firing").first).to_be_visible()
-    await alertmanager.becomes(["active"])
+    await alertmanager.wait_for_states(["active"])
 
     dialog = page.get_by_role("dialog")
     await hand.press(page.get_by_role("button", name="Silence…"))
@@ -104,15 +104,15 @@ async def test_page_is_sent_silenced_acknowledged_and_resolved(
     await hand.press(dialog.get_by_role("button", name="Silence", exact=True))
     await expect(dialog).to_have_count(0)
     await expect(page.get_by_text("no notification is sent").first).to_be_visible()
-    await alertmanager.becomes(["suppressed"])
+    await alertmanager.wait_for_states(["suppressed"])
     assert await alertmanager.silences() == [("active", f"The search index is rebuilt. (ticket {ticket_id})")]
     await hand.press(page.get_by_role("button", name="End silence"))
     await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
-    await alertmanager.becomes(["active"])
+    await alertmanager.wait_for_states(["active"])
 
     await hand.press(page.get_by_role("button", name="Acknowledge"))
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
-    await running.service.ingest(list(recovering(running.service.clock())))
+    await running.service.ingest(list(recovery_events(running.service.clock())))
     await expect(page.get_by_text("Closed").first).to_be_visible()
     await expect(notified.filter(has_text="resolved").first).to_be_visible()
-    await alertmanager.becomes([])
+    await alertmanager.wait_for_states([])

@@ -1,4 +1,4 @@
-"""The built console: small, current, and without anything from another host."""
+"""The built console is small and current, and loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools import console
 
 FIRST_LOAD: Final = 200_000
 LAZY_ROUTE: Final = 60_000
-# Names of namespaces and of documents in error messages, which are never requested.
+# Namespaces and documents named in error messages, which are never requested.
 NAMES: Final = ("http://www.w3.org/", "https://react.dev/errors/", "https://tanstack.com/")
 
 Manifest = dict[str, dict[str, Any]]
@@ -28,32 +28,34 @@ def manifest() -> Manifest:
     return found
 
 
-def needed(manifest: Manifest, name: str) -> set[str]:
-    """The files that a browser loads for an entry of the manifest."""
+def list_needed(manifest: Manifest, name: str) -> set[str]:
+    """Return the files that a browser loads for an entry of the manifest."""
     entry = manifest[name]
     files = {entry["file"], *entry.get("css", ())}
     for part in entry.get("imports", ()):
-        files |= needed(manifest, part)
+        files |= list_needed(manifest, part)
     return files
 
 
-def size(files: set[str]) -> int:
-    """Bytes of files as they are sent, compressed."""
+def compressed_size(files: set[str]) -> int:
+    """Return the total size of the files as sent, compressed, in bytes."""
     return sum(len(gzip.compress((console.BUILT / name).read_bytes(), 9)) for name in files)
 
 
 def test_first_load_and_lazy_routes_are_within_their_budgets(manifest: Manifest) -> None:
-    first = needed(manifest, "index.html") | needed(manifest, "style.css")
-    assert size(first) <= FIRST_LOAD
+    first = list_needed(manifest, "index.html") | list_needed(manifest, "style.css")
+    assert compressed_size(first) <= FIRST_LOAD
     routes = {
-        name: size(needed(manifest, name) - first) for name in manifest if name.startswith("src/routes/")
+        name: compressed_size(list_needed(manifest, name) - first)
+        for name in manifest
+        if name.startswith("src/routes/")
     }
     assert routes
     assert {name: total for name, total in routes.items() if total > LAZY_ROUTE} == {}
 
 
 def test_nothing_is_loaded_from_another_host() -> None:
-    """B115: no file that is built names another host, except in names that are never requested."""
+    """B115: no built file names another host, except in names that are never requested."""
     urls = {
         url
         for path in console.BUILT.rglob("*.*")
@@ -63,21 +65,21 @@ def test_nothing_is_loaded_from_another_host() -> None:
     assert urls == set()
 
 
-def test_every_file_that_a_page_loads_is_there(manifest: Manifest) -> None:
-    """A merge that mixes two builds leaves names of files that are gone, or files that nothing names."""
+def test_built_files_and_references_match(manifest: Manifest) -> None:
+    """A merge of two builds would leave names of missing files, or files without a name."""
     index = (console.BUILT / "index.html").read_text()
     named = set(re.findall(r'(?:src|href)="/console/([^"]+)"', index))
     built = {
         path.relative_to(console.BUILT).as_posix() for path in console.BUILT.rglob("*") if path.is_file()
     }
-    listed = set[str]().union(*(needed(manifest, name) for name in manifest))
+    listed = set[str]().union(*(list_needed(manifest, name) for name in manifest))
     assert named
     assert (named | listed) - built == set()
     assert {name for name in built if name.startswith("assets/")} - listed == set()
 
 
-def test_class_has_one_style_sheet() -> None:
-    """All style sheets are built into one, where a class that two pages style is styled as by both."""
+def test_css_class_is_in_one_style_sheet() -> None:
+    """All style sheets are built into one, so a class in two of them would get both styles."""
     sheets: dict[str, set[str]] = {}
     for path in (console.SOURCE / "src").rglob("*.css"):
         text = re.sub(r"/\*.*?\*/", "", path.read_text("utf-8"), flags=re.DOTALL)
@@ -108,7 +110,7 @@ def test_build_can_be_repeated(packages: Path) -> None:
     (source / "openapi.json").write_text(console.openapi())
     for command in ("types", "test", "build"):
         subprocess.run([npm, "--silent", "run", command], cwd=source, check=True)
-    again = source.parent / "queenright" / "server" / "pages" / "console"
+    rebuilt = source.parent / "queenright" / "server" / "pages" / "console"
 
     def content(folder: Path) -> dict[str, bytes]:
         return {
@@ -117,6 +119,6 @@ def test_build_can_be_repeated(packages: Path) -> None:
             if path.is_file() and path.name != "source.txt"
         }
 
-    ours, theirs = content(console.BUILT), content(again)
-    assert ours.keys() == theirs.keys()
-    assert [name for name in ours if ours[name] != theirs[name]] == []
+    committed, built = content(console.BUILT), content(rebuilt)
+    assert committed.keys() == built.keys()
+    assert [name for name in committed if committed[name] != built[name]] == []

@@ -1,4 +1,4 @@
-"""The first page: who needs a person, what is being done, and the fleet."""
+"""The home page: what needs a person, interventions, and the fleet."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from playwright.async_api import Locator, Page, expect
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from tests.console.conftest import HOSTILE, Cable, Watched
+from tests.console.conftest import HOSTILE, Cable, PageMonitor
 from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import ticket_on
-from tests.server.test_approvals import request_for_looper
-from tests.server.test_attention import wait_for_user
+from tests.server.test_app import wait_for_ticket
+from tests.server.test_approvals import request_termination
+from tests.server.test_attention import report_waiting
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(
-    running: RunningService, page: Page
-) -> None:
+async def test_empty_fleet_links_to_connecting_an_agent(running: RunningService, page: Page) -> None:
     await page.goto(running.url)
 
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
@@ -38,11 +36,11 @@ async def test_empty_fleet_is_calm_and_leads_to_connecting_an_agent(
 async def test_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keyboard(
     running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    """B112: an action says what happened, and is done by keyboard alone."""
+    """B112: an action shows its outcome, and works by keyboard alone."""
     await page.goto(running.url)
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
 
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     await expect(page.get_by_role("row").filter(has_text="looper")).to_contain_text("stuck")
     acknowledge = page.get_by_role("button", name="Acknowledge")
     await acknowledge.focus()
@@ -53,9 +51,9 @@ async def test_stuck_agent_appears_without_a_reload_and_is_acknowledged_by_keybo
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-async def test_message_covers_nothing(running: RunningService, page: Page, width: int) -> None:
-    """The page ends where messages begin."""
-    await ticket_on(running)
+async def test_message_does_not_cover_the_page(running: RunningService, page: Page, width: int) -> None:
+    """The page ends where messages start."""
+    await wait_for_ticket(running)
     await page.set_viewport_size({"width": width, "height": 844})
     await page.goto(running.url)
     await page.get_by_role("button", name="Acknowledge").click()
@@ -73,10 +71,10 @@ async def test_message_covers_nothing(running: RunningService, page: Page, width
 async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
     running: RunningService, page: Page, others: int
 ) -> None:
-    """It is announced where it needs no room, and shown when that is wanted."""
+    """It is announced without moving the page, and shown on request."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
     if others:
-        await wait_for_user(running, "writer", "Which title?")
+        await report_waiting(running, "writer", "Which title?")
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(running.url)
     needs = page.get_by_role("list", name="Needs you")
@@ -85,7 +83,7 @@ async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
     await page.evaluate(RECORD_SHIFTS)
     before = await page.evaluate(SHIFT)
 
-    await ticket_on(running, agent="well")
+    await wait_for_ticket(running, agent="well")
     announced = page.get_by_role("button", name="Show 1 new")
     await expect(announced).to_be_visible()
     await expect(page.get_by_role("row").filter(has_text="well")).to_contain_text("stuck")
@@ -101,7 +99,7 @@ async def test_item_that_arrives_does_not_move_the_page_of_a_phone(
 async def test_stop_is_approved_next_to_its_request(
     running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    approval = await request_for_looper(running)
+    approval = await request_termination(running)
     await page.goto(running.url)
 
     item = page.get_by_role("list", name="Needs you").get_by_role("listitem")
@@ -122,14 +120,14 @@ async def test_stop_is_approved_next_to_its_request(
     listed = (await http.get("/api/approvals")).json()["approvals"]
     assert [(one["approval_id"], one["status"]) for one in listed] == [(approval.approval_id, "denied")]
     ticket = (await http.get(f"/api/tickets/{approval.ticket_id}")).json()
-    assert not ticket["acknowledged_at"], "the second click does not hit the button that came there"
+    assert not ticket["acknowledged_at"], "the second click does not hit a button that moved there"
 
 
-async def test_dialog_says_what_was_decided_meanwhile(
+async def test_dialog_shows_a_decision_made_meanwhile(
     running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
     """B112: it stays open, and sends nothing."""
-    approval = await request_for_looper(running)
+    approval = await request_termination(running)
     await page.goto(running.url)
     await page.get_by_role("button", name="Approve termination…").click()
     dialog = page.get_by_role("dialog", name="Terminate looper?")
@@ -143,13 +141,11 @@ async def test_dialog_says_what_was_decided_meanwhile(
     await expect(dialog).to_have_count(0)
 
 
-async def test_filters_are_in_the_address_and_done_by_the_service(
-    running: RunningService, page: Page
-) -> None:
+async def test_filters_are_in_the_url_and_applied_by_the_service(running: RunningService, page: Page) -> None:
     """B113: the service filters and sorts."""
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="well", times=1)))
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/?health=healthy,odd")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 
@@ -174,7 +170,7 @@ async def test_filters_are_in_the_address_and_done_by_the_service(
 
 
 async def test_sessions_that_ended_are_behind_their_count(running: RunningService, page: Page) -> None:
-    """B113: the fleet is what runs; the address leads to the rest."""
+    """B113: the list shows running sessions; the URL can select the others."""
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="well", times=1)))
     for agent in ("first", "second"):
@@ -191,7 +187,7 @@ async def test_sessions_that_ended_are_behind_their_count(running: RunningServic
     await expect(rows.filter(has_text="well")).to_have_count(0)
 
 
-async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(
+async def test_search_distinguishes_sessions_of_one_agent_on_a_phone(
     running: RunningService, page: Page
 ) -> None:
     now = running.service.clock()
@@ -210,7 +206,7 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(
 
     texts = await found.all_inner_texts()
     assert len(set(texts)) == 3
-    assert "healthy" in texts[0], "what runs is first"
+    assert "healthy" in texts[0], "running sessions are first"
     assert all("started" in text for text in texts)
     overflow = "list => list.scrollWidth - list.clientWidth"
     assert await page.get_by_role("listbox").evaluate(overflow) == 0
@@ -218,7 +214,7 @@ async def test_search_tells_sessions_of_one_agent_apart_on_a_phone(
         await expect(option).to_be_in_viewport(ratio=1)
 
 
-async def test_search_lists_names_that_begin_with_the_text_first(running: RunningService, page: Page) -> None:
+async def test_search_lists_names_with_the_prefix_first(running: RunningService, page: Page) -> None:
     now = running.service.clock()
     for agent in ("archivist", "surveyor", "researcher"):
         events = looping(now, agent=agent, times=20 if agent == "archivist" else 1)
@@ -238,7 +234,7 @@ async def test_search_lists_names_that_begin_with_the_text_first(running: Runnin
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def spending(running: RunningService, *, tokens: int) -> AgentEvent:
+def report_tokens(running: RunningService, *, tokens: int) -> AgentEvent:
     return AgentEvent(
         type=EventType.LLM_CALL_COMPLETED,
         time=running.service.clock(),
@@ -248,7 +244,7 @@ def spending(running: RunningService, *, tokens: int) -> AgentEvent:
     )
 
 
-def tokens_of_spender(page: Page, tokens: int) -> Locator:
+def read_tokens(page: Page, tokens: int) -> Locator:
     row = page.get_by_role("row").filter(has_text="spender")
     return row.get_by_role("img", name=re.compile(f"^{tokens:,} tokens"))
 
@@ -259,12 +255,12 @@ async def test_lost_connection_stops_the_clocks_and_catches_up(
     """B111: the browser repeats `Last-Event-ID`; only the replay has the tokens of the gap."""
     await page.goto(cable.url)
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-    await running.service.ingest([spending(running, tokens=100)])
-    await expect(tokens_of_spender(page, 100)).to_be_visible()
+    await running.service.ingest([report_tokens(running, tokens=100)])
+    await expect(read_tokens(page, 100)).to_be_visible()
 
     cable.pull()
     await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
-    await running.service.ingest([spending(running, tokens=11)])
+    await running.service.ingest([report_tokens(running, tokens=11)])
     await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
     uptime = await page.get_by_text("Watching. Up for").inner_text()
     await asyncio.sleep(2.2)  # the browser's clock ticks once a second
@@ -274,24 +270,24 @@ async def test_lost_connection_stops_the_clocks_and_catches_up(
     await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
     await expect(page.get_by_role("alert")).to_have_count(0)
-    await expect(tokens_of_spender(page, 111)).to_be_visible()
-    await running.service.ingest([spending(running, tokens=1_000)])
-    await expect(tokens_of_spender(page, 1_111)).to_be_visible()
+    await expect(read_tokens(page, 111)).to_be_visible()
+    await running.service.ingest([report_tokens(running, tokens=1_000)])
+    await expect(read_tokens(page, 1_111)).to_be_visible()
 
 
-async def test_network_that_goes_silent_is_noticed_and_left(
+async def test_silent_network_is_noticed_and_reconnected(
     running: RunningService, cable: Cable, page: Page
 ) -> None:
-    """B111: not even the service's sign of life comes. The page asks for what came `after` the last event."""
+    """B111: even keep-alives are missing. The page requests the events `after` the last one."""
     await page.clock.install()
     await page.goto(cable.url)
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-    await running.service.ingest([spending(running, tokens=100)])
-    await expect(tokens_of_spender(page, 100)).to_be_visible()
+    await running.service.ingest([report_tokens(running, tokens=100)])
+    await expect(read_tokens(page, 100)).to_be_visible()
     await asyncio.sleep(6)  # idle connections are closed; only the stream is open
 
     cable.silence()
-    await running.service.ingest([spending(running, tokens=11)])
+    await running.service.ingest([report_tokens(running, tokens=11)])
     await running.service.ingest(list(looping(running.service.clock(), agent="meanwhile", times=1)))
     await page.clock.fast_forward(30_000)
     await expect(page.get_by_role("alert")).to_have_count(0)
@@ -302,30 +298,32 @@ async def test_network_that_goes_silent_is_noticed_and_left(
 
     await expect(page.get_by_role("row").filter(has_text="meanwhile")).to_be_visible()
     await expect(page.get_by_role("alert")).to_have_count(0)
-    await expect(tokens_of_spender(page, 111)).to_be_visible()
+    await expect(read_tokens(page, 111)).to_be_visible()
 
 
-async def test_idle_page_requests_nothing(running: RunningService, page: Page, watched: Watched) -> None:
-    """B113"""
-    await ticket_on(running)
+async def test_idle_page_requests_nothing(
+    running: RunningService, page: Page, page_monitor: PageMonitor
+) -> None:
+    """B113: the page is updated by the event stream."""
+    await wait_for_ticket(running)
     await page.goto(running.url)
     await expect(page.get_by_role("row").filter(has_text="looper")).to_contain_text("stuck")
-    for _ in range(30):  # until what the ticket set off has been read
-        watched.requests.clear()
+    for _ in range(30):  # until the requests caused by the ticket are done
+        page_monitor.requests.clear()
         await page.wait_for_timeout(2_000)
-        if not watched.requests:
+        if not page_monitor.requests:
             break
 
     await page.wait_for_timeout(3_000)
 
-    assert watched.requests == []
+    assert page_monitor.requests == []
 
 
-async def test_text_of_agents_is_text(running: RunningService, page: Page, watched: Watched) -> None:
-    """B114: names, a question, and why the queen asks for a stop."""
-    await request_for_looper(running, HOSTILE)
-    await ticket_on(running, agent=HOSTILE)
-    await wait_for_user(running, "writer", HOSTILE)
+async def test_text_of_agents_is_text(running: RunningService, page: Page, page_monitor: PageMonitor) -> None:
+    """B114: names, a question, and the queen's reason for a stop are not markup."""
+    await request_termination(running, HOSTILE)
+    await wait_for_ticket(running, agent=HOSTILE)
+    await report_waiting(running, "writer", HOSTILE)
     await page.goto(running.url)
 
     await expect(page.get_by_role("link", name=HOSTILE).first).to_be_visible()
@@ -333,10 +331,10 @@ async def test_text_of_agents_is_text(running: RunningService, page: Page, watch
         item = page.get_by_role("list", name="Needs you").get_by_role("listitem").filter(has_text=agent)
         await expect(item.get_by_text(HOSTILE)).to_be_visible()
     assert await page.locator("img, script:not([src^='/console/'])").count() == 0
-    assert [url for url in watched.requests if not url.startswith((running.url, "data:"))] == []
+    assert [url for url in page_monitor.requests if not url.startswith((running.url, "data:"))] == []
 
 
-async def fleet_of(running: RunningService, count: int) -> None:
+async def report_fleet(running: RunningService, count: int) -> None:
     now = running.service.clock()
     events = [
         AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id=f"agent-{n:05}", session_id="s")
@@ -346,10 +344,10 @@ async def fleet_of(running: RunningService, count: int) -> None:
 
 
 async def test_change_reads_four_pages_again_however_deep_the_list_is(
-    running: RunningService, page: Page, watched: Watched
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    """B113: and scrolling back reads what was left out."""
-    await fleet_of(running, 800)
+    """B113: scrolling back reads the omitted pages."""
+    await report_fleet(running, 800)
     await page.goto(f"{running.url}/console/?sort=agent")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
     scroll = page.get_by_label("Sessions of the fleet")
@@ -362,13 +360,13 @@ async def test_change_reads_four_pages_again_however_deep_the_list_is(
     await expect(rows.filter(has_text="agent-00799")).to_be_visible()
     await page.wait_for_timeout(1_500)
 
-    watched.requests.clear()
+    page_monitor.requests.clear()
     now = running.service.clock()
     await running.service.ingest(list(looping(now, agent="agent-00790", times=1)))
     await page.wait_for_timeout(3_000)
 
-    read = [url for url in watched.requests if "/api/agents?" in url]
-    assert 1 <= len(read) <= 8, read  # four pages, and once more if the change came in two
+    read = [url for url in page_monitor.requests if "/api/agents?" in url]
+    assert 1 <= len(read) <= 8, read  # four pages, or eight if the change arrived in two parts
     for _ in range(40):
         await scroll.evaluate("list => list.scrollTop = Math.max(0, list.scrollTop - 1500)")
         await page.wait_for_timeout(100)
@@ -376,8 +374,8 @@ async def test_change_reads_four_pages_again_however_deep_the_list_is(
 
 
 async def test_list_that_becomes_shorter_shows_its_end(running: RunningService, page: Page) -> None:
-    """B113"""
-    await fleet_of(running, 400)
+    """B113: the end of the list stays visible."""
+    await report_fleet(running, 400)
     await page.goto(f"{running.url}/console/?sort=agent&health=healthy")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
     scroll = page.get_by_label("Sessions of the fleet")
@@ -402,7 +400,7 @@ async def test_list_that_becomes_shorter_shows_its_end(running: RunningService, 
     await expect(rows.filter(has_text="agent-00000")).to_be_visible()
 
 
-async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: RunningService, page: Page) -> None:
+async def test_progress_tokens_and_cost_are_drawn_live(running: RunningService, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="spender", times=1)))
     await page.goto(running.url)
     row = page.get_by_role("row").filter(has_text="spender")
@@ -422,14 +420,14 @@ async def test_progress_tokens_and_cost_are_drawn_as_they_come(running: RunningS
     await expect(row.get_by_role("img", name="1,234 tokens in the last 2 min")).to_be_visible()
     fleet = page.get_by_role("region", name="Fleet")
     for drawn in ("$0.25 of model calls", "1 accepted steps and checkpoints"):
-        # Of the fleet, and of its only worker.
+        # of the fleet, and of its only worker
         await expect(fleet.get_by_role("img", name=f"{drawn} in the last 2 min")).to_have_count(2)
 
 
 @pytest.mark.parametrize("sessions", [1_000, 10_000])
 async def test_long_fleet_is_sixty_rows_at_most(running: RunningService, page: Page, sessions: int) -> None:
-    """B113"""
-    await fleet_of(running, sessions)
+    """B113: whatever its length."""
+    await report_fleet(running, sessions)
     await page.goto(f"{running.url}/console/?sort=agent")
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
 
@@ -442,16 +440,16 @@ async def test_long_fleet_is_sixty_rows_at_most(running: RunningService, page: P
 
 
 class TestOperator:
-    """Only a person decides about escalations."""
+    """A service in which only a person decides escalations."""
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         return demo_settings(tmp_path / "storage", orchestrator="none")
 
-    async def test_escalation_is_decided_where_it_is_asked_for(
+    async def test_escalation_is_decided_in_its_item(
         self, running: RunningService, page: Page, http: httpx.AsyncClient
     ) -> None:
-        await ticket_on(running)
+        await wait_for_ticket(running)
         await http.post("/api/agents/looper/escalate", json={"reason": "It loops."})
         await page.goto(running.url)
 

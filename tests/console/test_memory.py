@@ -1,4 +1,4 @@
-"""The memory of an open page."""
+"""The memory use of an open page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def test_memory_is_flat_while_changes_come_in(
     running: RunningService, page: Page, changes: int
 ) -> None:
-    """An hour of five changes a second, sent fast."""
+    """As many changes as in an hour with five per second, sent quickly."""
     first, *_, last = await measure_heap(running, page, changes)
 
     assert last - first <= 1_000_000, f"{first:,.0f} bytes after a quarter, {last:,.0f} at the end"

@@ -1,4 +1,4 @@
-"""The other pages: a session, its recorder, tickets, incidents; for viewers, on all screens."""
+"""The other pages: sessions, replay, tickets, incidents; for viewers, on all screens."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from queenright.server.access.roles import Role
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from queenright.server.views.attention import incidents_of_tickets
-from tests.console.conftest import HOSTILE, Cable, Watched
+from tests.console.conftest import HOSTILE, Cable, PageMonitor
 from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.console.walk import SCREENS
-from tests.server.access.test_service_with_tokens import token_for
+from tests.server.access.test_service_with_tokens import create_token
 from tests.server.conftest import HOUR, demo_settings, looping
-from tests.server.test_app import ticket_on
-from tests.server.test_approvals import request_for_looper
-from tests.server.test_attention import wait_for_user
-from tests.server.test_chat_callbacks import tell
-from tests.server.test_permissions import ask, client_of, open_request
-from tests.server.test_shared_api import OVERLOADED, calls, ended, failing
+from tests.server.test_app import wait_for_ticket
+from tests.server.test_approvals import request_termination
+from tests.server.test_attention import report_waiting
+from tests.server.test_chat_callbacks import post_notification_webhook
+from tests.server.test_permissions import request_permission, telemetry_client, wait_for_request
+from tests.server.test_shared_api import OVERLOADED, end_sessions, fail_agents, model_calls
 from tests.waiting import until
 from tests.warm import queenright
 
@@ -57,17 +57,17 @@ PAGES = (
     "/console/operate/tokens",
     "/console/connect",
 )
-RUNS_OVER: Final = """Math.max(
+OVERFLOW: Final = """Math.max(
     ...[document.documentElement, document.querySelector("main")].map(e => e.scrollWidth - e.clientWidth)
 )"""
 
 
-async def pages_of(running: RunningService, agent: str = "looper") -> list[str]:
-    """Let an agent loop and three lose their provider; return the address of each page."""
-    ticket_id = await ticket_on(running, agent=agent)
+async def prepare_pages(running: RunningService, agent: str = "looper") -> list[str]:
+    """Let an agent loop and three lose their provider; return the URL of each page."""
+    ticket_id = await wait_for_ticket(running, agent=agent)
     service = running.service
     for other in ("a", "b", "c"):
-        await service.ingest(calls(service.clock(), other, **OVERLOADED))
+        await service.ingest(model_calls(service.clock(), other, **OVERLOADED))
     incidents: list[Incident] = []
 
     def has_incident() -> bool:
@@ -80,10 +80,10 @@ async def pages_of(running: RunningService, agent: str = "looper") -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def everything_needed(running: RunningService) -> AsyncIterator[list[str]]:
-    """Have one of each kind that needs a person; yield the address of each page."""
-    async with client_of(running) as telemetry:
-        await request_for_looper(running)
+async def prepare_all_kinds(running: RunningService) -> AsyncIterator[list[str]]:
+    """Create one item of each kind that needs a person; yield the URL of each page."""
+    async with telemetry_client(running) as telemetry:
+        await request_termination(running)
         # The looper's own ticket is listed as its approval.
         await running.service.ingest(list(looping(running.service.clock(), agent="spinner")))
         await until(
@@ -93,11 +93,11 @@ async def everything_needed(running: RunningService) -> AsyncIterator[list[str]]
             ),
             "a ticket of another",
         )
-        await wait_for_user(running, "writer", "Which title?")
-        waiting = await ask(telemetry)
-        addresses = await pages_of(running)
+        await report_waiting(running, "writer", "Which title?")
+        waiting = await request_permission(telemetry)
+        addresses = await prepare_pages(running)
         async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
-            await open_request(http)
+            await wait_for_request(http)
             asked = {"agent_id": "looper", "session_id": "looper-session"}
             await http.post("/api/agents/looper/queen", json={"message": "What is wrong?", **asked})
             kinds = {item["kind"] for item in (await http.get("/api/attention")).json()["items"]}
@@ -106,15 +106,15 @@ async def everything_needed(running: RunningService) -> AsyncIterator[list[str]]
         waiting.cancel()
 
 
-async def is_shown(page: Page) -> None:
-    """Wait until a page has what it loads."""
+async def wait_until_loaded(page: Page) -> None:
+    """Wait until the page has loaded its data."""
     await expect(page.get_by_role("heading", level=1)).to_have_count(1)
     await expect(page.get_by_label("Loading")).to_have_count(0)
 
 
 async def test_action_on_a_session_that_was_replaced_is_refused(running: RunningService, page: Page) -> None:
-    """B112: the action names session and incarnation, and is refused if they have changed meanwhile."""
-    ticket_id = await ticket_on(running)
+    """B112: the action names session and incarnation, and is refused if they have changed."""
+    ticket_id = await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
     await page.get_by_role("button", name="Terminate the worker…").click()
     await page.get_by_label("Reason").fill("it loops")
@@ -135,11 +135,11 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
 
 
 async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
-    running: RunningService, page: Page, watched: Watched
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     stop = page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…")
     await page.get_by_label("Question to the queen").fill("typed before")
     await page.route("**/worker-dialogs-*.js", lambda route: route.abort())
@@ -153,9 +153,9 @@ async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
 
 
 async def test_escape_closes_a_dialog_that_was_refused(running: RunningService, page: Page) -> None:
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     await page.route("**/terminate", lambda route: route.fulfill(status=409, json={"title": "Replaced."}))
     await page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…").click()
     dialog = page.get_by_role("dialog")
@@ -169,21 +169,21 @@ async def test_escape_closes_a_dialog_that_was_refused(running: RunningService, 
 
 
 async def test_session_shows_its_calls_and_which_repeat(running: RunningService, page: Page) -> None:
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/?search=looper")
 
     await page.get_by_role("table", name="Sessions").get_by_role("link", name="looper").click()
 
-    await is_shown(page)
+    await wait_until_loaded(page)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
     await expect(page.get_by_text("search").first).to_be_visible()
     await expect(page.get_by_text(re.compile("(\u00d720|20\u00d7)")).first).to_be_visible()
 
 
-async def test_queen_is_asked_beside_the_session(running: RunningService, page: Page) -> None:
-    await ticket_on(running)
+async def test_queen_chat_is_beside_the_session(running: RunningService, page: Page) -> None:
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
 
     await page.get_by_label("Question to the queen").fill("What is wrong?")
     await page.keyboard.press("Enter")
@@ -195,7 +195,7 @@ async def test_queen_is_asked_beside_the_session(running: RunningService, page: 
 async def test_queen_is_asked_about_a_session_without_a_ticket(running: RunningService, page: Page) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
     await page.goto(f"{running.url}/console/agents/well?session=well-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
 
     talk = page.get_by_role("log", name="Conversation with the queen")
     about = {"ticket_id": "", "agent_id": "well", "session_id": "well-session", "question_id": "q"}
@@ -211,13 +211,13 @@ async def test_queen_is_asked_about_a_session_without_a_ticket(running: RunningS
     await expect(talk.get_by_text("the worker is healthy")).to_be_visible()
 
 
-async def test_recorder_says_what_fired_and_exports_the_run(
+async def test_replay_shows_findings_and_exports_the_run(
     running: RunningService, page: Page, tmp_path: Path
 ) -> None:
-    """`queenright evaluate` reads the export and finds the same."""
-    await ticket_on(running)
+    """`queenright evaluate` reads the export and gives the same findings."""
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
-    await is_shown(page)
+    await wait_until_loaded(page)
 
     await expect(page.get_by_text("doom loop").locator("visible=true").first).to_be_visible()
     async with page.expect_download() as download:
@@ -234,9 +234,9 @@ async def test_recorder_says_what_fired_and_exports_the_run(
 async def test_link_to_a_moment_of_the_recorder_opens_that_moment(
     running: RunningService, page: Page
 ) -> None:
-    """A step has a moment when it begins, and others until it ends."""
+    """A step has a moment at its start, and others until its end."""
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
     slider = page.get_by_label("Moment of the session")
     last = int(await slider.get_attribute("max") or 0)
@@ -251,7 +251,7 @@ async def test_link_to_a_moment_of_the_recorder_opens_that_moment(
     await other.close()
 
 
-async def test_dialog_that_was_sent_gives_the_focus_back(running: RunningService, page: Page) -> None:
+async def test_sent_dialog_returns_the_focus(running: RunningService, page: Page) -> None:
     await page.goto(f"{running.url}/console/operate/actions")
     await page.get_by_role("button", name="Stop all actions…").focus()
     await page.keyboard.press("Enter")
@@ -264,7 +264,7 @@ async def test_dialog_that_was_sent_gives_the_focus_back(running: RunningService
 
 
 async def test_page_opened_without_a_connection_is_loaded_later(
-    running: RunningService, cable: Cable, page: Page, watched: Watched
+    running: RunningService, cable: Cable, page: Page, page_monitor: PageMonitor
 ) -> None:
     await page.goto(f"{cable.url}/console/connect")
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
@@ -276,9 +276,9 @@ async def test_page_opened_without_a_connection_is_loaded_later(
     cable.is_in = True
 
     await expect(page.get_by_role("heading", level=1, name="Tickets")).to_be_visible()
-    # React says why it shows an error.
-    assert all("did not send the code" in fault for fault in watched.faults)
-    watched.faults.clear()
+    # React adds the reason of the error.
+    assert all("did not send the code" in fault for fault in page_monitor.faults)
+    page_monitor.faults.clear()
 
 
 async def test_long_name_of_a_tool_fits_a_phone(running: RunningService, page: Page) -> None:
@@ -287,22 +287,20 @@ async def test_long_name_of_a_tool_fits_a_phone(running: RunningService, page: P
     await running.service.ingest(named)
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     await expect(page.get_by_role("group", name="Repeated calls")).to_be_visible()
-    assert await page.evaluate(RUNS_OVER) <= 0
+    assert await page.evaluate(OVERFLOW) <= 0
 
 
-async def test_all_pages_are_in_view_in_the_navigation_of_a_tablet(
-    running: RunningService, page: Page
-) -> None:
+async def test_all_navigation_links_are_visible_on_a_tablet(running: RunningService, page: Page) -> None:
     await page.set_viewport_size({"width": 768, "height": 1024})
     await page.goto(f"{running.url}/console/")
     for link in await page.get_by_label("Pages").get_by_role("link").all():
         await expect(link).to_be_in_viewport(ratio=1)
 
 
-async def test_recorder_reads_a_long_session_in_few_requests(
-    running: RunningService, page: Page, watched: Watched
+async def test_replay_reads_a_long_session_in_few_requests(
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), agent="long", times=1_500)))
@@ -310,11 +308,11 @@ async def test_recorder_reads_a_long_session_in_few_requests(
     await expect(page.get_by_role("row").filter(has_text="doom loop")).to_be_visible()
     await expect(page.get_by_text(re.compile("^Loading"))).to_have_count(0)
 
-    assert len([url for url in watched.requests if "before=" in url]) <= 4
+    assert len([url for url in page_monitor.requests if "before=" in url]) <= 4
 
 
-async def test_session_claims_nothing_before_it_is_read(running: RunningService, page: Page) -> None:
-    await ticket_on(running)
+async def test_session_shows_no_values_before_they_are_loaded(running: RunningService, page: Page) -> None:
+    await wait_for_ticket(running)
     may_answer = asyncio.Event()
 
     async def answer_later(route: Route) -> None:
@@ -340,7 +338,7 @@ async def test_session_claims_nothing_before_it_is_read(running: RunningService,
     await expect(page.get_by_label("Loading")).to_have_count(0)
 
 
-async def test_current_page_is_in_view_in_the_navigation_of_a_phone(
+async def test_current_page_is_visible_in_the_navigation_of_a_phone(
     running: RunningService, page: Page
 ) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
@@ -353,7 +351,7 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
     await service.ingest(list(looping(service.clock(), agent="well", times=2)))
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"{running.url}/console/agents/well?session=well-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     await page.evaluate(RECORD_SHIFTS)
 
     for number in range(3, 10):
@@ -369,14 +367,14 @@ async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: Runnin
 async def test_change_of_health_does_not_move_the_page_of_a_phone(
     running: RunningService, page: Page
 ) -> None:
-    """What needs a person since the page was opened is shown when that is wanted."""
+    """New items that need a person are shown on request."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
     await page.set_viewport_size({"width": 390, "height": 844})
     await page.goto(f"{running.url}/console/agents/well?session=well-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     await page.evaluate(RECORD_SHIFTS)
 
-    await ticket_on(running, agent="well")
+    await wait_for_ticket(running, agent="well")
     needs = page.get_by_role("button", name="Needs you (1)")
     await expect(needs).to_be_visible()
     assert await page.evaluate(SHIFT) < 0.03
@@ -387,7 +385,7 @@ async def test_change_of_health_does_not_move_the_page_of_a_phone(
 
 
 async def test_title_names_the_page_and_its_agent_or_ticket(running: RunningService, page: Page) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     titles = {
         "/console/": "Queenright",
         "/console/agents/looper?session=looper-session": "looper · Queenright",
@@ -399,10 +397,10 @@ async def test_title_names_the_page_and_its_agent_or_ticket(running: RunningServ
         await expect(page).to_have_title(re.compile(rf"^(\(\d+\) )?{title}$"))
 
 
-async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
-    running: RunningService, page: Page, watched: Watched
+async def test_unchanged_heartbeat_causes_no_requests(
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    await ticket_on(running)
+    await wait_for_ticket(running)
     beat = AgentEvent(
         type=EventType.AGENT_HEARTBEAT,
         time=running.service.clock(),
@@ -411,29 +409,29 @@ async def test_heartbeat_that_says_nothing_new_reads_nothing_again(
         data={"interval": 30.0, "token_count": 7},
     )
     await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
-    await is_shown(page)
+    await wait_until_loaded(page)
     await running.service.ingest([beat])
-    for _ in range(20):  # until what the first one set off has been read
-        watched.requests.clear()
+    for _ in range(20):  # until the requests caused by the first one are done
+        page_monitor.requests.clear()
         await page.wait_for_timeout(2_000)
-        if not watched.requests:
+        if not page_monitor.requests:
             break
 
     await running.service.ingest([replace(beat, time=running.service.clock(), id="another-beat")])
     await page.wait_for_timeout(2_500)
 
-    assert watched.requests == []
+    assert page_monitor.requests == []
 
 
 async def test_receiver_appears_when_alertmanager_has_notified_it(
     running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     await page.goto(f"{running.url}/console/tickets/{ticket_id}")
-    await is_shown(page)
-    await page.wait_for_timeout(1_500)  # until what the ticket set off has been read
+    await wait_until_loaded(page)
+    await page.wait_for_timeout(1_500)  # until the requests caused by the ticket are done
 
-    await tell(http, ticket_id, receiver="pagerduty")
+    await post_notification_webhook(http, ticket_id, receiver="pagerduty")
 
     notified = page.get_by_role("listitem").filter(has_text="pagerduty")
     await expect(notified.filter(has_text="firing").first).to_be_visible()
@@ -442,12 +440,12 @@ async def test_receiver_appears_when_alertmanager_has_notified_it(
 async def test_incident_has_its_own_page_from_the_first_one(
     running: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    await failing(running, "a", "b", "c")
+    await fail_agents(running, "a", "b", "c")
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
     await page.goto(f"{running.url}/console/incidents")
     await page.get_by_role("link", name="Provider anthropic").click()
 
-    await is_shown(page)
+    await wait_until_loaded(page)
     await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
     panels = page.locator("section.panel")
     tickets = panels.filter(has=page.get_by_role("heading", name="Tickets"))
@@ -464,10 +462,10 @@ async def test_incident_has_its_own_page_from_the_first_one(
 
 
 async def test_incident_is_acknowledged_where_it_is_listed(
-    running: RunningService, page: Page, watched: Watched
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
     """A double click acknowledges once."""
-    await failing(running, "a", "b", "c")
+    await fail_agents(running, "a", "b", "c")
     await page.goto(running.url)
 
     acknowledge = page.get_by_role("button", name="Acknowledge all")
@@ -475,15 +473,15 @@ async def test_incident_is_acknowledged_where_it_is_listed(
 
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
-    assert len([url for url in watched.requests if url.endswith("/acknowledge")]) == 3
+    assert len([url for url in page_monitor.requests if url.endswith("/acknowledge")]) == 3
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
 
 
 async def test_incident_whose_sessions_have_ended_is_acknowledged(
     running: RunningService, page: Page
 ) -> None:
-    await failing(running, "a", "b", "c")
-    await ended(running, "a", "b", "c")
+    await fail_agents(running, "a", "b", "c")
+    await end_sessions(running, "a", "b", "c")
     await page.goto(f"{running.url}/console/incidents")
     await page.get_by_role("link", name="Provider anthropic").click()
     await expect(page.get_by_text("workers ended", exact=True)).to_be_visible()
@@ -498,25 +496,27 @@ async def test_incident_whose_sessions_have_ended_is_acknowledged(
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
 
 
-async def test_every_page_fits_the_screen(running: RunningService, page: Page, watched: Watched) -> None:
+async def test_every_page_fits_the_screen(
+    running: RunningService, page: Page, page_monitor: PageMonitor
+) -> None:
     await page.emulate_media(reduced_motion="reduce")
-    for address in await pages_of(running):
+    for address in await prepare_pages(running):
         await page.goto(address)
-        await is_shown(page)
+        await wait_until_loaded(page)
         for width, theme in SCREENS:
             await page.set_viewport_size({"width": width, "height": 900})
             await page.emulate_media(color_scheme=theme)
             await expect(page.locator(f"html[data-theme={theme}]")).to_have_count(1)
-            assert await page.evaluate(RUNS_OVER) <= 0, (address, width, theme)
-    assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+            assert await page.evaluate(OVERFLOW) <= 0, (address, width, theme)
+    assert [url for url in page_monitor.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 
 AXE: Final = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
-"""Options of axe: a person who speaks a button's visible text presses it."""
+"""Options of axe: voice control presses a button by its visible text."""
 
 
-async def faults_of(page: Page, axe: str, part: str = "html") -> list[str]:
-    """Return what axe finds in a part of a page that is serious or critical."""
+async def run_axe(page: Page, axe: str, part: str = "html") -> list[str]:
+    """Return axe's serious and critical findings in a part of a page."""
     await page.evaluate(axe)
     found: dict[str, Any] = await page.evaluate("([part, options]) => axe.run(part, options)", [part, AXE])
     return [
@@ -531,7 +531,7 @@ OPENS_DIALOG: Final = re.compile("…$|^Preferences$|^Search")
 
 
 class TestNeeds:
-    """Pages of a service in which something of each kind needs a person."""
+    """Pages of a service with one item of each kind that needs a person."""
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
@@ -547,7 +547,7 @@ class TestNeeds:
         theme: Literal["light", "dark"],
         width: int,
     ) -> None:
-        """No finding of axe that is serious or critical, and Escape closes each dialog."""
+        """axe has no serious or critical finding, and Escape closes each dialog."""
         axe = (packages / "node_modules" / "axe-core" / "axe.min.js").read_text()
         context = await chromium.new_context(
             viewport={"width": width, "height": 900},
@@ -558,11 +558,11 @@ class TestNeeds:
         page = await context.new_page()
         faults: list[str] = []
         opened: set[str] = set()
-        async with everything_needed(running) as addresses:
+        async with prepare_all_kinds(running) as addresses:
             for address in addresses:
                 await page.goto(address)
-                await is_shown(page)
-                faults += await faults_of(page, axe)
+                await wait_until_loaded(page)
+                faults += await run_axe(page, axe)
                 buttons = page.get_by_role("button", name=OPENS_DIALOG).and_(page.locator(".button"))
                 for number in range(await buttons.count()):
                     button = buttons.nth(number)
@@ -573,14 +573,14 @@ class TestNeeds:
                     await button.focus()
                     await page.keyboard.press("Enter")
                     await expect(page.get_by_role("dialog")).to_be_visible()
-                    faults += await faults_of(page, axe, "[role=dialog]")
+                    faults += await run_axe(page, axe, "[role=dialog]")
                     await page.keyboard.press("Escape")
                     await expect(page.get_by_role("dialog")).to_have_count(0)
         assert faults == []
         assert {"Nudge…", "Terminate the worker…", "Load…", "Preferences"} <= opened
 
     @pytest.mark.parametrize("width", [390, 1280])
-    async def test_page_that_loads_does_not_move(
+    async def test_loading_page_has_no_layout_shift(
         self, running: RunningService, chromium: Browser, width: int
     ) -> None:
         """The parts of each page appear together."""
@@ -588,32 +588,32 @@ class TestNeeds:
         await context.add_init_script(f"({RECORD_SHIFTS})()")
         page = await context.new_page()
         shifts: dict[str, float] = {}
-        async with everything_needed(running) as addresses:
+        async with prepare_all_kinds(running) as addresses:
             for address in addresses:
                 await page.goto(address)
-                await is_shown(page)
+                await wait_until_loaded(page)
                 shifts[address] = await page.evaluate(SHIFT)
         assert {address: shift for address, shift in shifts.items() if shift >= 0.1} == {}
 
 
 async def test_text_of_agents_is_text_on_every_page(
-    running: RunningService, page: Page, watched: Watched
+    running: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    """B114"""
-    for address in await pages_of(running, HOSTILE):
+    """B114: no text of an agent is markup."""
+    for address in await prepare_pages(running, HOSTILE):
         await page.goto(address)
-        await is_shown(page)
+        await wait_until_loaded(page)
         assert await page.locator("img, script:not([src^='/console/'])").count() == 0, address
-    assert [url for url in watched.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+    assert [url for url in page_monitor.requests if not url.startswith((running.url, "data:", "blob:"))] == []
 
 
 async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
     running: RunningService, cable: Cable, page: Page
 ) -> None:
-    """B111"""
-    for address in await pages_of(running):
+    """B111: the banner appears on each page."""
+    for address in await prepare_pages(running):
         await page.goto(address.replace(running.url, cable.url))
-        await is_shown(page)
+        await wait_until_loaded(page)
         await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
         heading = await page.get_by_role("heading", level=1).inner_text()
 
@@ -632,32 +632,32 @@ VIEWER_BUTTONS: Final = re.compile(
     r"|Turns|Tool calls|Waits|Findings|Tickets|Interventions|Notifications|Other|search"
     r"|.*\d\d:\d\d:\d\d.*|[«\u2039\u203a]|fired|Copy.*|Check now|Load new steps|Read again"
 )
-"""First lines of the buttons of a viewer: they change what the page shows, and nothing else."""
+"""First lines of a viewer's buttons, which change only the display."""
 
 
 class TestViewer:
-    """A person who may look and not act."""
+    """A service with a user of role viewer."""
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
         settings = demo_settings(tmp_path / "storage")
         settings = settings.model_copy(update={"auth": settings.auth.model_copy(update={"required": True})})
-        self.token = token_for(settings, "vera", Role.VIEWER)
+        self.token = create_token(settings, "vera", Role.VIEWER)
         return settings
 
-    async def test_viewer_sees_everything_and_may_do_nothing(
-        self, running: RunningService, chromium: Browser, watched: Watched
+    async def test_viewer_sees_everything_and_cannot_act(
+        self, running: RunningService, chromium: Browser, page_monitor: PageMonitor
     ) -> None:
-        ticket_id = await ticket_on(running)
+        ticket_id = await wait_for_ticket(running)
         ticket = running.service.tickets.get(ticket_id)
         assert ticket is not None
         await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
-        await wait_for_user(running, "writer", "Which title?")
+        await report_waiting(running, "writer", "Which title?")
         page = await (await chromium.new_context()).new_page()
         await page.goto(running.url)
         await page.locator("input[type=password]").fill(self.token)
         await page.keyboard.press("Enter")
-        watched.watch(page)
+        page_monitor.watch(page)
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
         await expect(page.get_by_text("Read-only: actions require the role operator.")).to_have_count(1)
@@ -667,17 +667,17 @@ class TestViewer:
         for role in ("button", "textbox"):
             await expect(needs.get_by_role(role)).to_have_count(0)
         await page.goto(f"{running.url}/console/tickets/{ticket_id}")
-        await is_shown(page)
+        await wait_until_loaded(page)
         await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)
-        for address in await pages_of(running, "other"):
+        for address in await prepare_pages(running, "other"):
             await page.goto(address)
-            await is_shown(page)
+            await wait_until_loaded(page)
             buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
             labels = [name.strip().split("\n")[0] for name in buttons]
             assert [label for label in labels if not VIEWER_BUTTONS.fullmatch(label)] == [], address
             await expect(page.get_by_label("Question to the queen")).to_have_count(0)
 
-    async def test_page_of_an_ended_sign_in_asks_for_the_token(
+    async def test_page_after_the_session_ended_asks_for_the_token(
         self, running: RunningService, chromium: Browser
     ) -> None:
         page = await (await chromium.new_context()).new_page()

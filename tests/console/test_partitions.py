@@ -1,4 +1,4 @@
-"""The console of a fleet that is in three partitions."""
+"""The console of a fleet in three partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def partitions(tmp_path: Path) -> AsyncIterator[tuple[str, Sequence[Servic
 async def test_agents_of_all_partitions_appear_without_a_reload(
     partitions: tuple[str, Sequence[Service]], page: Page
 ) -> None:
-    """B120"""
+    """B120: the console reads the merged event stream."""
     url, services = partitions
     await page.goto(url)
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()

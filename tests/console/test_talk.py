@@ -1,4 +1,4 @@
-"""Talk with an agent that is loaded in the service: by mouse, and by keyboard alone."""
+"""Chat with an agent that runs in the service: by mouse, and by keyboard alone."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from tests.server.agents.parts import House
+from tests.server.agents.parts import AgentService
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "docs_checker"
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, page: Page) -> None:
-    await home.ask("POST", "/api/agents", json={"path": "guide"}, status=201)
-    _, session = await home.begun()
+async def test_draft_stays_when_its_question_is_answered_elsewhere(home: AgentService, page: Page) -> None:
+    await home.request("POST", "/api/agents", json={"path": "guide"}, status=201)
+    _, session = await home.start_waiting_run()
     await page.goto(f"{home.http.base_url}/console/talk?agent=guide&session={session}")
     answer = page.get_by_label("Answer to guide")
     await answer.fill("Ada from the office")
@@ -26,7 +26,7 @@ async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, 
     reply = second.get_by_label("Reply to guide")
     await reply.fill("Ada from home")
 
-    await home.ask("POST", "/api/agents/guide/inject", json={"node_id": "talk", "content": "Bo"})
+    await home.request("POST", "/api/agents/guide/inject", json={"node_id": "talk", "content": "Bo"})
 
     await expect(second.get_by_text("The question is no longer open")).to_be_visible()
     await expect(reply).to_have_value("Ada from home")
@@ -41,9 +41,9 @@ async def test_draft_stays_when_its_question_is_answered_elsewhere(home: House, 
     await expect(page.get_by_role("button", name="Send")).to_be_enabled()
 
 
-async def test_agent_that_does_not_chat_shows_its_result_and_its_path(home: House, page: Page) -> None:
+async def test_agent_that_does_not_chat_shows_its_result_and_its_path(home: AgentService, page: Page) -> None:
     shutil.copytree(_EXAMPLE, home.roots / "docs_checker")
-    await home.ask("POST", "/api/agents", json={"path": "docs_checker"}, status=201)
+    await home.request("POST", "/api/agents", json={"path": "docs_checker"}, status=201)
     await page.goto(f"{home.http.base_url}/console/talk?agent=docs_checker")
     await page.get_by_role("button", name="Start check…").click()
     dialog = page.get_by_role("dialog")
@@ -54,5 +54,5 @@ async def test_agent_that_does_not_chat_shows_its_result_and_its_path(home: Hous
     graph = page.get_by_role("group", name="Graph docs_checker")
     await expect(graph.get_by_role("img", name="write_report")).to_have_count(1)
     await expect(graph.locator(".visited rect")).to_have_count(5)
-    await graph.focus()  # it scrolls
+    await graph.focus()  # the path scrolls
     await expect(graph).to_be_focused()

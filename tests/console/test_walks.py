@@ -12,52 +12,57 @@ from playwright.async_api import Page, expect
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests.console.walk import Hand, all_ways
-from tests.server.agents.parts import House
+from tests.server.agents.parts import AgentService
 from tests.server.conftest import looping
-from tests.server.test_app import ticket_on
-from tests.server.test_approvals import request_for_looper
-from tests.server.test_permissions import answering, ask, client_of, open_request
-from tests.server.test_shared_api import failing
+from tests.server.test_app import wait_for_ticket
+from tests.server.test_approvals import request_termination
+from tests.server.test_permissions import (
+    answering_settings,
+    request_permission,
+    telemetry_client,
+    wait_for_request,
+)
+from tests.server.test_shared_api import fail_agents
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), all_ways]
 
 SESSION = "/console/agents/looper?session=looper-session"
 
 
-async def says(page: Page, text: str) -> None:
-    """Wait until the page says what happened."""
+async def wait_for_text(page: Page, text: str) -> None:
+    """Wait until the page shows a text."""
     await expect(page.get_by_role("status").filter(has_text=text)).to_be_visible()
 
 
 class TestNeeds:
-    """What needs a person, on the first page."""
+    """Items on the home page that need a person."""
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        return answering(tmp_path / "storage")
+        return answering_settings(tmp_path / "storage")
 
     async def test_requests_are_answered(
         self, running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
     ) -> None:
-        """A permission, an approval, a ticket and an incident, until nothing is left."""
-        approval = await request_for_looper(running)
-        await failing(running, "a", "b", "c")
-        async with client_of(running) as telemetry:
-            waiting = await ask(telemetry)
-            await open_request(http)
+        """A permission, an approval, a ticket and an incident, until none is left."""
+        approval = await request_termination(running)
+        await fail_agents(running, "a", "b", "c")
+        async with telemetry_client(running) as telemetry:
+            waiting = await request_permission(telemetry)
+            await wait_for_request(http)
             await page.goto(running.url)
             needs = page.get_by_role("list", name="Needs you").get_by_role("listitem")
             await expect(needs).to_have_count(3)
 
             await hand.press(needs.get_by_role("button", name="Allow"))
-            await says(page, "Allowed Bash")
+            await wait_for_text(page, "Allowed Bash")
             answer = (await waiting).json()
         assert answer["hookSpecificOutput"]["decision"]["behavior"] == "allow"
         looper = needs.filter(has_text="looper")
         await hand.press(looper.get_by_role("button", name="Deny"))
-        await says(page, "Denied")
+        await wait_for_text(page, "Denied")
         if page.viewport_size and page.viewport_size["width"] == 390:
-            # The looper's ticket comes now: on a phone, it is listed when that is wanted.
+            # The looper's ticket arrives now; a phone lists it on request.
             await hand.press(page.get_by_role("button", name="Show 1 new"))
         await hand.press(looper.get_by_role("button", name="Acknowledge"))
         await expect(looper).to_have_count(0)
@@ -70,9 +75,9 @@ class TestNeeds:
 
 
 async def test_fleet_is_filtered_and_searched(running: RunningService, page: Page, hand: Hand) -> None:
-    """Filters, sorting, the search of the list, and the search of everything, which leads to the session."""
+    """Filters, sorting, the search in the list, and the global search, which leads to the session."""
     await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await page.goto(running.url)
     rows = page.get_by_role("table", name="Sessions").get_by_role("row")
     await expect(rows.filter(has_text="well")).to_be_visible()
@@ -104,13 +109,13 @@ async def test_fleet_is_filtered_and_searched(running: RunningService, page: Pag
     await expect(page).to_have_url(f"{running.url}/console/agents/well?session=well-session")
 
 
-async def test_session_is_looked_at_and_acted_on(
+async def test_session_is_opened_and_acted_on(
     running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
 ) -> None:
-    """Its steps, one of them opened; a question to the queen; a nudge, and a stop."""
-    await ticket_on(running)
+    """Its steps, with one opened; a question to the queen; a nudge; a termination."""
+    await wait_for_ticket(running)
     await page.goto(f"{running.url}{SESSION}")
-    # A ticket in "Needs you" has a Terminate… too.
+    # A ticket in "Needs you" also has a Terminate button.
     actions = page.get_by_role("group", name="Actions")
     dialog = page.get_by_role("dialog")
 
@@ -137,8 +142,8 @@ async def test_session_is_looked_at_and_acted_on(
 
 
 async def test_session_is_replayed(running: RunningService, page: Page, hand: Hand) -> None:
-    """Scrub, move a threshold, share a moment, export."""
-    await ticket_on(running)
+    """Scrub, change a threshold, share a moment, export."""
+    await wait_for_ticket(running)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await page.goto(f"{running.url}{SESSION}")
 
@@ -149,7 +154,7 @@ async def test_session_is_replayed(running: RunningService, page: Page, hand: Ha
     await hand.slide(page.get_by_role("slider", name=re.compile(r"loops\.")).first)
     await expect(page.get_by_role("columnheader", name="Changed thresholds")).to_be_visible()
     await hand.press(page.get_by_role("button", name="Copy link to this moment"))
-    await says(page, "Copied the link to this moment.")
+    await wait_for_text(page, "Copied the link to this moment.")
     assert await page.evaluate("navigator.clipboard.readText()") == page.url
     async with page.expect_download():
         await hand.press(page.get_by_role("link", name="Export as fixture"))
@@ -158,8 +163,8 @@ async def test_session_is_replayed(running: RunningService, page: Page, hand: Ha
 async def test_ticket_is_found_and_handled(
     running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
 ) -> None:
-    """From the list: acknowledge, withdraw it, stop the worker."""
-    ticket_id = await ticket_on(running)
+    """From the list: acknowledge it, withdraw that, terminate the worker."""
+    ticket_id = await wait_for_ticket(running)
     await page.goto(running.url)
     dialog = page.get_by_role("dialog")
 
@@ -173,7 +178,7 @@ async def test_ticket_is_found_and_handled(
     await hand.press(page.get_by_role("button", name="Acknowledge"))
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
     await hand.press(page.get_by_role("button", name="Withdraw acknowledgement"))
-    await says(page, "The acknowledgement is withdrawn.")
+    await wait_for_text(page, "The acknowledgement is withdrawn.")
     await hand.press(page.get_by_role("button", name="Terminate the worker…"))
     await hand.write(dialog.get_by_label("Reason"), "It loops.")
     await hand.press(dialog.get_by_role("button", name="Terminate", exact=True))
@@ -183,7 +188,7 @@ async def test_ticket_is_found_and_handled(
 
 
 async def test_incident_is_opened_and_acknowledged(running: RunningService, page: Page, hand: Hand) -> None:
-    await failing(running, "a", "b", "c")
+    await fail_agents(running, "a", "b", "c")
     await page.goto(running.url)
 
     await hand.press(page.get_by_label("Pages").get_by_role("link", name="Incidents"))
@@ -191,7 +196,7 @@ async def test_incident_is_opened_and_acknowledged(running: RunningService, page
     await expect(page.get_by_role("heading", level=1)).to_have_text("Provider anthropic")
     await hand.press(page.get_by_role("button", name="Acknowledge all"))
 
-    await says(page, "Acknowledged")
+    await wait_for_text(page, "Acknowledged")
     assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
     tickets = page.locator("section.panel").filter(has=page.get_by_role("heading", name="Tickets"))
     await hand.press(tickets.get_by_role("link", name=re.compile("^b: ")))
@@ -201,8 +206,11 @@ async def test_incident_is_opened_and_acknowledged(running: RunningService, page
 async def test_service_is_operated(
     running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
 ) -> None:
-    """Stop all actions and allow them, deny a stop, look at audit trail and settings, copy how to connect."""
-    approval = await request_for_looper(running)
+    """
+    Stop all actions and allow them, deny a termination, open audit trail and settings, copy the connect
+    command.
+    """
+    approval = await request_termination(running)
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     await page.goto(running.url)
     dialog = page.get_by_role("dialog")
@@ -218,7 +226,7 @@ async def test_service_is_operated(
         await expect(dialog).to_have_count(0)
         assert (await http.get("/api/emergency-stop")).json()["on"] is is_on
     await hand.press(page.get_by_role("button", name="Deny"))
-    await says(page, "Denied")
+    await wait_for_text(page, "Denied")
     [decided] = (await http.get("/api/approvals")).json()["approvals"]
     assert (decided["approval_id"], decided["status"]) == (approval.approval_id, "denied")
 
@@ -240,8 +248,10 @@ async def test_service_is_operated(
     assert running.otlp_url in await page.evaluate("navigator.clipboard.readText()")
 
 
-async def test_agent_is_loaded_and_talked_with(home: House, page: Page, hand: Hand) -> None:
-    """Load, start with inputs, pause, resume, answer in Talk and where it needs a person, unload."""
+async def test_agent_is_loaded_and_talked_with(home: AgentService, page: Page, hand: Hand) -> None:
+    """
+    Load, start with inputs, pause, resume, answer in the chat and in the item that needs a person, unload.
+    """
     chat = page.get_by_role("log", name="Conversation with guide")
     dialog = page.get_by_role("dialog")
     active = page.locator("svg g.waits")
@@ -256,7 +266,7 @@ async def test_agent_is_loaded_and_talked_with(home: House, page: Page, hand: Ha
     await hand.press(page.get_by_role("button", name="Load…"))
     await expect(dialog.get_by_label("Agent")).to_have_value(re.compile("guide"))
     await hand.press(dialog.get_by_role("button", name="Load"))
-    await says(page, "Loaded guide")
+    await wait_for_text(page, "Loaded guide")
     await start()
     await expect(active).to_contain_text("talk")
     await expect(active).to_contain_text("waits for a user")
@@ -275,11 +285,11 @@ async def test_agent_is_loaded_and_talked_with(home: House, page: Page, hand: Ha
     await hand.press(page.get_by_label("Pages").get_by_role("link", name="Fleet"))
     reply, new = page.get_by_label("Reply to guide"), page.get_by_role("button", name="Show 1 new")
     await expect(reply.or_(new)).to_be_visible()
-    if await new.is_visible():  # on a phone, if it comes after the page
+    if await new.is_visible():  # on a phone, if it arrives after the page
         await hand.press(new)
     await hand.write(reply, "Bo")
     await hand.press(page.get_by_role("button", name="Reply"))
-    await says(page, "Sent your reply to guide.")
+    await wait_for_text(page, "Sent your reply to guide.")
     await expect(page.get_by_text("Nothing needs you.")).to_be_visible()
 
     await hand.press(page.get_by_label("Pages").get_by_role("link", name="Talk"))

@@ -1,4 +1,4 @@
-"""How a person walks through the console: with which hand, on which screen, in which theme."""
+"""The ways of using the console: screen width, theme, and mouse or keyboard."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1920, "dark"),
 )
 WAYS: Final = tuple(f"{width}-{theme}-{hand}" for width, theme in SCREENS for hand in ("mouse", "keyboard"))
-"""All ways; `tests.slow.SAMPLES` has the one of each walk that `make test` takes."""
+"""All ways; `tests.slow.SAMPLES` has the one that `make test` uses for each walk."""
 DEFAULT_WAY: Final = "1280-light-mouse"
 
 all_ways = pytest.mark.parametrize("way", WAYS, indirect=True)
 
 
 class Way(NamedTuple):
-    """A screen's width in pixels, a theme, and a hand."""
+    """A screen width in pixels, a theme, and mouse or keyboard."""
 
     width: int
     theme: Literal["light", "dark"]
@@ -31,20 +31,20 @@ class Way(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> Way:
-        """Return the way that is called ``390-dark-keyboard``."""
+        """Return the way with a name such as ``390-dark-keyboard``."""
         width, theme, hand = name.split("-")
         return cls(int(width), "dark" if theme == "dark" else "light", hand == "mouse")
 
 
 class Hand:
-    """Presses and types on a page, with the mouse or by keyboard alone."""
+    """Presses and types on a page, by mouse or by keyboard alone."""
 
     def __init__(self, page: Page, *, has_mouse: bool) -> None:
         self.page = page
         self.has_mouse = has_mouse
 
     async def press(self, target: Locator) -> None:
-        """Press a button or follow a link."""
+        """Press a button, or follow a link."""
         if self.has_mouse:
             await target.click()
         else:
@@ -68,7 +68,7 @@ class Hand:
             await self.page.keyboard.type(label)
 
     async def slide(self, target: Locator) -> None:
-        """Move a slider, from wherever it is."""
+        """Move a slider from its current position."""
         if self.has_mouse:
             box = await target.bounding_box()
             assert box is not None

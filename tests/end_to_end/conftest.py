@@ -25,7 +25,7 @@ AGENTS = Path(__file__).parent / "agents"
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """The demo's clock, so that a story of minutes takes seconds; every port a free one."""
+    """Return settings with the demo's clock, so that minutes take seconds, and free ports."""
     return load_settings(
         defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
     )
@@ -33,7 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @contextlib.asynccontextmanager
 async def up_without_demo(settings: Settings) -> AsyncIterator[RunningService]:
-    """Run everything except the demo fleet."""
+    """Return options that run everything except the demo fleet."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with up(settings, options, say=lambda line: None) as found:
         assert found.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
@@ -51,7 +51,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
 async def serving_with_alertmanager(
     settings: Settings, options: UpOptions | None = None, *, hold_outbox: bool = False
 ) -> AsyncIterator[RunningService]:
-    """Run the service, a real Alertmanager beside it, and the recorder as Slack and PagerDuty."""
+    """Run the service with a real Alertmanager, and the recorder in place of Slack and PagerDuty."""
     options = options or UpOptions()
     program = find_program("alertmanager")
     assert program, "this test needs the alertmanager program: `make test` fetches it"
@@ -68,7 +68,7 @@ async def serving_with_alertmanager(
 
 
 class AgentProcess:
-    """An agent in a process of its own, and the two files that tell it to recover and to stop."""
+    """An agent in its own process, and the two files that make it recover and stop."""
 
     def __init__(self, script: str, otlp_url: str, folder: Path) -> None:
         self._recover, self._stop = folder / "recover", folder / "stop"
@@ -83,13 +83,13 @@ class AgentProcess:
         self._recover.touch()
 
     def stop(self) -> str:
-        """Let it end by itself; return what it printed to stderr."""
+        """Let the agent end by itself; return its stderr."""
         self._recover.touch()
         self._stop.touch()
         return self.process.communicate(timeout=20)[1]
 
     def kill(self) -> None:
-        """End it, whatever it does, and close the pipe to it."""
+        """Kill the agent, and close the pipe to it."""
         self.process.kill()
         if self.process.stderr is not None and not self.process.stderr.closed:
             self.process.communicate()

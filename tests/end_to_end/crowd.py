@@ -1,4 +1,4 @@
-"""Many agents that make one call with one result for ever."""
+"""Many agents that repeat one call with one result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NANO = 1_000_000_000
 
 
 def crowd_request(agents: range) -> bytes:
-    """Return the spans of agents that make one call with one result for ever, and are sent back each time."""
+    """Return the spans of agents that repeat one call with one result and get RETRY each time."""
     request = ExportTraceServiceRequest()
     now = int(time.time() * _NANO)
     for agent in agents:
@@ -23,8 +23,8 @@ def crowd_request(agents: range) -> bytes:
         resource.resource.attributes.append(_text(names.SERVICE_NAME, "crowd"))
         spans = resource.scope_spans.add().spans
         for step in range(_STEPS):
-            began = now - (_STEPS - step) * 20 * _NANO
-            about = [
+            start = now - (_STEPS - step) * 20 * _NANO
+            agent_attributes = [
                 _text(names.GEN_AI_AGENT_NAME, f"agent-{agent:04}"),
                 _text(names.GEN_AI_CONVERSATION_ID, f"session-{agent:04}"),
                 _text(names.INCARNATION_ID, f"life-{agent:04}"),
@@ -36,10 +36,10 @@ def crowd_request(agents: range) -> bytes:
                 trace_id=(agent + 1).to_bytes(16, "big"),
                 span_id=(agent * 1000 + step * 2 + 2).to_bytes(8, "big"),
                 parent_span_id=step_id,
-                start_time_unix_nano=began,
-                end_time_unix_nano=began + _NANO,
+                start_time_unix_nano=start,
+                end_time_unix_nano=start + _NANO,
             )
-            tool.attributes.extend(about)
+            tool.attributes.extend(agent_attributes)
             tool.attributes.extend(
                 [
                     _text(names.GEN_AI_OPERATION_NAME, "execute_tool"),
@@ -49,17 +49,17 @@ def crowd_request(agents: range) -> bytes:
                     _text(names.TOOL_RESULT_HASH, "b" * 16),
                 ]
             )
-            whole = Span(
+            complete_request = Span(
                 name="step search",
                 trace_id=(agent + 1).to_bytes(16, "big"),
                 span_id=step_id,
-                start_time_unix_nano=began,
-                end_time_unix_nano=began + 2 * _NANO,
+                start_time_unix_nano=start,
+                end_time_unix_nano=start + 2 * _NANO,
             )
-            whole.attributes.extend(about)
-            whole.attributes.append(_text(names.STEP_VERDICT, "RETRY"))
-            whole.attributes.append(KeyValue(key=names.STEP_INDEX, value=AnyValue(int_value=step)))
-            spans.extend([tool, whole])
+            complete_request.attributes.extend(agent_attributes)
+            complete_request.attributes.append(_text(names.STEP_VERDICT, "RETRY"))
+            complete_request.attributes.append(KeyValue(key=names.STEP_INDEX, value=AnyValue(int_value=step)))
+            spans.extend([tool, complete_request])
     return request.SerializeToString()
 
 

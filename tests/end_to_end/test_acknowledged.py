@@ -1,4 +1,6 @@
-"""From a ticket to PagerDuty by the real Alertmanager and back: who was told, who has it, and no reminder."""
+"""
+From a ticket to PagerDuty through the real Alertmanager and back: receivers, acknowledgement, no reminder.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tests.waiting import until
 
 SECRET = "pagerduty-webhook-secret"
 REMINDED_AFTER = 12.0
-"""Seconds; the first agent's reminder is due before the second's, which shows that it would have come."""
+"""Seconds. The first agent's reminder is due before the second's, so it would arrive first."""
 
 
 @pytest.fixture
@@ -52,24 +54,24 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
         yield found
 
 
-def messages(running: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
+def list_messages(running: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
     recorder = running.service.recorder
     assert recorder is not None
     return [one for one in recorder.messages if one.channel == channel and agent in one.title]
 
 
-async def paged(running: RunningService, agent: str) -> tuple[EscalationTicket, str]:
-    """Let an agent loop until people are paged; return its ticket and PagerDuty's key of the incident."""
+async def wait_for_page(running: RunningService, agent: str) -> tuple[EscalationTicket, str]:
+    """Let an agent loop until a page is sent; return its ticket and PagerDuty's incident key."""
     await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
-        await until(lambda channel=channel: messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        await until(lambda channel=channel: list_messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
     [ticket] = [ticket for ticket in running.service.tickets.open_tickets() if ticket.agent_id == agent]
-    [page] = messages(running, "pagerduty", agent)
+    [page] = list_messages(running, "pagerduty", agent)
     return ticket, page.body["dedup_key"]
 
 
-async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
-    """Return what people were notified of a ticket, once Alertmanager has said so."""
+async def list_receivers(http: httpx.AsyncClient, ticket_id: str) -> list[dict[str, Any]]:
+    """Return the notified receivers of a ticket, once Alertmanager has reported them."""
     rows: list[dict[str, Any]] = []
     for _ in range(600):
         listed = (await http.get("/api/notifications")).json()["notifications"]
@@ -80,10 +82,10 @@ async def notifications_of(http: httpx.AsyncClient, ticket_id: str) -> list[dict
     return rows
 
 
-async def acknowledged_in_pagerduty(
+async def acknowledge_in_pagerduty(
     http: httpx.AsyncClient, running: RunningService, key: str
 ) -> httpx.Response:
-    """Post what PagerDuty posts when a person takes an incident, signed as PagerDuty signs it."""
+    """Post a signed PagerDuty event about an acknowledged incident."""
     pagerduty_event = {
         "id": "01EVENT",
         "event_type": "incident.acknowledged",
@@ -101,15 +103,19 @@ async def acknowledged_in_pagerduty(
 async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     running: RunningService,
 ) -> None:
-    """B41: found by the key that the real Alertmanager gave it; another ticket's reminder still comes."""
+    """
+    B41: the incident is found by the key from the real Alertmanager; another ticket's reminder still arrives.
+    """
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        taken, key = await paged(running, "looper")
-        result = await notifications_of(http, taken.ticket_id)
-        answer = await acknowledged_in_pagerduty(http, running, key)
-        left, other = await paged(running, "straggler")
-        await until(lambda: len(messages(running, "pagerduty", "straggler")) == 2, "the other's reminder")
-        await until(lambda: len(messages(running, "slack", "straggler")) == 2, "the other's reminder")
-        body = (await http.get(f"/api/tickets/{taken.ticket_id}")).json()
+        acknowledged, key = await wait_for_page(running, "looper")
+        result = await list_receivers(http, acknowledged.ticket_id)
+        answer = await acknowledge_in_pagerduty(http, running, key)
+        unacknowledged, other = await wait_for_page(running, "straggler")
+        await until(
+            lambda: len(list_messages(running, "pagerduty", "straggler")) == 2, "the other's reminder"
+        )
+        await until(lambda: len(list_messages(running, "slack", "straggler")) == 2, "the other's reminder")
+        body = (await http.get(f"/api/tickets/{acknowledged.ticket_id}")).json()
 
     assert {(row["receiver"], row["status"]) for row in result} <= {
         ("slack", "firing"),
@@ -119,12 +125,12 @@ async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
     assert (body["status"], body["acknowledged_by"]) == ("acknowledged", "Ada Lovelace")
     assert (body["acknowledged_via"], body["reminders"]) == ("pagerduty", 0)
     for channel in ("slack", "pagerduty"):
-        assert len(messages(running, channel, "looper")) == 1
-        first, second = messages(running, channel, "straggler")
+        assert len(list_messages(running, channel, "looper")) == 1
+        first, second = list_messages(running, channel, "straggler")
         assert "reminder" not in first.title
         assert "First reminder" in second.title
-    again = messages(running, "pagerduty", "straggler")[1]
-    assert again.body["dedup_key"] == other != key
-    assert left.ticket_id != taken.ticket_id
+    repeated = list_messages(running, "pagerduty", "straggler")[1]
+    assert repeated.body["dedup_key"] == other != key
+    assert unacknowledged.ticket_id != acknowledged.ticket_id
     assert running.service.recorder is not None
     assert not running.service.recorder.rejections

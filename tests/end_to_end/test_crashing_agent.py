@@ -1,4 +1,4 @@
-"""A process that is killed and started again and again, through the real service and Alertmanager."""
+"""A process that is killed and restarted repeatedly, with the real service and Alertmanager."""
 
 from __future__ import annotations
 
@@ -40,23 +40,25 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
         yield found
 
 
-def tickets(running: RunningService) -> dict[str, EscalationTicket]:
+def list_tickets(running: RunningService) -> dict[str, EscalationTicket]:
     return {ticket.session_id: ticket for ticket in running.service.tickets.open_tickets()}
 
 
-def pages(running: RunningService) -> list[RecordedMessage]:
+def list_pages(running: RunningService) -> list[RecordedMessage]:
     assert running.service.recorder is not None
     return [one for one in running.service.recorder.messages if one.channel == "pagerduty"]
 
 
-async def live_and_crash(running: RunningService, session: str) -> None:
-    """Run the agent until people are notified about it, then kill it."""
+async def run_until_paged(running: RunningService, session: str) -> None:
+    """Run the agent until a page about it is sent, then kill it."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(WORKER), running.otlp_url, session, env=environment()
     )
     try:
         await until(
-            lambda: session in tickets(running) and tickets(running)[session].notified_at, session, seconds=90
+            lambda: session in list_tickets(running) and list_tickets(running)[session].notified_at,
+            session,
+            seconds=90,
         )
     finally:
         process.kill()
@@ -66,22 +68,22 @@ async def live_and_crash(running: RunningService, session: str) -> None:
 async def test_agent_killed_and_restarted_pages_twice(
     running: RunningService,
 ) -> None:
-    """B123, of an agent without heartbeats; B122: the second session pages as the first did."""
+    """B123, for an agent without heartbeats; B122: the second session pages like the first."""
     service = running.service
-    for life in ("life-1", "life-2"):
-        await live_and_crash(running, life)
-        await until(lambda life=life: len(pages(running)) == int(life[-1]), f"a page for {life}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    ticket = tickets(running)["life-2"]
+    for session in ("life-1", "life-2"):
+        await run_until_paged(running, session)
+        await until(lambda s=session: len(list_pages(running)) == int(s[-1]), f"a page for {session}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    ticket = list_tickets(running)["life-2"]
     await service.tickets.acknowledge(ticket.ticket_id, by="ada")
-    for life in ("life-3", "life-4"):
-        await live_and_crash(running, life)
-        # Whoever has the incident has the tickets that join it.
-        await until(lambda life=life: tickets(running)[life].acknowledged_by == "ada", f"{life} is taken")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    for session in ("life-3", "life-4"):
+        await run_until_paged(running, session)
+        # An acknowledgement of the incident covers tickets that join it.
+        await until(lambda s=session: list_tickets(running)[s].acknowledged_by == "ada", f"{session} joins")  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
-    def shown() -> list[str]:
+    def list_shown() -> list[str]:
         records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
         return [one.title for one in records if one.status == "firing"]
 
     counted = "3 sessions, one after the other."
-    await until(lambda: any(counted in title for title in shown()), f"{counted} in {shown()}")
-    assert [page.status for page in pages(running)] == ["firing", "firing"]
+    await until(lambda: any(counted in title for title in list_shown()), f"{counted} in {list_shown()}")
+    assert [page.status for page in list_pages(running)] == ["firing", "firing"]

@@ -1,4 +1,4 @@
-"""Many agents in trouble at once, through the real service and the real Alertmanager."""
+"""Many looping agents at once, with the real service and the real Alertmanager."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HANDFUL = 6
 
 
 async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
-    """B131: each agent has its ticket; people get messages about the storm, not about each agent."""
+    """B131: each agent has its ticket; messages are about the storm, not about each agent."""
     settings = load_settings(
         storage=tmp_path,
         http={"port": 0},
@@ -46,13 +46,13 @@ async def test_crowd_has_tickets_and_few_messages(tmp_path: Path) -> None:
                 Counter(ticket.status.value for ticket in service.tickets.open_tickets())["intervening"]
                 == CROWD
             ),
-            "all have a ticket that was passed on",
+            "all have a notified ticket",
             seconds=180,
         )
-        await until(lambda: service.outbox.status().pending == 0, "all are handed over", seconds=120)
+        await until(lambda: service.outbox.status().pending == 0, "all alerts are sent", seconds=120)
         await until(
             lambda: {one.channel for one in recorder.messages} == {"slack", "pagerduty"},
-            "people were told",
+            "messages have arrived",
             seconds=180,
         )
         tickets = (await http.get(f"{running.url}/api/tickets?limit=100")).json()["tickets"]

@@ -1,4 +1,6 @@
-"""The Python of the pages, saved as files and run, with a script where a model would need a key."""
+"""
+The Python snippets in the docs, saved as files and run, with a script in place of a model that needs a key.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +21,25 @@ MODEL = "anthropic/claude-sonnet-4-5"
 REPLIES: dict[str, list[dict[str, Any]]] = {
     "runtime.md": [{"tool_calls": [{"name": "set_output", "arguments": {"reply": "Dear human, ..."}}]}],
 }
-"""What the model says in place of the one that the page names."""
+"""The script that replaces the documented model."""
 
 PRINTED = {
     "runtime.md": ["completed {'reply': 'Dear human, ...'}"],
     "run-agents.md": ["completed {'report': 'report.md'}"],
 }
-"""The last line of each snippet, where the page does not show it."""
+"""The last line that a snippet prints, if the page does not show it."""
 
 
-def snippets(page: str) -> list[tuple[str, str]]:
-    """The Python of a page, each with what the page says that it prints."""
+def list_snippets(page: str) -> list[tuple[str, str]]:
+    """Return the Python snippets of a page, each with its documented output."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
 
 
-def run(page: str, code: str, folder: Path) -> str:
+def run_snippet(page: str, code: str, folder: Path) -> str:
     script = folder / "replies.json"
     script.write_text(json.dumps({"replies": REPLIES.get(page, [])}), encoding="utf-8")
-    # The agent of an example brings its own script along.
+    # The agent of an example has its own script.
     name = "scripted:replies.json" if "AgentRunner" in code else f"scripted:{script}"
     file = folder / "snippet.py"
     file.write_text(code.replace(MODEL, name), encoding="utf-8")
@@ -56,12 +58,12 @@ def run(page: str, code: str, folder: Path) -> str:
 
 @pytest.mark.parametrize(
     ("page", "at"),
-    [(page, at) for page in ("models.md", *PRINTED) for at in range(len(snippets(page)))],
+    [(page, at) for page in ("models.md", *PRINTED) for at in range(len(list_snippets(page)))],
 )
 def test_snippet_runs_and_prints_the_documented_output(page: str, at: int, tmp_path: Path) -> None:
-    code, snippet = snippets(page)[at]
+    code, snippet = list_snippets(page)[at]
 
-    printed = run(page, code, tmp_path)
+    printed = run_snippet(page, code, tmp_path)
 
     if snippet:
         assert printed == snippet
@@ -70,8 +72,8 @@ def test_snippet_runs_and_prints_the_documented_output(page: str, at: int, tmp_p
 
 
 @pytest.mark.parametrize("page", ["models.md", *PRINTED])
-def test_every_snippet_of_a_page_is_a_whole_file(page: str) -> None:
-    found = snippets(page)
+def test_every_snippet_is_a_complete_file(page: str) -> None:
+    found = list_snippets(page)
 
     assert found
     for code, _ in found:

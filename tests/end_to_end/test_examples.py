@@ -1,4 +1,4 @@
-"""The examples, run by the words of their READMEs."""
+"""The examples, run with the commands in their READMEs."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted(path.parent.name for path in ROOT.glob("examples/*/README.md"))
 
 
-def blocks(example: str, language: str) -> list[str]:
+def list_blocks(example: str, language: str) -> list[str]:
     readme = (ROOT / "examples" / example / "README.md").read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", readme, re.MULTILINE | re.DOTALL)
 
 
-def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
+def run_command(command: str, home: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     receiver = Otlp()
     env = environment(HOME=str(home), PATH=path, OTEL_EXPORTER_OTLP_ENDPOINT=receiver.url)
@@ -35,7 +35,7 @@ def run(command: str, home: Path) -> subprocess.CompletedProcess[str]:
         receiver.stop()
 
 
-def artifacts(home: Path, example: str) -> Path:
+def list_artifacts(home: Path, example: str) -> Path:
     [folder] = (home / ".queenright" / "agents" / example / "sessions").glob("*/artifacts")
     return folder
 
@@ -44,35 +44,35 @@ def test_every_example_has_a_readme_with_commands() -> None:
     assert {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()} == set(EXAMPLES)
     assert len(EXAMPLES) >= 2
     for example in EXAMPLES:
-        assert len(blocks(example, "sh")) == 2
+        assert len(list_blocks(example, "sh")) == 2
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_prints_its_documented_output(example: str, tmp_path: Path) -> None:
-    command_block, as_json = blocks(example, "sh")
+    command_block, as_json = list_blocks(example, "sh")
 
-    done = run(command_block, tmp_path)
-    again = run(as_json, tmp_path)
+    done = run_command(command_block, tmp_path)
+    rerun = run_command(as_json, tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
     _, *printed, folder = done.stdout.splitlines()
-    expected_lines = blocks(example, "text")[0].splitlines()
+    expected_lines = list_blocks(example, "text")[0].splitlines()
     assert folder.startswith("Session session_")
     assert sorted(printed) == sorted(expected_lines)
-    # Two nodes of docs_checker run side by side, and either may end first.
+    # Two nodes of docs_checker run concurrently, so either may end first.
     assert [line for line in printed if line[:5] != "find_"] == [
         line for line in expected_lines if line[:5] != "find_"
     ]
-    assert again.returncode == 0, again.stderr
-    result = json.loads(again.stdout)
+    assert rerun.returncode == 0, rerun.stderr
+    result = json.loads(rerun.stdout)
     assert (result["status"], result["agent"]) == ("completed", example)
     assert result["goal"]["achieved"] is True
 
 
 def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_path: Path) -> None:
-    result = run(blocks("docs_checker", "sh")[0], tmp_path)
+    result = run_command(list_blocks("docs_checker", "sh")[0], tmp_path)
 
-    report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    report = (list_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert [line for line in report.splitlines() if line.startswith(("- ", "## "))] == [
         "## Broken links (2)",
         "- index.md, line 3: `guides/usage.md`: no such file",
@@ -85,45 +85,47 @@ def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_p
 
 
 def test_docs_checker_calls_no_model_for_a_correct_folder(tmp_path: Path) -> None:
-    result = run(blocks("docs_checker", "sh")[1], tmp_path)
+    result = run_command(list_blocks("docs_checker", "sh")[1], tmp_path)
 
     assert json.loads(result.stdout)["path"][-1] == "write_clean_report"
-    report = (artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    report = (list_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert "1 pages" in report
 
 
 def test_log_digest_counts_the_errors_of_its_sample(tmp_path: Path) -> None:
-    done = run(blocks("log_digest", "sh")[1], tmp_path)
+    done = run_command(list_blocks("log_digest", "sh")[1], tmp_path)
 
     result = json.loads(done.stdout)
-    digest = (artifacts(tmp_path, "log_digest") / "digest.md").read_text(encoding="utf-8")
+    digest = (list_artifacts(tmp_path, "log_digest") / "digest.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(.*?)` \| (\S+) \| (\d+) \|$", digest, re.MULTILINE)
     logs = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("examples/log_digest/sample/*")}
     errors = sum(len(re.findall(r"ERROR|CRITICAL", text)) for text in logs.values())
     assert result["outputs"] == {"digest": "digest.md", "errors": errors}
     assert sum(int(count) for count, *_ in rows) == errors
     for _, pattern, log, line in rows:
-        wanted = re.escape(pattern).replace("<n>", r"[\d.]+")
-        assert re.search(wanted, logs[log].splitlines()[int(line) - 1])
+        expected = re.escape(pattern).replace("<n>", r"[\d.]+")
+        assert re.search(expected, logs[log].splitlines()[int(line) - 1])
 
 
 def test_log_digest_names_its_missing_variable(tmp_path: Path) -> None:
-    result = run("queenright run examples/log_digest", tmp_path)
+    result = run_command("queenright run examples/log_digest", tmp_path)
 
     assert result.returncode == 1
     assert "LOG_FOLDER" in result.stderr
 
 
 def test_docs_checker_names_its_missing_input(tmp_path: Path) -> None:
-    result = run("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
+    result = run_command("""queenright run examples/docs_checker --input '{"folder": "nowhere"}'""", tmp_path)
 
     assert result.returncode == 1
     assert "'nowhere'" in result.stdout
     assert "`folder`" in result.stdout
 
 
-def test_our_own_documentation_holds(tmp_path: Path) -> None:
-    checked = run("""queenright run examples/docs_checker --input '{"folder": "docs"}' --json""", tmp_path)
+def test_own_documentation_has_no_faults(tmp_path: Path) -> None:
+    checked = run_command(
+        """queenright run examples/docs_checker --input '{"folder": "docs"}' --json""", tmp_path
+    )
 
-    folder = artifacts(tmp_path, "docs_checker")
+    folder = list_artifacts(tmp_path, "docs_checker")
     assert json.loads(checked.stdout)["goal"]["achieved"], (folder / "report.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """
-The judge as a job: it knows nothing but a real Prometheus, which scrapes real agents in their own process.
+The judge as a job that only reads a real Prometheus, which scrapes real agents in their own process.
 
-Of three agents one loops, one waits for its user, one is well; nobody sends us any telemetry.
+Of three agents one loops, one waits for its user, and one is healthy; no telemetry is sent.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Stack:
                 stdout=log,
                 stderr=log,
             )
-        until(lambda: self.value("count(queenright_worker_info offset 2s)") == 3, "all three are scraped")
+        until(
+            lambda: self.query_value("count(queenright_worker_info offset 2s)") == 3, "all three are scraped"
+        )
 
     def _scrape(self, targets: str) -> None:
         self._config.write_text(
@@ -93,34 +95,35 @@ class Stack:
     def lose_its_targets(self) -> None:
         self._scrape("")
         self.prometheus.send_signal(signal.SIGHUP)
-        until(lambda: self.has_nothing("up or queenright_worker_info"), "nothing is scraped")
+        until(lambda: self.is_empty("up or queenright_worker_info"), "nothing is scraped")
 
     def find_its_targets(self) -> None:
         self._scrape(self._targets)
         self.prometheus.send_signal(signal.SIGHUP)
-        until(lambda: self.value("count(queenright_worker_info)") == 3, "all three are scraped again")
+        until(lambda: self.query_value("count(queenright_worker_info)") == 3, "all three are scraped again")
 
-    def has_nothing(self, promql: str) -> bool:
-        """Whether a query has an empty answer; no answer does not count."""
+    def is_empty(self, promql: str) -> bool:
+        """Return whether a query has an empty result; a missing response does not count."""
         try:
             answer = self._client.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
         except (httpx.HTTPError, ValueError):
             return False
         return answer["status"] == "success" and not answer["data"]["result"]
 
-    def value(self, promql: str) -> float:
-        """What a query says now; 0 for nothing."""
+    def query_value(self, promql: str) -> float:
+        """Return the current value of a query; 0 if it is empty."""
         try:
             answer = self._client.get(f"{self.url}/api/v1/query", params={"query": promql}).json()
         except (httpx.HTTPError, ValueError):
-            return 0.0  # it is not ready yet
+            return 0.0  # Prometheus is not ready yet
         result = answer["data"]["result"]
         return float(result[0]["value"][1]) if result else 0.0
 
     def recover(self) -> None:
         self._recover.touch()
         until(
-            lambda: self.value(f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}") == 0, "it recovers"
+            lambda: self.query_value(f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}") == 0,
+            "it recovers",
         )
 
     def kill(self) -> None:
@@ -145,24 +148,24 @@ def until(condition: Callable[[], bool], what: str, *, seconds: float = 60) -> N
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """For tests in which the agents change."""
+    """Yield a stack for tests in which the agents change."""
     with contextlib.closing(Stack(tmp_path)) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def steady(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """For tests that only look."""
+    """Yield a stack for tests that change nothing."""
     with contextlib.closing(Stack(tmp_path_factory.mktemp("steady"))) as started:
         yield started
 
 
-def judge_of(url: str, storage: Path, **more: Any) -> StackJudge:
+def make_judge(url: str, storage: Path, **more: Any) -> StackJudge:
     given: dict[str, Any] = {"tempo": None, "settings": SETTINGS, "judge": JudgeSettings(), **more}
     return StackJudge(prometheus=Prometheus(StackAddress.parse(url)), storage=storage, **given)
 
 
-async def look(judge: StackJudge) -> CheckResult:
+async def run_judge(judge: StackJudge) -> CheckResult:
     await judge.open()
     try:
         return await judge.check()
@@ -171,8 +174,8 @@ async def look(judge: StackJudge) -> CheckResult:
 
 
 async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: Stack, tmp_path: Path) -> None:
-    first = await look(judge_of(stack.url, tmp_path / "state"))
-    second = await look(judge_of(stack.url, tmp_path / "state"))
+    first = await run_judge(make_judge(stack.url, tmp_path / "state"))
+    second = await run_judge(make_judge(stack.url, tmp_path / "state"))
 
     assert {health.vitals.agent_id for health in first.workers} == {LOOPS, WAITS, IS_WELL}
     [ticket] = first.tickets
@@ -185,7 +188,7 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
     assert [(t.ticket_id, t.occurrences) for t in second.tickets] == [(ticket.ticket_id, 2)]
 
     stack.recover()
-    third = await look(judge_of(stack.url, tmp_path / "state"))
+    third = await run_judge(make_judge(stack.url, tmp_path / "state"))
     assert third.tickets == ()
     assert [(t.ticket_id, t.status) for t in third.closed_tickets] == [
         (ticket.ticket_id, TicketStatus.RESOLVED)
@@ -195,16 +198,16 @@ async def test_looping_worker_is_distinguished_from_waiting_and_healthy(stack: S
     silent = (
         f"time() - last_over_time(queenright_worker_last_activity_timestamp_seconds{{agent='{IS_WELL}'}}[1h])"
     )
-    until(lambda: stack.value(silent) > 6, "nothing is heard")
-    fourth = await look(judge_of(stack.url, tmp_path / "state"))
-    assert (fourth.tickets, fourth.down) == ((), 3), "a process that ended is no page; nobody was in trouble"
+    until(lambda: stack.query_value(silent) > 6, "no metrics arrive")
+    fourth = await run_judge(make_judge(stack.url, tmp_path / "state"))
+    assert (fourth.tickets, fourth.down) == ((), 3), "an ended process is not a page; no agent was unhealthy"
 
 
-async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_findings(
+async def test_model_gets_only_suspects_and_cannot_dismiss_binding_findings(
     steady: Stack, tmp_path: Path
 ) -> None:
-    judges = TalkingModel(lambda messages, tools: tool_call("set_output", health_verdict="healthy"))
-    queens = TalkingModel(
+    judge_model = TalkingModel(lambda messages, tools: tool_call("set_output", health_verdict="healthy"))
+    queen_model = TalkingModel(
         lambda messages, tools: tool_call(
             "dismiss_ticket",
             ticket_id=(unquote("ticket", messages[-1].content) or {})["ticket_id"],
@@ -212,13 +215,13 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
         )
     )
 
-    check = await look(judge_of(steady.url, tmp_path / "state", models=(judges, queens)))
+    check = await run_judge(make_judge(steady.url, tmp_path / "state", models=(judge_model, queen_model)))
 
     [ticket] = check.tickets
     assert ticket.severity is Severity.CRITICAL
     assert ticket.status is TicketStatus.INTERVENING
-    assert len(judges.conversations) == 1, "nobody else needs a model"
-    worker = unquote("worker", judges.conversations[0][-1].content)
+    assert len(judge_model.conversations) == 1, "no other agent needs a model"
+    worker = unquote("worker", judge_model.conversations[0][-1].content)
     assert worker is not None
     assert worker["agent_id"] == LOOPS
     assert worker["recent_verdicts"] is None
@@ -227,33 +230,42 @@ async def test_model_is_asked_only_about_suspects_and_cannot_dismiss_binding_fin
 
 async def test_failing_model_leaves_minor_findings_unknown(steady: Stack, tmp_path: Path) -> None:
     bands = {"bands": {"warning": 5, "medium": 10, "high": 100_000, "critical": 1_000_000}}
-    dumb = TalkingModel(lambda messages, tools: (_ for _ in ()).throw(RuntimeError("no key")))
-    lenient = HealthSettings.model_validate(FAST | bands | {"stall": {"unknown_seconds": 3}})
+    failing_model = TalkingModel(lambda messages, tools: (_ for _ in ()).throw(RuntimeError("no key")))
+    lenient_settings = HealthSettings.model_validate(FAST | bands | {"stall": {"unknown_seconds": 3}})
     until(
         lambda: (
-            steady.value(f"time() - queenright_worker_last_progress_timestamp_seconds{{agent='{LOOPS}'}}") > 4
+            steady.query_value(
+                f"time() - queenright_worker_last_progress_timestamp_seconds{{agent='{LOOPS}'}}"
+            )
+            > 4
         ),
         "it gets nowhere",
     )
 
-    loops = lenient.model_copy(update={"loops": lenient.loops.model_copy(update={"consecutive": 1_000})})
-    check = await look(judge_of(steady.url, tmp_path / "state", settings=loops, models=(dumb, dumb)))
+    loops = lenient_settings.model_copy(
+        update={"loops": lenient_settings.loops.model_copy(update={"consecutive": 1_000})}
+    )
+    check = await run_judge(
+        make_judge(steady.url, tmp_path / "state", settings=loops, models=(failing_model, failing_model))
+    )
 
     assert check.tickets == ()
     assert check.unknown == 1
 
 
 async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: Path) -> None:
-    def ask_on(messages: Any, tools: Any) -> Any:
+    def keep_querying(messages: Any, tools: Any) -> Any:
         return tool_call("query_metrics", promql=f"queenright_worker_steps_since_accept{{agent='{LOOPS}'}}")
 
-    curious = TalkingModel(ask_on)
+    querying_model = TalkingModel(keep_querying)
 
-    check = await look(judge_of(steady.url, tmp_path / "state", models=(curious, RulesModel())))
+    check = await run_judge(make_judge(steady.url, tmp_path / "state", models=(querying_model, RulesModel())))
 
     [ticket] = check.tickets
-    assert ticket.severity is Severity.CRITICAL, "who only asks decides nothing, and the rules' answer stands"
-    answers = [message.content for message in curious.conversations[-1] if message.role == "tool"]
+    assert ticket.severity is Severity.CRITICAL, (
+        "a model that only queries decides nothing, so the rules apply"
+    )
+    answers = [message.content for message in querying_model.conversations[-1] if message.role == "tool"]
     metrics = unquote("metrics", answers[0])
     assert metrics is not None
     assert metrics["series"][0]["points"][0][1] >= 25
@@ -261,7 +273,7 @@ async def test_model_queries_of_prometheus_are_limited(steady: Stack, tmp_path: 
     assert "decide with the data that you have" in answers[5]
 
 
-async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path) -> None:
+async def test_trace_shows_the_loop_and_its_node(steady: Stack, tmp_path: Path) -> None:
     begin = time.time() - 30
 
     def tempo(path: str, params: dict[str, str]) -> tuple[int, Any]:
@@ -276,7 +288,7 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
 
     async with serve_answers(tempo) as (server, url):
         client = Tempo(StackAddress.parse(url))
-        check = await look(judge_of(steady.url, tmp_path / "state", tempo=client))
+        check = await run_judge(make_judge(steady.url, tmp_path / "state", tempo=client))
 
     [ticket] = check.tickets
     assert [path for path, _ in server.requests] == [
@@ -289,41 +301,41 @@ async def test_trace_shows_the_loop_and_its_place(steady: Stack, tmp_path: Path)
 
 
 async def test_unavailable_tempo_loses_evidence_and_no_ticket(steady: Stack, tmp_path: Path) -> None:
-    away = Tempo(StackAddress.parse("http://127.0.0.1:1"))
+    unavailable = Tempo(StackAddress.parse("http://127.0.0.1:1"))
 
-    check = await look(judge_of(steady.url, tmp_path / "state", tempo=away))
+    check = await run_judge(make_judge(steady.url, tmp_path / "state", tempo=unavailable))
 
     assert [ticket.agent_id for ticket in check.tickets] == [LOOPS]
 
 
 async def test_unreachable_prometheus_is_not_a_healthy_fleet(tmp_path: Path) -> None:
     with pytest.raises(StackUnavailableError, match="cannot be reached"):
-        await look(judge_of("http://127.0.0.1:1", tmp_path / "state"))
+        await run_judge(make_judge("http://127.0.0.1:1", tmp_path / "state"))
 
 
-# -- by the command -------------------------------------------------------------------------------
+# -- command ---------------------------------------------------------------------------------------
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
+def judge_command(folder: Path, *arguments: str) -> list[str]:
     config = folder / "queenright.yaml"
     config.write_text(json.dumps({"health_monitoring": FAST}))
     return [sys.executable, "-m", "queenright.cli.app", "judge", *arguments, "--config", str(config)]
 
 
-def once(folder: Path, *arguments: str) -> Result:
-    _, _, _, _, *words = command(folder, "once", *arguments)
+def run_once(folder: Path, *arguments: str) -> Result:
+    _, _, _, _, *words = judge_command(folder, "once", *arguments)
     return CliRunner().invoke(app, ["judge", *words])
 
 
 def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", steady.url.replace("http://", "http://ada:hunter2hunter2@"))
 
-    result = once(tmp_path, *at, "--json")
-    nobody = once(tmp_path, *at, "--selector", '{job="other"}')
-    well = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
-    no_selector = once(tmp_path, *at, "--selector", "{job=")
-    no_model = once(tmp_path, *at, "--model", "scripted:nowhere.json")
-    away = once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
+    result = run_once(tmp_path, *at, "--json")
+    nobody = run_once(tmp_path, *at, "--selector", '{job="other"}')
+    well = run_once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
+    no_selector = run_once(tmp_path, *at, "--selector", "{job=")
+    no_model = run_once(tmp_path, *at, "--model", "scripted:nowhere.json")
+    away = run_once(tmp_path, "--prometheus", "http://ada:hunter2hunter2@127.0.0.1:1")
 
     ran = (result, nobody, well, no_selector, no_model, away)
     assert [one.exit_code for one in ran] == [1, 3, 0, 2, 2, 3], [one.stderr for one in ran]
@@ -337,8 +349,8 @@ def test_exit_code_reflects_the_result(steady: Stack, tmp_path: Path) -> None:
     assert not any("hunter2" in one.stdout + one.stderr for one in ran)
 
 
-def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
-    ran = once(tmp_path)
+def test_missing_url_is_a_usage_error(tmp_path: Path) -> None:
+    ran = run_once(tmp_path)
 
     assert ran.exit_code == 2
     assert "--prometheus URL" in ran.stderr
@@ -346,25 +358,25 @@ def test_nothing_to_ask_is_misuse(tmp_path: Path) -> None:
 
 def test_lost_targets_close_no_ticket(stack: Stack, tmp_path: Path) -> None:
     at = ("--prometheus", stack.url, "--state", str(tmp_path / "kept"), "--json")
-    chosen = ("--selector", f'{{instance=~".+",job="workers",agent="{LOOPS}"}}')
-    ran = [once(tmp_path, *at, *chosen)]
+    selected = ("--selector", f'{{instance=~".+",job="workers",agent="{LOOPS}"}}')
+    ran = [run_once(tmp_path, *at, *selected)]
     stack.lose_its_targets()
-    ran += [once(tmp_path, *at, *chosen), once(tmp_path, *at, "--allow-empty")]
+    ran += [run_once(tmp_path, *at, *selected), run_once(tmp_path, *at, "--allow-empty")]
     stack.find_its_targets()
-    ran += [once(tmp_path, *at, *chosen)]
-    other = once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
+    ran += [run_once(tmp_path, *at, *selected)]
+    other = run_once(tmp_path, *at, "--selector", f'{{agent="{IS_WELL}"}}')
 
     assert [one.exit_code for one in ran] == [1, 3, 3, 1], [one.stderr for one in ran]
     tickets = [[json.loads(line)["ticket_id"] for line in one.stdout.splitlines()] for one in ran]
     assert len({ticket for [ticket] in tickets}) == 1
     assert "there are tickets, but no worker has metrics" in ran[1].stderr
     assert "1 without metrics" in ran[1].stderr
-    assert other.exit_code == 1, "who is there, though not chosen, has not ended"
+    assert other.exit_code == 1, "an existing agent outside the selection has not ended"
 
     target = json.loads(ran[0].stdout)["session_id"]
     stack.lose_its_targets()
-    gone = once(tmp_path, *at, "--gone", target)
-    assert "0 tickets, 0 dismissed, 1 closed" in gone.stderr
+    lost = run_once(tmp_path, *at, "--gone", target)
+    assert "0 tickets, 0 dismissed, 1 closed" in lost.stderr
 
 
 def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) -> None:
@@ -372,15 +384,17 @@ def test_run_reports_an_empty_fleet_and_continues(stack: Stack, tmp_path: Path) 
         return (tmp_path / "said.txt").read_text().count(what)
 
     with (tmp_path / "told.txt").open("w+") as log_file, (tmp_path / "said.txt").open("w+") as says:
-        words = command(tmp_path, "run", "--prometheus", stack.url, "--interval", "1")
+        words = judge_command(tmp_path, "run", "--prometheus", stack.url, "--interval", "1")
         process = subprocess.Popen(words, stdout=log_file, stderr=says, cwd=tmp_path)
         try:
-            until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is told")
+            until(lambda: "critical" in (tmp_path / "told.txt").read_text(), "the ticket is printed")
             stack.lose_its_targets()
-            until(lambda: count_lines("no worker has metrics") >= 2, "it is said")
+            until(lambda: count_lines("no worker has metrics") >= 2, "the empty fleet is printed")
             stack.find_its_targets()
             stack.recover()
-            until(lambda: "resolved" in (tmp_path / "told.txt").read_text(), "its end is told")
+            until(
+                lambda: "resolved" in (tmp_path / "told.txt").read_text(), "the end of the ticket is printed"
+            )
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
@@ -422,7 +436,7 @@ def _ready(url: str) -> bool:
         return False
 
 
-def active(url: str) -> list[tuple[str, str, str]]:
+def active_alerts(url: str) -> list[tuple[str, str, str]]:
     alerts = httpx.get(f"{url}/api/v2/alerts").json()
     return [(a["labels"]["agent"], a["labels"]["cause"], a["labels"]["severity"]) for a in alerts]
 
@@ -433,12 +447,14 @@ def test_run_sends_a_ticket_and_its_end_to_alertmanager(
     arguments = ("--prometheus", stack.url, "--alertmanager", alertmanager, "--interval", "1")
     with (tmp_path / "told.txt").open("w+") as log_file:
         process = subprocess.Popen(
-            command(tmp_path, "run", *arguments), stdout=log_file, cwd=tmp_path, env=os.environ
+            judge_command(tmp_path, "run", *arguments), stdout=log_file, cwd=tmp_path, env=os.environ
         )
         try:
-            until(lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")], "the alert fires")
+            until(
+                lambda: active_alerts(alertmanager) == [(LOOPS, "retry_storm", "critical")], "the alert fires"
+            )
             stack.recover()
-            until(lambda: active(alertmanager) == [], "the alert is resolved")
+            until(lambda: active_alerts(alertmanager) == [], "the alert is resolved")
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
@@ -446,7 +462,7 @@ def test_run_sends_a_ticket_and_its_end_to_alertmanager(
         words = log_file.read()
 
     assert words.index("intervening") < words.index("resolved")
-    assert words.count("critical") == 2, "each is printed once, however many looks there were"
+    assert words.count("critical") == 2, "each is printed once, however many checks ran"
 
 
 def test_run_notifies_an_undecided_ticket_after_the_bypass_time(
@@ -454,17 +470,17 @@ def test_run_notifies_an_undecided_ticket_after_the_bypass_time(
 ) -> None:
     no_key = ("--model", "openai/gpt-5-mini", "--interval", "3600")
     arguments = ("--prometheus", steady.url, "--alertmanager", alertmanager, *no_key)
-    env = {name: value for name, value in os.environ.items() if name != "OPENAI_API_KEY"}
+    env = {name: query_value for name, query_value in os.environ.items() if name != "OPENAI_API_KEY"}
     with (tmp_path / "told.txt").open("w+") as log_file:
-        words = command(tmp_path, "run", *arguments)
+        words = judge_command(tmp_path, "run", *arguments)
         process = subprocess.Popen(words, stdout=log_file, cwd=tmp_path, env=env)
         try:
             until(
-                lambda: active(alertmanager) == [(LOOPS, "retry_storm", "critical")],
+                lambda: active_alerts(alertmanager) == [(LOOPS, "retry_storm", "critical")],
                 "the alert fires",
                 seconds=180,  # after the import of litellm, which takes a minute on a busy machine
             )
-            until(lambda: "intervening" in (tmp_path / "told.txt").read_text(), "it is printed")
+            until(lambda: "intervening" in (tmp_path / "told.txt").read_text(), "the ticket is printed")
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(timeout=20) == 0
@@ -476,24 +492,24 @@ def test_second_once_resolves_the_first_alert(stack: Stack, alertmanager: str, t
         "--prometheus", stack.url, "--alertmanager", alertmanager, "--state", str(tmp_path / "kept"),
     )  # fmt: skip
 
-    codes = [once(tmp_path, *arguments).exit_code, once(tmp_path, *arguments).exit_code]
-    fired = active(alertmanager)
+    codes = [run_once(tmp_path, *arguments).exit_code, run_once(tmp_path, *arguments).exit_code]
+    fired = active_alerts(alertmanager)
     stack.recover()
-    codes.append(once(tmp_path, *arguments).exit_code)
+    codes.append(run_once(tmp_path, *arguments).exit_code)
 
     assert codes == [1, 1, 0]
     assert fired == [(LOOPS, "retry_storm", "critical")]
-    assert active(alertmanager) == []
+    assert active_alerts(alertmanager) == []
 
 
 def test_undelivered_ticket_is_not_a_success(steady: Stack, tmp_path: Path) -> None:
-    ran = once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
+    ran = run_once(tmp_path, "--prometheus", steady.url, "--alertmanager", "http://127.0.0.1:1")
 
     assert ran.exit_code == 3
     assert "http://127.0.0.1:1: " in ran.stderr
 
 
-# -- beside the service ---------------------------------------------------------------------------
+# -- with the service ------------------------------------------------------------------------------
 
 
 async def test_up_connects_judge_and_queen_to_its_prometheus(running: RunningService) -> None:

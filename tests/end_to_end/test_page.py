@@ -1,4 +1,4 @@
-"""The main job: a stuck agent becomes one page, sent by the real Alertmanager, and one all-clear."""
+"""The main task: a stuck agent causes one page through the real Alertmanager, and one all-clear."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.waiting import until
 StartAgent = Callable[[str, str], AgentProcess]
 
 
-def received(running: RunningService) -> Counter[tuple[str, str]]:
+def count_messages(running: RunningService) -> Counter[tuple[str, str]]:
     recorder = running.service.recorder
     assert recorder is not None
-    return Counter((message.channel, message.status) for message in recorder.messages)
+    return Counter((get_message.channel, get_message.status) for get_message in recorder.messages)
 
 
-def message(recorder: Recorder | None, channel: str, status: str) -> RecordedMessage:
+def get_message(recorder: Recorder | None, channel: str, status: str) -> RecordedMessage:
     assert recorder is not None
     [found] = [m for m in recorder.messages if (m.channel, m.status) == (channel, status)]
     return found
@@ -43,48 +43,48 @@ TEMPLATES = {
 
 
 @pytest.fixture
-def links() -> dict[str, str]:
-    """Templates of links to other places; a test may name some."""
+def link_templates() -> dict[str, str]:
+    """Return templates of links to other tools; tests may override them."""
     return {}
 
 
 @pytest.fixture
-def settings(settings: Settings, links: dict[str, str]) -> Settings:
-    return settings.model_copy(update={"alerting": settings.alerting.model_copy(update=links)})
+def settings(settings: Settings, link_templates: dict[str, str]) -> Settings:
+    return settings.model_copy(update={"alerting": settings.alerting.model_copy(update=link_templates)})
 
 
-def links_in_slack(message: RecordedMessage) -> dict[str, str]:
-    [attachment] = message.body["attachments"]
+def slack_links(get_message: RecordedMessage) -> dict[str, str]:
+    [attachment] = get_message.body["attachments"]
     buttons = {button["text"]: button["url"] for button in attachment["actions"]}
-    return buttons | {word: url for url, word in re.findall(r"<([^|<>]+)\|(\w+)>", message.text)}
+    return buttons | {word: url for url, word in re.findall(r"<([^|<>]+)\|(\w+)>", get_message.text)}
 
 
-def links_in_pagerduty(message: RecordedMessage) -> dict[str, str]:
-    return {link["text"]: link["href"] for link in message.body["links"]}
+def pagerduty_links(get_message: RecordedMessage) -> dict[str, str]:
+    return {link["text"]: link["href"] for link in get_message.body["links"]}
 
 
 @pytest.mark.parametrize(
-    ("links", "script", "agent"),
+    ("link_templates", "script", "agent"),
     [
         (TEMPLATES, "looping_worker.py", "looping_agent"),
         ({}, "looping_pydantic_ai.py", "pydantic_researcher"),
     ],
 )
 async def test_looping_agent_is_one_page_and_one_resolve(
-    running: RunningService, start_agent: StartAgent, links: dict[str, str], script: str, agent: str
+    running: RunningService, start_agent: StartAgent, link_templates: dict[str, str], script: str, agent: str
 ) -> None:
-    """B37, B39: from a process that really loops to Slack and PagerDuty, once; resolved when it recovers."""
+    """B37, B39: from a looping process to Slack and PagerDuty, once; resolved when it recovers."""
     process = start_agent(script, running.otlp_url)
-    await until(lambda: received(running).keys() >= ONE_EACH.keys(), "a page on both channels")
+    await until(lambda: count_messages(running).keys() >= ONE_EACH.keys(), "a page on both channels")
     [ticket] = running.service.tickets.open_tickets()
     process.recover()
-    await until(lambda: received(running).keys() >= AND_RESOLVED.keys(), "the all-clear on both")
+    await until(lambda: count_messages(running).keys() >= AND_RESOLVED.keys(), "the all-clear on both")
     stderr = await asyncio.to_thread(process.stop)
     expected = {
         "Ticket": f"{running.url}/tickets/{ticket.ticket_id}",
         "Runbook": f"{running.url}/runbooks/QueenrightIntervention",
     }
-    if links:
+    if link_templates:
         expected["Dashboard"] = f"https://grafana.example/d/queenright-agent?var-agent={agent}"
         expected["Trace"] = f"https://tempo.example/trace/{ticket.trace_id}"
     async with httpx.AsyncClient(trust_env=False, follow_redirects=True) as client:
@@ -92,7 +92,7 @@ async def test_looping_agent_is_one_page_and_one_resolve(
         runbook_page = await client.get(expected["Runbook"])
 
     recorder = running.service.recorder
-    assert received(running) == AND_RESOLVED
+    assert count_messages(running) == AND_RESOLVED
     assert recorder is not None
     assert list(recorder.rejections) == []
     assert stderr == ""
@@ -101,25 +101,26 @@ async def test_looping_agent_is_one_page_and_one_resolve(
     assert agent in ticket.analysis
     assert re.fullmatch("[0-9a-f]{32}", ticket.trace_id)
     assert (ticket_page.status_code, runbook_page.status_code) == (200, 200)
-    # It is over: the page says what was wrong, and no longer what to do about it.
+    # After the end, the page shows what was wrong, but no longer what to do.
     advice = wording.advice(ticket.kind, agent, ticket.session_id)
     assert ticket.analysis.endswith(advice)
     assert "QueenrightIntervention" in runbook_page.text
 
     for status in ("firing", "resolved"):
-        slack = message(recorder, "slack", status)
+        slack = get_message(recorder, "slack", status)
         [attachment] = slack.body["attachments"]
-        # The rules judged: their sentence is there once, and nothing is said to be a model's.
+        # The rules decided: their sentence appears once, and no text is marked as a model's.
         result = slack.text if status == "firing" else slack.text.partition("\n")[2]
         assert result.startswith(f"{agent} ")
         assert slack.text.count(wording.impact(ticket.kind)) == 1
         assert slack.text.count(advice) == 1
         assert "says:" not in slack.text
         assert attachment["title_link"] == expected["Ticket"]
-        # What is not known makes room for the console and for Alertmanager; a silence can always be begun.
-        assert expected.items() <= links_in_slack(slack).items()
+        # Unknown links are replaced by links to the console and Alertmanager; a silence can always be
+        # created.
+        assert expected.items() <= slack_links(slack).items()
         assert len(attachment["actions"]) == 5
-        pagerduty = message(recorder, "pagerduty", status)
+        pagerduty = get_message(recorder, "pagerduty", status)
         payload = pagerduty.body["payload"]
         assert payload["severity"] == "critical"
         assert agent in payload["summary"]
@@ -128,32 +129,32 @@ async def test_looping_agent_is_one_page_and_one_resolve(
         assert details["suggested_action"] == wording.advice(ticket.kind, agent, ticket.session_id)
         assert details["ticket"] == ticket.ticket_id
         assert pagerduty.body["client_url"] == expected["Ticket"]
-        assert links_in_pagerduty(pagerduty).keys() == expected.keys() | {"Silence"}
-        assert expected.items() <= links_in_pagerduty(pagerduty).items()
+        assert pagerduty_links(pagerduty).keys() == expected.keys() | {"Silence"}
+        assert expected.items() <= pagerduty_links(pagerduty).items()
 
-    firing, resolved = (message(recorder, "pagerduty", status) for status in ("firing", "resolved"))
+    firing, resolved = (get_message(recorder, "pagerduty", status) for status in ("firing", "resolved"))
     assert (firing.body["event_action"], resolved.body["event_action"]) == ("trigger", "resolve")
     assert firing.body["dedup_key"]
     assert resolved.body["dedup_key"] == firing.body["dedup_key"]
-    assert message(recorder, "slack", "resolved").title.startswith("Resolved: ")
-    assert re.search(r"\d+ (s|min)", message(recorder, "slack", "resolved").text)
+    assert get_message(recorder, "slack", "resolved").title.startswith("Resolved: ")
+    assert re.search(r"\d+ (s|min)", get_message(recorder, "slack", "resolved").text)
 
 
-async def test_prometheus_sees_the_fleet_and_its_rules(
+async def test_prometheus_has_the_fleet_and_its_rules(
     running: RunningService, start_agent: StartAgent
 ) -> None:
     process = start_agent("looping_worker.py", running.otlp_url)
     await until(lambda: running.service.monitor.get("looping_agent") is not None, "the agent")
     async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:
 
-        async def seen() -> bool:
+        async def query_state() -> bool:
             answer = await prometheus.get(
                 "/api/v1/query", params={"query": 'queenright_agent_state{state="stuck"} == 1'}
             )
             return bool(answer.json()["data"]["result"])
 
         for _ in range(600):
-            if await seen():
+            if await query_state():
                 break
             await asyncio.sleep(0.1)
         else:

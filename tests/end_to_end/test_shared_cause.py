@@ -1,4 +1,4 @@
-"""Forty workers that fail of one cause: from their telemetry to the page and its end."""
+"""Forty workers that fail for one reason: from their telemetry to the page and its end."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
         yield found
 
 
-def calls(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> list[dict[str, Any]]:
-    """Return the spans of an agent's last calls, a second apart; the last ends now."""
+def call_spans(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> list[dict[str, Any]]:
+    """Return the spans of an agent's last calls, one second apart; the last ends now."""
     now = time.time()
-    made = []
+    spans = []
     for n in range(times):
         end = now - (times - 1 - n)
         one = f"{agent} {end}".encode()
-        about = {
+        attributes = {
             "gen_ai.agent.name": agent,
             "gen_ai.conversation.id": f"{agent}-1",
-            # What is asked is another thing each time: it is not a loop.
+            # Each call has other arguments, so it is not a loop.
             "gen_ai.tool.call.arguments": f'{{"issue": {end}}}',
             **kind,
             **({"error.type": failed} if failed else {"gen_ai.usage.output_tokens": "8"}),
         }
-        made.append(
+        spans.append(
             {
                 "traceId": hashlib.sha256(agent.encode()).hexdigest()[:32],
                 "spanId": hashlib.sha256(one).hexdigest()[:16],
@@ -71,33 +71,33 @@ def calls(agent: str, kind: dict[str, str], *, times: int, failed: str = "") -> 
                 "startTimeUnixNano": str(int((end - 0.5) * 1e9)),
                 "endTimeUnixNano": str(int(end * 1e9)),
                 "status": {"code": 2, "message": failed} if failed else {},
-                "attributes": [{"key": key, "value": {"stringValue": of}} for key, of in about.items()],
+                "attributes": [{"key": key, "value": {"stringValue": of}} for key, of in attributes.items()],
             }
         )
-    return made
+    return spans
 
 
-async def send(running: RunningService, kind: dict[str, str], **options: Any) -> None:
-    """Send what all workers did, in one request of their collector."""
-    spans = [span for agent in WORKERS for span in calls(agent, kind, **options)]
+async def send_calls(running: RunningService, kind: dict[str, str], **options: Any) -> None:
+    """Send the spans of all workers in one request, as from a collector."""
+    spans = [span for agent in WORKERS for span in call_spans(agent, kind, **options)]
     body = {"resourceSpans": [{"resource": {}, "scopeSpans": [{"scope": {"name": "x"}, "spans": spans}]}]}
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         answer = await http.post(f"{running.otlp_url}/v1/traces", json=body)
     assert answer.json() == {}
 
 
-def received(running: RunningService, *, about: str = "") -> list[RecordedMessage]:
-    """Return the messages that people got about all of them, or those that name one agent in their title."""
+def select_messages(running: RunningService, *, about: str = "") -> list[RecordedMessage]:
+    """Return the messages about all workers, or those with one agent in their title."""
     assert running.service.recorder is not None
     shared = " is failing: "
     return [one for one in running.service.recorder.messages if (about or shared) in one.title]
 
 
-def counted(running: RunningService) -> Counter[tuple[str, str]]:
-    return Counter((one.channel, one.status) for one in received(running))
+def count_messages(running: RunningService) -> Counter[tuple[str, str]]:
+    return Counter((one.channel, one.status) for one in select_messages(running))
 
 
-def decided(running: RunningService) -> int:
+def decided_tickets(running: RunningService) -> int:
     return sum(ticket.notified_at is not None for ticket in running.service.tickets.open_tickets())
 
 
@@ -116,44 +116,51 @@ async def test_forty_workers_of_one_cause_are_one_page_that_resolves_when_calls_
         async def listed(what: str) -> list[dict[str, Any]]:
             return list((await http.get(f"/api/{what}?limit=200")).json()[what])
 
-        await send(running, kind, times=20, failed=failed)
-        await until(lambda: decided(running) == len(WORKERS), "each has a ticket that people are to know of")
+        await send_calls(running, kind, times=20, failed=failed)
+        await until(lambda: decided_tickets(running) == len(WORKERS), "each has a ticket to notify")
         # Alertmanager collects a storm for 45 s; here it is sent at once.
         service.outbox.release()
-        await until(lambda: counted(running).keys() >= ONE_EACH.keys(), "a page on both channels")
+        await until(lambda: count_messages(running).keys() >= ONE_EACH.keys(), "a page on both channels")
         tickets, providers, [incident] = [
             await listed(what) for what in ("tickets", "providers", "incidents")
         ]
 
         await service.ingest(list(looping(service.clock(), agent="looper")))
-        await until(lambda: len(received(running, about="looper")) == 2, "a page for the one that loops")
+        await until(
+            lambda: len(select_messages(running, about="looper")) == 2, "a page about the looping worker"
+        )
 
-        await send(running, kind, times=1)
-        await until(lambda: decided(running) == 1, "their tickets close")
-        await until(lambda: counted(running).keys() >= AND_RESOLVED.keys(), "the all-clear on both channels")
-        recovered, [over] = await listed("providers"), (await listed("incidents"))
+        await send_calls(running, kind, times=1)
+        await until(lambda: decided_tickets(running) == 1, "the tickets close")
+        await until(
+            lambda: count_messages(running).keys() >= AND_RESOLVED.keys(), "the all-clear on both channels"
+        )
+        recovered, [resolved] = await listed("providers"), (await listed("incidents"))
         [left] = service.tickets.open_tickets()
 
-    # Alertmanager updates a page of which some alerts have resolved: one message more, no other page.
-    pages = [one for one in received(running) if one.channel == "pagerduty"]
+    # Alertmanager updates a page of which some alerts have resolved: one more message, but no other page.
+    pages = [one for one in select_messages(running) if one.channel == "pagerduty"]
     assert "40 agents" in pages[0].title
     assert len({page.body["dedup_key"] for page in pages}) == 1
     for channel in ("slack", "pagerduty"):
-        statuses = [one.status for one in received(running) if one.channel == channel]
+        statuses = [one.status for one in select_messages(running) if one.channel == channel]
         assert statuses[-1] == "resolved", statuses
         assert statuses.count("resolved") == 1, statuses
     assert left.agent_id == "looper"
     assert left.storm_id != cause
-    assert {one.status for one in received(running, about="looper")} == {"firing"}
+    assert {one.status for one in select_messages(running, about="looper")} == {"firing"}
 
     assert (incident["cause"], incident["workers"], incident["open_tickets"]) == (cause, 40, 40)
     assert set(incident["ticket_ids"]) == {ticket["ticket_id"] for ticket in tickets}
     assert {ticket["agent_id"] for ticket in tickets} == set(WORKERS)
-    assert (incident["closed_at"], over["incident_id"]) == (None, incident["incident_id"])
-    assert over["closed_at"] is not None
+    assert (incident["closed_at"], resolved["incident_id"]) == (None, incident["incident_id"])
+    assert resolved["closed_at"] is not None
     if kind is MODEL:
         [provider] = providers
         assert (provider["status"], provider["agents_failing"]) == ("failing", 40)
         assert (provider["calls"], provider["failed"]) == (800, 800)
-        [again] = recovered
-        assert (again["agents_failing"], again["last_success"] > provider["last_failure"]) == (0, True)
+        [recovered_calls] = recovered
+        assert (
+            recovered_calls["agents_failing"],
+            recovered_calls["last_success"] > provider["last_failure"],
+        ) == (0, True)

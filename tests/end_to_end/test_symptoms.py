@@ -1,4 +1,4 @@
-"""A symptom that only Prometheus sees wakes the judge through the real Alertmanager and pages nobody."""
+"""A symptom that only Prometheus sees wakes the judge through the real Alertmanager, and pages nobody."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.up import up
 from queenright.server.up_options import UpOptions
 from tests.clients.fixtures import FOLDER, load_fixture
-from tests.end_to_end.test_page import ONE_EACH, received
+from tests.end_to_end.test_page import ONE_EACH, count_messages
 from tests.waiting import until
 from tools.dashboards.queries import queries
 
 AGENT = "night_shift"
 EMPTY_PANELS = {"Time since last checkpoint", "Waiting"}
-"""Panels of what this agent never does."""
+"""Panels about things that this agent never does."""
 
 Query = Callable[[str], Awaitable[list[dict[str, Any]]]]
 APPROVED = {
@@ -51,14 +51,14 @@ APPROVED = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Not the demo's clock: for as long as the test takes, the judge looks only when it is woken."""
+    """Return settings without the demo's clock: during the test, the judge only checks when it is woken."""
     return load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
 
 
 async def test_symptom_wakes_the_judge_without_paging(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """QueenrightRetryStorm at its most severe, of an agent whose metrics arrive and whose spans do not."""
+    """The most severe QueenrightRetryStorm, about an agent whose metrics arrive and whose spans do not."""
     service, wake = running.service, running.service.judging.wake
     woken: list[tuple[str | None, str]] = []
     checks_before: list[float] = []
@@ -66,12 +66,12 @@ async def test_symptom_wakes_the_judge_without_paging(
     def checks() -> float:
         return service.registry.get_sample_value("queenright_judge_checks_total", {"outcome": "healthy"}) or 0
 
-    def recorded(agent_id: str | None = None, reason: str = "") -> None:
+    def record_wakeup(agent_id: str | None = None, reason: str = "") -> None:
         woken.append((agent_id, reason))
         checks_before.append(checks())
         wake(agent_id, reason)
 
-    monkeypatch.setattr(service.judging, "wake", recorded)
+    monkeypatch.setattr(service.judging, "wake", record_wakeup)
     await service.ingest(
         [
             AgentEvent(
@@ -90,15 +90,17 @@ async def test_symptom_wakes_the_judge_without_paging(
             with worker.step("packer") as step:
                 step.verdict("RETRY")
         await until(lambda: woken != [], "the symptom in the service's webhook")
-        await until(lambda: checks() > checks_before[0], "a look of the judge")
+        await until(lambda: checks() > checks_before[0], "a check by the judge")
 
         async with httpx.AsyncClient(base_url=str(running.alertmanager_url), trust_env=False) as client:
             answer = await client.get("/api/v2/alerts", params={"filter": f"agent={AGENT}"})
-            # The same way, begun later: once this has reached people, the symptom would have long ago.
+            # Sent later on the same route: once this has arrived, the symptom would have arrived long ago.
             approved = await client.post("/api/v2/alerts", json=[APPROVED])
         assert approved.is_success
         await until(
-            lambda: received(running).keys() >= ONE_EACH.keys(), seconds=60, what="what the queen approved"
+            lambda: count_messages(running).keys() >= ONE_EACH.keys(),
+            seconds=60,
+            what="the page that the queen approved",
         )
 
     [symptom] = answer.json()
@@ -106,14 +108,14 @@ async def test_symptom_wakes_the_judge_without_paging(
     assert symptom["labels"]["severity"] == "critical"
     assert symptom["receivers"] == [{"name": "judge"}]
     assert woken == [(AGENT, "QueenrightRetryStorm")]
-    assert received(running) == ONE_EACH
+    assert count_messages(running) == ONE_EACH
     assert service.recorder is not None
     assert not any(AGENT in str(message.body) for message in service.recorder.messages)
     assert service.tickets.open_tickets() == []
 
 
-async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> None:
-    """Return as soon as Prometheus has an answer to ``expr``."""
+async def wait_for_result(query: Query, expr: str, *, seconds: float = 60) -> None:
+    """Wait until Prometheus has a result for ``expr``."""
     deadline = time.monotonic() + seconds
     while not await query(expr):
         assert time.monotonic() < deadline, f"within {seconds:.0f} s: an answer to {expr}"
@@ -124,15 +126,15 @@ async def until_answered(query: Query, expr: str, *, seconds: float = 60) -> Non
 async def watch_judge(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Query, list[tuple[str | None, str]]]]:
-    """Yield what asks Prometheus, and for whom and why the judge was woken."""
+    """Yield a Prometheus query function, and the recorded wake-ups of the judge with their targets."""
     wake = running.service.judging.wake
     woken: list[tuple[str | None, str]] = []
 
-    def recorded(agent_id: str | None = None, reason: str = "") -> None:
+    def record_wakeup(agent_id: str | None = None, reason: str = "") -> None:
         woken.append((agent_id, reason))
         wake(agent_id, reason)
 
-    monkeypatch.setattr(running.service.judging, "wake", recorded)
+    monkeypatch.setattr(running.service.judging, "wake", record_wakeup)
     async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:
 
         async def answer(query: str) -> list[dict[str, Any]]:
@@ -145,9 +147,9 @@ async def watch_judge(
         assert [target["labels"]["job"] for target in targets] == ["queenright"]
 
 
-async def until_panels_answer(query: Query, agent: str, *, allowed: set[str]) -> None:
+async def wait_for_panels(query: Query, agent: str, *, allowed: set[str]) -> None:
     """
-    Return as soon as the panels of an agent's dashboard have data, of those of `queenright_worker_...`.
+    Wait until the `queenright_worker_...` panels of an agent's dashboard have data.
 
     A scrape that times out on a busy machine leaves all of them empty until the next one.
     """
@@ -169,7 +171,7 @@ async def until_panels_answer(query: Query, agent: str, *, allowed: set[str]) ->
 async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its alert fires, the panels answer, the judge is woken; Prometheus scrapes the service only."""
+    """Its alert fires, the panels have data, the judge is woken; Prometheus scrapes only the service."""
     telemetry = Telemetry(running.otlp_url)
     async with watch_judge(running, monkeypatch) as (answer, woken):
         with Worker(AGENT, telemetry=telemetry, registry=CollectorRegistry()) as worker:
@@ -181,21 +183,21 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
                         call.error(ValueError("no such parcel"))
                     step.verdict("RETRY")
                 if n == 1:
-                    # A counter that is first seen at 25 has not increased.
-                    await until_answered(answer, f'queenright_worker_steps_total{{agent="{AGENT}"}} > 0')
+                    # A counter whose first sample is 25 has not increased.
+                    await wait_for_result(answer, f'queenright_worker_steps_total{{agent="{AGENT}"}} > 0')
             await until(
                 lambda: (AGENT, "QueenrightRetryStorm") in woken, "the symptom in the service's webhook"
             )
-            await until_answered(answer, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
+            await wait_for_result(answer, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
             calls = f'queenright_worker_tool_calls_total{{agent="{AGENT}", outcome="error"}}'
-            await until_answered(answer, f"sum({calls}) == 25")  # each call is counted once
-            await until_panels_answer(answer, AGENT, allowed=EMPTY_PANELS)
+            await wait_for_result(answer, f"sum({calls}) == 25")  # each call is counted once
+            await wait_for_panels(answer, AGENT, allowed=EMPTY_PANELS)
     telemetry.close()
 
 
 @pytest.fixture
-def hasty(tmp_path: Path) -> Settings:
-    """A stall is one after ten seconds."""
+def short_stall_settings(tmp_path: Path) -> Settings:
+    """Return settings with a stall limit of ten seconds."""
     stall: dict[str, Any] = dict.fromkeys(
         ("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 10
     )
@@ -206,7 +208,7 @@ def hasty(tmp_path: Path) -> Settings:
 
 
 async def send_claude_code(url: str) -> str:
-    """Send what Claude Code sent while a command hung, but for its end; return its agent."""
+    """Send Claude Code's recorded requests with a hanging command, without the end; return the agent."""
     fixture = load_fixture(FOLDER / "claude-code" / "hang_later.json")
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         for record in fixture.moved(time.time() - fixture.ended_at):
@@ -217,7 +219,7 @@ async def send_claude_code(url: str) -> str:
 
 
 async def send_langgraph(url: str) -> str:
-    """Send the spans of a LangGraph program that goes on, as OpenInference writes them; return its agent."""
+    """Send OpenInference spans of an unfinished LangGraph program; return the agent."""
     exporter = OTLPSpanExporter(f"{url}/v1/traces")
     provider = TracerProvider(resource=Resource({"service.name": "night-graph"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
@@ -237,20 +239,20 @@ async def send_langgraph(url: str) -> str:
 
 @pytest.mark.parametrize("send", [send_claude_code, send_langgraph])
 async def test_symptom_of_an_uninstrumented_agent_wakes_the_judge(
-    hasty: Settings, send: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
+    short_stall_settings: Settings, send: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claude Code whose command hangs, and a graph that falls silent: the card's loop holds for them, too."""
+    """Claude Code with a hanging command, and a silent graph: the judge's loop covers them, too."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with (
-        up(hasty, options, say=lambda line: None) as running,
+        up(short_stall_settings, options, say=lambda line: None) as running,
         watch_judge(running, monkeypatch) as (answer, woken),
     ):
         agent = await send(str(running.otlp_url))
-        await until_answered(answer, f'queenright_worker_info{{agent="{agent}"}}')
+        await wait_for_result(answer, f'queenright_worker_info{{agent="{agent}"}}')
         await until(
             lambda: (agent, "QueenrightWorkerStalledInPhase") in woken,
             "the symptom in the service's webhook",
             seconds=120,
         )
         allowed = EMPTY_PANELS | {"Time since last heartbeat", "Errors by class"}
-        await until_panels_answer(answer, agent, allowed=allowed)
+        await wait_for_panels(answer, agent, allowed=allowed)

@@ -1,4 +1,4 @@
-"""`queenright up` as its user runs it: a process in a terminal, ended by Ctrl-C or worse."""
+"""`queenright up` as users run it: a process in a terminal, ended by Ctrl-C or killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FREE_PORTS = [
 
 
 class Up:
-    """A running `queenright up` and what it printed so far."""
+    """A running `queenright up`, and its output so far."""
 
     def __init__(self, storage: Path, *arguments: str) -> None:
         self.storage = storage
@@ -82,12 +82,12 @@ def running_demo(storage: Path) -> Iterator[Up]:
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """One service for the tests that leave it as it is, and the one that ends it."""
+    """Yield one service, shared by the tests that do not change it and the one that ends it."""
     with running_demo(tmp_path_factory.mktemp("up") / "storage") as running:
         yield running
 
 
-def listens(url: str) -> bool:
+def is_listening(url: str) -> bool:
     host, port = url.removeprefix("http://").split(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0
@@ -95,7 +95,7 @@ def listens(url: str) -> bool:
 
 def is_closed(url: str, seconds: float = 10) -> bool:
     deadline = time.monotonic() + seconds
-    while listens(url):
+    while is_listening(url):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)
@@ -122,7 +122,7 @@ def test_second_service_reports_which_process_has_the_port(demo: Up) -> None:
 
 
 def test_demo_pages_once_and_ctrl_c_stops_every_process(demo: Up) -> None:
-    """The readme's first promise. It ends the service that the tests above share."""
+    """The readme's first promise. This test ends the service that the tests above share."""
     page = demo.wait_for(r"Console\s+(http://\S+)")
     prometheus = demo.wait_for(r"Prometheus\s+(http://\S+)")
     alertmanager = demo.wait_for(r"Alertmanager\s+(http://\S+)")
@@ -208,24 +208,24 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
         os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
         await until(lambda: bool(running.service.faults), "a fault")
 
-        [fault] = running.service.ready()
-        again = await asyncio.create_subprocess_exec(
+        [problem] = running.service.ready()
+        restarted = await asyncio.create_subprocess_exec(
             program, *arguments.read_text("utf-8").split(), stderr=asyncio.subprocess.DEVNULL
         )
         try:
-            await until(lambda: not running.service.faults, "the fault ends")
+            await until(lambda: not running.service.faults, "the problem ends")
         finally:
-            again.kill()
-            await again.wait()
+            restarted.kill()
+            await restarted.wait()
 
     assert ready == []
-    assert "Alertmanager" in fault
-    assert "restart `queenright up`" in fault
-    assert any(fault in line for line in lines)
+    assert "Alertmanager" in problem
+    assert "restart `queenright up`" in problem
+    assert any(problem in line for line in lines)
 
 
 async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the service sends as it stops is taken: no "cannot be reached" as the last word."""
+    """It accepts what the service sends while it stops: the last output is not "cannot be reached"."""
     stopped: list[str] = []
     stop_service, stop_child = Service.stop, Child.stop
 
@@ -248,22 +248,22 @@ async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
-def test_killed_demo_leaves_no_process_and_its_agents_are_not_paged_by_the_next(storage: Path) -> None:
+def test_killed_demo_leaves_no_process_and_the_next_one_does_not_page_its_agents(storage: Path) -> None:
     with running_demo(storage) as killed:
         addresses = [killed.wait_for(rf"{name}\s+(http://\S+)") for name in ("Prometheus", "Alertmanager")]
         killed.wait_for("slack firing: researcher")
         killed.end(signal.SIGKILL)
         assert all(is_closed(address) for address in addresses)
 
-    with running_demo(storage) as again:
-        # Past the stall threshold of the demo's clock.
-        again.wait_for("slack resolved: .*researcher")
+    with running_demo(storage) as next_demo:
+        # after the stall threshold of the demo's clock
+        next_demo.wait_for("slack resolved: .*researcher")
         time.sleep(5)
-        code = again.end()
+        code = next_demo.end()
 
     assert code == 0
-    assert "has stalled" not in again.printed
-    assert "cannot be reached" not in again.printed, "nothing is sent before Alertmanager is there"
+    assert "has stalled" not in next_demo.printed
+    assert "cannot be reached" not in next_demo.printed, "nothing is sent before Alertmanager is up"
 
 
 def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stdout + refused.stderr
 
 
-async def test_without_the_programs_up_states_it_and_works(settings: Settings) -> None:
+async def test_up_works_without_the_programs_and_says_so(settings: Settings) -> None:
     lines: list[str] = []
     options = UpOptions(demo=False, receiver_port=0)
 

@@ -1,8 +1,8 @@
 """
-``python -m tests.frameworks``: run real agent frameworks, and record what they send.
+``python -m tests.frameworks``: run real agent frameworks, and record their requests.
 
-Each runs in an environment of its own, with the versions of ``pins/``, against the scripted model provider
-and the recorder of ``tests/clients``, on loopback: no real model is called, no key is needed.
+Each runs in its own environment, with the versions in ``pins/``, with the scripted model provider and the
+recorder of ``tests/clients``, on loopback: no real model is called and no key is needed.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from tests.clients.install import InstallError
 from tests.clients.recording import RunError, record
 from tests.clients.scenarios import SCENARIOS, Scenario
 from tests.clients.scrubbing import make_fixture
-from tests.frameworks.fixtures import path_of, write_fixture
-from tests.frameworks.install import install, pin, versions_of
+from tests.frameworks.fixtures import fixture_path, write_fixture
+from tests.frameworks.install import format_versions, install, pin
 from tests.frameworks.matrix import measure
 from tests.frameworks.pairs import PAIRS, Pair, list_runs
 from tests.frameworks.pruning import prune
@@ -37,10 +37,12 @@ async def record_scenario(pair: Pair, scenario: Scenario, variant: str, command:
     """Record one scenario, write its fixture, and return a line about it."""
     client = pair.client
     recording = await record(client, scenario, variant, command)
-    fixture = make_fixture(client, scenario, variant, recording, version=versions_of(pair), is_pruned=False)
+    fixture = make_fixture(
+        client, scenario, variant, recording, version=format_versions(pair), is_pruned=False
+    )
     records = tuple(replace(one, body=prune(one.body)) for one in fixture.records)
     write_fixture(replace(fixture, records=records))
-    size = path_of(pair.name, fixture.name).stat().st_size
+    size = fixture_path(pair.name, fixture.name).stat().st_size
     return f"{pair.name:28} {fixture.name:20} {len(fixture.records):3} requests, {size:7,} bytes"
 
 
@@ -62,7 +64,7 @@ async def record_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
 
 
 def main() -> int:
-    """Parse the command line and do what it says."""
+    """Parse the command line and run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.frameworks",
         description=__doc__,
@@ -76,12 +78,12 @@ def main() -> int:
     recording.add_argument("--jobs", type=int, default=3, help="scenarios at a time (default: %(default)s)")
     pinning = commands.add_parser("pin", help="Pin the newest versions of pairs")
     pinning.add_argument("pairs", nargs="+", metavar="PAIR")
-    measuring = commands.add_parser("matrix", help="Say what a real service makes of the recordings")
+    measuring = commands.add_parser("matrix", help="Print what a real service reports about the recordings")
     measuring.add_argument("pairs", nargs="*", metavar="PAIR")
     args = parser.parse_args()
     for name in args.pairs:
         if name not in PAIRS:
-            parser.error(f"{name!r} is no pair: use {', '.join(PAIRS)}")
+            parser.error(f"{name!r} is not a pair: use {', '.join(PAIRS)}")
     try:
         if args.command == "pin":
             for name in args.pairs:

@@ -1,8 +1,8 @@
 """
-Recorded payloads of real frameworks, scrubbed: one file of JSON Lines for each pair and scenario.
+Recorded requests of real frameworks, scrubbed: one JSON Lines file per pair and scenario.
 
-``fixtures/<pair>/<scenario>.jsonl`` (``<scenario>-<variant>.jsonl`` for a variant) holds on its first line
-what was run and how it ended, and on each further line one request: the fields are those of
+The first line of ``fixtures/<pair>/<scenario>.jsonl`` (``<scenario>-<variant>.jsonl`` for a variant)
+describes the run and its end; each further line is one request. The fields are those of
 ``tests/clients/fixtures.py``.
 """
 
@@ -18,13 +18,13 @@ from tests.clients.fixtures import Fixture, Record
 FOLDER: Final = Path(__file__).with_name("fixtures")
 
 
-def path_of(pair: str, name: str) -> Path:
-    """Return where the fixture of a pair is kept."""
+def fixture_path(pair: str, name: str) -> Path:
+    """Return the path of a pair's fixture."""
     return FOLDER / pair / f"{name}.jsonl"
 
 
 def load_fixture(path: Path) -> Fixture:
-    """Read one fixture."""
+    """Read a fixture."""
     head, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return Fixture(
         client=path.parent.name,
@@ -41,7 +41,7 @@ def load_fixture(path: Path) -> Fixture:
 
 
 def write_fixture(fixture: Fixture) -> None:
-    """Write one fixture, in place of an earlier one."""
+    """Write a fixture, replacing an earlier one."""
     head = {
         "version": fixture.version,
         "scenario": fixture.scenario,
@@ -51,7 +51,7 @@ def write_fixture(fixture: Fixture) -> None:
         "ended_by": fixture.ended_by,
         "exit_codes": list(fixture.exit_codes),
     }
-    path = path_of(fixture.client, fixture.name)
+    path = fixture_path(fixture.client, fixture.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in _lines(head, fixture.records)), encoding="utf-8")
 

@@ -20,39 +20,39 @@ _RESOLVING: Final = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index
 _PYTHON: Final = "3.11"
 
 
-def pins_of(pair: Pair) -> Path:
-    """Return the file that holds the version of each package of a pair's environment."""
+def pins_file(pair: Pair) -> Path:
+    """Return the file with the package versions of a pair's environment."""
     return PINS / f"{pair.name}.{'json' if pair.is_npm else 'txt'}"
 
 
 def pinned_versions(pair: Pair) -> dict[str, str]:
-    """Return the versions of the packages that the pair is named after."""
+    """Return the versions of the packages in the pair's name."""
     if pair.is_npm:
-        locked = json.loads(pins_of(pair).read_text(encoding="utf-8"))["packages"]
+        locked = json.loads(pins_file(pair).read_text(encoding="utf-8"))["packages"]
         return {package: locked[f"node_modules/{package}"]["version"] for package in pair.packages}
-    pinned = dict(line.split("==") for line in pins_of(pair).read_text(encoding="utf-8").split() if line)
+    pinned = dict(line.split("==") for line in pins_file(pair).read_text(encoding="utf-8").split() if line)
     return {(name := re.sub(r"\[.*", "", package)): pinned[name] for package in pair.packages}
 
 
-def versions_of(pair: Pair) -> str:
-    """Return name and version of the packages that the pair is named after."""
+def format_versions(pair: Pair) -> str:
+    """Return name and version of the packages in the pair's name."""
     return ", ".join(f"{name} {version}" for name, version in pinned_versions(pair).items())
 
 
 def pin(pair: Pair) -> None:
-    """Resolve the newest versions of a pair's packages and write them to its file."""
+    """Resolve the newest versions of a pair's packages, and write them to its file."""
     if pair.is_npm:
         lock = resolve_packages(dict.fromkeys((*pair.packages, *pair.also), "*"))
-        pins_of(pair).write_text(json.dumps(lock, indent=1) + "\n", encoding="utf-8")
+        pins_file(pair).write_text(json.dumps(lock, indent=1) + "\n", encoding="utf-8")
         return
     requirements = "\n".join((*pair.packages, *pair.also, *OPENTELEMETRY))
     found = _uv(["pip", "compile", *_RESOLVING, "--python-version", _PYTHON, "-"], requirements)
-    pins_of(pair).write_text(found, encoding="utf-8")
+    pins_file(pair).write_text(found, encoding="utf-8")
 
 
 def install(pair: Pair) -> list[str]:
     """
-    Install a pair at its pinned versions, unless it is there, and return the command of its program.
+    Install a pair at its pinned versions if it is missing, and return the command of its program.
 
     Raises:
         InstallError: uv or npm failed.
@@ -60,16 +60,16 @@ def install(pair: Pair) -> list[str]:
     folder = TOOLS / pair.name
     program = PROGRAMS / pair.program
     if pair.is_npm:
-        install_packages(folder, pins_of(pair).read_text(encoding="utf-8"))
-        # Node looks for packages beside the program.
+        install_packages(folder, pins_file(pair).read_text(encoding="utf-8"))
+        # Node looks for packages next to the program.
         return [NODE, str(shutil.copy(program, folder))]
     python = folder / "bin" / "python"
     installed = folder / ".installed"
-    pins = pins_of(pair).read_text(encoding="utf-8")
+    pins = pins_file(pair).read_text(encoding="utf-8")
     if not installed.is_file() or installed.read_text(encoding="utf-8") != pins:
         shutil.rmtree(folder, ignore_errors=True)
         _uv(["venv", "--quiet", "--python", _PYTHON, str(folder)])
-        _uv(["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_of(pair))])
+        _uv(["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_file(pair))])
         installed.write_text(pins, encoding="utf-8")
     return [str(python), str(program)]
 

@@ -29,8 +29,8 @@ from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.clients.fixtures import Fixture, Record
-from tests.frameworks.fixtures import load_fixture, path_of
-from tests.frameworks.install import versions_of
+from tests.frameworks.fixtures import fixture_path, load_fixture
+from tests.frameworks.install import format_versions
 from tests.frameworks.pairs import PAIRS, Pair
 from tests.server.telemetry.replay import split
 
@@ -98,7 +98,7 @@ EXPECTED: Final[Mapping[str, Cells]] = {
 """The result for each pair without ``OTEL_SERVICE_NAME``, which would set the worker's name."""
 
 
-def settings_for(storage: Path) -> Settings:
+def matrix_settings(storage: Path) -> Settings:
     """Return settings with frequent checks and a stall limit of ten seconds."""
     stall = dict.fromkeys(("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), _STALL_SECONDS)
     monitoring: dict[str, Any] = {
@@ -116,7 +116,7 @@ def settings_for(storage: Path) -> Settings:
 
 
 async def measure(pair: Pair, storage: Path) -> Cells:
-    """Send every recording of a pair to a service over HTTP and return the results."""
+    """Send every recording of a pair to a service over HTTP, and return the results."""
     with patch.multiple(
         "queenright.server.telemetry.assembler",
         RUN_END_HOLD_SECONDS=_HOLD_SECONDS,
@@ -127,14 +127,14 @@ async def measure(pair: Pair, storage: Path) -> Cells:
 
 async def _measure(pair: Pair, storage: Path) -> Cells:
     async with (
-        serving(settings_for(storage)) as running,
+        serving(matrix_settings(storage)) as running,
         httpx.AsyncClient(base_url=running.otlp_url, trust_env=False, timeout=60) as client,
     ):
         return await _Measuring(pair, running, client).cells()
 
 
 class _Measuring:
-    """Sends the scenarios of a pair to one service, one after the other."""
+    """Sends the scenarios of a pair to one service, in sequence."""
 
     def __init__(self, pair: Pair, running: RunningService, client: httpx.AsyncClient) -> None:
         self._pair = pair
@@ -174,13 +174,13 @@ class _Measuring:
         )
 
     def _path(self, name: str) -> Path:
-        return path_of(self._pair.name, name)
+        return fixture_path(self._pair.name, name)
 
     def _fixture(self, name: str) -> Fixture:
         return load_fixture(self._path(name))
 
     async def _until_ended(self, workers: list[WorkerHealth], seconds: float = _END_SECONDS) -> None:
-        """Wait until these workers have ended, or for the longest time that an end may take."""
+        """Wait until these workers have ended, at most for the longest time that an end may take."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(worker.vitals.ended_at is None for worker in workers):  # noqa: ASYNC110
@@ -205,7 +205,7 @@ class _Measuring:
         return [worker for worker in list(self._service.monitor.workers()) if worker.key not in before]
 
     async def _loop(self) -> tuple[list[WorkerHealth], bool]:
-        """Send a loop span by span, each when it ends, as if the run continued."""
+        """Send a loop span by span, each at its end, as if the run continued."""
         fixture = self._fixture("loop")
         moved = fixture.moved(time.time() - fixture.ended_at)
         spans = [one for record in moved if record.path == "/v1/traces" for one in split(record)]
@@ -240,7 +240,9 @@ class _Measuring:
         workers: list[WorkerHealth] = []
         for number in range(_FAILED_RUNS):
             fixture = self._fixture(("provider_429", "provider_500")[number % 2])
-            records = [repeat(fixture, one, number) for one in fixture.moved(time.time() - fixture.ended_at)]
+            records = [
+                renumber_record(fixture, one, number) for one in fixture.moved(time.time() - fixture.ended_at)
+            ]
             workers += await self._post(records)
         keys = {worker.key for worker in workers}
         is_open = await self._has_ticket({FindingKind.RUNS_FAILED, FindingKind.PROVIDER_FAILURE}, keys)
@@ -265,8 +267,8 @@ class _Measuring:
         return len(session) == _TRACE_DIGITS and session.isalnum()
 
 
-def repeat(fixture: Fixture, record: Record, number: int) -> Record:
-    """Return a copy of a record for another run: its ids begin with another number."""
+def renumber_record(fixture: Fixture, record: Record, number: int) -> Record:
+    """Return a copy of a record for another run: its ids start with another number."""
     prefix = zlib.crc32(f"{fixture.client}/{fixture.scenario}/{fixture.variant}".encode())
     text = json.dumps(record.body).replace(f"{prefix:08x}", f"{prefix ^ number << 12:08x}")
     return replace(record, body=json.loads(text))
@@ -295,12 +297,12 @@ def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
     for name, cells in expected.items():
         pair = PAIRS[name]
         session = "named" if cells.session == "named" else ""
-        lines.append(f"| {pair.title} | {versions_of(pair)} | {session} | {_missing(cells)} |")
+        lines.append(f"| {pair.title} | {format_versions(pair)} | {session} | {_missing(cells)} |")
     return "\n".join(lines)
 
 
 def _missing(cells: Cells) -> str:
-    """Return what does not work for a pair."""
+    """Return the features that do not work for a pair."""
     row = {
         "name": _yes(cells.name == Cells().name),
         "steps": cells.counts,
@@ -315,7 +317,7 @@ def _missing(cells: Cells) -> str:
 
 
 def render_variables() -> str:
-    """Return the table of the variables that pairs need to send spans, and that hide content."""
+    """Return the table of variables that pairs need to send spans, or that hide content."""
     alike: dict[tuple[str, str], list[str]] = {}
     for pair in PAIRS.values():
         hides = "no setting" if pair.hides is None else _variables(pair.hides) or "in code"

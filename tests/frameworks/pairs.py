@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.clients.clients import API_KEY, Client, Place
+from tests.clients.clients import API_KEY, Client, RunPlace
 from tests.clients.scenarios import PROMPT, SCENARIOS, Scenario
 from tests.isolation import ROOT
 
 PROGRAMS: Final = Path(__file__).with_name("programs")
 OPENTELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "prometheus-client")
-"""What each program needs besides its framework; the last, for `queenright.instrumentation`."""
+"""Packages that each program needs besides its framework; the last is for `queenright.instrumentation`."""
 
 _HANGS: Final = ("hang_first", "hang_later")
 VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -45,20 +45,20 @@ class Pair:
     program: str
     instrumentation: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the program that are not about telemetry."""
+    """Settings of the program that do not concern telemetry."""
     required: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the pair needs to send spans, or their content, at all."""
+    """Variables without which the pair sends no spans, or no content."""
     hides: Mapping[str, str] | None = None
     """Variables that keep content out of the spans; None: there is no such setting."""
 
     @property
     def is_npm(self) -> bool:
-        """Whether its packages are npm's, and its program one for Node."""
+        """Whether its packages are from npm, and its program is for Node."""
         return self.program.endswith(".mjs")
 
     @property
     def variants(self) -> Mapping[str, tuple[str, ...]]:
-        """How its program runs, and in which scenarios."""
+        """Return how its program runs, and in which scenarios."""
         runs = {**VARIANTS, "": (*VARIANTS[""], *_HANGS)} if self.is_npm else VARIANTS
         without = {"watched"} if self.is_npm else set()
         if self.hides is None:
@@ -67,7 +67,7 @@ class Pair:
 
     @property
     def client(self) -> Client:
-        """The pair as something that runs in a scenario."""
+        """Return the pair as a client that runs in a scenario."""
         return Client(
             name=self.name,
             package=self.packages[0],
@@ -77,7 +77,7 @@ class Pair:
             arguments=lambda scenario: [],
         )
 
-    def _prepare(self, place: Place, scenario: Scenario, variant: str) -> dict[str, str]:
+    def _prepare(self, place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
         environment = {
             "OPENAI_API_KEY": API_KEY,
             "OPENAI_BASE_URL": f"{place.provider}/v1",
@@ -305,7 +305,7 @@ PAIRS: Final = {
 
 
 def list_runs(names: list[str], scenarios: list[str]) -> Iterator[tuple[Pair, Scenario, str]]:
-    """Yield pair, scenario and variant of what is recorded of these pairs in these scenarios."""
+    """Yield pair, scenario and variant of each recording of these pairs in these scenarios."""
     for pair in (PAIRS[name] for name in names):
         for variant, among in pair.variants.items():
             for scenario in among:

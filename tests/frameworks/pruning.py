@@ -1,4 +1,4 @@
-"""Leaves out of a fixture what is repeated in each model call: the messages in the middle of its history."""
+"""Omits from a fixture what each model call repeats: the messages in the middle of its history."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import re
 from typing import Any, Final
 
 _NUMBERED: Final = re.compile(r"(.*(?:message|messages|prompt|prompts|tools|functions))\.(\d+)\.")
-"""Keys of attributes that hold one message each, such as ``llm.input_messages.3.message.content``."""
+"""Keys of attributes with one message each, such as ``llm.input_messages.3.message.content``."""
 _FIRST: Final = 1
 _LAST: Final = 3
-"""How many of a list are kept: the first, and the last, which hold what is new in this call."""
+"""How many messages of a list are kept: the first, and the last, which are new in this call."""
 _LONG: Final = 400
-"""Characters of a text in which nothing is left out."""
+"""Maximum number of characters of a text that is not shortened."""
 
 
 def prune(value: Any) -> Any:
-    """Return the body of a request with shorter histories; all spans, and all that is new in each, stay."""
+    """
+    Return the body of a request with shortened histories; all spans, and everything new in each, are kept.
+    """
     if isinstance(value, list):
         return [prune(item) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Real frameworks as they were recorded: what the service and the documentation say of their runs."""
+"""Recorded runs of real frameworks: the service's results, and the documentation about them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from tests.clients.fixtures import Record
 from tests.clients.recording import FOLDER_PREFIX
 from tests.clients.scenarios import SCENARIOS
-from tests.clients.test_fixtures import ABSOLUTE, EMAILS, HARMLESS, KEYS, texts
-from tests.frameworks.fixtures import FOLDER, load_fixture, path_of
-from tests.frameworks.install import pins_of, versions_of
+from tests.clients.test_fixtures import ABSOLUTE, EMAILS, HARMLESS, KEYS, list_texts
+from tests.frameworks.fixtures import FOLDER, fixture_path, load_fixture
+from tests.frameworks.install import format_versions, pins_file
 from tests.frameworks.matrix import EXPECTED, HEADER, measure, render_table, render_variables
 from tests.frameworks.pairs import PAIRS, list_runs
 from tests.isolation import ROOT
-from tests.server.telemetry.replay import replay, split, summary
+from tests.server.telemetry.replay import replay, split, summarize
 
 PATHS = sorted(FOLDER.glob("*/*.jsonl"))
 DOCUMENT = ROOT / "docs" / "frameworks.md"
@@ -35,7 +35,7 @@ async def test_service_gives_the_expected_result_for_a_pair(name: str, tmp_path:
 COMPARED_FIELDS = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
 UNORDERED = {"anthropic-openllmetry"}
 """
-Both of its libraries tell of each call, with one output token more or less. Each call is a trace of its own:
+Both of its libraries report each call, with one output token more or less. Each call is a trace of its own:
 when it began says of which run it is, so that records of begins out of order make others of it.
 """
 
@@ -48,8 +48,10 @@ outer one is sent last; where it arrives in a request before the inner one, both
 
 
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
-def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, seed: int) -> None:
-    """B84, B86: spans and records that arrive late, in pieces, in another order and again are one run."""
+def test_order_splits_repeats_and_delays_do_not_change_a_run(path: Path, seed: int) -> None:
+    """
+    B84, B86: spans and records that arrive late, in pieces, in another order and repeatedly are one run.
+    """
     is_unordered = path.parent.name in UNORDERED
     assume(not (is_unordered and path.stem.endswith("-watched")))
     assume(path.parent.name not in NESTED)
@@ -62,7 +64,7 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
     ]
     moved.sort(key=lambda record: record.at)
 
-    found, expected = summary(replay(moved)), summary(replay(given_records))
+    found, expected = summarize(replay(moved)), summarize(replay(given_records))
     assert {name: found[name] for name in COMPARED_FIELDS} == {
         name: expected[name] for name in COMPARED_FIELDS
     }
@@ -70,20 +72,20 @@ def test_order_splits_repeats_and_delays_change_nothing_of_a_run(path: Path, see
 
 
 @pytest.mark.parametrize("pair", PAIRS)
-def test_fixtures_have_pinned_versions_and_nothing_of_their_machine(pair: str) -> None:
+def test_fixtures_have_pinned_versions_and_no_machine_names(pair: str) -> None:
     for path in FOLDER.glob(f"{pair}/*.jsonl"):
         fixture = load_fixture(path)
         text = path.read_text(encoding="utf-8")
-        strings = [string for line in text.splitlines() for string in texts(json.loads(line))]
+        strings = [string for line in text.splitlines() for string in list_texts(json.loads(line))]
 
-        assert path_of(fixture.client, fixture.name) == path
-        assert fixture.version == versions_of(PAIRS[fixture.client])
+        assert fixture_path(fixture.client, fixture.name) == path
+        assert fixture.version == format_versions(PAIRS[fixture.client])
         assert FOLDER_PREFIX not in text
         assert str(ROOT) not in text
         assert KEYS.findall(text) == []
         assert set(EMAILS.findall(text)) <= {"user@example.com"}
         found = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
-        # Texts are cut after they are scrubbed, and end in dots.
+        # Texts are truncated after scrubbing, and end in dots.
         assert [one for one in found if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
 
 
@@ -92,7 +94,7 @@ def test_every_pair_is_recorded_in_every_scenario() -> None:
     expected = {(pair.name, f"{one.name}-{variant}" if variant else one.name) for pair, one, variant in runs}
 
     assert {(path.parent.name, path.stem) for path in PATHS} == expected
-    assert all(pins_of(pair).is_file() for pair in PAIRS.values())
+    assert all(pins_file(pair).is_file() for pair in PAIRS.values())
 
 
 def test_documented_tables_equal_the_tested_ones() -> None:

@@ -1,8 +1,8 @@
 """
 `python -m tests.fuzz`: send generated requests to every operation of the API of a real service.
 
-Fails on a 5xx that is not in the document, an answer that is not as the document says (status, body, content
-type, headers), a link that leads nowhere, and on anything that the service logs with a traceback.
+Fails on an undocumented 5xx, on a response that does not match the document (status, body, content type,
+headers), on a broken link, and on any traceback in the service's log.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Final
 
 import httpx
 
-from tests.fuzz.seeded import bearing, seeded
+from tests.fuzz.seeded import bearer_header, run_seeded_service
 from tests.fuzz.streams import probe_streams
 from tests.isolation import isolate
 
 CONFIG: Final = Path(__file__).with_name("schemathesis.toml")
 STREAMS: Final = r"/events$"
-"""Paths that never end; they are asked for their beginnings."""
+"""Endless responses, of which only the start is read."""
 
 
 class _Faults(logging.Handler):
-    """Keep what was logged with a traceback: unexpected errors."""
+    """Stores log records with a traceback: unexpected errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -42,7 +42,7 @@ class _Faults(logging.Handler):
 
 
 def main() -> int:
-    """Run it; return the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").strip())
     parser.add_argument("--examples", type=int, default=6, help="cases an operation in the fuzzing phase")
     parser.add_argument("--quick", action="store_true", help="without the coverage phase, most of the time")
@@ -59,26 +59,26 @@ def main() -> int:
 
 
 async def _fuzz(folder: Path, options: argparse.Namespace) -> int:
-    began, codes = time.monotonic(), list[int]()
-    async with seeded(folder) as (running, words):
-        print(f"A service is up at {running.url} after {time.monotonic() - began:.1f} s.", flush=True)
+    start, codes = time.monotonic(), list[int]()
+    async with run_seeded_service(folder) as (running, token_text):
+        print(f"A service is up at {running.url} after {time.monotonic() - start:.1f} s.", flush=True)
         document = folder / "openapi.json"
         async with httpx.AsyncClient(
-            base_url=running.url, headers=bearing(words), trust_env=False, timeout=20
+            base_url=running.url, headers=bearer_header(token_text), trust_env=False, timeout=20
         ) as http:
             document.write_bytes((await http.get("/openapi.json")).content)
             wrong = await probe_streams(http, json.loads(document.read_bytes()), STREAMS)
         for one in wrong:
             print(one, file=sys.stderr)
-        # By cases and not by time: a slow machine must not see less than a fast one.
+        # By cases and not by time: a slow machine must make as many as a fast one.
         for phases, examples in (
             ("stateful", 24 * options.examples),
             ("examples,fuzzing" if options.quick else "examples,coverage,fuzzing", options.examples),
         ):
             command = _command(running.url, document, phases, examples, options)
-            child = await asyncio.create_subprocess_exec(*command, env=_environment(folder, words))
+            child = await asyncio.create_subprocess_exec(*command, env=_environment(folder, token_text))
             codes.append(await child.wait())
-    print(f"All in {time.monotonic() - began:.0f} s.")
+    print(f"All in {time.monotonic() - start:.0f} s.")
     return 1 if wrong or any(codes) else 0
 
 
@@ -96,7 +96,7 @@ def _command(url: str, document: Path, phases: str, examples: int, options: argp
 
 
 def _environment(folder: Path, words: str) -> dict[str, str]:
-    """The child's: no proxy stands before our own machine, and nothing is left in the current folder."""
+    """Return the environment of the child: no proxy for this machine, and no files in the current folder."""
     variables = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     return variables | {
         "NO_PROXY": "*",

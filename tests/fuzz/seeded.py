@@ -1,4 +1,4 @@
-"""A service with one of everything: to list, terminate and recover."""
+"""A service with one object of every kind: to list, terminate and recover."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.waiting import until
 
 AGENT = Path("examples/docs_checker")
 WORKERS = ("researcher", "team/searcher", "idler")
-"""The first is who the document's examples speak of."""
+"""The first is the one in the document's examples."""
 
-LIFE = {"session_id": "researcher-session", "incarnation_id": "one"}
+INCARNATION = {"session_id": "researcher-session", "incarnation_id": "one"}
 
 
-def bearing(words: str) -> dict[str, str]:
-    """Return the header that shows a token."""
+def bearer_header(words: str) -> dict[str, str]:
+    """Return the header with a token."""
     return {"Authorization": f"Bearer {words}"}
 
 
 def fuzzed_settings(folder: Path) -> Settings:
-    """Return settings with the demo's clock, everything below one folder, and a token required."""
+    """Return settings with the demo's clock, all files below one folder, and a required token."""
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / "storage"},
         http={"port": 0},
@@ -44,7 +44,7 @@ def fuzzed_settings(folder: Path) -> Settings:
         health_monitoring={
             "intervention": {
                 "escalation": {"orchestrator": "none"},
-                # Nobody here stops when told to; whoever asks waits for that.
+                # No worker here stops on request; requests would wait for that.
                 "termination": {"cleanup_timeout_seconds": 1},
             }
         },
@@ -52,9 +52,9 @@ def fuzzed_settings(folder: Path) -> Settings:
 
 
 @contextlib.asynccontextmanager
-async def seeded(folder: Path) -> AsyncIterator[tuple[RunningService, str]]:
+async def run_seeded_service(folder: Path) -> AsyncIterator[tuple[RunningService, str]]:
     """
-    Run such a service: workers, a ticket, a breaker, an approval, a nudge, an agent that is loaded.
+    Run such a service: workers, a ticket, a breaker, an approval, a nudge, a loaded agent.
 
     Yields it with the token of an admin.
     """
@@ -76,13 +76,15 @@ async def _seed(running: RunningService, folder: Path, words: str) -> None:
     for number, agent in enumerate(WORKERS):
         times = 3 if agent == "idler" else 20
         await service.ingest(list(looping(service.clock() - number, agent=agent, times=times)))
-    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
     breaker = service.breakers.get("tool_execution", "researcher", "search")
     for _ in range(3):
         breaker.admit().record_failure("search: it does not answer")
-    client = httpx.AsyncClient(base_url=running.url, headers=bearing(words), trust_env=False, timeout=60)
+    client = httpx.AsyncClient(
+        base_url=running.url, headers=bearer_header(words), trust_env=False, timeout=60
+    )
     async with client as http:
-        await http.get("/api/agents/researcher/instructions", params=LIFE)
+        await http.get("/api/agents/researcher/instructions", params=INCARNATION)
         await http.post("/api/agents/researcher/nudge", json={"message": "Try other words."})
     await service.agents.load(folder / "examples" / AGENT.name)
     ticket = next(t for t in service.tickets.open_tickets() if t.agent_id == "researcher")

@@ -1,4 +1,4 @@
-"""Event streams never end: each is asked in several ways for its beginning, and let go of."""
+"""Probes of endless event streams: the start of each is read in several ways."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _NAMES: Final = ("researcher", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_c
 
 async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pattern: str) -> list[str]:
     """
-    Ask every stream of the OpenAPI document for its beginning; return what is wrong, a line each.
+    Read the start of every stream in the OpenAPI document; return the faults, one per line.
 
     Args:
-        http: Asks the service.
+        http: A client of the service.
         document: The OpenAPI document.
-        pattern: Which paths are streams.
+        pattern: Matches the paths of streams.
     """
     wrong: list[str] = []
     count = 0
@@ -41,20 +41,20 @@ async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pa
         for request, headers in _requests(path):
             count += 1
             async with http.stream("GET", request, headers=headers) as answer:
-                if fault := await _fault(answer, operations["get"]):
+                if fault := await _find_fault(answer, operations["get"]):
                     wrong.append(f"GET {request[:200]} {headers}: {fault}")
-    print(f"Streams: {count} asked for their beginnings, {len(wrong)} wrong.", flush=True)
+    print(f"Streams: {count} requests, {len(wrong)} faults.", flush=True)
     return wrong
 
 
 def _requests(path: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
     names = _NAMES if "{" in path else ("",)
-    for name, (types, agent, last) in itertools.product(names, _ways()):
+    for name, (types, agent, last) in itertools.product(names, _header_variants()):
         query = f"?types={types}&agent={agent}" if types or agent else ""
         yield re.sub(r"\{[^}]*\}", name, path) + query, {b"Last-Event-ID": last.encode()} if last else {}
 
 
-def _ways() -> list[tuple[str, str, str]]:
+def _header_variants() -> list[tuple[str, str, str]]:
     return [
         *((types, "", "") for types in _TYPES),
         *(("all", agent, "") for agent in _AGENTS),
@@ -62,8 +62,8 @@ def _ways() -> list[tuple[str, str, str]]:
     ]
 
 
-async def _fault(answer: httpx.Response, operation: dict[str, Any]) -> str:
-    """Return what is not as the document says; empty if all is."""
+async def _find_fault(answer: httpx.Response, operation: dict[str, Any]) -> str:
+    """Return how a response differs from the document; empty if it does not."""
     documented = operation["responses"].get(str(answer.status_code))
     kind = answer.headers.get("content-type", "").partition(";")[0]
     if documented is None:

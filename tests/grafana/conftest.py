@@ -10,6 +10,6 @@ from tests.grafana.shown import FOLDER, NAMES
 
 @pytest.fixture(params=NAMES)
 def dashboard(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """Each committed dashboard in turn."""
+    """Yield each committed dashboard."""
     loaded: dict[str, Any] = json.loads((FOLDER / f"{request.param}.json").read_text(encoding="utf-8"))
     return loaded

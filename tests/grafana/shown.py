@@ -12,7 +12,7 @@ Panel = dict[str, Any]
 
 FOLDER: Final = Path(__file__).parents[2] / "grafana" / "dashboards"
 NAMES: Final = ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost", "cluster")
-"""From the general to the specific."""
+"""From general to specific."""
 
 
 def load(name: str) -> Dashboard:
@@ -21,42 +21,42 @@ def load(name: str) -> Dashboard:
     return loaded
 
 
-def panels(board: Dashboard) -> list[Panel]:
-    """Return the panels of a dashboard without the headings between them."""
+def list_panels(board: Dashboard) -> list[Panel]:
+    """Return the panels of a dashboard, without row headings."""
     return [item for item in board["panels"] if item["type"] != "row"]
 
 
-def panel(board: Dashboard, title: str) -> Panel:
+def get_panel(board: Dashboard, title: str) -> Panel:
     """Return the panel with this title."""
-    [found] = [item for item in panels(board) if item["title"] == title]
+    [found] = [item for item in list_panels(board) if item["title"] == title]
     return found
 
 
-def lines(shown: Panel) -> list[float]:
-    """Return the values from which on the panel has another colour."""
+def threshold_values(shown: Panel) -> list[float]:
+    """Return the values at which the panel changes its colour."""
     return [step["value"] for step in shown["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]]
 
 
-def column(shown: Panel, title: str) -> dict[str, Any]:
+def column_properties(shown: Panel, title: str) -> dict[str, Any]:
     """Return the properties of a table's column by their ids."""
     overrides = shown["fieldConfig"]["overrides"]
     return {
-        each["id"]: each["value"]
+        setting["id"]: setting["value"]
         for override in overrides
         if override["matcher"]["options"] == title
-        for each in override["properties"]
+        for setting in override["properties"]
     }
 
 
 def data_links(shown: Panel) -> Iterator[dict[str, Any]]:
     """Yield the links behind the values of a panel."""
     for override in shown["fieldConfig"]["overrides"]:
-        for each in override["properties"]:
-            if each["id"] == "links":
-                yield from each["value"]
+        for setting in override["properties"]:
+            if setting["id"] == "links":
+                yield from setting["value"]
 
 
-def links(shown: Panel) -> Iterator[dict[str, Any]]:
+def list_links(shown: Panel) -> Iterator[dict[str, Any]]:
     """Yield all links of a panel: in its corner and behind its values."""
     yield from shown.get("links") or []
     yield from data_links(shown)

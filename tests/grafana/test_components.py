@@ -1,7 +1,7 @@
 """
-What a health dashboard must show (IMPL-REQ-003 §8): five components, and a panel or a link for each line.
+The required contents of health dashboards (IMPL-REQ-003 §8): five components, with a panel or link per line.
 
-Actions are links into Queenright's console, where a person is asked before anything is done.
+Actions are links into Queenright's console, which asks for confirmation.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import pytest
 
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName
-from tests.grafana.shown import column, links, load, panel, panels
+from tests.grafana.shown import column_properties, get_panel, list_links, list_panels, load
 
 
 class ComponentPanel(NamedTuple):
-    """Where a line is: a panel that reads these metrics, and what its links lead to."""
+    """How a line is shown: a panel that reads these metrics, and the target of its links."""
 
     board: str
     title: str
@@ -110,23 +110,23 @@ LINES = [(component, line) for component, lines in COMPONENTS.items() for line i
 
 @pytest.mark.parametrize(("component", "line"), LINES, ids=lambda value: value.replace(" ", "_"))
 def test_each_line_of_each_component_is_shown(component: str, line: str) -> None:
-    where = COMPONENTS[component][line]
-    result = panel(load(where.board), where.title)
+    place = COMPONENTS[component][line]
+    result = get_panel(load(place.board), place.title)
 
     text = " ".join(target["expr"] for target in result["targets"])
-    assert all(re.search(rf"{metric}\b", text) for metric in where.metrics)
-    for path in where.leads_to:
-        assert f"${{console:raw}}/{path}" in [link["url"] for link in links(result)]
-    if where.column:
+    assert all(re.search(rf"{metric}\b", text) for metric in place.metrics)
+    for path in place.leads_to:
+        assert f"${{console:raw}}/{path}" in [link["url"] for link in list_links(result)]
+    if place.column:
         organize = result["transformations"][-1]["options"]
-        assert where.column in organize["renameByName"].values()
-        if where.leads_to:
-            behind = column(result, where.column)["links"]
-            assert [link["url"] for link in behind] == [f"${{console:raw}}/{where.leads_to[0]}"]
+        assert place.column in organize["renameByName"].values()
+        if place.leads_to:
+            linked = column_properties(result, place.column)["links"]
+            assert [link["url"] for link in linked] == [f"${{console:raw}}/{place.leads_to[0]}"]
 
 
 def test_feed_counts_every_kind_of_its_events() -> None:
-    [target] = panel(load("interventions"), "Events by type, total")["targets"]
+    [target] = get_panel(load("interventions"), "Events by type, total")["targets"]
     kinds = re.search(r'type=~"([^"]+)"', target["expr"])
     assert kinds is not None
 
@@ -145,7 +145,7 @@ def test_feed_counts_every_kind_of_its_events() -> None:
 
 def test_console_link_opens_in_a_new_tab() -> None:
     for board in map(load, ("fleet", "agent", "breakers", "interventions")):
-        for item in panels(board):
-            for link in links(item):
+        for item in list_panels(board):
+            for link in list_links(item):
                 if link["url"].startswith("${console:raw}"):
                     assert link["targetBlank"]

@@ -1,4 +1,6 @@
-"""Large numbers and tables are of now: what is gone is not shown, and nothing that is gone is green."""
+"""
+Large numbers and tables show current values: ended series are not shown, and missing data is never green.
+"""
 
 from __future__ import annotations
 
@@ -10,44 +12,53 @@ from typing import Any
 import pytest
 
 from queenright.instrumentation import names
-from tests.grafana.shown import NAMES, Dashboard, Panel, load, panels
+from tests.grafana.shown import NAMES, Dashboard, Panel, list_panels, load
 from tests.programs import run
 from tools.dashboards.queries import queries
 
-OF_NOW = ("stat", "bargauge", "table")
+CURRENT_TYPES = ("stat", "bargauge", "table")
 SCRAPED = {"job": "queenright", "instance": "127.0.0.1:8420"}
 DOWNTIME_MINUTES = 12
-"""The minute from which on the service and every worker is gone; before it, all is as it should be."""
+"""The minute at which the service and every worker end; before it, all is healthy."""
 
 
-def of_now(board: Dashboard) -> list[Panel]:
-    return [panel for panel in panels(board) if panel["type"] in OF_NOW]
+def current_value_panels(board: Dashboard) -> list[Panel]:
+    return [panel for panel in list_panels(board) if panel["type"] in CURRENT_TYPES]
 
 
-def large(board: Dashboard) -> list[Panel]:
-    return [panel for panel in of_now(board) if panel["type"] != "table"]
+def stat_panels(board: Dashboard) -> list[Panel]:
+    return [panel for panel in current_value_panels(board) if panel["type"] != "table"]
 
 
-def green(shown: Panel) -> bool:
-    """Whether a number can be on green ground."""
-    overrides = [each["properties"] for each in shown["fieldConfig"]["overrides"]]
-    own = [each["value"] for properties in overrides for each in properties if each["id"] == "thresholds"]
+def is_green(shown: Panel) -> bool:
+    """Return whether a number can have a green background."""
+    overrides = [override["properties"] for override in shown["fieldConfig"]["overrides"]]
+    own_steps = [
+        override["value"]
+        for properties in overrides
+        for override in properties
+        if override["id"] == "thresholds"
+    ]
     steps = [
-        step for config in (shown["fieldConfig"]["defaults"]["thresholds"], *own) for step in config["steps"]
+        step
+        for config in (shown["fieldConfig"]["defaults"]["thresholds"], *own_steps)
+        for step in config["steps"]
     ]
     return any(step["color"] == "green" for step in steps)
 
 
 def test_current_value_is_an_instant_query(dashboard: Dashboard) -> None:
-    assert of_now(dashboard)
-    for panel in panels(dashboard):
+    assert current_value_panels(dashboard)
+    for panel in list_panels(dashboard):
         for target in panel["targets"]:
             once = (target.get("instant", False), target.get("range", False))
-            assert once == ((True, False) if panel["type"] in OF_NOW else (False, True)), panel["title"]
+            assert once == ((True, False) if panel["type"] in CURRENT_TYPES else (False, True)), panel[
+                "title"
+            ]
 
 
 def test_single_value_is_the_last_and_a_missing_one_is_no_data(dashboard: Dashboard) -> None:
-    for panel in large(dashboard):
+    for panel in stat_panels(dashboard):
         reduced = panel["options"]["reduceOptions"]
 
         assert (reduced["calcs"], reduced["values"]) == (["lastNotNull"], False), panel["title"]
@@ -55,31 +66,31 @@ def test_single_value_is_the_last_and_a_missing_one_is_no_data(dashboard: Dashbo
 
 
 def test_number_over_the_shown_time_is_never_green(dashboard: Dashboard) -> None:
-    for panel in large(dashboard):
+    for panel in stat_panels(dashboard):
         if any("$__range" in target["expr"] for target in panel["targets"]):
-            assert not green(panel), panel["title"]
+            assert not is_green(panel), panel["title"]
 
 
 CURRENT_VALUE_QUERIES = [
     (name, shown["title"], query.expr)
     for name in NAMES
-    for shown in large(load(name))
+    for shown in stat_panels(load(name))
     for query in queries(
         {"panels": [shown], "templating": load(name)["templating"]}, variables={"__range": "5m"}
     )
 ]
-STAYS = ("Scrape targets",)
-"""What Prometheus itself says of a process: that it is down."""
+TARGET_METRICS = ("Scrape targets",)
+"""Prometheus' own series about a target, which report that it is down."""
 
 
-def series() -> list[dict[str, str]]:
-    """Every series that a number reads, 1 until the process is gone, with the labels that are asked for."""
+def input_series() -> list[dict[str, str]]:
+    """Return every series that a number reads, with its labels, at 1 until the process ends."""
     wanted = {
         found
         for _, _, expr in CURRENT_VALUE_QUERIES
         for found in re.findall(r"(queenright_\w+)(\{[^}]*\})", expr)
     }
-    made: dict[str, str] = {}
+    all_series: dict[str, str] = {}
     for name, matchers in wanted:
         metric = names.METRICS[name.removesuffix("_bucket")]
         labels = dict.fromkeys(metric.labels, "some") | SCRAPED
@@ -88,16 +99,16 @@ def series() -> list[dict[str, str]]:
         }
         labels |= {"le": "+Inf"} if name.endswith("_bucket") else {}
         selector = ", ".join(f'{label}="{value}"' for label, value in labels.items())
-        made[f"{name}{{{selector}}}"] = f"1+1x{4 * DOWNTIME_MINUTES - 1} stale"
-    made['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * DOWNTIME_MINUTES - 1} 0x40"
-    return [{"series": name, "values": values} for name, values in made.items()]
+        all_series[f"{name}{{{selector}}}"] = f"1+1x{4 * DOWNTIME_MINUTES - 1} stale"
+    all_series['up{job="queenright", instance="127.0.0.1:8420"}'] = f"1x{4 * DOWNTIME_MINUTES - 1} 0x40"
+    return [{"series": name, "values": values} for name, values in all_series.items()]
 
 
-def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> int:
-    """How many of the queries have no answer in that minute, by promtool."""
+def queries_without_data(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> int:
+    """Return the queries without data in a minute, according to promtool."""
     tests = [{"expr": expr, "eval_time": f"{minute}m", "exp_samples": []} for _, _, expr in asked]
     file = folder / f"at_{minute}.json"  # JSON is YAML
-    one: dict[str, Any] = {"interval": "15s", "input_series": series(), "promql_expr_test": tests}
+    one: dict[str, Any] = {"interval": "15s", "input_series": input_series(), "promql_expr_test": tests}
     file.write_text(json.dumps({"rule_files": [], "tests": [one]}))
     result = run("promtool", "test", "rules", str(file))
     answered = re.findall(r"^\s*expr: ", result.stdout + result.stderr, re.MULTILINE)
@@ -106,18 +117,20 @@ def unanswered(folder: Path, minute: int, asked: list[tuple[str, str, str]]) -> 
 
 
 def test_unavailable_service_shows_no_current_value(tmp_path: Path) -> None:
-    questions = [each for each in CURRENT_VALUE_QUERIES if "5m]" not in each[2] and each[1] not in STAYS]
+    questions = [
+        each for each in CURRENT_VALUE_QUERIES if "5m]" not in each[2] and each[1] not in TARGET_METRICS
+    ]
 
     assert len(questions) >= 14
-    assert unanswered(tmp_path, DOWNTIME_MINUTES - 1, questions) == 0
-    assert unanswered(tmp_path, DOWNTIME_MINUTES, questions) == len(questions)
+    assert queries_without_data(tmp_path, DOWNTIME_MINUTES - 1, questions) == 0
+    assert queries_without_data(tmp_path, DOWNTIME_MINUTES, questions) == len(questions)
 
 
 def test_missing_outbox_is_not_zero(tmp_path: Path) -> None:
     [oldest] = [each for each in CURRENT_VALUE_QUERIES if each[1] == "Oldest undelivered"]
 
     assert "vector(0)" in oldest[2]
-    assert unanswered(tmp_path, DOWNTIME_MINUTES + 1, [oldest]) == 1
+    assert queries_without_data(tmp_path, DOWNTIME_MINUTES + 1, [oldest]) == 1
 
 
 @pytest.mark.parametrize("label", ["severity", "status"])

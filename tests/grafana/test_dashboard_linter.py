@@ -1,4 +1,7 @@
-"""The rules of Grafana's dashboard linter on the committed JSON, and each rule shown to catch its fault."""
+"""
+The rules of Grafana's dashboard linter, applied to the committed JSON, each with a test that it catches
+faults.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from tests.grafana.shown import NAMES, load, panels
+from tests.grafana.shown import NAMES, list_panels, load
 from tools.dashboards.queries import PanelQuery, annotation_queries, queries
 
 Dashboard = dict[str, Any]
@@ -24,18 +27,18 @@ VARIABLES = {
     "__interval_ms": "60000",
     "__range": "3601s",
 }
-# Of those that Grafana knows.
+# known to Grafana
 UNITS = {"none", "short", "s", "ops", "suffix:tokens/s", "percentunit", "string", "currencyUSD"}
 TEMPLATED = "${datasource}"
 
 
-def variable(board: Dashboard, name: str) -> dict[str, Any]:
+def get_variable(board: Dashboard, name: str) -> dict[str, Any]:
     found: dict[str, Any] = next((v for v in board["templating"]["list"] if v["name"] == name), {})
     return found
 
 
-def chains(expr: promql.Expr) -> Iterator[list[Any]]:
-    """Every selector of an expression, last in the line of what it is wrapped in."""
+def selector_chains(put_expr: promql.Expr) -> Iterator[list[Any]]:
+    """Return every selector of an expression, last in the chain of its enclosing nodes."""
     path: list[Any] = []
     found: list[list[Any]] = []
 
@@ -47,18 +50,18 @@ def chains(expr: promql.Expr) -> Iterator[list[Any]]:
     def leave(node: promql.Expr) -> None:
         path.pop()
 
-    promql.walk(expr, enter, leave)
+    promql.walk(put_expr, enter, leave)
     return iter(found)
 
 
-def selectors(board: Dashboard) -> Iterator[tuple[PanelQuery, list[Any], promql.VectorSelector]]:
+def list_selectors(board: Dashboard) -> Iterator[tuple[PanelQuery, list[Any], promql.VectorSelector]]:
     for query in queries(board, variables=VARIABLES):
-        for chain in chains(promql.parse(query.expr)):
+        for chain in selector_chains(promql.parse(query.expr)):
             yield query, chain[:-1], chain[-1]
 
 
 def template_datasource(board: Dashboard) -> Iterator[str]:
-    found = variable(board, "datasource")
+    found = get_variable(board, "datasource")
     if (found.get("type"), found.get("query"), found.get("label")) != (
         "datasource",
         "prometheus",
@@ -69,7 +72,7 @@ def template_datasource(board: Dashboard) -> Iterator[str]:
 
 def template_of(name: str) -> Callable[[Dashboard], Iterator[str]]:
     def rule(board: Dashboard) -> Iterator[str]:
-        found = variable(board, name)
+        found = get_variable(board, name)
         expected = {
             "type": "query",
             "multi": True,
@@ -98,24 +101,26 @@ def template_on_time_change_reload(board: Dashboard) -> Iterator[str]:
 
 
 def panel_datasource(board: Dashboard) -> Iterator[str]:
-    for panel in panels(board):
+    for panel in list_panels(board):
         sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
         if any(source != {"type": "prometheus", "uid": TEMPLATED} for source in sources):
             yield f"{panel['title']}: {sources}"
 
 
 def panel_title_description(board: Dashboard) -> Iterator[str]:
-    yield from (str(panel["id"]) for panel in panels(board) if not panel["title"] or not panel["description"])
+    yield from (
+        str(panel["id"]) for panel in list_panels(board) if not panel["title"] or not panel["description"]
+    )
 
 
 def panel_units(board: Dashboard) -> Iterator[str]:
-    for panel in panels(board):
+    for panel in list_panels(board):
         if panel["fieldConfig"]["defaults"].get("unit") not in UNITS:
             yield panel["title"]
 
 
 def panel_no_targets(board: Dashboard) -> Iterator[str]:
-    yield from (panel["title"] for panel in panels(board) if not panel["targets"])
+    yield from (panel["title"] for panel in list_panels(board) if not panel["targets"])
 
 
 def target_promql(board: Dashboard) -> Iterator[str]:
@@ -127,23 +132,23 @@ def target_promql(board: Dashboard) -> Iterator[str]:
 
 
 def target_rate_interval(board: Dashboard) -> Iterator[str]:
-    for query, chain, _ in selectors(board):
-        # A number that is asked for once is about all the time that is shown.
+    for query, chain, _ in list_selectors(board):
+        # An instant number covers the whole displayed time range.
         allowed = {WINDOW, SHOWN} if query.instant else {WINDOW}
         if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range not in allowed:
             yield query.panel
 
 
-def without_target(name: str) -> bool:
-    """Whether a series has no job and instance of its own: alerts, and what is recorded over all targets."""
+def has_no_target(name: str) -> bool:
+    """Return whether a series has no job and instance of its own: alerts, and recordings over all targets."""
     return name == "ALERTS" or name.startswith("cluster:")
 
 
 def target_scope(label: str) -> Callable[[Dashboard], Iterator[str]]:
     def rule(board: Dashboard) -> Iterator[str]:
         wanted = (promql.MatchOp.Re, label, VARIABLES[label])
-        for query, _, selector in selectors(board):
-            if without_target(selector.name or ""):
+        for query, _, selector in list_selectors(board):
+            if has_no_target(selector.name or ""):
                 continue
             if wanted not in [(m.op, m.name, m.value) for m in selector.matchers.matchers]:
                 yield f"{query.panel}: {selector}"
@@ -152,7 +157,7 @@ def target_scope(label: str) -> Callable[[Dashboard], Iterator[str]]:
 
 
 def target_counter_agg(board: Dashboard) -> Iterator[str]:
-    for query, chain, selector in selectors(board):
+    for query, chain, selector in list_selectors(board):
         if not (selector.name or "").endswith(("_total", "_bucket", "_count")):
             continue
         match chain:
@@ -166,7 +171,7 @@ def target_counter_agg(board: Dashboard) -> Iterator[str]:
 
 
 def target_sum_by(board: Dashboard) -> Iterator[str]:
-    for query, chain, selector in selectors(board):
+    for query, chain, selector in list_selectors(board):
         grouped = [node for node in chain if isinstance(node, promql.AggregateExpr) and node.param is None]
         if not grouped or any(node.modifier is None for node in grouped):
             yield f"{query.panel}: {selector}"
@@ -201,8 +206,8 @@ LOOSE = 'queenright_agents{job=~"$job", instance=~"$instance"}'
 COUNTER = 'queenright_triage_total{job=~"$job", instance=~"$instance"}'
 
 
-def put(*path: Any, value: Any) -> Callable[[Dashboard], None]:
-    """A change that breaks a dashboard: put ``value`` at ``path``."""
+def put_value(*path: Any, value: Any) -> Callable[[Dashboard], None]:
+    """Return a change that breaks a dashboard: it puts ``value`` at ``path``."""
 
     def change(board: Dashboard) -> None:
         node: Any = board
@@ -213,37 +218,37 @@ def put(*path: Any, value: Any) -> Callable[[Dashboard], None]:
     return change
 
 
-def expr(value: str) -> Callable[[Dashboard], None]:
-    return put("panels", 1, "targets", 0, "expr", value=value)
+def put_expr(value: str) -> Callable[[Dashboard], None]:
+    return put_value("panels", 1, "targets", 0, "expr", value=value)
 
 
 BREAKAGES: dict[str, Callable[[Dashboard], None]] = {
-    "template-datasource": put("templating", "list", 0, "query", value="loki"),
-    "template-job": put("templating", "list", 1, "allValue", value=".*"),
-    "template-instance": put("templating", "list", 2, "multi", value=False),
-    "template-agent": put("templating", "list", 3, "name", value="worker"),
-    "template-label-promql": put("templating", "list", 1, "query", value="label_names(job)"),
-    "template-on-time-change-reload": put("templating", "list", 1, "refresh", value=1),
-    "panel-datasource": put("panels", 1, "datasource", "uid", value="abc123"),
-    "panel-title-description": put("panels", 1, "description", value=""),
-    "panel-units": put("panels", 1, "fieldConfig", "defaults", "unit", value="parsecs"),
-    "panel-no-targets": put("panels", 1, "targets", value=[]),
-    "target-promql": expr("sum by (state) (queenright_agents{)"),
-    "target-rate-interval": expr(f"sum by (decision) (rate({COUNTER}[5m]))"),
-    "target-job": expr('sum by (state) (queenright_agents{job="a", instance=~"$instance"})'),
-    "target-instance": expr('sum by (state) (queenright_agents{job=~"$job"})'),
-    "target-counter-agg": expr(f"sum by (decision) ({COUNTER})"),
-    "target-sum-by": expr(f"sum({LOOSE})"),
-    "uneditable-dashboard": put("editable", value=True),
+    "template-datasource": put_value("templating", "list", 0, "query", value="loki"),
+    "template-job": put_value("templating", "list", 1, "allValue", value=".*"),
+    "template-instance": put_value("templating", "list", 2, "multi", value=False),
+    "template-agent": put_value("templating", "list", 3, "name", value="worker"),
+    "template-label-promql": put_value("templating", "list", 1, "query", value="label_names(job)"),
+    "template-on-time-change-reload": put_value("templating", "list", 1, "refresh", value=1),
+    "panel-datasource": put_value("panels", 1, "datasource", "uid", value="abc123"),
+    "panel-title-description": put_value("panels", 1, "description", value=""),
+    "panel-units": put_value("panels", 1, "fieldConfig", "defaults", "unit", value="parsecs"),
+    "panel-no-targets": put_value("panels", 1, "targets", value=[]),
+    "target-promql": put_expr("sum by (state) (queenright_agents{)"),
+    "target-rate-interval": put_expr(f"sum by (decision) (rate({COUNTER}[5m]))"),
+    "target-job": put_expr('sum by (state) (queenright_agents{job="a", instance=~"$instance"})'),
+    "target-instance": put_expr('sum by (state) (queenright_agents{job=~"$job"})'),
+    "target-counter-agg": put_expr(f"sum by (decision) ({COUNTER})"),
+    "target-sum-by": put_expr(f"sum({LOOSE})"),
+    "uneditable-dashboard": put_value("editable", value=True),
 }
 
 
-def test_dashboard_keeps_the_rules(dashboard: Dashboard) -> None:
+def test_dashboard_follows_the_rules(dashboard: Dashboard) -> None:
     assert {name: broken for name, rule in RULES.items() if (broken := list(rule(dashboard)))} == {}
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_rule_catches_a_dashboard_that_breaks_it(rule: str) -> None:
+def test_rule_detects_a_violation(rule: str) -> None:
     for name in NAMES:
         broken = load(name)
         BREAKAGES[rule](broken)

@@ -1,4 +1,4 @@
-"""What the dashboards promise beyond Grafana's own rules."""
+"""Properties of the dashboards beyond Grafana's own rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.judge.metrics import FallbackReason
-from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, links, load, panel, panels
+from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, get_panel, list_links, list_panels, load
 from tests.promql import list_kept_labels
 from tools.dashboards.__main__ import main
 from tools.dashboards.boards import dashboards
@@ -42,21 +42,21 @@ from tools.dashboards.states import (
 
 RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
 SCRAPED = {"job", "instance"}
-# Measured by the monitor between events, where there is no trace to lead to.
+# Measured by the monitor between events, where there is no trace to link to.
 TRACELESS = (names.DETECTION_DELAY, names.HEALTH_CHECK_DURATION, names.PROVIDER_CALL_DURATION)
 ALERT_LABELS = {"alertname", "alertstate", "severity", "source", "agent"}
 
 
-def recorded() -> dict[str, str]:
-    """What the committed recording rules make: name and expression."""
+def recording_rules() -> dict[str, str]:
+    """Return name and expression of the committed recording rules."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
-RECORDED = recorded()
+RECORDED = recording_rules()
 
 
-def labels_of(name: str) -> set[str]:
+def series_labels(name: str) -> set[str]:
     """Return the labels of a series; fail for a name that is never emitted."""
     if name == "ALERTS":
         return ALERT_LABELS
@@ -116,7 +116,7 @@ def test_dashboard_has_at_most_twenty_panels_with_unique_ids_and_titles(
     dashboard: Dashboard,
 ) -> None:
     ids = [item["id"] for item in dashboard["panels"]]
-    titles = [item["title"] for item in panels(dashboard)]
+    titles = [item["title"] for item in list_panels(dashboard)]
 
     assert len(titles) <= 20
     assert len(set(ids)) == len(ids)
@@ -137,7 +137,7 @@ def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
 
 
 def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboard) -> None:
-    all_panels = panels(dashboard)
+    all_panels = list_panels(dashboard)
 
     assert all_panels[0]["type"] in {"stat", "state-timeline"}
     assert all_panels[-1]["type"] in {"timeseries", "table"}
@@ -154,8 +154,8 @@ def test_dashboards_link_to_each_other_with_variables_and_time(
 
 
 def test_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
-        for link in links(item):
+    for item in list_panels(dashboard):
+        for link in list_links(item):
             if not link["url"].startswith("${console:raw}/"):
                 uid = re.fullmatch(r"/d/([\w-]+)\?(.+)", link["url"])
                 assert uid is not None
@@ -166,7 +166,7 @@ def test_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard
 
 
 def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+    for item in list_panels(dashboard):
         for link in data_links(item):
             for label, how in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
                 assert how == ":percentencode"
@@ -190,7 +190,7 @@ def test_every_metric_and_label_is_emitted(dashboard: Dashboard) -> None:
         def look(node: promql.Expr, labels: set[str] = labels, text: str = query.expr) -> None:
             match node:
                 case promql.VectorSelector(name=str(name), matchers=matchers):
-                    known = labels_of(name)
+                    known = series_labels(name)
                     labels |= known
                     used = {matcher.name for matcher in matchers.matchers}
                     assert used <= known, text
@@ -218,7 +218,7 @@ def test_cluster_series_have_no_target_labels() -> None:
 
 
 def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+    for item in list_panels(dashboard):
         for target in item["targets"]:
             mentions = {
                 label
@@ -228,8 +228,8 @@ def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= mentions, item["title"]
 
 
-def test_exactly_the_histograms_over_time_have_exemplars(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+def test_only_histograms_over_time_have_exemplars(dashboard: Dashboard) -> None:
+    for item in list_panels(dashboard):
         for target in item["targets"]:
             over_time = "_bucket" in target["expr"] and target.get("range", False)
             traced = not any(metric.name in target["expr"] for metric in TRACELESS)
@@ -237,7 +237,7 @@ def test_exactly_the_histograms_over_time_have_exemplars(dashboard: Dashboard) -
 
 
 def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+    for item in list_panels(dashboard):
         for target in item["targets"]:
             if "$__range" in target["expr"]:
                 assert target["instant"], item["title"]
@@ -245,7 +245,7 @@ def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
 
 
 def test_bars_cover_every_interval(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+    for item in list_panels(dashboard):
         bars = item["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
         assert (item.get("interval") == "1m") == bars, item["title"]
         for target in item["targets"]:
@@ -257,7 +257,7 @@ def test_bars_cover_every_interval(dashboard: Dashboard) -> None:
 
 
 def test_outcome_series_have_their_colour(dashboard: Dashboard) -> None:
-    for item in panels(dashboard):
+    for item in list_panels(dashboard):
         for target in item["targets"]:
             if (
                 target["legendFormat"] in ("{{outcome}}", "{{reason}}", "{{verdict}}")
@@ -296,7 +296,7 @@ def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dash
         (BREAKER_STATES, {state.value for state in BreakerState}),
     ],
 )
-def test_every_value_that_has_a_meaning_has_its_colour(colours: dict[str, Any], values: set[str]) -> None:
+def test_every_state_has_its_colour(colours: dict[str, Any], values: set[str]) -> None:
     assert set(colours) == values
 
 
@@ -306,4 +306,4 @@ def test_states_sort_by_urgency() -> None:
 
     assert order == ["failing", "stuck", "degraded", "healthy"]
     assert breakers == ["open", "half_open", "closed"]
-    assert panel(load("fleet"), "Agents")["options"]["sortBy"] == [{"displayName": "State", "desc": True}]
+    assert get_panel(load("fleet"), "Agents")["options"]["sortBy"] == [{"displayName": "State", "desc": True}]

@@ -25,30 +25,30 @@ COUNTED: Final = {"healthy": 3, "degraded": 0, "stuck": 1, "failing": 1}
 RULES: Final = rules_folder() / "recording.yml"
 
 
-def series(partitions: list[str]) -> list[dict[str, str]]:
-    made: dict[str, int] = {}
+def agent_series(partitions: list[str]) -> list[dict[str, str]]:
+    all_series: dict[str, int] = {}
     for number, (agents, partition) in enumerate(zip(FLEET, partitions, strict=True)):
         target = f'job="queenright", instance="{number % 2}{partition}'
         for state in STATES:
-            made[f'queenright_agents{{{target}, state="{state}"}}'] = [*agents.values()].count(state)
+            all_series[f'queenright_agents{{{target}, state="{state}"}}'] = [*agents.values()].count(state)
             for agent, current in agents.items():
                 name = f'queenright_agent_state{{{target}, agent="{agent}", state="{state}"}}'
-                made[name] = int(current == state)
+                all_series[name] = int(current == state)
         for agent, current in agents.items():
             waiting = f'queenright_worker_waiting{{{target}, agent="{agent}", reason="user_input"}}'
-            made[waiting] = int(current == "healthy")
-            made[f'queenright_agent_state_since_timestamp_seconds{{{target}, agent="{agent}"}}'] = 1
+            all_series[waiting] = int(current == "healthy")
+            all_series[f'queenright_agent_state_since_timestamp_seconds{{{target}, agent="{agent}"}}'] = 1
             if current != "healthy":
-                made[f'queenright_agent_unpaged{{{target}, agent="{agent}"}}'] = 1
-    return [{"series": name, "values": f"{value}x20"} for name, value in made.items()]
+                all_series[f'queenright_agent_unpaged{{{target}, agent="{agent}"}}'] = 1
+    return [{"series": name, "values": f"{value}x20"} for name, value in all_series.items()]
 
 
-def answer(folder: Path, expr: str, partitions: list[str], expected: Mapping[str, float]) -> str:
-    """Return what promtool finds wrong; empty if the query has the expected answer."""
+def run_query(folder: Path, expr: str, partitions: list[str], expected: Mapping[str, float]) -> str:
+    """Return promtool's error output; empty if the query has the expected result."""
     samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
     test: dict[str, Any] = {
         "interval": "15s",
-        "input_series": series(partitions),
+        "input_series": agent_series(partitions),
         "promql_expr_test": [{"expr": expr, "eval_time": "2m", "exp_samples": samples}],
     }
     file = folder / "test.json"  # JSON is YAML
@@ -57,40 +57,40 @@ def answer(folder: Path, expr: str, partitions: list[str], expected: Mapping[str
     return "" if result.returncode == 0 else result.stdout + result.stderr
 
 
-def exprs(board: str, title: str) -> list[str]:
+def panel_exprs(board: str, title: str) -> list[str]:
     return [query.expr for query in queries(load(board), variables={}) if query.panel == title]
 
 
 @pytest.mark.parametrize("title", ["Agents by state", "Agents by state over time"])
 def test_agent_of_several_partitions_counts_once_in_its_worst_state(title: str, tmp_path: Path) -> None:
-    [expr] = exprs("fleet", title)
+    [expr] = panel_exprs("fleet", title)
     expected = {f'{{state="{state}"}}': count for state, count in COUNTED.items()}
 
-    assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], expected) == ""
+    assert run_query(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], expected) == ""
 
 
 def test_agent_of_several_partitions_is_one_known_agent(tmp_path: Path) -> None:
-    _, expr = exprs("monitor", "Workers evaluated")
+    _, expr = panel_exprs("monitor", "Workers evaluated")
 
-    assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 5}) == ""
+    assert run_query(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 5}) == ""
 
 
 def test_unhealthy_agent_of_several_partitions_is_one_of_the_fleet(tmp_path: Path) -> None:
-    [expr] = exprs("fleet", "Unhealthy share of the fleet")
+    [expr] = panel_exprs("fleet", "Unhealthy share of the fleet")
 
-    assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 0.4}) == ""
+    assert run_query(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 0.4}) == ""
 
 
 def test_agent_that_waits_in_several_partitions_counts_once(tmp_path: Path) -> None:
-    [expr] = exprs("fleet", "Waiting for a user")
+    [expr] = panel_exprs("fleet", "Waiting for a user")
 
-    assert answer(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 4}) == ""
-    assert answer(tmp_path, expr, [f'-{number}"' for number in range(3)], {"{}": 5}) == ""
+    assert run_query(tmp_path, expr, [f'", partition="{number}"' for number in range(3)], {"{}": 4}) == ""
+    assert run_query(tmp_path, expr, [f'-{number}"' for number in range(3)], {"{}": 5}) == ""
 
 
 def test_agents_of_services_without_partitions_are_all_counted(tmp_path: Path) -> None:
-    """Two fleets may use the same names."""
-    [expr] = exprs("fleet", "Agents by state")
+    """Two fleets may use the same agent names."""
+    [expr] = panel_exprs("fleet", "Agents by state")
     expected = {'{state="healthy"}': 5, '{state="degraded"}': 1, '{state="stuck"}': 1, '{state="failing"}': 2}
 
-    assert answer(tmp_path, expr, [f'-{number}"' for number in range(3)], expected) == ""
+    assert run_query(tmp_path, expr, [f'-{number}"' for number in range(3)], expected) == ""

@@ -20,7 +20,7 @@ from queenright.health.objectives import (
     compute_burn_threshold,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from tests.grafana.shown import Dashboard, column, lines, panel
+from tests.grafana.shown import Dashboard, column_properties, get_panel, threshold_values
 from tools.dashboards.boards import dashboards
 
 OWN = HealthSettings.model_validate(
@@ -37,74 +37,82 @@ OWN = HealthSettings.model_validate(
 
 
 @pytest.fixture(scope="module", params=["defaults", "own"])
-def made(request: pytest.FixtureRequest) -> tuple[HealthSettings, dict[str, Dashboard]]:
-    """Settings and the dashboards made from them, by name."""
+def settings_and_dashboards(request: pytest.FixtureRequest) -> tuple[HealthSettings, dict[str, Dashboard]]:
+    """Return settings and the dashboards generated from them, by name."""
     settings = HealthSettings() if request.param == "defaults" else OWN
     return settings, {file[:-5]: json.loads(text) for file, text in dashboards(settings).items()}
 
 
-Made = tuple[HealthSettings, dict[str, Dashboard]]
+SettingsAndDashboards = tuple[HealthSettings, dict[str, Dashboard]]
 
 
 @pytest.mark.parametrize("name", ["fleet", "agent"])
-def test_bad_step_lines_equal_the_detector_bands(made: Made, name: str) -> None:
-    settings, boards = made
+def test_bad_step_lines_equal_the_detector_bands(
+    settings_and_dashboards: SettingsAndDashboards, name: str
+) -> None:
+    settings, boards = settings_and_dashboards
     bands = settings.bands
 
-    drawn = panel(boards[name], "Bad steps since the last accept")
+    drawn = get_panel(boards[name], "Bad steps since the last accept")
 
-    assert lines(drawn) == [bands.warning, bands.medium, bands.high, bands.critical]
+    assert threshold_values(drawn) == [bands.warning, bands.medium, bands.high, bands.critical]
     assert drawn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
 
 
-def test_clock_lines_equal_the_detector_thresholds(made: Made) -> None:
-    settings, boards = made
+def test_clock_lines_equal_the_detector_thresholds(settings_and_dashboards: SettingsAndDashboards) -> None:
+    settings, boards = settings_and_dashboards
     check, agent = settings.health_check, boards["agent"]
 
-    assert lines(panel(agent, "Time since last activity")) == sorted(
+    assert threshold_values(get_panel(agent, "Time since last activity")) == sorted(
         [settings.stall.idle_seconds, settings.stall.tool_seconds]
     )
-    assert lines(panel(agent, "Time since last heartbeat")) == [settings.heartbeat.timeout_seconds]
-    assert lines(panel(agent, "Time since last checkpoint")) == [
+    assert threshold_values(get_panel(agent, "Time since last heartbeat")) == [
+        settings.heartbeat.timeout_seconds
+    ]
+    assert threshold_values(get_panel(agent, "Time since last checkpoint")) == [
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
     ]
-    since = column(panel(boards["fleet"], "Agents"), "Since heartbeat")["thresholds"]["steps"]
+    since = column_properties(get_panel(boards["fleet"], "Agents"), "Since heartbeat")["thresholds"]["steps"]
     assert since[-1]["value"] == settings.heartbeat.timeout_seconds
 
 
-def test_judge_and_queen_lines_equal_their_settings(made: Made) -> None:
-    settings, boards = made
+def test_judge_and_queen_lines_equal_their_settings(settings_and_dashboards: SettingsAndDashboards) -> None:
+    settings, boards = settings_and_dashboards
     judge = settings.judge
 
     for name in ("fleet", "judge", "monitor"):
-        looks = lines(panel(boards[name], "Last judge check"))
+        looks = threshold_values(get_panel(boards[name], "Last judge check"))
         assert looks == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
-    assert lines(panel(boards["judge"], "Time to decision")) == [
+    assert threshold_values(get_panel(boards["judge"], "Time to decision")) == [
         judge.triage_timeout_seconds / 2,
         judge.triage_timeout_seconds,
     ]
-    assert lines(panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
+    assert threshold_values(get_panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
 
 
-def test_rule_threshold_lines_equal_the_alerts(made: Made) -> None:
-    settings, boards = made
+def test_rule_threshold_lines_equal_the_alerts(settings_and_dashboards: SettingsAndDashboards) -> None:
+    settings, boards = settings_and_dashboards
 
-    assert lines(panel(boards["fleet"], "Unhealthy share of the fleet")) == [DEGRADED_SHARE]
-    assert lines(panel(boards["fleet"], "Tool errors by tool")) == [TOOL_ERROR_SHARE]
-    assert lines(panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
-    assert lines(panel(boards["monitor"], "Clocks ahead of Prometheus")) == [CLOCK_TOLERANCE_SECONDS]
-    assert lines(panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
-    assert lines(panel(boards["interventions"], "Time to intervention (p90)")) == [
+    assert threshold_values(get_panel(boards["fleet"], "Unhealthy share of the fleet")) == [DEGRADED_SHARE]
+    assert threshold_values(get_panel(boards["fleet"], "Tool errors by tool")) == [TOOL_ERROR_SHARE]
+    assert threshold_values(get_panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
+    assert threshold_values(get_panel(boards["monitor"], "Clocks ahead of Prometheus")) == [
+        CLOCK_TOLERANCE_SECONDS
+    ]
+    assert threshold_values(get_panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
+    assert threshold_values(get_panel(boards["interventions"], "Time to intervention (p90)")) == [
         INTERVENTION_TARGET_SECONDS
     ]
-    assert lines(panel(boards["breakers"], "Consecutive failures")) == [
+    assert threshold_values(get_panel(boards["breakers"], "Consecutive failures")) == [
         settings.circuit_breaker.default.failure_threshold
     ]
 
 
-def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) -> None:
-    settings, boards = made
+def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(
+    settings_and_dashboards: SettingsAndDashboards,
+) -> None:
+    settings, boards = settings_and_dashboards
     fastest = SPEEDS[0]
 
     assert fastest.factor == FASTEST_BURN
@@ -112,7 +120,7 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(made: Made) 
         ("fleet", "Bad steps against the objective", settings.rules.bad_steps.error_budget),
         ("interventions", "Slow interventions against the objective", LATE_SHARE),
     ):
-        assert lines(panel(boards[board], title)) == pytest.approx(
+        assert threshold_values(get_panel(boards[board], title)) == pytest.approx(
             [budget, compute_burn_threshold(budget, fastest.factor)]
         )
 
@@ -124,8 +132,8 @@ def test_exported_dashboards_equal_the_generated_ones(settings: HealthSettings) 
     assert render_dashboards(settings, console=console) == dashboards(settings, console=console)
 
 
-def test_lines_ascend_for_any_settings(made: Made) -> None:
-    for board in made[1].values():
+def test_lines_ascend_for_any_settings(settings_and_dashboards: SettingsAndDashboards) -> None:
+    for board in settings_and_dashboards[1].values():
         for item in board["panels"]:
             if item["type"] != "row" and "thresholds" in item["fieldConfig"]["defaults"]:
-                assert lines(item) == sorted(lines(item)), item["title"]
+                assert threshold_values(item) == sorted(threshold_values(item)), item["title"]

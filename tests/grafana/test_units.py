@@ -1,4 +1,4 @@
-"""Each number has the unit of what its query asks for."""
+"""Each number has the unit of its query."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.grafana.shown import NAMES, Panel, column, load, panels
+from tests.grafana.shown import NAMES, Panel, column_properties, list_panels, load
 
 TOKENS = "suffix:tokens/s"
 
 
-def unit_of(expr: str) -> str:
-    """The unit of a query's answer, by what it does with which metrics."""
+def infer_unit(expr: str) -> str:
+    """Return the unit of a query's result, from its metrics and functions."""
     dollars, shares = "_dollars_total" in expr, re.search(r"\) / \(|:ratio|_spent", expr)
     match expr:
         case _ if "time()" in expr or "histogram_quantile" in expr or re.search(r"_seconds:p\d", expr):
@@ -33,24 +33,26 @@ def unit_of(expr: str) -> str:
 
 
 def shown_units(shown: Panel) -> Iterator[tuple[str, str]]:
-    """Each query of a panel and the unit that its answer is written in."""
+    """Return each query of a panel, with the unit in which it is displayed."""
     unit = shown["fieldConfig"]["defaults"]["unit"]
     titles = shown["transformations"][-1]["options"]["renameByName"] if shown["type"] == "table" else {}
     for target in shown["targets"]:
         title = titles.get(f"Value #{target['refId']}") or titles.get("Value")
-        yield target["expr"], column(shown, title).get("unit", unit) if title else unit
+        yield target["expr"], column_properties(shown, title).get("unit", unit) if title else unit
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unit_is_that_of_the_query(name: str) -> None:
-    for panel in panels(load(name)):
+    for panel in list_panels(load(name)):
         for expr, unit in shown_units(panel):
             yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
-            assert yes_or_no or unit == unit_of(expr), f"{panel['title']}: {expr}"
+            assert yes_or_no or unit == infer_unit(expr), f"{panel['title']}: {expr}"
 
 
 def test_heat_maps_show_durations() -> None:
-    maps = [heat_map for name in NAMES for heat_map in panels(load(name)) if heat_map["type"] == "heatmap"]
+    maps = [
+        heat_map for name in NAMES for heat_map in list_panels(load(name)) if heat_map["type"] == "heatmap"
+    ]
 
     assert len(maps) >= 4
     for heat_map in maps:
@@ -62,4 +64,6 @@ def test_heat_maps_show_durations() -> None:
     "unit", ["s", "percentunit", TOKENS, "currencyUSD", "ops", "short", "none", "string"]
 )
 def test_every_unit_is_used(unit: str) -> None:
-    assert unit in {unit for name in NAMES for panel in panels(load(name)) for _, unit in shown_units(panel)}
+    assert unit in {
+        unit for name in NAMES for panel in list_panels(load(name)) for _, unit in shown_units(panel)
+    }

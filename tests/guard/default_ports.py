@@ -1,7 +1,7 @@
 """
-Keep a process of a test run away from the default ports, where somebody's own service may listen.
+Keep a process of a test run away from the default ports, where a user's own service may listen.
 
-Only the standard library is imported here: every Python process that a test starts loads this first.
+This module imports only the standard library, because every Python process that a test starts loads it first.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ DEFAULT_PORTS: Final = {
     9094: "Alertmanager's cluster",
 }
 REFUSALS_ENV: Final = "TESTS_REFUSED_CONNECTIONS"
-"""The file that refusals are appended to, for a test to fail with."""
+"""The file that refusals are appended to, so that the test fails."""
 
 _EVENTS: Final = {"socket.connect": "connects to", "socket.bind": "listens on", "socket.sendto": "sends to"}
 _FRAMES: Final = 12
 
 
 def install() -> None:
-    """Refuse every connection to a default port from now on, in this process and those forked from it."""
+    """Refuse every connection to a default port from now on, in this process and its forks."""
     inherited = os.environ[REFUSALS_ENV]
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
@@ -46,15 +46,15 @@ def install() -> None:
 
 def refuse(verb: str, address: object, inherited: str) -> None:
     """
-    Write down who uses a default port, and raise what an unused port raises.
+    Record the use of a default port, and raise the error of an unused port.
 
     Args:
-        verb: What is done with the port.
+        verb: What the process does with the port.
         address: The socket's address.
-        inherited: The file to write to if this process has lost its environment since it started.
+        inherited: The file to write to if this process has lost its environment since its start.
 
     Raises:
-        ConnectionRefusedError: the port of ``address`` is one of ``DEFAULT_PORTS``.
+        ConnectionRefusedError: The port of ``address`` is in ``DEFAULT_PORTS``.
     """
     if not isinstance(address, tuple) or address[1] not in DEFAULT_PORTS:
         return
@@ -69,7 +69,10 @@ def refuse(verb: str, address: object, inherited: str) -> None:
 
 
 class _UvloopFinder(MetaPathFinder):
-    """Guards uvloop's connections when it is imported: it connects without Python's sockets, so unaudited."""
+    """
+    Guards uvloop's connections at its import: they do not use Python's sockets, so they raise no audit
+    events.
+    """
 
     def __init__(self, inherited: str) -> None:
         self._inherited = inherited
@@ -97,7 +100,7 @@ class _UvloopLoader(Loader):
         inherited, base = self._inherited, module.Loop
 
         class Loop(base):  # type: ignore[misc, valid-type]
-            """uvloop's loop, guarded."""
+            """uvloop's loop, with guarded connections."""
 
             async def create_connection(
                 self, factory: Any, host: Any = None, port: Any = None, **more: Any

@@ -1,4 +1,4 @@
-"""Loaded by every Python process that has this folder in PYTHONPATH, before its own code."""
+"""Loaded before its own code by every Python process that has this folder in PYTHONPATH."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""B126: a service on the default ports sees nothing of a test run."""
+"""B126: a test run never connects to a service on the default ports."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_other():
 
 
 def test_swallowed_default_port_error_still_fails_the_test(tmp_path: Path) -> None:
-    """Agents continue without a receiver, so their tests would pass."""
+    """Agents continue without a receiver, so their tests would otherwise pass."""
     test = tmp_path / "test_telemetry.py"
     test.write_text(USES_A_DEFAULT_PORT, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]

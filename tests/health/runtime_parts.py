@@ -15,7 +15,7 @@ from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.session_state import ExecutionState
 from tests.runtime.conftest import FakeTime
-from tests.runtime.node_parts import sets
+from tests.runtime.node_parts import output_reply
 
 
 class HeldModel:
@@ -35,10 +35,10 @@ class HeldModel:
     ) -> ModelReply:
         self.shown.append(list(messages))
         if messages[0].content == "Gather.":
-            return sets(nectar="sweet")
+            return output_reply(nectar="sweet")
         self.thinking.set()
         await self.may.wait()
-        return sets(honey="gold")
+        return output_reply(honey="gold")
 
     def words(self) -> str:
         """Return the messages of the last call as one text."""

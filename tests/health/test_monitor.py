@@ -381,7 +381,7 @@ def test_state_does_not_begin_in_the_future_when_the_clock_is_set_back() -> None
     assert script.health.state_since <= script.now
 
 
-def test_reading_moves_no_clock() -> None:
+def test_reading_does_not_change_vital_signs() -> None:
     """B24: reading moves no clock."""
     script = worker()
     for _ in range(24):

@@ -24,7 +24,7 @@ from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.storage.session_state import SessionStatus
 from tests.health.runtime_parts import Colony
 from tests.runtime.conftest import FakeTime, ScriptedModel
-from tests.runtime.node_parts import reply, sets
+from tests.runtime.node_parts import call_reply, output_reply
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class BlockingModel(ScriptedModel):
     """Blocks its second answer until ``may`` is set."""
 
     def __init__(self) -> None:
-        super().__init__([sets(nectar="sweet"), reply(text="hm"), sets(honey="gold")])
+        super().__init__([output_reply(nectar="sweet"), call_reply(text="hm"), output_reply(honey="gold")])
         self.thinks = asyncio.Event()
         self.may = asyncio.Event()
 
@@ -139,7 +139,9 @@ async def test_nudge_is_not_read_by_the_next_incarnation(tmp_path: Path, fake_ti
 
 
 async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([sets(nectar="sweet"), reply(("ask_user", '{"question": "Which jar?"}'))])
+    model = ScriptedModel(
+        [output_reply(nectar="sweet"), call_reply(("ask_user", '{"question": "Which jar?"}'))]
+    )
     colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
     await colony.runtime.start()
     await colony.runtime.trigger("start", {"message": "Make honey."})
@@ -154,7 +156,7 @@ async def test_worker_waiting_for_its_user_is_not_nudged(tmp_path: Path, fake_ti
 async def test_nudge_does_not_answer_a_question_to_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
     """It arrives during a model call; the node then asks its user and reads it after the answer."""
     model = BlockingModel()
-    model.replies[1] = reply(("ask_user", '{"question": "Which jar?"}'))
+    model.replies[1] = call_reply(("ask_user", '{"question": "Which jar?"}'))
     colony = Colony(tmp_path, fake_time, model=model, client_facing=True)
     await colony.runtime.start()
     run = await colony.runtime.trigger("start", {"message": "Make honey."})

@@ -1,4 +1,4 @@
-"""The story that dashboards and queries are asked about, played once for all tests of this folder."""
+"""The recorded story for tests of dashboards and queries, played once for all tests in this folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _open: list[contextlib.ExitStack] = []
 
 @pytest.fixture(scope="session")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """A real service, agents and Prometheus after all has happened once that anybody asks about."""
+    """Yield a real service, agents and Prometheus after all events of the story."""
     with contextlib.ExitStack() as stack:
         _open.append(stack)
         yield stack.enter_context(running_story(tmp_path_factory.mktemp("story")))
@@ -25,7 +25,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End the story with the last test of this folder: it would play on beside all others."""
+    """End the story after the last test of this folder; otherwise it would run on."""
     if nextitem is None or _HERE not in nextitem.path.parents:
         while _open:
             _open.pop().close()

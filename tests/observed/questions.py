@@ -1,4 +1,4 @@
-"""The questions of docs/promql.md: each query, and what ``answers.json`` expects of its answer."""
+"""The questions in docs/promql.md: each query, and its expected result in ``answers.json``."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class Question:
     """
     One question.
 
-    ``expected`` holds ``labels``: the sets of label names that the rows have; ``has``: labels that some rows
-    must have; ``values``: between which each value is; ``rows``: between which their number is.
+    ``expected`` has ``labels``: the sets of label names of the rows; ``has``: labels that some rows must
+    have; ``values``: the range of each value; ``rows``: the range of their number.
     """
 
     title: str
     query: str
     expected: Mapping[str, Any]
 
-    def faults(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        """Yield what is wrong with the rows that Prometheus answers."""
+    def find_faults(self, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """Yield the faults in the rows that Prometheus returns."""
         if not rows:
-            yield "there is no answer"
+            yield "the result is empty"
             return
         metrics = [row["metric"] for row in rows]
         for wanted in self.expected.get("has", ()):
@@ -56,8 +56,8 @@ class Question:
             yield f"the labels are {labels}, not {self.expected['labels']}"
 
 
-def questions() -> list[Question]:
-    """Return the questions of the document, in its order."""
+def load_questions() -> list[Question]:
+    """Return the questions in the document, in its order."""
     answers = json.loads(_ANSWERS.read_text("utf-8"))
     match = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
     return [Question(q["title"], q["query"], answers[q["title"]]) for q in match]

@@ -1,4 +1,6 @@
-"""Every query of every panel, mark and variable, asked after the story; and no name is unknown to it."""
+"""
+Every query of every panel, annotation and variable has data after the story, and all metric names are known.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 
 from queenright.health.detection.health_state import HealthState
 from queenright.instrumentation import names
-from tests.grafana.shown import NAMES, Dashboard, load, panels
+from tests.grafana.shown import NAMES, Dashboard, list_panels, load
 from tests.observed.test_story import CLUSTER_METRICS
 from tools.dashboards.promql import share_of
 from tools.dashboards.queries import PanelQuery, annotation_queries, queries
@@ -19,36 +21,36 @@ from tools.dashboards.states import STATES, state_rank
 from tools.story.recording import Story
 
 WINDOW = "10s"
-"""Longer than four scrapes of a second."""
+"""Longer than four scrapes at one per second."""
 
 BAR: Final = 5
 """Seconds."""
 
-STILL: Final = {
-    "Checks without a verdict": "where its model fails, the judge's rules answer",
-    "Dismissed": "the one ticket that is dismissed is the first of all, before two scrapes of decisions",
-    "Active recoveries": "by the end all have ended",
-    "Slow interventions against the objective": "help comes within seconds, the objective is in minutes",
-    "Undelivered": "by the end all is delivered",
-    "Oldest undelivered": "by the end all is delivered",
+CONSTANT_PANELS: Final = {
+    "Checks without a verdict": "if its model fails, the judge's rules decide",
+    "Dismissed": "the only dismissed ticket is the first, before two scrapes of decisions",
+    "Active recoveries": "at the end all have ended",
+    "Slow interventions against the objective": "interventions start within seconds",
+    "Undelivered": "at the end everything is delivered",
+    "Oldest undelivered": "at the end everything is delivered",
     "Running processes": "the service is one process, not a cluster",
     "Owners": "the service is one process, not a cluster",
     "NATS": "the service is one process, not a cluster",
     "Telemetry to store": "the service is one process, not a cluster",
-    "Telemetry dropped": "it is dropped before the first scrape of it",
-    "Series left out": "there are a dozen agents, and room for hundreds",
-    "Clocks ahead of Prometheus": "all of it runs on one machine",
+    "Telemetry dropped": "it is dropped before its first scrape",
+    "Series left out": "there are a dozen agents, and the limit is hundreds",
+    "Clocks ahead of Prometheus": "everything runs on one machine",
 }
-"""Panels that the story leaves at 0, and why."""
+"""Panels that stay at 0 in the story, with the reason."""
 
 
 def variables(story: Story) -> dict[str, str]:
-    """What Grafana fills in when the dashboard shows the whole story."""
+    """Return Grafana's variables when the dashboard shows the whole story."""
     return {"__rate_interval": WINDOW, "__range": f"{math.ceil(story.until - story.since)}s"}
 
 
-def values(story: Story, query: PanelQuery) -> list[float]:
-    """Every number that a panel would draw; NaN and infinity are nothing to draw."""
+def panel_values(story: Story, query: PanelQuery) -> list[float]:
+    """Return every number that a panel would draw, without NaN and infinity."""
     if query.instant:
         found = [float(series["value"][1]) for series in story.query(query.expr)]
     else:
@@ -58,7 +60,7 @@ def values(story: Story, query: PanelQuery) -> list[float]:
 
 @pytest.fixture(params=NAMES)
 def board(request: pytest.FixtureRequest) -> Dashboard:
-    """Each committed dashboard in turn."""
+    """Yield each committed dashboard."""
     return load(request.param)
 
 
@@ -69,7 +71,7 @@ def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> 
         if not any(name in query.expr for name in CLUSTER_METRICS)
     ]
 
-    empty = [f"{query.panel}: {query.expr}" for query in found if not values(story, query)]
+    empty = [f"{query.panel}: {query.expr}" for query in found if not panel_values(story, query)]
 
     assert empty == []
 
@@ -77,24 +79,24 @@ def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> 
 def test_values_moved_by_the_story_are_not_always_zero(story: Story, board: Dashboard) -> None:
     panel_queries = queries(board, variables=variables(story))
 
-    still = {query.panel for query in panel_queries if not any(values(story, query))}
+    still = {query.panel for query in panel_queries if not any(panel_values(story, query))}
 
-    assert still - STILL.keys() == set()
+    assert still - CONSTANT_PANELS.keys() == set()
 
 
 def test_allowed_constant_panels_still_exist() -> None:
-    titles = {panel["title"] for name in NAMES for panel in panels(load(name))}
+    titles = {panel["title"] for name in NAMES for panel in list_panels(load(name))}
 
-    assert titles >= STILL.keys()
+    assert titles >= CONSTANT_PANELS.keys()
 
 
 def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
-    # Whole bars, of which the last ends when the story does.
+    # Whole bars; the last one ends with the story.
     seconds = BAR * math.ceil((story.until - story.since) / BAR)
     story = replace(story, since=story.until - seconds)
-    # A scrape longer than the bar, as Grafana's is: else what comes between two bars would be in neither.
+    # A scrape longer than the bar, as in Grafana; otherwise increases between two bars would be in neither.
     filled = {"__rate_interval": f"{BAR + 1}s", "__interval_ms": f"{1000 * BAR}", "__range": f"{seconds}s"}
-    bars = {"panels": [result for result in panels(board) if result.get("interval")]}
+    bars = {"panels": [result for result in list_panels(board) if result.get("interval")]}
     panel_queries = queries({**board, **bars}, variables=filled)
     whole = queries({**board, **bars}, variables={**filled, "__rate_interval": filled["__range"]})
     scale = seconds / BAR
@@ -107,8 +109,8 @@ def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
         happened = {
             _labels(series): scale * float(series["value"][1]) for series in story.query(all_of_it.expr)
         }
-        # Both are estimates, of what came before the first scrape and after the last: a busy machine leaves
-        # few scrapes in a bar, so that a series of a few events is far off by itself.
+        # Both are estimates at the ends of the range; with few scrapes per bar on a busy machine, series with
+        # few events are inaccurate.
         result = sum(found.get(labels, 0) for labels in happened)
         assert result == pytest.approx(sum(happened.values()), rel=0.45, abs=0.5), each.panel
 
@@ -117,13 +119,13 @@ def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(series["metric"].items()))
 
 
-def test_every_mark_has_data(story: Story, board: Dashboard) -> None:
+def test_every_annotation_has_data(story: Story, board: Dashboard) -> None:
     found = annotation_queries(board, variables=variables(story))
 
-    assert [query.panel for query in found if not values(story, query)] == []
+    assert [query.panel for query in found if not panel_values(story, query)] == []
 
 
-def test_no_name_of_a_metric_is_unknown(story: Story, board: Dashboard) -> None:
+def test_all_metric_names_are_known(story: Story, board: Dashboard) -> None:
     known = set(story.prometheus.get("/label/__name__/values").json()["data"])
     texts = [query.expr for query in queries(board, variables=variables(story))]
 
@@ -133,7 +135,7 @@ def test_no_name_of_a_metric_is_unknown(story: Story, board: Dashboard) -> None:
     assert used - CLUSTER_METRICS - known == set()
 
 
-def test_exemplars_lead_to_traces(story: Story, board: Dashboard) -> None:
+def test_exemplars_link_to_traces(story: Story, board: Dashboard) -> None:
     all_panels = [panel for panel in board["panels"] if panel["type"] != "row"]
     wanted = {
         query.expr
@@ -160,11 +162,11 @@ def _traces(story: Story, expr: str) -> list[str]:
     ]
 
 
-def test_choosing_an_agent_shows_that_agent_only(story: Story) -> None:
+def test_selected_agent_filters_the_panels(story: Story) -> None:
     found = queries(load("agent"), variables={**variables(story), "agent": "nobody"})
 
     assert len(found) >= 15
-    assert [query.panel for query in found if values(story, query)] == []
+    assert [query.panel for query in found if panel_values(story, query)] == []
 
 
 @pytest.mark.parametrize("name", ["job", "instance", "agent"])
@@ -204,7 +206,7 @@ def test_event_that_never_happened_has_no_age(story: Story, board: Dashboard) ->
     ages = [query for query in queries(board, variables=variables(story)) if "time() -" in query.expr]
 
     for query in ages:
-        assert all(value < 3600 for value in values(story, query)), query.panel
+        assert all(value < 3600 for value in panel_values(story, query)), query.panel
 
 
 def test_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
@@ -221,4 +223,4 @@ def test_share_without_events_is_undefined(story: Story) -> None:
     for variable in ("$job", "$instance", "$agent"):
         expr = expr.replace(variable, ".+")
 
-    assert set(values(story, PanelQuery("share", expr))) == {0.0}
+    assert set(panel_values(story, PanelQuery("share", expr))) == {0.0}

@@ -1,4 +1,4 @@
-"""docs/promql.md: each question has a sensible answer in a fleet to which everything has happened."""
+"""docs/promql.md: each question has a sensible result after all events of the story."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from queenright.alerting.rules.burn import SPEEDS
 from queenright.health.objectives import INTERVENTION_TARGET_SECONDS, LATE_SHARE, compute_burn_threshold
 from queenright.instrumentation import names
 from queenright.server.settings import Settings
-from tests.observed.questions import DOCUMENT, Question, questions
+from tests.observed.questions import DOCUMENT, Question, load_questions
 from tools.story.recording import Story
 
 
-@pytest.mark.parametrize("question", questions(), ids=lambda one: one.title)
-def test_question_has_the_answer_that_the_document_promises(story: Story, question: Question) -> None:
-    assert list(question.faults(story.query(question.query))) == []
+@pytest.mark.parametrize("question", load_questions(), ids=lambda one: one.title)
+def test_question_has_the_documented_result(story: Story, question: Question) -> None:
+    assert list(question.find_faults(story.query(question.query))) == []
 
 
 def test_every_documented_question_is_asked() -> None:
     headings = re.findall(r"^### (.+)$", DOCUMENT.read_text("utf-8"), re.MULTILINE)
 
-    assert headings == [question.title for question in questions()]
+    assert headings == [question.title for question in load_questions()]
     assert len(headings) == len(set(headings)) >= 32
 
 
 def test_missing_answer_is_detected() -> None:
     question = Question("How many?", "sum(up)", {"labels": [[]], "values": [1, 3], "has": [{"job": "bees"}]})
 
-    assert list(question.faults([])) == ["there is no answer"]
-    [no_row, too_many] = question.faults([{"metric": {}, "value": [0, "4"]}])
+    assert list(question.find_faults([])) == ["the result is empty"]
+    [no_row, too_many] = question.find_faults([{"metric": {}, "value": [0, "4"]}])
     assert "no row has" in no_row
     assert "not within 1 to 3" in too_many
 
 
 def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
-    text = " ".join(question.query for question in questions())
+    text = " ".join(question.query for question in load_questions())
     families = (
         "worker",
         "agent",
@@ -51,7 +51,7 @@ def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
 
     missed = [name for name in names.METRICS if name.split("_")[1] in families and name not in text]
 
-    # These are for rules and dashboards: by themselves they answer nothing that a person asks.
+    # These are for rules and dashboards, and answer no question by themselves.
     assert set(missed) <= {
         "queenright_worker_tool_duration_seconds",
         "queenright_worker_last_heartbeat_timestamp_seconds",
@@ -62,8 +62,8 @@ def test_documented_questions_cover_all_metrics_about_people_or_cost() -> None:
     }
 
 
-def setting(path: str) -> object:
-    """Return the default of a setting by its path; a missing one raises."""
+def read_default(path: str) -> object:
+    """Return the default of a setting by its path; raise if it is missing."""
     found: object = Settings()
     for part in path.split("."):
         found = getattr(found, part)
@@ -71,16 +71,16 @@ def setting(path: str) -> object:
 
 
 def test_numbers_of_settings_equal_the_settings() -> None:
-    """A setting is named after its numbers, in the same sentence: ``0.25, `health_monitoring…` ``."""
+    """A setting is named after its number, in the same sentence: ``0.25, `health_monitoring…` ``."""
     documented: dict[str, set[float]] = {}
     for line in DOCUMENT.read_text("utf-8").splitlines():
         for path in re.findall(r"`((?:health_monitoring|judging)\.[a-z_.]+)`", line):
-            default = setting(path)  # every setting that is named is there
+            default = read_default(path)  # every named setting exists
             before = line.split(f"`{path}`")[0]
             if before.endswith(", ") and isinstance(default, (int, float)):
                 [*_, number] = re.findall(r"\d+(?:\.\d+)?", before)
                 documented.setdefault(path, set()).add(float(number))
-    assert documented == {path: {setting(path)} for path in documented}
+    assert documented == {path: {read_default(path)} for path in documented}
     assert {path.removeprefix("health_monitoring.") for path in documented} >= {
         "rules.bad_steps.error_budget",
         "judge.interval_seconds",
@@ -89,7 +89,7 @@ def test_numbers_of_settings_equal_the_settings() -> None:
 
 def test_documented_objectives_equal_the_alerts() -> None:
     health = Settings().health_monitoring
-    text = {question.title: question for question in questions()}
+    text = {question.title: question for question in load_questions()}
     readings = DOCUMENT.read_text("utf-8")
     budget = health.rules.bad_steps.error_budget
 

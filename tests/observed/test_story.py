@@ -1,4 +1,4 @@
-"""What must be true of the story for anything else to be worth asking."""
+"""Preconditions of the story for the other tests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ HISTOGRAMS = [
     names.TRIAGE_DURATION,
     names.TIME_TO_INTERVENTION,
 ]
-"""Those whose numbers belong to a trace."""
+"""Histograms with exemplars."""
 
 CLUSTER_METRICS = frozenset(name for name in names.METRICS if name.startswith("queenright_cluster_"))
-"""The story's service is one process, without them."""
+"""The story's service is a single process and lacks these."""
 
 
 def test_prometheus_has_every_metric(story: Story) -> None:
@@ -53,7 +53,7 @@ def test_openmetrics_is_served_only_on_request(story: Story) -> None:
 
 
 def test_single_event_is_an_increase(story: Story) -> None:
-    """A counter that is first seen at 1 would show none: each is there, at 0, before it counts."""
+    """A counter whose first sample is 1 would show no increase, so each starts at 0."""
     once = story.query('increase(queenright_triage_total{decision="dismiss"}[1h])')
 
     assert [float(series["value"][1]) > 0 for series in once] == [True]

@@ -1,4 +1,4 @@
-"""Builds the image without an engine and a registry: buildah, with a Debian as the base."""
+"""Builds the image without an engine and a registry: with buildah, on a Debian base."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ os.execv(sys.argv[1], sys.argv[1:])
 @dataclass(frozen=True, slots=True)
 class Buildah:
     """
-    buildah with settings and temporary files in a folder of its own.
+    buildah with its own folder for settings and temporary files.
 
-    Images are kept with the checkout's tools: packages are downloaded again only if their pins changed.
+    Images are stored with the checkout's tools: packages are downloaded again only if their pins change.
     """
 
     program: Path
     folder: Path
 
     def command(self, name: str, *arguments: str | Path) -> list[str]:
-        """Return the command line of a command of buildah."""
+        """Return the command line for a buildah command."""
         stores = ("--root", BUILDER / "images", "--runroot", BUILDER / "containers")
-        # Else it mounts the folder of the images on itself, and whoever removes the folder fails at that.
+        # Otherwise it mounts the image folder on itself, and removing the folder fails.
         options = ("--storage-driver", "overlay", "--storage-opt", "overlay.skip_mount_home=true")
         return [str(word) for word in (self.program, *stores, *options, name, *arguments)]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of every command: the settings of this machine's buildah do not count."""
+        """Return the environment of every command, without this machine's buildah settings."""
         variables = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         own = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "BUILDAH_ISOLATION": "chroot"}
         return variables | own | {"PATH": os.environ["PATH"]}
 
     def run(self, name: str, *arguments: str | Path) -> str:
-        """Run a command of buildah and return what it printed."""
+        """Run a buildah command and return its output."""
         result = subprocess.run(
             self.command(name, *arguments),
             env=self.environment,
@@ -88,8 +88,8 @@ class Buildah:
         finally:
             self.run("rm", name)
 
-    def alone(self, name: str, *arguments: str | Path) -> list[str]:
-        """Return the command line of a command in a network namespace of its own."""
+    def isolated_command(self, name: str, *arguments: str | Path) -> list[str]:
+        """Return the command line of a command in its own network namespace."""
         return [
             "unshare",
             "--net",
@@ -103,7 +103,7 @@ class Buildah:
 
 @contextlib.contextmanager
 def buildah_with_base(folder: Path) -> Iterator[Buildah]:
-    """Yield buildah with an image ``BASE``, the Debian of ``tools/provide.py``; skip where there is none."""
+    """Yield buildah with an image ``BASE``, the Debian of ``tools/provide.py``; skip if it is missing."""
     program = ROOT / ".tools" / "bin" / "buildah"
     if not (program.is_file() and (BUILDER / "base.tar").is_file()):
         pytest.skip("buildah is missing: `python3 tools/provide.py builder` fetches it (as root, on Debian)")
@@ -119,19 +119,19 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
         yield buildah
     finally:
         buildah.run("rm", "--all")
-        # What was replaced, with its layers.
+        # images that were replaced, with their layers
         buildah.run("rmi", "--prune")
 
 
 def pip_secrets(folder: Path) -> Sequence[str]:
-    """Return the options that let pip in the build reach the index that pip reaches here."""
+    """Return options that let pip in the build use the same index as pip here."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], text=True, capture_output=True, check=True
     ).stdout
     options = {}
     for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
-        # A folder of this machine is not there in the build.
+        # A folder of this machine does not exist in the build.
         if (name := name.rpartition(".")[2]) in _PIP_OPTIONS and "file:" not in value:
             options[name] = str(ast.literal_eval(value)).replace("\n", " ")
     secrets = {}

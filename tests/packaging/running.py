@@ -1,4 +1,4 @@
-"""What a command of a page may ask for: a service, Prometheus, Alertmanager, and what they know."""
+"""What documented commands need: a service, Prometheus, Alertmanager, and their data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queenright.server.settings import load_settings
 from queenright.server.up import up
 from queenright.server.up_options import DEMO_DEFAULTS, UpOptions
 from tests.packaging.test_documents import ROOT
-from tests.runtime.agents import CHATS, CHATTER, folder_of
+from tests.runtime.agents import CHATS, CHATTER, write_agent
 from tests.server.conftest import looping
 from tests.waiting import until
 from tests.warm import queenright
@@ -33,39 +33,39 @@ from tests.warm import queenright
 T = TypeVar("T")
 
 PREPARED_PATHS = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
-"""Folders that pages speak of as if they were there."""
+"""Folders that the docs assume to exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the commands run: what is running, and a folder with what the pages speak of."""
+class CommandRoom:
+    """Where documented commands run: the programs, and a folder with the documented files."""
 
     running: RunningService
     loop: asyncio.AbstractEventLoop
     folder: Path
     ticket: str
     seen: set[str] = field(default_factory=set)
-    """What ran before, on whatever page."""
+    """Commands that ran before, on any page."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def ask(self, asked: Coroutine[Any, Any, T]) -> T:
-        """Let the service do something, and wait for it."""
+    def run_on_service(self, asked: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the service's loop, and wait for it."""
         return asyncio.run_coroutine_threadsafe(asked, self.loop).result(60)
 
-    def stepped(self) -> None:
-        """Let the worker of the pages do one more step."""
+    def complete_step(self) -> None:
+        """Let the documented worker complete one more step."""
         service = self.running.service
-        self.ask(service.ingest(list(looping(service.clock(), agent="researcher", times=1))[1:]))
+        self.run_on_service(service.ingest(list(looping(service.clock(), agent="researcher", times=1))[1:]))
 
     def new_worker(self, *, times: int = 3) -> str:
-        """Return a worker of its own that has made one call so many times."""
+        """Return a new worker that has made one call ``times`` times."""
         name = f"worker-{next(self.numbers)}"
         service = self.running.service
-        self.ask(service.ingest(list(looping(service.clock(), agent=name, times=times))))
+        self.run_on_service(service.ingest(list(looping(service.clock(), agent=name, times=times))))
         return name
 
     def lost_ticket(self) -> str:
-        """Return a ticket about a worker that could not be brought back."""
+        """Return a ticket about a worker that could not be recovered."""
         service, name = self.running.service, self.new_worker()
         about = {"agent_id": name, "session_id": f"{name}-session", "incarnation_id": "one"}
         failed = {"attempts": 3, "exhausted": True, "reason": "3 attempts were made"}
@@ -74,40 +74,40 @@ class Place:
             AgentEvent(type=EventType.EXECUTION_FAILED, time=now, data={"error": "it crashed"}, **about),
             AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=failed, **about),
         ]
-        self.ask(service.ingest(events))
+        self.run_on_service(service.ingest(events))
 
         def found() -> list[str]:
             tickets = service.tickets.open_tickets()
             return [t.ticket_id for t in tickets if t.agent_id == name and t.analysis]
 
-        self.ask(until(found, "a ticket about a worker that is lost"))
+        self.run_on_service(until(found, "a ticket about a lost worker"))
         return found()[0]
 
     def approval(self) -> str:
-        """Return the queen's request to stop a worker."""
+        """Return the queen's request to terminate a worker."""
         service = self.running.service
         worker = service.monitor.get(self.new_worker(times=20))
         assert worker is not None
         request = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
-        return str(self.ask(request).approval_id)
+        return str(self.run_on_service(request).approval_id)
 
     def escalation(self) -> str:
-        """Return a question to the orchestrator."""
+        """Return an escalation to the orchestrator."""
         path = f"{self.running.url}/api/agents/{self.new_worker()}/escalate"
         response = httpx.post(path, json={"reason": "odd"}, trust_env=False)
         return str(response.raise_for_status().json()["escalation_id"])
 
     def load(self, agent: str) -> None:
-        """Have an agent loaded."""
+        """Load an agent."""
         if agent not in self.running.service.agents.slots:
             path = str(self.folder / "examples" / agent)
             httpx.post(f"{self.running.url}/api/agents", json={"path": path}, trust_env=False, timeout=60)
 
 
 def write(folder: Path) -> None:
-    """Put what the pages speak of into a folder."""
+    """Write the documented files into a folder."""
     shutil.copytree(ROOT / "examples", folder / "examples")
-    folder_of(folder / "examples" / "secretary", CHATTER | {"name": "secretary"}, CHATS)
+    write_agent(folder / "examples" / "secretary", CHATTER | {"name": "secretary"}, CHATS)
     step = {"kind": "tool", "name": "b", "args": "x", "result_excerpt": "y"}
     run = json.dumps({"dataset": "d", "run_id": "r", "steps": [step]}) + "\n"
     (folder / "runs.jsonl").write_text(run)
@@ -122,8 +122,8 @@ def write(folder: Path) -> None:
     (folder / "etc" / "queenright.yaml").write_text(yaml.safe_dump(alone))
 
 
-def prepare(place: Place) -> None:
-    """Make a silence, after which the service knows Alertmanager's, and a token where a page has one."""
+def prepare(place: CommandRoom) -> None:
+    """Create a silence, so that the service knows Alertmanager, and a token if the page has one."""
     env = os.environ | {"QUEENRIGHT_URL": place.running.url}
     silence = ("silences", "add", place.lost_ticket(), "--for", "1h", "--comment", "known")
     made = queenright(*silence, cwd=place.folder, env=env)
@@ -135,8 +135,8 @@ def prepare(place: Place) -> None:
 
 
 @contextlib.contextmanager
-def running_in(folder: Path) -> Iterator[Place]:
-    """Run it all in a folder."""
+def running_in(folder: Path) -> Iterator[CommandRoom]:
+    """Run everything in a folder."""
     write(folder)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / ".queenright"},
@@ -146,7 +146,7 @@ def running_in(folder: Path) -> Iterator[Place]:
         health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
     )
     options = UpOptions(demo=False, fast=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
-    places: list[Place] = []
+    places: list[CommandRoom] = []
     stop = threading.Event()
 
     async def serve() -> None:
@@ -159,7 +159,7 @@ def running_in(folder: Path) -> Iterator[Place]:
             await service.ingest(list(looping(service.clock(), agent="researcher")))
             await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket")
             ticket = service.tickets.open_tickets()[0].ticket_id
-            places.append(Place(running, asyncio.get_running_loop(), folder, ticket))
+            places.append(CommandRoom(running, asyncio.get_running_loop(), folder, ticket))
             await asyncio.to_thread(stop.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))

@@ -1,8 +1,8 @@
 """
-Starts the services of a Compose file without an engine, from the programs of this machine.
+Starts the services of a Compose file without an engine, with the programs of this machine.
 
-Each service is a process with namespaces, an address, files, a user and capabilities of its own, as an engine
-gives them to a container; its root is this machine's, in which changes go to memory.
+Each service is a process with its own namespaces, address, files, user and capabilities, as an engine gives
+them to a container. Its root is this machine's, with changes in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATH: Final = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
 NETWORK: Final = "10.77.0"
 
 NO_GRACE: Final = {"QUEENRIGHT_HEALTH_MONITORING__JUDGE__START_GRACE_SECONDS": "0"}
-"""Else a new worker has no ticket for two minutes."""
+"""Without this, a new worker has no ticket for two minutes."""
 
 _POSTGRES: Final = """\
 initdb -D "$1" --encoding UTF8 --locale C --username "$POSTGRES_USER" --auth "$POSTGRES_HOST_AUTH_METHOD"
@@ -45,7 +45,7 @@ exec postgres -D "$1" -c listen_addresses='*'
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What starts in place of a container of an image: the words before the command, and the user."""
+    """The program that replaces a container's image: the words before the command, and the user."""
 
     entrypoint: Callable[[], Sequence[str | Path]]
     user: int = 0
@@ -67,20 +67,20 @@ IMAGES: Final = {
     ),
     "python": Image(lambda: ["python"], 65534),
 }
-"""By name, without tag. Other images have no program here, and their services are left out."""
+"""By image name, without tag. Services of other images are omitted."""
 
 
-def seconds(duration: str) -> float:
-    """Return a duration of a Compose file, all of which are in seconds."""
+def to_seconds(duration: str) -> float:
+    """Convert a duration in a Compose file, which is in seconds."""
     assert duration.endswith("s")
     return float(duration[:-1])
 
 
-def merged(first: Any, second: Any) -> Any:
-    """Return a Compose file with another one laid over it: lists are joined, volumes replaced by target."""
+def merge_services(first: Any, second: Any) -> Any:
+    """Return a Compose file overlaid with another: lists are joined, volumes replaced by target."""
     if isinstance(first, dict) and isinstance(second, dict):
         return {
-            key: merged(first[key], second[key])
+            key: merge_services(first[key], second[key])
             if key in first and key in second
             else {**first, **second}[key]
             for key in {**first, **second}
@@ -91,11 +91,11 @@ def merged(first: Any, second: Any) -> Any:
 
 
 def read_services(folder: Path, *files: Path) -> dict[str, dict[str, Any]]:
-    """Return the services of Compose files whose secrets lie in ``folder``."""
+    """Return the services of Compose files whose secrets are in ``folder``."""
     document: Any = {}
     for file in files:
         text = file.read_text().replace("./compose/secrets/", f"{folder}/")
-        document = merged(document, yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)))
+        document = merge_services(document, yaml.safe_load(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", text)))
     for service in document["services"].values():
         service["secrets"] = {name: document["secrets"][name]["file"] for name in service.get("secrets", ())}
     services: dict[str, dict[str, Any]] = document["services"]
@@ -104,7 +104,7 @@ def read_services(folder: Path, *files: Path) -> dict[str, dict[str, Any]]:
 
 @dataclass
 class Service:
-    """A service of a Compose file, which runs or is yet to start."""
+    """A service of a Compose file, started or not."""
 
     name: str
     spec: dict[str, Any]
@@ -115,7 +115,7 @@ class Service:
 
     @property
     def names(self) -> list[str]:
-        """Return the names that lead to it."""
+        """Return the host names that resolve to it."""
         default = self.spec.get("networks") or {}
         default = default.get("default", {}) if isinstance(default, dict) else {}
         return [self.name, *default.get("aliases", ())]
@@ -127,7 +127,7 @@ class Service:
         [pid] = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(pid)
 
-    def words(self, command: Sequence[str | Path]) -> list[str]:
+    def user_command(self, command: Sequence[str | Path]) -> list[str]:
         """Return a command as the service's user, with its environment and capabilities."""
         user = str(self.image.user)
         variables = {"PATH": f"{self.image.path()}:{PATH}", "HOME": "/", **self.spec.get("environment", {})}
@@ -140,10 +140,10 @@ class Service:
             *map(str, command),
         ]
 
-    def entering(self, *command: str | Path) -> list[str]:
+    def namespace_command(self, *command: str | Path) -> list[str]:
         """Return the command line of a command in the service's namespaces."""
         enter = ["nsenter", f"--target={self.pid}", "--net", "--mount", "--pid", "--root", "--wd=/"]
-        return [*enter, *self.words(command)]
+        return [*enter, *self.user_command(command)]
 
     def is_healthy(self) -> bool:
         """Return whether the health check succeeds."""
@@ -152,15 +152,15 @@ class Service:
         check = self.spec["healthcheck"]
         kind, *command = check["test"]
         assert kind == "CMD"
-        return self._succeeds(command, seconds(check["timeout"]))
+        return self._succeeds(command, to_seconds(check["timeout"]))
 
-    def answers(self, url: str) -> bool:
-        """Return whether a URL answers, as seen by the service."""
+    def responds(self, url: str) -> bool:
+        """Return whether a URL responds, as seen by the service."""
         return self._succeeds(["wget", "-q", "-O-", url], 60)
 
     def _succeeds(self, command: Sequence[str], limit: float) -> bool:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            result = subprocess.run(self.entering(*command), timeout=limit, capture_output=True)
+            result = subprocess.run(self.namespace_command(*command), timeout=limit, capture_output=True)
             return result.returncode == 0
         return False
 
@@ -168,10 +168,10 @@ class Service:
         """Send SIGTERM as an engine does, and return the exit code."""
         assert self.process is not None
         os.kill(self.pid, signal.SIGTERM)
-        return self.process.wait(seconds(self.spec.get("stop_grace_period", "10s")))
+        return self.process.wait(to_seconds(self.spec.get("stop_grace_period", "10s")))
 
     def kill(self) -> None:
-        """Kill it with all that it started, which is in its namespace."""
+        """Kill the service and all processes in its namespace."""
         if self.process is not None and self.process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
             self.process.wait(60)
@@ -179,14 +179,14 @@ class Service:
 
 @dataclass
 class Stack:
-    """The services of a Compose file, on a network of their own."""
+    """The services of a Compose file, on their own network."""
 
     folder: Path
     services: dict[str, Service] = field(default_factory=dict)
     switch: subprocess.Popen[bytes] | None = None
 
     async def up(self) -> None:
-        """Start each service once those that it depends on are in the condition that it names."""
+        """Start each service once its dependencies are in the required condition."""
         waiting = dict(self.services)
         while waiting:
             ready = [
@@ -199,13 +199,13 @@ class Stack:
                 service = waiting.pop(name)
                 for dependency, condition in self._dependencies(service).items():
                     if condition == "service_healthy":
-                        await self.healthy(dependency)
+                        await self.wait_until_healthy(dependency)
                 self.start(service)
         for name, service in self.services.items():
             if "healthcheck" in service.spec:
-                await self.healthy(name)
+                await self.wait_until_healthy(name)
 
-    async def healthy(self, name: str) -> None:
+    async def wait_until_healthy(self, name: str) -> None:
         """Wait until a service's health check succeeds."""
         await until(self.services[name].is_healthy, f"the health check of {name} succeeds", seconds=180)
 
@@ -219,12 +219,12 @@ class Stack:
         return {name: condition for name, condition in conditions.items() if name in self.services}
 
     def start(self, service: Service) -> None:
-        """Start a service, without waiting for it."""
+        """Start a service without waiting for it."""
         room = self.folder / service.name
         room.mkdir(exist_ok=True)
         hosts = "".join(f"{one.address} {' '.join(one.names)}\n" for one in self.services.values())
         (room / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
-        command = service.words([*service.image.entrypoint(), *service.spec.get("command", ())])
+        command = service.user_command([*service.image.entrypoint(), *service.spec.get("command", ())])
         script = "\n".join(self._script(service, room, ["chroot", "root", *command]))
         with service.log.open("ab") as log:
             service.process = subprocess.Popen(
@@ -242,8 +242,8 @@ class Stack:
         service.process.stdin.close()
 
     def _script(self, service: Service, room: Path, command: Sequence[str]) -> Iterator[str]:
-        def line(*words: str | Path) -> str:
-            return shlex.join(map(str, words))
+        def line(*user_command: str | Path) -> str:
+            return shlex.join(map(str, user_command))
 
         yield "read go || true"
         yield line("ip", "address", "add", f"{service.address}/24", "dev", "eth0")
@@ -255,7 +255,7 @@ class Stack:
         yield "mount -t proc proc root/proc; mount --rbind /dev root/dev; mount --rbind /sys root/sys"
         for path in service.spec.get("tmpfs", ()):
             yield line("mount", "-t", "tmpfs", "-o", "mode=1777", "none", f"root{path}")
-        # The programs, which the user of a container has to reach.
+        # The programs, which the container's user must be able to read.
         for program_folder in (ROOT, Path(sys.base_prefix)):
             yield from _bind(program_folder, str(program_folder))
             for parent in list(program_folder.parents)[:-1]:
@@ -305,7 +305,7 @@ def _bind(source: str | Path, target: str, mode: str = "rw") -> Iterator[str]:
 
 @contextlib.contextmanager
 def stack(folder: Path, services: Mapping[str, dict[str, Any]]) -> Iterator[Stack]:
-    """Yield a stack of the services whose images have a program here; none has started."""
+    """Yield a stack of the services whose images have a program here; none is started."""
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         pytest.skip("starting the services of a Compose file without an engine needs root on Linux")
     if missing := [name for name in NEEDED if not shutil.which(name)]:

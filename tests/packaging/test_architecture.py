@@ -1,4 +1,4 @@
-"""The pictures of ``docs/architecture.md`` show the code: its packages and layers, modules and functions."""
+"""``docs/architecture.md`` matches the code: its packages and layers, modules and functions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ LINTER: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-
 PLACES = sorted(set(re.findall(r"(queenright(?:\.\w+)+):(\w+(?:\.\w+)*)", PAGE)))
 
 
-def block(language: str) -> str:
-    """The one block of the page in a language."""
+def read_block(language: str) -> str:
+    """Return the only block in a language on the page."""
     [match] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return str(match)
 
 
-def contract(name: str) -> dict[str, Any]:
+def read_contract(name: str) -> dict[str, Any]:
     [found] = [one for one in LINTER["contracts"] if one["name"] == name]
     return dict(found)
 
 
 def test_package_picture_equals_the_import_linter_layers() -> None:
-    layers = [re.split(r"\s*\|\s*", layer) for layer in contract("imports point down")["layers"]]
+    layers = [re.split(r"\s*\|\s*", layer) for layer in read_contract("imports point down")["layers"]]
 
-    matches = [re.match(r"(\w+(?: \| \w+)*)\s", line) for line in block("text").splitlines()]
+    matches = [re.match(r"(\w+(?: \| \w+)*)\s", line) for line in read_block("text").splitlines()]
 
     assert [line[1].split(" | ") for line in matches if line] == [
         [name.removeprefix("queenright.") for name in layer] for layer in layers
@@ -41,7 +41,7 @@ def test_package_picture_equals_the_import_linter_layers() -> None:
 
 
 def test_every_package_is_in_the_picture_or_the_table() -> None:
-    mentions = set(re.findall(r"^\w+(?: \| \w+)*", block("text"), re.MULTILINE))
+    mentions = set(re.findall(r"^\w+(?: \| \w+)*", read_block("text"), re.MULTILINE))
     named = {name for line in mentions for name in line.split(" | ")}
     named |= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
 
@@ -64,13 +64,15 @@ def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> Non
 
 
 @pytest.mark.parametrize(("module", "name"), PLACES)
-def test_every_place_on_the_page_exists(module: str, name: str) -> None:
+def test_every_definition_on_the_page_exists(module: str, name: str) -> None:
     assert callable(reduce(getattr, name.split("."), importlib.import_module(module)))
 
 
-def test_every_node_of_the_event_picture_names_a_place() -> None:
-    nodes = re.findall(r'^\s*(\w+)\["[^"]*<br/>queenright[\w.]+:[\w.]+"\]', block("mermaid"), re.MULTILINE)
-    ends = {end for edge in re.findall(r"--> (\w+)$", block("mermaid"), re.MULTILINE) for end in [edge]}
+def test_every_node_of_the_event_picture_names_a_definition() -> None:
+    nodes = re.findall(
+        r'^\s*(\w+)\["[^"]*<br/>queenright[\w.]+:[\w.]+"\]', read_block("mermaid"), re.MULTILINE
+    )
+    ends = {end for edge in re.findall(r"--> (\w+)$", read_block("mermaid"), re.MULTILINE) for end in [edge]}
 
     assert ends <= set(nodes)
     assert len(nodes) == len(set(nodes)) >= 12
@@ -78,7 +80,7 @@ def test_every_node_of_the_event_picture_names_a_place() -> None:
 
 def test_event_picture_has_the_order_that_the_pipeline_documents() -> None:
     documented = ["ingest", "observe", "publish_pending", "update_tickets"]
-    picture, docstring = block("mermaid"), str(pipeline.__doc__)
+    picture, docstring = read_block("mermaid"), str(pipeline.__doc__)
 
     for text in (picture, docstring):
         places = [text.index(name) for name in documented if name != "update_tickets"]

@@ -1,4 +1,4 @@
-"""Each benchmark can be imported, so that a rename does not break those that are seldom run."""
+"""Each benchmark can be imported, so that renames do not break rarely run ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A class name says which class it is; CONTRIBUTING.md lists the exceptions."""
+"""Class names are unique; CONTRIBUTING.md lists the exceptions."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """
-Every documented command runs against one real service with Prometheus and Alertmanager.
+Every documented command runs with one real service, Prometheus and Alertmanager.
 
 ``SKIPPED_COMMANDS`` lists skipped commands, ``FAILING_COMMANDS`` failing ones with their output.
 """
@@ -19,8 +19,15 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.packaging.running import Place, running_in
-from tests.packaging.test_documents import ENDS, PAGES, calls, commands, environment, name
+from tests.packaging.running import CommandRoom, running_in
+from tests.packaging.test_documents import (
+    ENDS,
+    PAGES,
+    line_environment,
+    list_calls,
+    list_commands,
+    relative_name,
+)
 from tests.warm import Command, Talking, queenright
 
 # Skipped commands, with the reason and the test that covers them.
@@ -58,7 +65,7 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"judge once .*--selector .*": (3, "no workers found; check --selector"),
 }
 
-# Documented values and what replaces them here.
+# Documented values, with their replacements here.
 REPLACEMENTS = {
     r"/(etc|var/lib)/(?P<rest>.*)": r"{folder}/\1/\g<rest>",
     r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
@@ -71,14 +78,14 @@ REPLACEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandRoom]:
     with running_in(tmp_path_factory.mktemp("pages")) as found:
         yield found
 
 
-def of(table: Mapping[str, object], said: str) -> str | None:
-    """Return the entry of a table that a command falls under."""
-    return next((key for key in table if re.fullmatch(key, said)), None)
+def find_entry(table: Mapping[str, object], command: str) -> str | None:
+    """Return the entry of a table that matches a command."""
+    return next((key for key in table if re.fullmatch(key, command)), None)
 
 
 def split_command(line: str) -> list[str]:
@@ -88,7 +95,7 @@ def split_command(line: str) -> list[str]:
     return found[: next((at for at, word in enumerate(found) if word in ENDS), len(found))]
 
 
-def here(line: str, place: Place) -> list[str]:
+def replace_documented_values(line: str, place: CommandRoom) -> list[str]:
     """Return the words of a command, with documented values replaced."""
     known = {
         "folder": place.folder,
@@ -105,7 +112,7 @@ def here(line: str, place: Place) -> list[str]:
     return found
 
 
-def replace_ids(found: list[str], place: Place) -> list[str]:
+def replace_ids(found: list[str], place: CommandRoom) -> list[str]:
     """Replace documented ids by existing ones, new ones where a command consumes them."""
     made: dict[tuple[str, str], Callable[[], str]] = {
         ("approvals", "approve"): place.approval,
@@ -121,12 +128,12 @@ def replace_ids(found: list[str], place: Place) -> list[str]:
     return [place.ticket if word in ("01a2c4f8", "TICKET") else word for word in found]
 
 
-def newest_silence(place: Place) -> str:
-    listed = httpx.get(f"{place.running.url}/api/silences", trust_env=False).json()["silences"]
-    return str(listed[0]["silence_id"])
+def newest_silence(place: CommandRoom) -> str:
+    silences = httpx.get(f"{place.running.url}/api/silences", trust_env=False).json()["silences"]
+    return str(silences[0]["silence_id"])
 
 
-def run_until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[str, str]) -> int:
+def run_until_stopped(found: list[str], said: bytes, place: CommandRoom, env: Mapping[str, str]) -> int:
     """Run a command until it prints ``said``, press Ctrl-C, and return its exit code."""
     with Talking(*found, cwd=place.folder, env=env) as running:
         streams, text, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
@@ -137,80 +144,82 @@ def run_until_stopped(found: list[str], said: bytes, place: Place, env: Mapping[
             assert all(pieces), f"{shlex.join(found)} has ended: {text.decode()}"
             text += b"".join(pieces)
             if not ready:
-                place.stepped()
+                place.complete_step()
         running.send_signal(2)
         return running.wait()
 
 
-def run_on_terminal(found: list[str], place: Place, env: Mapping[str, str]) -> int:
+def run_on_terminal(found: list[str], place: CommandRoom, env: Mapping[str, str]) -> int:
     """Run a command on a terminal until it shows the worker, press q, and return its exit code."""
-    ours, theirs = pty.openpty()
-    running = Command(*found, cwd=place.folder, env=env, streams=(theirs, theirs, theirs))
-    os.close(theirs)
+    controller, terminal_end = pty.openpty()
+    running = Command(*found, cwd=place.folder, env=env, streams=(terminal_end, terminal_end, terminal_end))
+    os.close(terminal_end)
     text = b""
-    with contextlib.suppress(OSError):  # the terminal is gone
-        while piece := os.read(ours, 65536):
+    with contextlib.suppress(OSError):  # the terminal is closed
+        while piece := os.read(controller, 65536):
             if b"researcher" not in text and b"researcher" in text + piece:
-                os.write(ours, b"q")
+                os.write(controller, b"q")
             text += piece
-    os.close(ours)
+    os.close(controller)
     assert b"researcher" in text, text.decode()
     return running.wait()
 
 
-def wait_for_scrape(place: Place) -> None:
-    """Return once Prometheus has the workers of the service."""
+def wait_for_scrape(place: CommandRoom) -> None:
+    """Wait until Prometheus has the workers of the service."""
     until = time.monotonic() + 60
     ask = f"{place.running.prometheus_url}/api/v1/query?query=queenright_worker_info"
     while not httpx.get(ask, trust_env=False).json()["data"]["result"]:
         assert time.monotonic() < until, "within 60 s: queenright_worker_info in Prometheus"
-        place.stepped()
+        place.complete_step()
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
-def test_documented_commands_run(place: Place, page: Path) -> None:
-    for line in commands(page):
-        found = here(line, place)
-        result = environment(line)
+@pytest.mark.parametrize("page", [page for page in PAGES if list_commands(page)], ids=relative_name)
+def test_documented_commands_run(place: CommandRoom, page: Path) -> None:
+    for line in list_commands(page):
+        found = replace_documented_values(line, place)
+        result = line_environment(line)
         text = shlex.join(found)
-        if of(SKIPPED_COMMANDS, shlex.join(split_command(line))) or f"{result}{text}" in place.seen:
+        if find_entry(SKIPPED_COMMANDS, shlex.join(split_command(line))) or f"{result}{text}" in place.seen:
             continue
         place.seen.add(f"{result}{text}")
         env = os.environ | {
             "QUEENRIGHT_URL": place.running.url,
             "QUEENRIGHT_HTTP__PORT": "0",
             "QUEENRIGHT_OTLP__PORT": "0",
-            # One service has the database of the others.
+            # One service uses the database of the others.
             **({"QUEENRIGHT_STORAGE": str(place.folder / "alone")} if found[0] == "serve" else {}),
             "HOME": str(place.folder),
             "SHELL": "/bin/bash",
         }
         env |= {key: value.replace("$PWD", str(place.folder)) for key, value in result.items()}
-        if (entry := of(UNTIL_STOPPED, text)) is not None:
-            assert run_until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, f"{name(page)}: {line}"
+        if (entry := find_entry(UNTIL_STOPPED, text)) is not None:
+            assert run_until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, (
+                f"{relative_name(page)}: {line}"
+            )
             continue
         if found[0] == "tui":
             terminal = env | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            assert run_on_terminal(found, place, terminal) == 0, f"{name(page)}: {line}"
+            assert run_on_terminal(found, place, terminal) == 0, f"{relative_name(page)}: {line}"
             continue
         if found[:2] == ["judge", "once"]:
             wait_for_scrape(place)
         done = queenright(*replace_ids(found, place), cwd=place.folder, env=env)
         if found[:2] == ["stop-acting", "on"]:
             queenright("stop-acting", "off", cwd=place.folder, env=env)
-        about = f"{name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        no = of(FAILING_COMMANDS, text)
-        code, why = FAILING_COMMANDS[no] if no is not None else (0, "")
-        # On a slow machine the start grace of the looping worker is over by then, and there is a ticket.
+        entry_text = f"{relative_name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
+        no = find_entry(FAILING_COMMANDS, text)
+        code, reason = FAILING_COMMANDS[no] if no is not None else (0, "")
+        # On a slow machine the start grace of the looping worker has ended by now, and it has a ticket.
         codes = {0, 1} if no is None and found[:2] == ["judge", "once"] else {code}
-        assert done.returncode in codes, about
-        assert re.search(why, done.stdout + done.stderr, re.MULTILINE), about
-        assert "Traceback" not in done.stderr, about
+        assert done.returncode in codes, entry_text
+        assert re.search(reason, done.stdout + done.stderr, re.MULTILINE), entry_text
+        assert "Traceback" not in done.stderr, entry_text
 
 
 def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
-    text = [shlex.join(split_command(line)) for page in PAGES for line in commands(page)]
+    text = [shlex.join(split_command(line)) for page in PAGES for line in list_commands(page)]
 
     for table in (SKIPPED_COMMANDS, UNTIL_STOPPED, FAILING_COMMANDS):
         for key in table:
@@ -219,10 +228,10 @@ def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
         assert Path(reason.rpartition(": ")[2]).is_file(), reason
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if calls(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if list_calls(page)], ids=relative_name)
 def test_every_documented_command_is_covered(page: Path) -> None:
     """Every call of the program in any code block is run or listed above."""
-    taken = "\n".join(commands(page))
+    taken = "\n".join(list_commands(page))
 
-    for call in calls(page):
-        assert call in taken, f"{name(page)}: {call}"
+    for call in list_calls(page):
+        assert call in taken, f"{relative_name(page)}: {call}"

@@ -1,4 +1,6 @@
-"""docker-compose.yml: valid, pinned, on loopback; what it mounts is accepted by the native programs."""
+"""
+docker-compose.yml is valid, pinned, and on loopback; the native programs accept the files that it mounts.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +25,15 @@ from queenright.server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
-# No shell and no client in their images, or gone at once; `probe` asks after the first two.
+# Their images have no shell and no client, or they exit at once; `probe` checks the first two.
 WITHOUT_HEALTH_CHECK = {"tempo", "otel-collector", "tempo-volume"}
 
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what `make compose` prepares, in a folder of its own."""
+    """Return the folder of secrets that `make compose` prepares."""
     folder = tmp_path_factory.mktemp("compose") / "secrets"
-    prepared(folder)
+    prepare(folder)
     return folder
 
 
@@ -42,26 +44,26 @@ def compose(secrets: Path) -> dict[str, Any]:
     return loaded
 
 
-def prepared(folder: Path) -> str:
+def prepare(folder: Path) -> str:
     command: list[str | Path] = [sys.executable, ROOT / "compose" / "prepare.py", "--folder", folder]
     return subprocess.run(command, text=True, capture_output=True, check=True).stdout
 
 
-def receivers(folder: Path) -> dict[str, set[str]]:
-    """Return the configurations of each receiver that Alertmanager is given."""
+def list_receivers(folder: Path) -> dict[str, set[str]]:
+    """Return the configurations of each receiver in Alertmanager's configuration."""
     loaded = yaml.safe_load((folder / "alertmanager.yml").read_text())
     return {receiver["name"]: set(receiver) - {"name"} for receiver in loaded["receivers"]}
 
 
-def program(name: str) -> Path:
+def require_program(name: str) -> Path:
     path = find_program(name)
     if path is None:
         raise ProgramNotFoundError(name)
     return path
 
 
-def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield the files and folders of the checkout that a service sees, and where."""
+def list_mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield the files and folders of the checkout that a service mounts, and their targets."""
     for volume in service.get("volumes", ()):
         if isinstance(volume, dict):
             source, target = volume["source"], volume["target"]
@@ -71,9 +73,9 @@ def mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
             yield ROOT / source, target
 
 
-def as_mounted(compose: dict[str, Any], service: str, config: str, folder: Path) -> Path:
-    """Return a copy of a mounted configuration whose paths are those of this machine."""
-    found = {target: source for source, target in mounts(compose["services"][service])}
+def localize_config(compose: dict[str, Any], service: str, config: str, folder: Path) -> Path:
+    """Return a copy of a mounted configuration with paths of this machine."""
+    found = {target: source for source, target in list_mounts(compose["services"][service])}
     text = found.pop(config).read_text()
     for target, source in found.items():
         text = text.replace(target, str(source))
@@ -86,7 +88,7 @@ def as_mounted(compose: dict[str, Any], service: str, config: str, folder: Path)
     return copy
 
 
-def checked(*command: str | Path) -> None:
+def run_config_check(*command: str | Path) -> None:
     result = subprocess.run(command, text=True, capture_output=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
 
@@ -104,7 +106,9 @@ def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
 
 
 def test_file_is_valid() -> None:
-    checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE)
+    run_config_check(
+        sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", COMPOSE
+    )
 
 
 def test_every_image_is_pinned_to_a_version(compose: dict[str, Any]) -> None:
@@ -124,16 +128,16 @@ def test_every_port_is_on_loopback(compose: dict[str, Any]) -> None:
 
 
 def test_every_mounted_file_exists(compose: dict[str, Any]) -> None:
-    sources = [source for service in compose["services"].values() for source, _ in mounts(service)]
+    sources = [source for service in compose["services"].values() for source, _ in list_mounts(service)]
 
     assert sources
     assert [source for source in sources if not source.exists()] == []
 
 
 def test_every_service_has_a_health_check(compose: dict[str, Any]) -> None:
-    silent = {name for name, service in compose["services"].items() if "healthcheck" not in service}
+    without_check = {name for name, service in compose["services"].items() if "healthcheck" not in service}
 
-    assert silent == WITHOUT_HEALTH_CHECK
+    assert without_check == WITHOUT_HEALTH_CHECK
 
 
 def test_secrets_are_files_and_not_environment_variables(compose: dict[str, Any]) -> None:
@@ -157,16 +161,16 @@ def test_dockerfile_does_not_run_as_root() -> None:
     assert re.search(r"^USER [1-9]\d*$", last_stage, re.MULTILINE)
 
 
-def test_image_is_built_from_files_that_are_sent_to_the_builder() -> None:
+def test_dockerfile_copies_only_files_in_the_build_context() -> None:
     sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    rooms = {path.parts[-2] for path in ROOT.glob("*/queenright")}
+    folders = {path.parts[-2] for path in ROOT.glob("*/queenright")}
 
     assert {"pyproject.toml", "README.md", "LICENSE", "requirements"} <= sent
-    assert rooms <= sent
+    assert folders <= sent
 
 
 def test_services_settings_are_accepted(compose: dict[str, Any]) -> None:
-    files = {target: source for source, target in mounts(compose["services"]["queenright"])}
+    files = {target: source for source, target in list_mounts(compose["services"]["queenright"])}
 
     settings = load_settings(files["/etc/queenright/queenright.yaml"])
 
@@ -177,7 +181,7 @@ def test_services_settings_are_accepted(compose: dict[str, Any]) -> None:
 
 
 def test_hosts_in_the_configurations_are_services_and_their_ports(compose: dict[str, Any]) -> None:
-    files = [source for service in compose["services"].values() for source, _ in mounts(service)]
+    files = [source for service in compose["services"].values() for source, _ in list_mounts(service)]
     texts = [file.read_text() for file in files if file.is_file()]
     hosts = {host for text in texts for host in re.findall(r"https?://([a-z-]+):\d+", text)}
 
@@ -186,7 +190,7 @@ def test_hosts_in_the_configurations_are_services_and_their_ports(compose: dict[
 
 
 def test_prepare_creates_tokens_that_the_service_accepts(compose: dict[str, Any], secrets: Path) -> None:
-    files = {target: source for source, target in mounts(compose["services"]["queenright"])}
+    files = {target: source for source, target in list_mounts(compose["services"]["queenright"])}
     settings = load_settings(files["/etc/queenright/queenright.yaml"])
 
     tokens = parse_tokens(files[str(settings.auth.tokens_file)].read_text())
@@ -198,10 +202,12 @@ def test_prepare_creates_tokens_that_the_service_accepts(compose: dict[str, Any]
 
 
 def test_prepare_leaves_out_receivers_without_a_secret(secrets: Path) -> None:
-    assert {name: keys for name, keys in receivers(secrets).items() if keys} == {"judge": {"webhook_configs"}}
+    assert {name: keys for name, keys in list_receivers(secrets).items() if keys} == {
+        "judge": {"webhook_configs"}
+    }
 
 
-def test_files_for_secrets_can_be_written_by_their_owner(secrets: Path) -> None:
+def test_secret_files_are_writable_by_their_owner(secrets: Path) -> None:
     modes = {
         name: stat.S_IMODE((secrets / name).stat().st_mode)
         for name in ("slack_api_url", "pagerduty_routing_key", "deadman_url")
@@ -217,7 +223,7 @@ def test_files_for_secrets_can_be_written_by_their_owner(secrets: Path) -> None:
 )
 def test_prepare_refuses_a_deadman_check_within_the_stack(tmp_path: Path, url: str) -> None:
     folder = tmp_path / "secrets"
-    prepared(folder)
+    prepare(folder)
     (folder / "deadman_url").write_text(url)
 
     result = subprocess.run(
@@ -240,26 +246,26 @@ def test_prepared_files_exist_before_the_engine_mounts_them() -> None:
 
 def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
-    prepared(folder)
+    prepare(folder)
     before = {file.name: file.read_text() for file in folder.iterdir() if file.name != "alertmanager.yml"}
     for name, value in (("slack_api_url", "https://slack.test/x"), ("deadman_url", "https://check.test/y")):
         (folder / name).write_text(value)
         before[name] = value
     mounted = (folder / "alertmanager.yml").stat().st_ino
 
-    output = prepared(folder)
+    output = prepare(folder)
 
     assert {file.name: file.read_text() for file in folder.iterdir() if file.name in before} == before
-    assert receivers(folder)["slack"] == {"slack_configs", "webhook_configs"}
-    assert receivers(folder)["pagerduty"] == set()
-    assert receivers(folder)["deadman"] == {"webhook_configs"}
+    assert list_receivers(folder)["slack"] == {"slack_configs", "webhook_configs"}
+    assert list_receivers(folder)["pagerduty"] == set()
+    assert list_receivers(folder)["deadman"] == {"webhook_configs"}
     assert "slack.test" not in output
-    # A container that runs sees this file, not another one of its name.
+    # A running container has this file mounted, not a new file with its name.
     assert (folder / "alertmanager.yml").stat().st_ino == mounted
-    checked(program("amtool"), "check-config", folder / "alertmanager.yml")
+    run_config_check(require_program("amtool"), "check-config", folder / "alertmanager.yml")
 
 
-def test_deadman_check_points_outside_the_stack(tmp_path: Path) -> None:
+def test_deadman_check_is_outside_the_stack(tmp_path: Path) -> None:
     config = (ROOT / "alerting" / "alertmanager" / "alertmanager.yml").read_text()
     deadman = next(
         receiver for receiver in yaml.safe_load(config)["receivers"] if receiver["name"] == "deadman"
@@ -269,33 +275,36 @@ def test_deadman_check_points_outside_the_stack(tmp_path: Path) -> None:
 
 
 def test_prometheus_accepts_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
-    config = as_mounted(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
+    config = localize_config(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
 
-    checked(program("promtool"), "check", "config", config)
+    run_config_check(require_program("promtool"), "check", "config", config)
 
 
 def test_alertmanager_accepts_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
-    config = as_mounted(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
+    config = localize_config(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
 
-    checked(program("amtool"), "check-config", config)
+    run_config_check(require_program("amtool"), "check-config", config)
 
 
 def test_prometheus_starts_with_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
-    config = as_mounted(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
+    config = localize_config(compose, "prometheus", "/etc/prometheus/prometheus.yml", tmp_path)
 
-    becomes_ready(program("prometheus"), config, f"--storage.tsdb.path={tmp_path / 'data'}")
+    wait_until_ready(require_program("prometheus"), config, f"--storage.tsdb.path={tmp_path / 'data'}")
 
 
 def test_alertmanager_starts_with_its_configuration(compose: dict[str, Any], tmp_path: Path) -> None:
-    config = as_mounted(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
+    config = localize_config(compose, "alertmanager", "/etc/alertmanager/alertmanager.yml", tmp_path)
 
-    becomes_ready(
-        program("alertmanager"), config, f"--storage.path={tmp_path / 'data'}", "--cluster.listen-address="
+    wait_until_ready(
+        require_program("alertmanager"),
+        config,
+        f"--storage.path={tmp_path / 'data'}",
+        "--cluster.listen-address=",
     )
 
 
-def becomes_ready(executable: Path, config: Path, *options: str) -> None:
-    """Start a program with a configuration and wait until it says that it is ready."""
+def wait_until_ready(executable: Path, config: Path, *options: str) -> None:
+    """Start a program with a configuration, and wait until it reports that it is ready."""
     with socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -309,7 +318,7 @@ def becomes_ready(executable: Path, config: Path, *options: str) -> None:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             deadline = time.monotonic() + 30
-            while not answers(f"http://{address}/-/ready"):
+            while not responds(f"http://{address}/-/ready"):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
@@ -317,7 +326,7 @@ def becomes_ready(executable: Path, config: Path, *options: str) -> None:
             process.terminate()
 
 
-def answers(url: str) -> bool:
+def responds(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return bool(response.status == 200)

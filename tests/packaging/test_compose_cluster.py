@@ -1,4 +1,4 @@
-"""compose/cluster.yaml: valid, pinned, and in step with docker-compose.yml."""
+"""compose/cluster.yaml is valid, pinned, and consistent with docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from queenright.server.settings import load_settings
-from tests.packaging.test_compose import COMPOSE, ROOT, checked, mounts
+from tests.packaging.test_compose import COMPOSE, ROOT, list_mounts, run_config_check
 
 FILE = ROOT / "compose" / "cluster.yaml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
@@ -19,7 +19,9 @@ PROCESSES = ("queenright", "queenright-2")
 
 
 def test_file_is_valid() -> None:
-    checked(sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE)
+    run_config_check(
+        sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE
+    )
 
 
 def test_second_process_is_like_the_first() -> None:
@@ -27,7 +29,7 @@ def test_second_process_is_like_the_first() -> None:
     second = {key: value for key, value in SERVICES["queenright-2"].items() if key not in own}
 
     assert second == {key: value for key, value in SINGLE.items() if key not in own}
-    assert list(mounts(SERVICES["queenright-2"])) == list(mounts(SINGLE))
+    assert list(list_mounts(SERVICES["queenright-2"])) == list(list_mounts(SINGLE))
     assert SERVICES["queenright-2"]["environment"].items() >= SINGLE["environment"].items()
     assert SERVICES["queenright-2"]["depends_on"].items() >= SINGLE["depends_on"].items()
 
@@ -45,10 +47,10 @@ def test_process_joins_the_cluster_under_its_own_name(process: str, monkeypatch:
     assert settings.cluster.nats == "nats://nats:4222"
     assert settings.database is not None
     assert {"nats", "postgres"} <= set(service["depends_on"]) & set(SERVICES)
-    assert "queenright" in names, "agents and Alertmanager reach both by one name"
+    assert "queenright" in names, "agents and Alertmanager reach both processes by one name"
 
 
-def test_engines_are_reached_by_the_processes_only() -> None:
+def test_engines_are_reachable_only_by_the_processes() -> None:
     document = yaml.safe_load(FILE.read_text())
 
     assert document["networks"] == {"cluster": {"internal": True}}
@@ -68,7 +70,7 @@ def test_images_are_pinned_and_ports_are_on_loopback() -> None:
 
 
 def test_prometheus_scrapes_both_processes() -> None:
-    [(config, target)] = mounts(SERVICES["prometheus"])
+    [(config, target)] = list_mounts(SERVICES["prometheus"])
     document = yaml.safe_load(config.read_text())
     shipped = yaml.safe_load((ROOT / "alerting" / "prometheus" / "prometheus.yml").read_text())
     hosts = [SERVICES[process]["environment"]["QUEENRIGHT_CLUSTER__HOST"] for process in PROCESSES]

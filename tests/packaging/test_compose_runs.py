@@ -1,4 +1,4 @@
-"""docker-compose.yml and compose/cluster.yaml: their services start as written, and an alert arrives."""
+"""The services in docker-compose.yml and compose/cluster.yaml start as written, and an alert arrives."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 
 from tests.packaging import test_kubernetes, test_kubernetes_cluster
 from tests.packaging.stack import NO_GRACE, Stack, read_services, stack
-from tests.packaging.test_compose import COMPOSE, prepared
+from tests.packaging.test_compose import COMPOSE, prepare
 from tests.waiting import until
 
 CLUSTER = COMPOSE.parent / "compose" / "cluster.yaml"
 WITHOUT_PROGRAM = {"grafana", "otel-collector", "probe", "tempo", "tempo-volume"}
-# Stands for Slack and for the dead man's switch.
+# Replaces Slack and the dead man's switch.
 RECEIVER = """\
 import http.server
 
@@ -48,17 +48,17 @@ with Worker(sys.argv[1]) as worker:
 
 @pytest.fixture
 def secrets(tmp_path: Path) -> Path:
-    """Return what `make compose` prepares for somebody with Slack and a dead man's switch."""
+    """Return the secrets that `make compose` prepares for a user with Slack and a dead man's switch."""
     folder = tmp_path / "secrets"
-    prepared(folder)
+    prepare(folder)
     (folder / "slack_api_url").write_text("http://receiver.example:8080/slack")
     (folder / "deadman_url").write_text("http://receiver.example:8080/deadman")
-    prepared(folder)
+    prepare(folder)
     return folder
 
 
-def with_receiver(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the services with the receiver, and no start grace."""
+def add_receiver(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the services with the receiver, and without a start grace."""
     for service in services.values():
         if service["image"].startswith("queenright:"):
             service["environment"] |= NO_GRACE
@@ -73,21 +73,21 @@ def with_receiver(services: dict[str, dict[str, Any]]) -> dict[str, dict[str, An
 
 @pytest.fixture
 def single(tmp_path: Path, secrets: Path) -> Iterator[Stack]:
-    with stack(tmp_path, with_receiver(read_services(secrets, COMPOSE))) as found:
+    with stack(tmp_path, add_receiver(read_services(secrets, COMPOSE))) as found:
         yield found
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, secrets: Path) -> Iterator[Stack]:
-    with stack(tmp_path, with_receiver(read_services(secrets, COMPOSE, CLUSTER))) as found:
+    with stack(tmp_path, add_receiver(read_services(secrets, COMPOSE, CLUSTER))) as found:
         yield found
 
 
 @contextlib.contextmanager
-def looping(stack: Stack, secrets: Path, name: str) -> Iterator[None]:
-    """Run an agent beside the receiver that repeats a call."""
+def run_looping_agent(stack: Stack, secrets: Path, name: str) -> Iterator[None]:
+    """Run an agent next to the receiver that repeats a call."""
     receiver = stack.services["receiver"]
-    # To the service: there is no collector here that would add the token.
+    # Directly to the service: there is no collector that would add the token.
     token = (secrets / "queenright_token").read_text()
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://queenright:4318",
@@ -96,7 +96,7 @@ def looping(stack: Stack, secrets: Path, name: str) -> Iterator[None]:
         "QUEENRIGHT_TOKEN": token,
     }
     settings = [f"{key}={value}" for key, value in variables.items()]
-    command = receiver.entering("env", *settings, "python", "-c", AGENT, name)
+    command = receiver.namespace_command("env", *settings, "python", "-c", AGENT, name)
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             yield
@@ -104,19 +104,19 @@ def looping(stack: Stack, secrets: Path, name: str) -> Iterator[None]:
             process.communicate()
 
 
-def received(stack: Stack, path: str) -> list[Any]:
-    """Return the bodies that were posted to a path of the receiver."""
+def read_bodies(stack: Stack, path: str) -> list[Any]:
+    """Return the bodies posted to a path of the receiver."""
     lines = [line.partition(" ") for line in stack.services["receiver"].log.read_text().splitlines()]
     return [json.loads(body) for where, _, body in lines if where == path]
 
 
-def in_slack(stack: Stack, agent: str) -> list[Any]:
+def slack_messages(stack: Stack, agent: str) -> list[Any]:
     """Return the messages to Slack about an agent."""
-    return [body for body in received(stack, "/slack") if agent in json.dumps(body)]
+    return [body for body in read_bodies(stack, "/slack") if agent in json.dumps(body)]
 
 
 def probe_urls() -> set[str]:
-    """Return what the probes of the Kubernetes files ask; the pods run the same command."""
+    """Return the URLs of the probes in the Kubernetes files; the pods run the same command."""
     containers = (test_kubernetes.CONTAINER, test_kubernetes_cluster.CONTAINER)
     ports = {port["name"]: port["containerPort"] for port in test_kubernetes.CONTAINER["ports"]}
     gets = [
@@ -127,16 +127,18 @@ def probe_urls() -> set[str]:
 
 async def test_services_start_in_order_and_a_ticket_reaches_slack(single: Stack, secrets: Path) -> None:
     await single.up()
-    with looping(single, secrets, "looping_agent"):
+    with run_looping_agent(single, secrets, "looping_agent"):
         await until(
-            lambda: in_slack(single, "looping_agent"), "Slack has a message about the agent", seconds=120
+            lambda: slack_messages(single, "looping_agent"),
+            "Slack has a message about the agent",
+            seconds=120,
         )
-    await until(lambda: received(single, "/deadman"), "Prometheus' watchdog pings the dead man's switch")
-    answers = {url: single.services["queenright"].answers(url) for url in probe_urls()}
+    await until(lambda: read_bodies(single, "/deadman"), "Prometheus' watchdog pings the dead man's switch")
+    answers = {url: single.services["queenright"].responds(url) for url in probe_urls()}
     codes = {name: service.stop() for name, service in single.services.items() if name != "receiver"}
 
     assert set(read_services(secrets, COMPOSE)) - set(single.services) == WITHOUT_PROGRAM
-    assert len(in_slack(single, "looping_agent")) == 1
+    assert len(slack_messages(single, "looping_agent")) == 1
     assert answers == dict.fromkeys(answers, True)
     assert codes == dict.fromkeys(codes, 0)
     assert "Traceback" not in single.services["queenright"].log.read_text()
@@ -144,11 +146,11 @@ async def test_services_start_in_order_and_a_ticket_reaches_slack(single: Stack,
 
 async def test_second_process_takes_over_and_notifies(cluster: Stack, secrets: Path) -> None:
     await cluster.up()
-    with looping(cluster, secrets, "first_agent"):
-        await until(lambda: in_slack(cluster, "first_agent"), "Slack has a message", seconds=120)
+    with run_looping_agent(cluster, secrets, "first_agent"):
+        await until(lambda: slack_messages(cluster, "first_agent"), "Slack has a message", seconds=120)
     cluster.services["queenright"].kill()
-    with looping(cluster, secrets, "second_agent"):
-        await until(lambda: in_slack(cluster, "second_agent"), "Slack has a message", seconds=120)
+    with run_looping_agent(cluster, secrets, "second_agent"):
+        await until(lambda: slack_messages(cluster, "second_agent"), "Slack has a message", seconds=120)
 
     assert set(read_services(secrets, COMPOSE, CLUSTER)) - set(cluster.services) == WITHOUT_PROGRAM
-    assert [len(in_slack(cluster, name)) for name in ("first_agent", "second_agent")] == [1, 1]
+    assert [len(slack_messages(cluster, name)) for name in ("first_agent", "second_agent")] == [1, 1]

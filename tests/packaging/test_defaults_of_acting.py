@@ -1,4 +1,4 @@
-"""docs/interventions.md says what is done by default; the settings do it."""
+"""The defaults of interventions in docs/interventions.md equal the settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_documented_action_defaults_equal_the_settings(
 
 
 def test_every_kind_of_action_is_in_the_table() -> None:
-    """And what only on paper."""
+    """The kinds in `dry_run` are included."""
     named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
 
     assert {kind.value for kind in ActionKind} <= named

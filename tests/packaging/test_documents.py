@@ -1,4 +1,4 @@
-"""Links on the pages lead somewhere, and their commands are valid."""
+"""Links in the docs resolve, and the commands are valid."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ PAGES = sorted(
 )
 RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting", "postgresql-failover")
 
-# Tokens that end a command in a line of shell.
+# Tokens that end a command in a shell line.
 ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
 
 
-def name(page: Path) -> str:
+def relative_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def anchors(page: Path) -> set[str]:
-    """The headings of a page, as links spell them."""
+def list_anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -45,8 +45,8 @@ CALL = re.compile(r"^(?:\$ )?((?:[A-Z_]+=\S+ )*queenright [-\w].*)")
 DATA = ("yaml", "json", "python", "promql", "mermaid")
 
 
-def blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a page's blocks with their language; continued lines are joined."""
+def list_blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a page's code blocks with their language; continued lines are joined."""
     language = None
     for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("```"):
@@ -55,69 +55,69 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
             yield language, line
 
 
-def commands(page: Path) -> list[str]:
+def list_commands(page: Path) -> list[str]:
     """Return the lines of a page that call `queenright`, with their environment."""
-    return [call[1] for kind, line in blocks(page) if kind not in DATA and (call := CALL.match(line))]
+    return [call[1] for kind, line in list_blocks(page) if kind not in DATA and (call := CALL.match(line))]
 
 
-def calls(page: Path) -> list[str]:
-    """Return calls of our commands in blocks of code, outside comments."""
+def list_calls(page: Path) -> list[str]:
+    """Return calls of our commands in code blocks, outside comments."""
     known = "|".join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))
-    lines = (line.partition(" # ")[0] for kind, line in blocks(page) if kind not in DATA)
+    lines = (line.partition(" # ")[0] for kind, line in list_blocks(page) if kind not in DATA)
     return [call[0] for line in lines for call in re.finditer(rf"(?<![`\w/-])queenright ({known})\b", line)]
 
 
-def environment(line: str) -> dict[str, str]:
-    """Return the environment that a line sets for its command."""
+def line_environment(line: str) -> dict[str, str]:
+    """Return the variables that a line sets for its command."""
     words = shlex.split(line, comments=True)
     return dict(word.split("=", 1) for word in words[: words.index("queenright")])
 
 
-def understood(line: str) -> None:
+def check_command(line: str) -> None:
     """Parse a line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
-    called, *words = shlex.split(line, comments=True)[len(environment(line)) :]
+    called, *words = shlex.split(line, comments=True)[len(line_environment(line)) :]
     end = next((at for at, word in enumerate(words) if word in ENDS), len(words))
     words = words[:end]
     while words and words[0] in getattr(command, "commands", {}):
         called, *words = words
         command = command.commands[called]
     if not (words == [] and getattr(command, "invoke_without_command", False)):
-        # Options of the program itself act as soon as they are read.
+        # Options of the program itself take effect immediately.
         command.make_context(called, words, resilient_parsing=called == "queenright")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
 def test_links_of_pages_resolve(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
         if "://" in target or target.startswith("mailto:"):
             continue
         path, _, anchor = target.partition("#")
         found = (page.parent / path).resolve() if path else page
-        assert found.exists(), f"{name(page)} links to {target}"
+        assert found.exists(), f"{relative_name(page)} links to {target}"
         if anchor and found.suffix == ".md":
-            assert anchor in anchors(found), f"{name(page)} links to {target}"
+            assert anchor in list_anchors(found), f"{relative_name(page)} links to {target}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if commands(page)], ids=name)
+@pytest.mark.parametrize("page", [page for page in PAGES if list_commands(page)], ids=relative_name)
 def test_commands_on_pages_are_known(page: Path) -> None:
-    for line in commands(page):
+    for line in list_commands(page):
         try:
-            understood(line)
+            check_command(line)
         except Exception as error:
-            pytest.fail(f"{name(page)}: {line}: {error}")
+            pytest.fail(f"{relative_name(page)}: {line}: {error}")
 
 
 def test_health_layer_has_a_runbook_for_each_manual_task() -> None:
-    """002 §11: documentation and runbooks are complete: architecture, configuration, runbooks."""
+    """002 §11: the documentation covers architecture, configuration and runbooks."""
     for page in ("health", "interventions", "breakers", "recovery", "settings", "storage", "api"):
         assert (ROOT / "docs" / f"{page}.md").is_file()
     for runbook in RUNBOOKS:
-        assert commands(ROOT / "docs" / "runbooks" / f"{runbook}.md")
+        assert list_commands(ROOT / "docs" / "runbooks" / f"{runbook}.md")
 
 
-def texts(source: Path) -> Iterator[str]:
-    """Yield the texts in a file of code, with `…` for what it inserts."""
+def list_texts(source: Path) -> Iterator[str]:
+    """Yield the texts in a source file, with `…` for inserted values."""
     for node in ast.walk(ast.parse(source.read_text("utf-8"))):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
@@ -130,7 +130,7 @@ def test_reasons_of_the_recovery_runbook_are_texts_of_the_program() -> None:
     table = page.split("| reason |", 1)[1].split("\n## ", 1)[0]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     files = [file for package in ("health", "runtime") for file in ROOT.glob(f"{package}/**/*.py")]
-    program = "\n".join(text for file in files for text in texts(file))
+    program = "\n".join(text for file in files for text in list_texts(file))
 
     assert len(cells) > 15
     assert [reason for cell in cells for reason in cell.split("`")[1::2] if reason not in program] == []

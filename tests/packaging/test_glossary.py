@@ -1,4 +1,4 @@
-"""The glossary of docs/concepts.md: commands, API, pages and docs use one name for one thing."""
+"""The glossary in docs/concepts.md: commands, API, console and docs use one name for one thing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from queenright.cli.app import app
 from queenright.server.serving import serving
-from tests.packaging.test_documents import PAGES, ROOT, name
+from tests.packaging.test_documents import PAGES, ROOT, relative_name
 from tests.server.conftest import demo_settings
 
 GLOSSARY = ROOT / "docs" / "concepts.md"
@@ -57,7 +57,7 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
     "owner": ("leader", "active process", "main process"),
     "standby": ("follower", "hot spare", "secondary process"),
 }
-"""The words that must not be used, by the term of the glossary to use instead."""
+"""Banned words, by the term of the glossary to use instead."""
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
 TEXT_PACKAGES = ("server/queenright/tui", "server/queenright/cli", "judge/queenright/judge")
 CONSOLE = sorted(path for path in ROOT.glob("server/console/src/**/*.ts*") if ".test." not in path.name)
@@ -68,31 +68,31 @@ BANNED = {word: term for term, words in BANNED_WORDS.items() for word in words}
 PATTERN = re.compile(r"\b(" + "|".join(map(re.escape, BANNED)).replace(r"\ ", r"\s+") + r")\b", re.IGNORECASE)
 
 
-def faults(text: str) -> list[str]:
-    """Return each banned word of a text with the term to use instead."""
+def find_faults(text: str) -> list[str]:
+    """Return each banned word in a text, with the term to use instead."""
     found = (" ".join(match[0].lower().split()) for match in PATTERN.finditer(text))
     return [f"write {BANNED[word]!r} instead of {word!r}" for word in found]
 
 
-def helps(command: Any, words: str = "queenright") -> Iterator[tuple[str, str]]:
+def list_helps(command: Any, words: str = "queenright") -> Iterator[tuple[str, str]]:
     """Yield each command with its help and the help of its options."""
     options = [getattr(parameter, "help", None) or "" for parameter in command.params]
     yield words, "\n".join([command.help or "", command.epilog or "", *options])
     for called, inner in getattr(command, "commands", {}).items():
-        yield from helps(inner, f"{words} {called}")
+        yield from list_helps(inner, f"{words} {called}")
 
 
-def descriptions(document: Any) -> Iterator[str]:
-    """Yield every summary and description of the API's document."""
+def list_descriptions(document: Any) -> Iterator[str]:
+    """Yield every summary and description in the API document."""
     if isinstance(document, dict):
         for key, value in document.items():
             if key in ("summary", "description") and isinstance(value, str):
                 yield value
             else:
-                yield from descriptions(value)
+                yield from list_descriptions(value)
     elif isinstance(document, list):
         for value in document:
-            yield from descriptions(value)
+            yield from list_descriptions(value)
 
 
 def test_glossary_has_each_term() -> None:
@@ -101,23 +101,23 @@ def test_glossary_has_each_term() -> None:
     assert re.findall(r"^\| ([^|]+) \| [^|]+ \|$", table, re.MULTILINE)[2:] == list(BANNED_WORDS)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=relative_name)
 def test_pages_use_the_terms(page: Path) -> None:
     text = page.read_text("utf-8")
     text = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
 
-    assert faults(text) == []
+    assert find_faults(text) == []
 
 
 def test_help_texts_use_the_terms() -> None:
-    found = {words: faults(text) for words, text in helps(typer.main.get_command(app))}
+    found = {words: find_faults(text) for words, text in list_helps(typer.main.get_command(app))}
 
     assert len(found) > 50
     assert {words: wrong for words, wrong in found.items() if wrong} == {}
 
 
-def docstrings(file: Path) -> Iterator[str]:
-    """Yield the docstrings of a module, of its classes, functions and attributes."""
+def list_docstrings(file: Path) -> Iterator[str]:
+    """Yield the docstrings of a module, its classes, functions and attributes."""
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if (
             isinstance(node, ast.Expr)
@@ -132,12 +132,12 @@ def test_docstrings_use_the_terms(package: str) -> None:
     files = sorted((ROOT / package / "queenright").rglob("*.py"))
 
     assert [
-        (str(file), wrong) for file in files for text in docstrings(file) if (wrong := faults(text))
+        (str(file), wrong) for file in files for text in list_docstrings(file) if (wrong := find_faults(text))
     ] == []
 
 
-def strings(file: Path) -> Iterator[str]:
-    """Yield the strings of a module, except docstrings and patterns of what people write."""
+def list_strings(file: Path) -> Iterator[str]:
+    """Yield the strings of a module, except docstrings and patterns for user input."""
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
     documents = {node.value for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
@@ -155,22 +155,24 @@ def test_strings_use_the_terms(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
 
     assert files
-    assert [(str(file), wrong) for file in files for text in strings(file) if (wrong := faults(text))] == []
+    assert [
+        (str(file), wrong) for file in files for text in list_strings(file) if (wrong := find_faults(text))
+    ] == []
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.name)
 def test_templates_use_the_terms(template: Path) -> None:
     text = re.sub(r"<(script|style)\b.*?</\1>|{#.*?#}", "", template.read_text("utf-8"), flags=re.DOTALL)
 
-    assert faults(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
+    assert find_faults(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
 
 
 @pytest.mark.parametrize("source", CONSOLE, ids=lambda path: path.name)
 def test_console_uses_the_terms(source: Path) -> None:
-    # The code is checked with its texts: names in it are terms too.
+    # Code and texts are checked together: names in code are terms too.
     text = re.sub(r"^import .*$", "", source.read_text("utf-8"), flags=re.MULTILINE)
 
-    assert faults(text) == []
+    assert find_faults(text) == []
 
 
 async def test_api_document_uses_the_terms(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ async def test_api_document_uses_the_terms(tmp_path: Path) -> None:
     ):
         document = (await client.get("/openapi.json")).json()
 
-    texts = list(descriptions(document))
+    texts = list(list_descriptions(document))
 
     assert len(texts) > 100
-    assert [(text, wrong) for text in texts if (wrong := faults(text))] == []
+    assert [(text, wrong) for text in texts if (wrong := find_faults(text))] == []

@@ -1,4 +1,4 @@
-"""The image: built from the Dockerfile, started as docker-compose.yml says."""
+"""The image: built from the Dockerfile, and started as in docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from tests.packaging.image import BASE, IMAGE, Buildah, buildah_with_base, pip_secrets
-from tests.packaging.stack import NO_GRACE, seconds
-from tests.packaging.test_compose import COMPOSE, mounts, prepared
+from tests.packaging.stack import NO_GRACE, to_seconds
+from tests.packaging.test_compose import COMPOSE, list_mounts, prepare
 from tests.packaging.test_documents import ROOT
 from tests.waiting import until
 
@@ -27,10 +27,10 @@ COMPOSE_SERVICE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"
 USER = 10001
 DATA = "/var/lib/queenright"
 MEGABYTES = 450
-"""What the image may add to its base."""
+"""Megabytes that the image may add to its base."""
 
 ACCOUNTS = r"etc/(passwd|group|shadow|gshadow|subuid|subgid)-?"
-# It repeats one call, and then stays until there is a ticket about it.
+# It repeats one call, and then waits for a ticket about it.
 AGENT = """\
 import subprocess, time
 from queenright.instrumentation import Worker
@@ -48,7 +48,7 @@ with Worker("container_agent") as worker:
         time.sleep(0.5)
 print(found)
 """
-# What is installed, without what queenright asks for.
+# Packages that are installed but not required by queenright.
 LEFTOVERS = """\
 import importlib.metadata as metadata
 from packaging.requirements import Requirement
@@ -73,7 +73,7 @@ print(*sorted(here - {name for name, _ in seen}))
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A container with the service in it, started as docker-compose.yml says, in a network of its own."""
+    """A container with the service, started as in docker-compose.yml, in its own network."""
 
     buildah: Buildah
     name: str
@@ -85,7 +85,7 @@ class Service:
     pids: list[int] = field(default_factory=list)
 
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        """Run a command beside the service, in its container and its network."""
+        """Run a command in the service's container and network."""
         variables = [f"--env={name}={value}" for name, value in environment.items()]
         inside = self.buildah.command("run", *self.options, *variables, self.name, "--", *command)
         return subprocess.run(
@@ -97,7 +97,7 @@ class Service:
         )
 
     def output(self, *command: str, **environment: str) -> str:
-        """Run a command that succeeds, and return what it printed."""
+        """Run a command that must succeed, and return its output."""
         result = self.run(*command, **environment)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
@@ -106,11 +106,11 @@ class Service:
         """Send SIGTERM to the service, as an engine does, and return its exit code."""
         [pid] = [pid for pid in descendants(self.process.pid) if is_program(pid, "serve")]
         os.kill(pid, signal.SIGTERM)
-        return self.process.wait(seconds(COMPOSE_SERVICE["stop_grace_period"]))
+        return self.process.wait(to_seconds(COMPOSE_SERVICE["stop_grace_period"]))
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that a process started, and those that they started."""
+    """Yield the direct and indirect child processes of a process."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text().split():
             yield int(child)
@@ -118,13 +118,13 @@ def descendants(pid: int) -> Iterator[int]:
 
 
 def is_program(pid: int, command: str) -> bool:
-    """Return whether a process is `queenright` with this command, not one that starts it."""
+    """Return whether a process is `queenright` with this command, and not its launcher."""
     words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     return Path(words[0]).name == "python" and words[1:3] == ["/opt/queenright/bin/queenright", command]
 
 
-def written_by(root: Path, user: int) -> set[str]:
-    """Return the files of a user, without those in the folders that are mounted."""
+def files_of_user(root: Path, user: int) -> set[str]:
+    """Return the files of a user, except those in mounted folders."""
     found = set()
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if Path(folder, name) != root / "tmp"]
@@ -132,7 +132,7 @@ def written_by(root: Path, user: int) -> set[str]:
     return found
 
 
-def paths(root: Path) -> set[str]:
+def list_paths(root: Path) -> set[str]:
     """Return every file and folder below a folder."""
     return {
         os.path.relpath(os.path.join(folder, name), root)
@@ -143,11 +143,11 @@ def paths(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """Return buildah with the image."""
+    """Yield buildah with the image."""
     folder = tmp_path_factory.mktemp("image")
     with buildah_with_base(folder) as buildah:
         options = (f"--build-arg=BASE={BASE}", *pip_secrets(folder))
-        # The stage has a name too, so that its layers are kept.
+        # The stage has a name too, so that its layers are cached.
         buildah.build(ROOT, f"{IMAGE}-build", "--target=build", *options)
         buildah.build(ROOT, IMAGE, *options)
         yield buildah
@@ -156,15 +156,15 @@ def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
 
 @pytest.fixture(scope="module")
 def secrets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return what `make compose` prepares."""
+    """Return the secrets that `make compose` prepares."""
     folder = tmp_path_factory.mktemp("compose") / "secrets"
-    prepared(folder)
+    prepare(folder)
     return folder
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Return a folder like a new volume, which belongs to the user of the image."""
+    """Return a folder like a new volume, owned by the image's user."""
     folder = tmp_path / "data"
     folder.mkdir()
     os.chown(folder, USER, USER)
@@ -172,17 +172,17 @@ def data(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def started(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[Service]:
-    """Start the service as docker-compose.yml says."""
+def run_service(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[Service]:
+    """Start the service as in docker-compose.yml."""
     text = COMPOSE.read_text().replace("./compose/secrets/", f"{secrets}/")
     compose: dict[str, Any] = yaml.safe_load(text)["services"]["queenright"]
     assert f"queenright-data:{DATA}" in compose["volumes"]
-    volumes = [f"--volume={source}:{target}:ro" for source, target in mounts(compose)]
+    volumes = [f"--volume={source}:{target}:ro" for source, target in list_mounts(compose)]
     environment = compose["environment"] | NO_GRACE
     variables = [f"--env={name}={value}" for name, value in environment.items()]
     options = (*volumes, f"--volume={data}:{DATA}")
     with buildah.container(IMAGE) as (name, root), log.open("wb") as output:
-        command = buildah.alone("run", *options, *variables, name, "--", *compose["command"])
+        command = buildah.isolated_command("run", *options, *variables, name, "--", *compose["command"])
         with subprocess.Popen(
             command, env=buildah.environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         ) as process:
@@ -196,7 +196,7 @@ def started(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Iterator[
                         os.kill(pid, signal.SIGKILL)
 
 
-async def healthy(service: Service) -> None:
+async def wait_until_healthy(service: Service) -> None:
     """Wait until the health check of docker-compose.yml succeeds."""
     check = COMPOSE_SERVICE["healthcheck"]["test"][1:]
 
@@ -223,9 +223,9 @@ def test_image_prints_its_version(buildah: Buildah) -> None:
     assert re.fullmatch(r"queenright \d+\.\d+\.\d+", printed)
 
 
-def test_image_without_a_token_says_how_to_create_one(buildah: Buildah) -> None:
+def test_image_without_a_token_names_the_command_that_creates_one(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
-        command = buildah.alone("run", name, "--", *buildah.image(IMAGE)["Cmd"])
+        command = buildah.isolated_command("run", name, "--", *buildah.image(IMAGE)["Cmd"])
         result = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
 
     assert result.returncode != 0
@@ -233,9 +233,9 @@ def test_image_without_a_token_says_how_to_create_one(buildah: Buildah) -> None:
     assert "Traceback" not in result.stderr
 
 
-def test_image_adds_the_program_and_its_user_only(buildah: Buildah) -> None:
+def test_image_adds_only_the_program_and_its_user(buildah: Buildah) -> None:
     with buildah.container(BASE) as (_, base), buildah.container(IMAGE) as (_, image):
-        added = paths(image) - paths(base)
+        added = list_paths(image) - list_paths(base)
         data = (image / DATA[1:]).stat()
 
     outside = {path for path in added if not path.startswith("opt/queenright/")}
@@ -245,14 +245,14 @@ def test_image_adds_the_program_and_its_user_only(buildah: Buildah) -> None:
     assert (data.st_uid, data.st_gid, stat.S_IMODE(data.st_mode)) == (USER, USER, 0o755)
 
 
-def test_image_holds_nothing_that_only_building_needs(buildah: Buildah) -> None:
+def test_image_has_no_build_dependencies(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
         printed = buildah.run("run", name, "--", "python", "-c", LEFTOVERS)
 
     assert printed == ""
 
 
-def test_image_holds_the_bytecode_of_what_the_service_imports(buildah: Buildah) -> None:
+def test_image_has_the_bytecode_of_imported_modules(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
         command = buildah.command("run", name, "--", "python", "-v", "-c", "import queenright.server.up")
         result = subprocess.run(command, env=buildah.environment, text=True, capture_output=True)
@@ -274,8 +274,8 @@ async def test_service_opens_a_ticket_drains_and_still_has_it_after_a_restart(
     buildah: Buildah, secrets: Path, data: Path, tmp_path: Path
 ) -> None:
     url = "http://127.0.0.1:8420"
-    with started(buildah, secrets, data, tmp_path / "log") as service:
-        await healthy(service)
+    with run_service(buildah, secrets, data, tmp_path / "log") as service:
+        await wait_until_healthy(service)
         token = {"QUEENRIGHT_URL": url, "QUEENRIGHT_TOKEN": service.token}
         refused = service.run("queenright", "list", "--json", QUEENRIGHT_URL=url)
         service.output(
@@ -287,22 +287,22 @@ async def test_service_opens_a_ticket_drains_and_still_has_it_after_a_restart(
             **token,
         )
         code = service.stop()
-        elsewhere = written_by(service.root, USER)
+        other_folder = files_of_user(service.root, USER)
 
     log = service.log.read_text()
     assert refused.returncode != 0
     assert code == 0, log
     assert "Traceback" not in log
     assert "ERROR" not in log
-    assert elsewhere == set()
+    assert other_folder == set()
     assert not (data / "queenright.db-wal").exists()
 
-    with started(buildah, secrets, data, tmp_path / "second-log") as again:
-        await healthy(again)
-        listed = again.output("queenright", "list", "--all", "--json", **token)
-        tickets = again.output("queenright", "tickets", "list", "--all", "--json", **token)
-        again.stop()
+    with run_service(buildah, secrets, data, tmp_path / "second-log") as restarted:
+        await wait_until_healthy(restarted)
+        listed = restarted.output("queenright", "list", "--all", "--json", **token)
+        tickets = restarted.output("queenright", "tickets", "list", "--all", "--json", **token)
+        restarted.stop()
     assert "container_agent" in listed
     assert "container_agent" in tickets
     with buildah.container(IMAGE) as (name, _):
-        buildah.run("run", *again.options, name, "--", "queenright", "audit", "verify", "--storage", DATA)
+        buildah.run("run", *restarted.options, name, "--", "queenright", "audit", "verify", "--storage", DATA)

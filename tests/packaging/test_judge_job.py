@@ -1,4 +1,4 @@
-"""The judge as a job in containers: what the files say to run is known, and settings are where it looks."""
+"""The judge as a job in containers: the commands in the files are valid, and the settings are in place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from queenright.server.settings import load_settings
 ROOT = Path(__file__).parents[2]
 
 
-def understood(words: list[str]) -> dict[str, Any]:
-    """Let the command line read a command, and run nothing; return its options."""
+def parse_command(words: list[str]) -> dict[str, Any]:
+    """Parse a command without running it; return its options."""
     command: Any = typer.main.get_command(app)
     called, *words = words
     while words and words[0] in getattr(command, "commands", {}):
@@ -33,7 +33,7 @@ def test_cron_job_runs_a_known_command() -> None:
     [script] = container["args"]
     line = script.replace("\\\n", " ").splitlines()[0]
 
-    options = understood(shlex.split(line))
+    options = parse_command(shlex.split(line))
 
     assert options["prometheus"] == "http://prometheus.monitoring:9090"
     assert str(options["state"]) in [mount["mountPath"] for mount in container["volumeMounts"]]
@@ -45,7 +45,7 @@ def test_compose_file_runs_a_known_command() -> None:
     compose = yaml.safe_load((ROOT / "compose" / "judge-job.yaml").read_text())
     judge = compose["services"]["judge"]
 
-    options = understood(judge["command"])
+    options = parse_command(judge["command"])
 
     assert options["interval"] == 120
     assert str(options["state"]).startswith("/var/lib/queenright/")

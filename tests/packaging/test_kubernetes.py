@@ -1,4 +1,4 @@
-"""The service in Kubernetes: its file fits the command line, the settings and what is exported."""
+"""The Kubernetes file of the service matches the command line, the settings and the exported monitors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POD = OBJECTS["Deployment"]["spec"]["template"]
 
 
 @pytest.fixture(scope="module")
-def exported() -> dict[str, Any]:
+def export_monitors() -> dict[str, Any]:
     files = kubernetes_files(
         rule_groups(HealthSettings()),
         Extras(dashboards={}),
@@ -50,8 +50,8 @@ def test_command_is_known_and_its_settings_are_valid(tmp_path: Path) -> None:
     assert str(settings.storage) in [one["mountPath"] for one in CONTAINER["volumeMounts"]]
 
 
-def test_exported_monitor_selects_the_service(exported: dict[str, Any]) -> None:
-    monitor = exported["servicemonitor.yaml"]["spec"]
+def test_exported_monitor_selects_the_service(export_monitors: dict[str, Any]) -> None:
+    monitor = export_monitors["servicemonitor.yaml"]["spec"]
     service = OBJECTS["Service"]
 
     assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -59,25 +59,25 @@ def test_exported_monitor_selects_the_service(exported: dict[str, Any]) -> None:
     assert service["spec"]["selector"].items() <= POD["metadata"]["labels"].items()
 
 
-def test_workers_that_are_scraped_may_reach_the_service(exported: dict[str, Any]) -> None:
-    scraped = exported["podmonitor.yaml"]["spec"]["selector"]
+def test_scraped_workers_may_reach_the_service(export_monitors: dict[str, Any]) -> None:
+    scraped = export_monitors["podmonitor.yaml"]["spec"]["selector"]
     [workers] = [rule for rule in OBJECTS["NetworkPolicy"]["spec"]["ingress"] if len(rule["ports"]) == 2]
 
     assert workers["from"][0]["podSelector"] == scraped
 
 
-def test_pod_gets_as_long_to_stop_as_a_container_of_compose() -> None:
+def test_pod_has_the_stop_timeout_of_the_compose_file() -> None:
     compose = yaml.safe_load((FILE.parents[1] / "docker-compose.yml").read_text())
     grace = compose["services"]["queenright"]["stop_grace_period"]
 
     assert f"{POD['spec']['terminationGracePeriodSeconds']}s" == grace
 
 
-def test_two_services_never_run_at_once_and_nothing_runs_as_root() -> None:
+def test_update_stops_the_old_pod_first_and_nothing_runs_as_root() -> None:
     spec = OBJECTS["Deployment"]["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
     assert POD["spec"]["securityContext"]["runAsNonRoot"] is True
-    # With the default, each mount adds permissions of the group to the audit key, and the service refuses it.
+    # By default, each mount adds group permissions to the audit key, and the service refuses it.
     assert POD["spec"]["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
     assert CONTAINER["securityContext"]["readOnlyRootFilesystem"] is True
     volumes = {volume["name"] for volume in POD["spec"]["volumes"]}

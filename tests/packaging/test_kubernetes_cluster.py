@@ -1,4 +1,4 @@
-"""The cluster in Kubernetes: its file differs from that of one process only where a cluster has to."""
+"""The Kubernetes file of the cluster differs from that of one process only where a cluster requires it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POD = SET["template"]
 ENVIRONMENT = {entry["name"]: entry["valueFrom"] for entry in CONTAINER["env"]}
 
 
-def test_objects_are_those_of_the_current_apis() -> None:
+def test_objects_use_current_api_versions() -> None:
     assert {kind: one["apiVersion"] for kind, one in OBJECTS.items()} == {
         "ConfigMap": "v1",
         "Service": "v1",
@@ -29,7 +29,7 @@ def test_objects_are_those_of_the_current_apis() -> None:
     }
 
 
-def test_settings_are_valid_and_need_what_the_secret_has(
+def test_settings_are_valid_and_use_the_keys_of_the_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [(name, text)] = OBJECTS["ConfigMap"]["data"].items()

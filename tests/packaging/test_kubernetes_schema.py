@@ -1,4 +1,4 @@
-"""The Kubernetes files of compose/ are what the API of Kubernetes accepts, and their probes get an answer."""
+"""The Kubernetes API accepts the files in compose/, and their probes get a response."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OBJECTS = [
 ]
 
 
-def problems(one: dict[str, Any]) -> list[str]:
-    """Return what the API of Kubernetes would refuse, unknown fields included."""
+def find_problems(one: dict[str, Any]) -> list[str]:
+    """Return the schema errors of an object, including unknown fields."""
     schema = {"$ref": SCHEMA["kinds"][f"{one['apiVersion']}/{one['kind']}"], "$defs": SCHEMA["$defs"]}
     return [
         f"{'.'.join(map(str, error.instance_path))}: {error.message}"
@@ -33,11 +33,11 @@ def problems(one: dict[str, Any]) -> list[str]:
 def test_unknown_field_is_a_problem() -> None:
     one = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "lables": {}}}
 
-    assert problems(one) == [
+    assert find_problems(one) == [
         "metadata: Additional properties are not allowed ('lables' was unexpected)",
     ]
 
 
 @pytest.mark.parametrize("one", OBJECTS)
 def test_object_is_valid(one: dict[str, Any]) -> None:
-    assert problems(one) == []
+    assert find_problems(one) == []

@@ -1,4 +1,4 @@
-"""The pinned packages: whole, hashed, of one mind, and as pyproject.toml asks."""
+"""The pinned packages are complete, hashed, consistent, and match pyproject.toml."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ;]+)( ; (?P<m
 _HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
-def pins(name: str) -> dict[str, Version]:
+def read_pins(name: str) -> dict[str, Version]:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
     return {found["name"]: Version(found["version"]) for line in lines if (found := _PIN.match(line))}
 
 
-def wanted(name: str) -> list[Requirement]:
-    """What pyproject.toml asks of one file of pinned packages."""
+def required_packages(name: str) -> list[Requirement]:
+    """Return the requirements in pyproject.toml for one file of pinned packages."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     groups = project["dependency-groups"]
@@ -50,23 +50,23 @@ def wanted(name: str) -> list[Requirement]:
 def test_every_line_is_a_pin_or_its_hash(name: str) -> None:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
 
-    odd = [line for line in lines if not _PIN.match(line) and not _HASH.match(line)]
+    invalid = [line for line in lines if not _PIN.match(line) and not _HASH.match(line)]
 
     assert lines
-    assert odd == []
+    assert invalid == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_pin_is_followed_by_a_hash(name: str) -> None:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
 
-    naked = [
+    without_hash = [
         line
         for line, after in zip(lines, [*lines[1:], ""], strict=True)
         if _PIN.match(line) and not _HASH.match(after)
     ]
 
-    assert naked == []
+    assert without_hash == []
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -79,11 +79,11 @@ def test_no_line_has_a_download_location(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_requirement_is_pinned_to_a_matching_version(name: str) -> None:
-    pinned = pins(name)
+    pinned = read_pins(name)
 
     wrong = [
         str(requirement)
-        for requirement in wanted(name)
+        for requirement in required_packages(name)
         if (version := pinned.get(canonicalize_name(requirement.name))) is None
         or not requirement.specifier.contains(version, prereleases=True)
     ]
@@ -91,8 +91,8 @@ def test_every_requirement_is_pinned_to_a_matching_version(name: str) -> None:
     assert wrong == []
 
 
-def test_smaller_files_are_parts_of_the_larger() -> None:
-    run, llm, dev = (pins(name).items() for name in FILES)
+def test_smaller_files_are_subsets_of_larger_ones() -> None:
+    run, llm, dev = (read_pins(name).items() for name in FILES)
 
     assert run <= llm
     assert llm <= dev
@@ -100,13 +100,13 @@ def test_smaller_files_are_parts_of_the_larger() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_no_release_known_to_be_compromised_is_pinned(name: str) -> None:
-    pinned = pins(name)
+    pinned = read_pins(name)
 
     assert not [p for p, bad in COMPROMISED.items() if str(pinned.get(p)) in bad]
 
 
 def test_no_release_known_to_be_compromised_can_be_chosen() -> None:
-    [litellm] = [requirement for requirement in wanted("llm") if requirement.name == "litellm"]
+    [litellm] = [requirement for requirement in required_packages("llm") if requirement.name == "litellm"]
 
     assert not [bad for bad in COMPROMISED["litellm"] if litellm.specifier.contains(bad)]
     assert not litellm.specifier.contains("1.107.0rc2", prereleases=True)
@@ -117,7 +117,9 @@ def test_every_dependency_has_its_reason() -> None:
     reasons = [line.partition("  # ")[0] for line in lines if "  # " in line]
 
     missing = [
-        r.name for r in wanted("dev") if not any(re.search(rf'"{r.name}[\[><=!]', line) for line in reasons)
+        r.name
+        for r in required_packages("dev")
+        if not any(re.search(rf'"{r.name}[\[><=!]', line) for line in reasons)
     ]
 
     assert missing == []

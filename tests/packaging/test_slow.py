@@ -1,4 +1,4 @@
-"""The list of slow tests names tests that exist: a rename does not bring one back to `make test`."""
+"""Every test in the list of slow tests exists: a rename does not move one to `make test`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TESTS = Path(__file__).parents[1]
 def test_slow_test_exists(name: str) -> None:
     file, *names = name.partition("[")[0].split("::")
     node: ast.AST = ast.parse((_TESTS / file).read_text("utf-8"))
-    for each in names:
+    for test_name in names:
         found = {getattr(child, "name", ""): child for child in ast.iter_child_nodes(node)}
-        assert each in found, f"{file} has no {each}"
-        node = found[each]
+        assert test_name in found, f"{file} has no {test_name}"
+        node = found[test_name]

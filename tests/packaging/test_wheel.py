@@ -1,4 +1,4 @@
-"""The wheel, built and installed elsewhere: nothing may come from the checkout."""
+"""The wheel, built and installed elsewhere, uses nothing from the checkout."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run code with the installed wheel; third-party packages are the tests' own."""
-    # -S: without it the editable install's .pth file would offer the checkout.
+def run_code(installed: Path, code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code with the installed wheel and the test environment's third-party packages."""
+    # -S: otherwise the editable install's .pth file would add the checkout.
     paths = [str(installed), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
     start = f"import sys; sys.path[1:1] = {paths!r}\n"
     command = [sys.executable, "-I", "-S", "-c", start + code, *arguments]
     return subprocess.run(command, cwd=installed, text=True, capture_output=True, check=False)
 
 
-def test_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> None:
-    result = run(
+def test_agent_imports_only_the_instrumentation(installed: Path) -> None:
+    result = run_code(
         installed,
         "import json, queenright.instrumentation as i\n"
         "print(json.dumps([i.__file__, sorted({m.partition('.')[0] for m in sys.modules}),"
@@ -54,14 +54,14 @@ def test_agent_imports_instrumentation_and_nothing_heavier(installed: Path) -> N
     )
 
     assert result.returncode == 0, result.stderr
-    file, modules, ours = json.loads(result.stdout)
+    file, modules, own_modules = json.loads(result.stdout)
     assert Path(file).is_relative_to(installed)
     assert not set(HEAVY) & set(modules)
-    assert all(name.startswith("queenright.instrumentation") for name in ours)
+    assert all(name.startswith("queenright.instrumentation") for name in own_modules)
 
 
 def test_command_runs_from_the_wheel(installed: Path) -> None:
-    result = run(installed, "from queenright.cli import main; main()", "config", "check")
+    result = run_code(installed, "from queenright.cli import main; main()", "config", "check")
 
     assert result.returncode == 0, result.stderr
 
@@ -72,7 +72,7 @@ def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.Mo
             raise ProgramNotFoundError(name)
         monkeypatch.setenv(f"{name.upper()}_BIN", str(found))
 
-    result = run(installed, "from queenright.cli import main; main()", "up", "--check")
+    result = run_code(installed, "from queenright.cli import main; main()", "up", "--check")
 
     assert result.returncode == 0, result.stdout + result.stderr
     assert "prometheus: /" in result.stdout
@@ -80,7 +80,7 @@ def test_up_finds_its_files_in_the_wheel(installed: Path, monkeypatch: pytest.Mo
 
 
 def test_rules_that_prometheus_mounts_come_from_the_wheel(installed: Path) -> None:
-    result = run(
+    result = run_code(
         installed,
         "from queenright.alerting.files import rules_folder, templates_folder\n"
         "print(rules_folder(), len(list(rules_folder().glob('*.yml'))))\n"
@@ -98,7 +98,7 @@ def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> 
     archive = tmp_path / "mixin.tar.gz"
     words = ("rules", "export", "--format", "mixin", "--output", str(archive))
 
-    result = run(installed, "from queenright.cli import main; main()", *words)
+    result = run_code(installed, "from queenright.cli import main; main()", *words)
 
     assert result.returncode == 0, result.stderr
     with tarfile.open(archive) as tar:
@@ -112,10 +112,10 @@ def test_exported_files_come_from_the_wheel(installed: Path, tmp_path: Path) -> 
     assert [name for name in names if name.startswith("queenright-mixin/grafana/provisioning/")]
 
 
-def test_store_is_made_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
+def test_store_is_created_with_the_migrations_of_the_wheel(installed: Path, tmp_path: Path) -> None:
     database = tmp_path / "new.db"
 
-    result = run(
+    result = run_code(
         installed,
         "import asyncio\n"
         "from queenright.health.store.store import Store\n"

@@ -1,4 +1,4 @@
-"""Small agents in folders, for tests of loading and running them."""
+"""Small agents in folders, for tests that load and run them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ KEEPS: list[dict[str, Any]] = [
 ]
 
 
-def folder_of(
+def write_agent(
     path: Path, spec: dict[str, Any], replies: list[dict[str, Any]] | None = None, **files: str
 ) -> Path:
     """Write an agent: its ``agent.json``, its script, and ``{name}.py`` for each of ``files``."""
@@ -94,24 +94,24 @@ def folder_of(
 
 
 def adder(path: Path, functions: str = "def add(a, b):\n    return a + b\n") -> Path:
-    return folder_of(path, MODEL_FREE, functions=functions)
+    return write_agent(path, MODEL_FREE, functions=functions)
 
 
 def talker(path: Path) -> Path:
     tools = 'def double(number: int) -> str:\n    """Double a number."""\n    return str(2 * number)\n'
-    return folder_of(path, TALKER, TALKS, tools=tools)
+    return write_agent(path, TALKER, TALKS, tools=tools)
 
 
 def chatter(path: Path) -> Path:
-    return folder_of(path, CHATTER, CHATS)
+    return write_agent(path, CHATTER, CHATS)
 
 
-def circler(path: Path) -> Path:
-    """Build an agent that makes one tool call with the same result again and again."""
+def looping_agent(path: Path) -> Path:
+    """Write an agent that repeats one tool call with the same result."""
     talker(path)
-    return folder_of(path, TALKER, TALKS[:1] * 30)
+    return write_agent(path, TALKER, TALKS[:1] * 30)
 
 
 def keeper(path: Path) -> Path:
     """Write an agent that loads ``adder`` from the folder next to it and starts a run of it."""
-    return folder_of(path, KEEPER, KEEPS)
+    return write_agent(path, KEEPER, KEEPS)

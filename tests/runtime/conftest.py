@@ -11,7 +11,7 @@ from tests.waiting import idle
 
 
 class FakeTime:
-    """A fake clock that moves only on request, with sleepers that wake up in time order."""
+    """A fake clock that moves only on request, and wakes sleepers in the order of their times."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -70,7 +70,7 @@ class ScriptedModel:
         return reply
 
 
-def calls(name: str, arguments: str, call_id: str = "c1") -> ModelReply:
+def tool_call_reply(name: str, arguments: str, call_id: str = "c1") -> ModelReply:
     return ModelReply(tool_calls=(ToolCall(call_id, name, arguments),))
 
 

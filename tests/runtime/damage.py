@@ -1,4 +1,4 @@
-"""Kinds of damage to a file on disk: truncated, empty, foreign, a folder in its place."""
+"""Kinds of damage to a file on disk: truncated, empty, foreign content, a folder in its place."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ damages: Final = st.sampled_from(DAMAGES)
 
 def damage(path: Path, kind: str) -> None:
     """Replace the file at ``path`` with damage of ``kind``."""
-    was = path.read_bytes()
-    row = json.loads(was)
+    original = path.read_bytes()
+    row = json.loads(original)
     path.unlink()
     match kind:
         case "folder":
             path.mkdir()
-            (path / "inside.json").write_bytes(was)
+            (path / "inside.json").write_bytes(original)
         case "link to nothing":
             path.symlink_to(path.parent / "nowhere")
         case "gone":
@@ -44,10 +44,10 @@ def damage(path: Path, kind: str) -> None:
         case _:
             path.write_bytes(
                 {
-                    "torn": was[: len(was) // 2],
+                    "torn": original[: len(original) // 2],
                     "empty": b"",
-                    "not utf-8": b"\xff" + was,
-                    "utf-16": was.decode().encode("utf-16"),
+                    "not utf-8": b"\xff" + original,
+                    "utf-16": original.decode().encode("utf-16"),
                     "another's": b'{"name": "somebody else\'s"}',
                     "a list": b"[1, 2]",
                     "a word": b"null",

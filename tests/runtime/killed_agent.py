@@ -1,9 +1,9 @@
 """
-An agent that is killed again and again: ``python -m tests.runtime.killed_agent FOLDER SEED ROUNDS``.
+An agent that is killed repeatedly: ``python -m tests.runtime.killed_agent FOLDER SEED ROUNDS``.
 
-Everything is imported once; each life of the agent is a fork that kills itself with SIGKILL at a random step
-of its event loop or at a random write to the disk, until one life gets to the end. Then what is on the disk
-is compared with what an agent left that was never killed. Prints what is wrong, and nothing if nothing is.
+Everything is imported once. Each incarnation of the agent is a fork that kills itself with SIGKILL at a
+random step of its event loop or at a random write to the disk, until one completes. Then the disk is compared
+with that of an agent that was never killed. Prints the differences, if any.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PureModel:
         self._failed_at: set[int] = set()
 
     def _busy(self, at: int) -> bool:
-        """Fail once per life and place, as a provider that is briefly overloaded."""
+        """Fail once per incarnation and place, like a provider that is briefly overloaded."""
         if at in self._failed_at:
             return False
         self._failed_at.add(at)
@@ -64,13 +64,13 @@ class PureModel:
     ) -> ModelReply:
         await asyncio.sleep(0)
         contents = {m.content for m in messages}
-        made = sum(len(m.tool_calls) for m in messages)
+        call_count = sum(len(m.tool_calls) for m in messages)
 
         def calling(*calls: tuple[str, dict[str, Any]]) -> ModelReply:
             return ModelReply(
                 text="so",
                 tool_calls=tuple(
-                    ToolCall(f"c{made + i}", name, json.dumps(arguments))
+                    ToolCall(f"c{call_count + i}", name, json.dumps(arguments))
                     for i, (name, arguments) in enumerate(calls)
                 ),
                 input_tokens=10,
@@ -89,8 +89,8 @@ class PureModel:
                     raise TransientModelError("the hive is busy")
                 if missing:
                     return calling(*(("look", {"n": n}) for n in missing[:2]))
-                again = any("Again." in words for words in contents)
-                return calling(("set_output", {"seen": str(PLACES) if again else "?"}))
+                is_retry = any("Again." in words for words in contents)
+                return calling(("set_output", {"seen": str(PLACES) if is_retry else "?"}))
             case "Note.":
                 return calling(("set_output", {"noted": "yes"}))
             case _:
@@ -99,16 +99,16 @@ class PureModel:
 
 
 def graph() -> GraphSpec:
-    def talks(name: str, prompt: str, keys: str, **more: Any) -> NodeSpec:
+    def chat_node(name: str, prompt: str, keys: str, **more: Any) -> NodeSpec:
         return NodeSpec(id=name, system_prompt=prompt, output_keys=tuple(keys.split()), **more)
 
     return GraphSpec(
         id="hive",
         nodes=(
-            talks("plan", "Plan.", "topic", client_facing=True),
-            talks("look", "Look.", "seen", tools=("look",), max_messages=8, conversation_judge="strict"),
+            chat_node("plan", "Plan.", "topic", client_facing=True),
+            chat_node("look", "Look.", "seen", tools=("look",), max_messages=8, conversation_judge="strict"),
             NodeSpec(id="count", node_type="function", function="count", output_keys=("counted",)),
-            talks("sum", "Sum.", "first second", input_keys=("seen", "counted")),
+            chat_node("sum", "Sum.", "first second", input_keys=("seen", "counted")),
         ),
         edges=tuple(
             EdgeSpec(source=s, target=t)
@@ -131,8 +131,8 @@ def strict(turn: Turn) -> Judgement:
     return Judgement(Verdict.ACCEPT, "")
 
 
-async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
-    """Run one life: start or resume the run, and answer its question."""
+async def run_incarnation(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
+    """Run one incarnation: start or resume the run, and answer its question."""
     effects = folder / "effects"
 
     async def look(given: Place) -> str:
@@ -163,7 +163,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
     store = runtime.session_store("hive")
     known = store.list_sessions()
     session = known[0].session_id if known else store.create(graph_id="hive", entry_point="start").id
-    runs = [run for name in ("hive", "side") if (run := await begin_or_take_up(runtime, session, name))]
+    runs = [run for name in ("hive", "side") if (run := await start_or_resume(runtime, session, name))]
     answered: set[int] = set()
     while any(runtime.get_execution_result(run) is None for run in runs):
         for _, node_id, node in runtime.get_stream("start").nodes():
@@ -178,7 +178,7 @@ async def live(folder: Path, kill: Callable[[AgentRuntime], None]) -> None:
         assert result.succeeded, f"the run ended {result}"
 
 
-async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -> str | None:
+async def start_or_resume(runtime: AgentRuntime, session: str, graph_id: str) -> str | None:
     """Start or resume a graph's run; return None if it has ended."""
     result = runtime.session_store("hive").read_state(session).executions.get(f"{graph_id}::start")
     if result is None:
@@ -189,7 +189,10 @@ async def begin_or_take_up(runtime: AgentRuntime, session: str, graph_id: str) -
 
 
 def run_until_killed(folder: Path, step: int, write: int) -> None:
-    """Run a life that is killed at a given loop step, after dumping its memory, or at a given disk write."""
+    """
+    Run an incarnation that is killed at a given loop step, after dumping its memory, or at a given disk
+    write.
+    """
     runtimes: list[AgentRuntime] = []
     loop = asyncio.new_event_loop()
     steps = writes = 0
@@ -199,11 +202,11 @@ def run_until_killed(folder: Path, step: int, write: int) -> None:
         nonlocal steps
         steps += 1
         if steps == step:
-            (folder / "at_kill.json").write_text(json.dumps(memory_of(runtimes[0]) if runtimes else []))
+            (folder / "at_kill.json").write_text(json.dumps(dump_memory(runtimes[0]) if runtimes else []))
             os.kill(os.getpid(), signal.SIGKILL)
         original()
 
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def count_writes(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal writes
             writes += 1
@@ -215,12 +218,12 @@ def run_until_killed(folder: Path, step: int, write: int) -> None:
 
     loop._run_once = run_once  # type: ignore[attr-defined]
     for name in ("replace", "fsync", "unlink", "write"):
-        setattr(os, name, counted(getattr(os, name)))
-    loop.run_until_complete(live(folder, runtimes.append))
+        setattr(os, name, count_writes(getattr(os, name)))
+    loop.run_until_complete(run_incarnation(folder, runtimes.append))
     (folder / "counts.json").write_text(json.dumps([steps, writes]))
 
 
-def memory_of(runtime: AgentRuntime) -> list[dict[str, Any]]:
+def dump_memory(runtime: AgentRuntime) -> list[dict[str, Any]]:
     """Return the in-memory state of the running nodes."""
     found = []
     for _, node_id, node in runtime.get_stream("start").nodes():
@@ -248,18 +251,18 @@ def fork(work: Callable[..., None], *args: Any) -> bool:
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return True
-    assert os.WEXITSTATUS(status) == 0, "a life ended in an error"
+    assert os.WEXITSTATUS(status) == 0, "an incarnation ended with an error"
     return False
 
 
-def the_session(folder: Path) -> tuple[SessionStore, Session] | None:
+def only_session(folder: Path) -> tuple[SessionStore, Session] | None:
     store = SessionStore(folder, clock=lambda: 0.0)
     known = store.list_sessions()
     assert len(known) <= 1, f"{len(known)} sessions"
     return (store, store.open(known[0].session_id)) if known else None
 
 
-def conversation(session: Session, name: str) -> Conversation:
+def open_conversation(session: Session, name: str) -> Conversation:
     opened = Conversation.open(session.conversations / name, disk=Disk(), clock=lambda: 0.0)
     assert not opened.skipped_files, f"unreadable: {opened.skipped_files}"
     return opened
@@ -278,14 +281,14 @@ def check_kill(folder: Path) -> None:
     dump = folder / "at_kill.json"
     if not dump.exists():
         return
-    found = the_session(folder)
+    found = only_session(folder)
     for row in json.loads(dump.read_text()):
         assert found is not None
         node_id, was = row["node"], NodeCursor.model_validate(row["cursor"])
-        opened = conversation(found[1], THREADS[node_id])
+        opened = open_conversation(found[1], THREADS[node_id])
         result = starts_with_entries(row["entries"], opened)
         on_disk = [e.to_dict() for e in opened.entries if e.seq >= result[0]["seq"]] if result else []
-        assert on_disk[: len(result)] == result, f"{node_id}: the conversation is another"
+        assert on_disk[: len(result)] == result, f"{node_id}: the conversation differs"
         path = found[1].conversations / node_id / "cursor.json"
         state = read_json(path) if path.exists() else {"visit_id": was.visit_id}
         now = NodeCursor.model_validate(state)
@@ -296,13 +299,13 @@ def check_kill(folder: Path) -> None:
                 now.fold(entry)
         assert now.iteration >= was.iteration, f"{node_id}: turns were lost"
         assert now.user_interaction_count >= was.user_interaction_count, f"{node_id}: the user was forgotten"
-        # A write in progress during the kill (a verdict, a failed call) is repeated by the next
-        # life; that is at most one.
+        # A write in progress during the kill (a verdict, a failed call) is repeated after the resume; that is
+        # at most one.
         unwritten = max(0, len(was.verdicts) - len(now.verdicts))
         assert unwritten <= 1, f"{node_id}: verdicts were lost"
         assert now.retries >= was.retries - unwritten, f"{node_id}: retries were lost"
         assert now.noted >= was.noted - 1, f"{node_id}: the guard's counters were lost"
-        # The disk may be ahead by an answer that was being written and may have set an output.
+        # The disk may be ahead by an answer in progress, which may have set an output.
         assert set(was.outputs) <= set(now.outputs), f"{node_id}: outputs were lost"
         if row["waits"] and now.user_interaction_count == was.user_interaction_count:
             assert now.question == was.question, f"{node_id}: the question was lost"
@@ -310,8 +313,8 @@ def check_kill(folder: Path) -> None:
 
 
 def check_end(folder: Path, kills: int) -> dict[str, Any]:
-    """Return the run's outcome, after checking invariants."""
-    found = the_session(folder)
+    """Check the invariants, and return the run's outcome."""
+    found = only_session(folder)
     assert found is not None
     store, session = found
     state = store.read_state(session.id)
@@ -326,8 +329,8 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
     assert side.verdicts.count("ACCEPT") == 1
     for name in ("plan", "look", "sum"):
         cursor = NodeCursor.model_validate(read_json(session.conversations / name / "cursor.json"))
-        # The last node runs alone again, in the thread that the first one started.
-        thread = conversation(session, THREADS[name])
+        # The last node runs again, in the thread that the first one started.
+        thread = open_conversation(session, THREADS[name])
         entries = [e for e in thread.entries if e.visit_id == cursor.visit_id]
         call_ids = [c.id for e in entries for c in e.message.tool_calls]
         answered = [e.message.tool_call_id for e in entries if e.kind is EntryKind.TOOL]
@@ -337,7 +340,7 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
             assert turns < cursor.iteration, "the conversation was never shortened"
             assert cursor.verdicts.count("RETRY") == cursor.retries == 1, f"look: {cursor.verdicts}"
         else:
-            assert cursor.iteration == turns, f"{name}: {cursor.iteration} turns counted, {turns} there"
+            assert cursor.iteration == turns, f"{name}: {cursor.iteration} turns counted, {turns} found"
         assert cursor.verdicts.count("ACCEPT") == 1
         assert cursor.accepted
         users = [e.message.content for e in entries if e.kind is EntryKind.USER]
@@ -357,34 +360,34 @@ def check_end(folder: Path, kills: int) -> dict[str, Any]:
 
 def main(folder: Path, seed: int, rounds: int) -> int:
     """Compare ``rounds`` killed runs with one that was never killed."""
-    dice = random.Random(seed)
+    random_ = random.Random(seed)
     calm = folder / "calm"
     calm.mkdir(parents=True)
     assert not fork(run_until_killed, calm, NEVER, NEVER)
-    wanted = check_end(calm, 0)
+    expected = check_end(calm, 0)
     steps, writes = json.loads((calm / "counts.json").read_text())
     kills_in_all = 0
     for number in range(rounds):
-        here = folder / f"round{number}"
-        here.mkdir()
+        folder_of_round = folder / f"round{number}"
+        folder_of_round.mkdir()
         kills = 0
         script: list[tuple[int, int]] = []
         try:
             while kills < 12:
                 # Prefer early kills: a life that resumes a run has less work left.
-                share = dice.random() ** 2
-                by_step = dice.random() < 0.6
+                share = random_.random() ** 2
+                by_step = random_.random() < 0.6
                 at = (1 + int(share * steps), NEVER) if by_step else (NEVER, 1 + int(share * writes))
                 script.append(at)
-                if not fork(run_until_killed, here, *at):
+                if not fork(run_until_killed, folder_of_round, *at):
                     break
                 kills += 1
-                check_kill(here)
+                check_kill(folder_of_round)
             else:
                 script.append((NEVER, NEVER))
-                assert not fork(run_until_killed, here, NEVER, NEVER)
-            came = check_end(here, kills)
-            assert came == wanted, f"{came} is not {wanted}"
+                assert not fork(run_until_killed, folder_of_round, NEVER, NEVER)
+            outcome = check_end(folder_of_round, kills)
+            assert outcome == expected, f"{outcome} is not {expected}"
         except AssertionError as error:
             print(f"seed {seed}, round {number}, kills at {script}: {error}")
             return 1

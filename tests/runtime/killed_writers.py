@@ -1,7 +1,7 @@
 """
 Processes that write until they are killed, or take a lock and hold it.
 
-Run as a program: the first argument says what to do, the others are its arguments.
+Run as a program: the first argument selects the function, the others are its arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queenright.runtime.storage.session_state import SessionState
 from queenright.runtime.storage.session_store import SessionStore
 
 
-def _say(word: str) -> None:
+def _print_line(word: str) -> None:
     print(word, flush=True)
 
 
@@ -57,10 +57,10 @@ def _killer(number: int) -> Callable[[FrameType, str, Any], Any]:
     return trace
 
 
-def hold(lock: str) -> None:
+def hold_claim(lock: str) -> None:
     """Take a claim and hold it."""
     claim = ExecutionLock.take(Path(lock))
-    _say("held")
+    _print_line("held")
     sys.stdin.read()
     claim.release()
 
@@ -70,14 +70,14 @@ def hold_with_a_child(lock: str) -> None:
     claim = ExecutionLock.take(Path(lock))
     child = os.fork()
     if child == 0:
-        _say(str(os.getpid()))
+        _print_line(str(os.getpid()))
         sys.stdin.read()
         os._exit(0)
     os.waitpid(child, 0)
     claim.release()
 
 
-def count(base: str, session_id: str, times: str) -> None:
+def increment(base: str, session_id: str, times: str) -> None:
     """Increment a number in a session's memory repeatedly."""
     store = SessionStore(Path(base), clock=time.time)
     session = store.open(session_id)
@@ -92,8 +92,8 @@ def count(base: str, session_id: str, times: str) -> None:
 if __name__ == "__main__":
     work: dict[str, Callable[..., None]] = {
         "die_at_every_line": die_at_every_line,
-        "hold": hold,
+        "hold": hold_claim,
         "hold_with_a_child": hold_with_a_child,
-        "count": count,
+        "count": increment,
     }
     work[sys.argv[1]](*sys.argv[2:])

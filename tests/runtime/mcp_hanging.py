@@ -13,7 +13,7 @@ from typing import Any
 TOOLS = [{"name": name, "inputSchema": {"type": "object"}} for name in ("hum", "hang", "slow")]
 
 
-def answer(method: str, asked: dict[str, Any]) -> dict[str, Any] | None:
+def respond(method: str, asked: dict[str, Any]) -> dict[str, Any] | None:
     if method == "initialize":
         info = {"name": "hanging", "version": "1"}
         return {
@@ -49,7 +49,7 @@ def main(folder: Path) -> None:
         if message["method"] == "server/discover":
             error = {"code": -32601, "message": "no such method"}
             print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}), flush=True)
-        elif (result := answer(message["method"], message.get("params") or {})) is not None:
+        elif (result := respond(message["method"], message.get("params") or {})) is not None:
             print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 
 

@@ -48,17 +48,17 @@ def make_server(counted: Path | None = None) -> MCPServer:
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=True))
     def apply_query(query: str) -> str:
-        """Read, whatever the name says."""
+        """Read something, despite the name."""
         return query
 
     @server.tool(annotations=ToolAnnotations(read_only_hint=False, destructive_hint=True))
     def get_rid_of(what: str) -> str:
-        """Change something, whatever the name says."""
+        """Change something, despite the name."""
         return what
 
     @server.tool(name="strange.name/of tool")
     def strange() -> str:
-        """Have a name that some providers reject."""
+        """Return a text; some providers reject the tool's name."""
         return "strange"
 
     if counted is not None:

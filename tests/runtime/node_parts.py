@@ -1,4 +1,4 @@
-"""A bench for node tests: one real node that can be reopened from disk."""
+"""A bench for node tests: a real node that can be reopened from disk."""
 
 from __future__ import annotations
 
@@ -143,18 +143,18 @@ class Bench:
         return [(entry.kind.value, entry.message.content) for entry in self.conversation.entries]
 
 
-def reply(*calls: tuple[str, str], text: str = "") -> ModelReply:
-    """Build a reply with tool calls, each a name with arguments."""
-    made = tuple(ToolCall(f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
-    return ModelReply(text=text, tool_calls=made, input_tokens=10, output_tokens=2, cost=0.5)
+def call_reply(*calls: tuple[str, str], text: str = "") -> ModelReply:
+    """Return a reply with tool calls, each a name with arguments."""
+    tool_calls = tuple(ToolCall(f"c{n}", name, arguments) for n, (name, arguments) in enumerate(calls))
+    return ModelReply(text=text, tool_calls=tool_calls, input_tokens=10, output_tokens=2, cost=0.5)
 
 
-def sets(**outputs: str) -> ModelReply:
-    """Build a reply that sets outputs."""
+def output_reply(**outputs: str) -> ModelReply:
+    """Return a reply that sets outputs."""
     import json
 
-    return reply(("set_output", json.dumps(outputs)))
+    return call_reply(("set_output", json.dumps(outputs)))
 
 
-def kinds(events: Sequence[AgentEvent]) -> list[str]:
+def event_types(events: Sequence[AgentEvent]) -> list[str]:
     return [event.type.value for event in events]

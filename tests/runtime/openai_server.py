@@ -1,4 +1,4 @@
-"""A server for OpenAI's chat completions over real HTTP that can fail in every way a provider can."""
+"""An HTTP server for OpenAI's chat completions that can fail in every way a provider can."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ DONE: Final = b"data: [DONE]\n\n"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """
-    An answer: streamed in pieces to whoever asks for a stream, whole to everybody else.
+    An answer: streamed in pieces to streaming requests, complete to others.
 
     Args:
-        text: Its words; each piece is a delta of its own.
+        text: The pieces of the text; each is a delta.
         tool_calls: ``(id, name, arguments)`` each.
-        usage: Tokens read and written; None says nothing about them.
-        fragment: Into how many characters a call's arguments are cut.
+        usage: Tokens read and written; None omits them.
+        fragment: Number of characters per piece of a call's arguments.
     """
 
     text: Sequence[str] = ()
@@ -34,13 +34,13 @@ class Answer:
 
     @property
     def ended(self) -> str | None:
-        """The finish reason, by default OpenAI's."""
+        """Return the finish reason, by default OpenAI's."""
         return (
             ("tool_calls" if self.tool_calls else "stop") if self.finish_reason == "" else self.finish_reason
         )
 
     def events(self) -> list[bytes]:
-        """The answer as server-sent events, without the final ``[DONE]``."""
+        """Return the answer as server-sent events, without the final ``[DONE]``."""
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "" if self.text else None}]
         deltas += [{"content": piece} for piece in self.text]
         heads = [
@@ -48,7 +48,7 @@ class Answer:
             for i, (call_id, name, _) in enumerate(self.tool_calls)
         ]
         deltas += [{"tool_calls": [head]} for head in heads]
-        # Arguments of parallel calls may be interleaved.
+        # The argument pieces of parallel calls may be interleaved.
         cut = [_cut(arguments, self.fragment) for _, _, arguments in self.tool_calls]
         for n in range(max(map(len, cut), default=0)):
             deltas += [
@@ -64,7 +64,7 @@ class Answer:
         return [event(chunk) for chunk in chunks]
 
     def whole(self) -> dict[str, Any]:
-        """The answer as one JSON value."""
+        """Return the answer as one JSON value."""
         message: dict[str, Any] = {"role": "assistant", "content": "".join(self.text) or None}
         if self.tool_calls:
             message["tool_calls"] = [
@@ -98,10 +98,9 @@ class Refusal:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream:
     """
-    Raw events, and then: the end of the stream, or the connection torn, or nothing until it is released.
+    Raw events, followed by the end of the stream, a broken connection, or a pause until it is released.
 
-    A stream that is held ends with ``then`` once it is released. Without ``head`` not even the status is
-    sent before.
+    A held stream ends with ``then`` once it is released. Without ``head`` not even the status is sent before.
     """
 
     head: bool = True
@@ -114,7 +113,7 @@ class Stream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Whole:
-    """A single JSON document even for streaming requests, from a server that cannot stream."""
+    """A single JSON document even for streaming requests, as from a server that cannot stream."""
 
     answer: Answer
 
@@ -133,9 +132,9 @@ Reply = Answer | Refusal | Stream | Whole
 
 class OpenAIServer:
     """
-    Answers one request with one reply, in order; without a reply left, with status 500.
+    Answers each request with the next reply; without one left, with status 500.
 
-    Every connection serves one request. What was asked is in ``requests``.
+    Every connection serves one request. The requests are in ``requests``.
     """
 
     def __init__(self, replies: Iterable[Reply] = ()) -> None:
@@ -231,7 +230,7 @@ async def openai_server(*replies: Reply) -> AsyncIterator[OpenAIServer]:
 
 
 def event(value: Mapping[str, Any]) -> bytes:
-    """One server-sent event."""
+    """Return one server-sent event."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 

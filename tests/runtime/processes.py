@@ -7,13 +7,13 @@ import os
 from pathlib import Path
 
 
-def children(folder: Path) -> list[int]:
-    """Return this process's running children that work in ``folder``."""
+def list_children(folder: Path) -> list[int]:
+    """Return this process's running children whose working folder is ``folder``."""
     return [pid for pid, parent in _running(folder) if parent == os.getpid()]
 
 
-def programs(folder: Path) -> list[int]:
-    """Return all running processes that work in ``folder``."""
+def list_processes(folder: Path) -> list[int]:
+    """Return all running processes whose working folder is ``folder``."""
     return [pid for pid, _ in _running(folder) if pid != os.getpid()]
 
 

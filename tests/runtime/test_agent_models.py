@@ -17,16 +17,16 @@ RULES_REFUSED = (
 )
 
 
-def errors(agent: Path, model: str) -> Sequence[str]:
+def find_errors(agent: Path, model: str) -> Sequence[str]:
     return AgentRunner.load(agent, model=model, environment={}).validate().errors
 
 
 def test_rules_model_is_refused_for_agents(tmp_path: Path) -> None:
-    assert errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
+    assert find_errors(talker(tmp_path / "agent"), "queenright/rules") == (RULES_REFUSED,)
 
 
 def test_misspelt_provider_is_found_before_start(tmp_path: Path) -> None:
-    [result] = errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
+    [result] = find_errors(talker(tmp_path / "agent"), "antropic/claude-sonnet-4-5")
 
     assert "'antropic/claude-sonnet-4-5'" in str(result)
     assert "anthropic?" in str(result)
@@ -64,7 +64,7 @@ def test_model_without_known_provider_is_rejected(name: str, capfd: pytest.Captu
 
 
 def test_provider_that_the_program_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    import litellm  # here, because it takes seconds, and every process that runs tests reads this file
+    import litellm  # imported here, because it takes seconds, and every test process imports this file
 
     monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "ours", "custom_handler": object()}])
 

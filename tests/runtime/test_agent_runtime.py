@@ -21,7 +21,7 @@ from queenright.runtime.storage.session_store import SessionStore
 from queenright.runtime.stream import ExecutionStream, RunNode, TooManyWaitingError
 from queenright.runtime.tooling.approval import ApprovalRequest
 from queenright.runtime.tooling.tools import Tool
-from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+from tests.runtime.conftest import FakeTime, ScriptedModel, tool_call_reply
 
 TICKET = EventType.WORKER_ESCALATION_TICKET
 
@@ -44,11 +44,11 @@ def graph(graph_id: str = "g", node: str = "judge", **entry: Any) -> GraphSpec:
     )
 
 
-def timer(seconds: float) -> dict[str, Any]:
+def timer_spec(seconds: float) -> dict[str, Any]:
     return {"trigger_type": "timer", "interval_seconds": seconds}
 
 
-def runtime_on(bus: EventBus, path: Path, time: FakeTime) -> AgentRuntime:
+def make_runtime(bus: EventBus, path: Path, time: FakeTime) -> AgentRuntime:
     return AgentRuntime(bus=bus, storage=path, clock=time, monotonic=time, sleep=time.sleep, disk=time.disk)
 
 
@@ -58,19 +58,19 @@ async def run(runtime: AgentRuntime, message: str, **more: Any) -> ExecutionResu
 
 async def test_interval_ticks_fire_on_time(tmp_path: Path, fake_time: FakeTime) -> None:
     """B56: at t0 + k * interval, however long each run takes."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    fired: list[float] = []
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runs: list[float] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
-        fired.append(fake_time.now)
+        runs.append(fake_time.now)
         await fake_time.sleep(7.3)
 
-    runtime.add_graph(graph(**timer(120)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(graph(**timer_spec(120)), model=ScriptedModel(), entries={"e": entry})
     t0 = fake_time.now
     await runtime.start()
     await fake_time.advance(30 * 120)
 
-    assert fired == [t0 + k * 120 for k in range(1, 31)]
+    assert runs == [t0 + k * 120 for k in range(1, 31)]
     assert runtime.get_stream("e").ticks_skipped == 0
     await runtime.stop()
 
@@ -79,13 +79,13 @@ async def test_run_longer_than_its_interval_skips_and_counts_ticks(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: at most one run at a time, the next tick is on the grid, and a run can be cancelled."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    fired: list[int | None] = []
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runs: list[int | None] = []
     running = at_once = 0
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
         nonlocal running, at_once
-        fired.append(trigger.tick)
+        runs.append(trigger.tick)
         running += 1
         at_once = max(at_once, running)
         try:
@@ -93,11 +93,11 @@ async def test_run_longer_than_its_interval_skips_and_counts_ticks(
         finally:
             running -= 1
 
-    runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(70)
 
-    assert fired == [1, 4, 7]
+    assert runs == [1, 4, 7]
     assert at_once == 1
     assert runtime.get_stream("e").ticks_skipped == 4
     await runtime.stop()
@@ -108,33 +108,33 @@ async def test_blocked_process_counts_missed_ticks_and_fires_once(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """B55: no burst of late ticks."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    fired: list[int | None] = []
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runs: list[int | None] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
-        fired.append(trigger.tick)
+        runs.append(trigger.tick)
 
-    runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(0)
     fake_time.now += 57
     await fake_time.advance(13)
 
-    assert fired == [1, 6, 7]
+    assert runs == [1, 6, 7]
     assert runtime.get_stream("e").ticks_skipped == 4
     await runtime.stop()
 
 
-async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_events_during_a_run_are_not_lost(tmp_path: Path, fake_time: FakeTime) -> None:
     """B45: events are handled in order, one at a time."""
     bus = EventBus()
-    runtime = runtime_on(bus, tmp_path, fake_time)
-    seen: list[str] = []
+    runtime = make_runtime(bus, tmp_path, fake_time)
+    handled: list[str] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
         assert trigger.event is not None
         await fake_time.sleep(5)
-        seen.append(trigger.event.agent_id)
+        handled.append(trigger.event.agent_id)
 
     spec = graph(trigger_type="event", event_types={TICKET})
     runtime.add_graph(spec, model=ScriptedModel(), entries={"e": entry})
@@ -142,19 +142,19 @@ async def test_no_event_is_lost_while_a_run_is_going_on(tmp_path: Path, fake_tim
     await bus.publish(*(AgentEvent(type=TICKET, time=0.0, agent_id=str(n)) for n in range(20)))
     await fake_time.advance(100)
 
-    assert seen == [str(n) for n in range(20)]
+    assert handled == [str(n) for n in range(20)]
     await runtime.stop()
 
 
 async def test_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time: FakeTime) -> None:
     """B63: an event of another graph starts a run and carries that graph's id."""
     bus = EventBus()
-    runtime = runtime_on(bus, tmp_path, fake_time)
-    seen: list[str] = []
+    runtime = make_runtime(bus, tmp_path, fake_time)
+    handled: list[str] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
         assert trigger.event is not None
-        seen.append(trigger.event.graph_id)
+        handled.append(trigger.event.graph_id)
         await run("go")
 
     spec = graph("own", trigger_type="event", event_types={EventType.NODE_LOOP_STARTED})
@@ -164,16 +164,16 @@ async def test_graph_is_not_started_by_its_own_events(tmp_path: Path, fake_time:
     await runtime.trigger("e", {"message": "hi"}, graph_id="other")
     await fake_time.settle()
 
-    assert seen == ["other"]
+    assert handled == ["other"]
     await runtime.stop()
 
 
 async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B50, B63: events carry graph, stream and session, but no agent_id without a worker."""
+    """B50, B63: events carry graph, stream and session; without a worker they have no agent_id."""
     bus = EventBus()
     events: list[AgentEvent] = []
     bus.subscribe(events.append, name="reader")
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     runtime.add_graph(graph("left"), model=ScriptedModel())
     runtime.add_graph(graph("right"), model=ScriptedModel())
     await runtime.start()
@@ -188,13 +188,13 @@ async def test_graph_events_carry_their_origin_and_no_worker(tmp_path: Path, fak
     await runtime.stop()
 
 
-async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: runs of one process share an incarnation; another process has its own."""
+async def test_worker_events_have_its_name_and_one_incarnation(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B63: runs of one process share an incarnation; another process has another."""
     events: list[AgentEvent] = []
     for _ in range(2):
         bus = EventBus()
         bus.subscribe(events.append, name="reader")
-        runtime = runtime_on(bus, tmp_path, fake_time)
+        runtime = make_runtime(bus, tmp_path, fake_time)
         runtime.add_graph(graph(), model=ScriptedModel(), agent_id="bee")
         await runtime.start()
         await run(runtime, "one")
@@ -206,15 +206,13 @@ async def test_worker_events_carry_its_name_and_one_incarnation(tmp_path: Path, 
     assert len({e.incarnation_id for e in events}) == 2
 
 
-async def test_second_run_after_a_restart_has_the_numbers_of_the_first(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
-    """B54: the same session has the same conversation."""
+async def test_run_after_a_restart_continues_the_conversation(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B54: the session keeps its conversation."""
     ids = []
     prompts: list[list[str]] = []
     for message in ("first check", "second check"):
         model = ScriptedModel([ModelReply(text=f"did the {message}")])
-        runtime = runtime_on(EventBus(), tmp_path, fake_time)
+        runtime = make_runtime(EventBus(), tmp_path, fake_time)
         runtime.add_graph(graph(), model=model)
         await runtime.start()
         ids.append((await run(runtime, message)).session_id)
@@ -228,7 +226,7 @@ async def test_second_run_after_a_restart_has_the_numbers_of_the_first(
 
 async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel()
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(conversation_mode="fresh"), model=model)
     await runtime.start()
 
@@ -243,7 +241,7 @@ async def test_fresh_conversation_starts_empty(tmp_path: Path, fake_time: FakeTi
 async def test_isolation_level_determines_sessions(
     tmp_path: Path, fake_time: FakeTime, isolation: str, sessions: int
 ) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(isolation_level=isolation), model=ScriptedModel())
     await runtime.start()
 
@@ -257,7 +255,7 @@ async def test_isolation_level_determines_sessions(
 async def test_entry_points_of_one_graph_have_their_own_sessions(tmp_path: Path, fake_time: FakeTime) -> None:
     node = NodeSpec(id="judge", system_prompt="Judge.")
     entries = tuple(EntryPointSpec(id=i, node_id="judge", isolation_level="isolated") for i in ("a", "b"))
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(GraphSpec(id="g", nodes=(node,), entry_points=entries), model=ScriptedModel())
     await runtime.start()
 
@@ -280,7 +278,7 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
             running -= 1
             return ModelReply(text="done")
 
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(isolation_level="per_run", max_concurrent=8), model=Slow())
     await runtime.start()
     first = await runtime.trigger("e", {"message": "one"})
@@ -297,7 +295,7 @@ async def test_runs_in_one_session_take_turns(tmp_path: Path, fake_time: FakeTim
 
 
 async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(isolation_level="per_run", max_waiting=2), model=Hanging())
     await runtime.start()
     first, *waiting = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
@@ -314,14 +312,14 @@ async def test_queue_rejects_runs_beyond_max_waiting(tmp_path: Path, fake_time: 
     await runtime.stop()
 
 
-def asking_graph(**entry: Any) -> GraphSpec:
-    """Build a graph that asks its user a question."""
+def question_graph(**entry: Any) -> GraphSpec:
+    """Return a graph that asks its user a question."""
     node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
     return GraphSpec(id="g", nodes=(node,), entry_points=(EntryPointSpec(id="e", node_id="chat", **entry),))
 
 
-class Asking(ScriptedModel):
-    """A model that asks once and accepts the answer."""
+class QuestionModel(ScriptedModel):
+    """A model that asks one question and accepts the answer."""
 
     async def complete(self, messages: Any, tools: Any, on_text: Any = None) -> ModelReply:
         if messages[-1].content == "Ada":
@@ -331,30 +329,30 @@ class Asking(ScriptedModel):
 
 async def test_run_waiting_for_user_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
     """B109: one run at a time, but a waiting conversation takes no slot and continues when answered."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(asking_graph(), model=Asking())
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(question_graph(), model=QuestionModel())
     await runtime.start()
     runs = [await runtime.trigger("e", {"message": "hi"}) for _ in range(3)]
     await fake_time.settle()
     waiting = {node.execution_id: node.session_id for node in runtime.waiting_nodes()}
     for session in waiting.values():
         await runtime.inject_input("chat", "Ada", session_id=session)
-    results = [await runtime.wait(one) for one in runs]
+    results = [await runtime.wait(run) for run in runs]
 
     assert list(waiting) == runs
     assert [result.outputs for result in results] == [{"name": "Ada"}] * 3
     await runtime.stop()
 
 
-async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_step_numbers_continue_after_a_resume(tmp_path: Path, fake_time: FakeTime) -> None:
     """A run resumed in another process continues its step count in events and step log."""
     steps: list[AgentEvent] = []
     session = ""
     for _ in range(2):
         bus = EventBus()
         bus.subscribe(steps.append, name="reader", types={EventType.STEP_COMPLETED})
-        runtime = runtime_on(bus, tmp_path, fake_time)
-        runtime.add_graph(asking_graph(), model=Asking(), agent_id="bee", primary=True)
+        runtime = make_runtime(bus, tmp_path, fake_time)
+        runtime.add_graph(question_graph(), model=QuestionModel(), agent_id="bee", primary=True)
         await runtime.start()
         if session:
             await runtime.resume(session)
@@ -374,13 +372,15 @@ async def test_steps_are_numbered_on_after_a_resume(tmp_path: Path, fake_time: F
     assert [row["step_index"] for row in logged] == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("answer", "ran"), [(True, ["nectar"]), (False, []), (OSError("no terminal"), [])])
+@pytest.mark.parametrize(
+    ("answer", "has_run"), [(True, ["nectar"]), (False, []), (OSError("no terminal"), [])]
+)
 async def test_approval_callback_decides_whether_a_tool_runs(
-    tmp_path: Path, fake_time: FakeTime, answer: bool | Exception, ran: list[str]
+    tmp_path: Path, fake_time: FakeTime, answer: bool | Exception, has_run: list[str]
 ) -> None:
-    """003: a hook approves tool calls; what it does not approve is not run, and the model is told."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    found: list[str] = []
+    """003: a hook approves tool calls; a refused call does not run, and the model is told."""
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    prompts: list[str] = []
     approvals: list[tuple[str, str, str, list[str | None]]] = []
     waits: list[str | None] = []
     runtime.subscribe_to_events({EventType.WORKER_WAITING}, lambda e: waits.append(e.data["reason"]))
@@ -393,7 +393,7 @@ async def test_approval_callback_decides_whether_a_tool_runs(
         return answer
 
     def fetch(given: Fetch) -> str:
-        found.append(given.what)
+        prompts.append(given.what)
         return "here"
 
     node = NodeSpec(id="n", system_prompt="Work.", tools=("fetch",), output_keys=("done",))
@@ -413,33 +413,33 @@ async def test_approval_callback_decides_whether_a_tool_runs(
     result = await runtime.wait(started)
     await runtime.stop()
 
-    assert (result.outputs, found) == ({"done": "yes"}, ran)
+    assert (result.outputs, prompts) == ({"done": "yes"}, has_run)
     assert approvals == [("fetch", '{"what": "nectar"}', "n", ["user_input"])]
     text = model.requests[1][-1].content
-    assert text == "here" if ran else "fetch" in text
+    assert text == "here" if has_run else "fetch" in text
 
 
 async def test_run_waiting_for_session_takes_no_slot(tmp_path: Path, fake_time: FakeTime) -> None:
     """B109: a run queued behind a waiting conversation does not delay other sessions."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(asking_graph(), model=Asking())
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(question_graph(), model=QuestionModel())
     await runtime.start()
     await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
     [first] = runtime.waiting_nodes()
-    behind = await runtime.trigger("e", {"message": "and?"}, session_id=first.session_id)
+    queued = await runtime.trigger("e", {"message": "and?"}, session_id=first.session_id)
     await fake_time.settle()
-    elsewhere = await runtime.trigger("e", {"message": "hi"})
+    other_session = await runtime.trigger("e", {"message": "hi"})
     await fake_time.settle()
 
-    assert runtime.get_execution(behind).is_queued
-    assert [node.execution_id for node in runtime.waiting_nodes()] == [first.execution_id, elsewhere]
+    assert runtime.get_execution(queued).is_queued
+    assert [node.execution_id for node in runtime.waiting_nodes()] == [first.execution_id, other_session]
     await runtime.stop()
 
 
 async def test_conversations_that_wait_are_bounded(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    runtime.add_graph(asking_graph(max_waiting=2), model=Asking())
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runtime.add_graph(question_graph(max_waiting=2), model=QuestionModel())
     await runtime.start()
     for _ in range(5):
         await runtime.trigger("e", {"message": "hi"})
@@ -455,15 +455,15 @@ async def test_session_claimed_by_another_process_is_rejected(tmp_path: Path, fa
     bus = EventBus()
     failures: list[AgentEvent] = []
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
     session_id = (await run(runtime, "one")).session_id
     store = runtime.session_store()
-    theirs = store.claim(store.open(session_id))
+    foreign_claim = store.claim(store.open(session_id))
 
     refused = await run(runtime, "two")
-    theirs.release()
+    foreign_claim.release()
     after = await run(runtime, "three")
     await bus.drain()
 
@@ -480,14 +480,14 @@ async def test_graph_added_before_the_start_behaves_as_one_added_after(
     tmp_path: Path, fake_time: FakeTime, before: bool
 ) -> None:
     """B57: timers run after the start, and nothing before it."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    fired: list[float] = []
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runs: list[float] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
-        fired.append(fake_time.now)
+        runs.append(fake_time.now)
 
     def add() -> None:
-        runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), entries={"e": entry})
+        runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
 
     if before:
         add()
@@ -498,16 +498,16 @@ async def test_graph_added_before_the_start_behaves_as_one_added_after(
     t0 = fake_time.now
     await fake_time.advance(25)
 
-    assert fired == [t0 + 10, t0 + 20]
+    assert runs == [t0 + 10, t0 + 20]
     await runtime.stop()
 
 
 async def test_graph_removed_during_a_tick_leaves_no_task_or_subscription(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B57: also when its model hangs."""
+    """B57: even if its model hangs."""
     bus = EventBus()
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     await runtime.start()
     before = asyncio.all_tasks()
     entries = (
@@ -519,7 +519,7 @@ async def test_graph_removed_during_a_tick_leaves_no_task_or_subscription(
     await fake_time.advance(10)
     bus.fan_out(AgentEvent(type=TICKET, time=0.0))
     await fake_time.settle()
-    waiting = await runtime.trigger("t", {"message": "behind the hanging one"})
+    waiting = await runtime.trigger("t", {"message": "queued behind the hanging run"})
     assert len(asyncio.all_tasks() - before) >= 3
 
     await runtime.remove_graph("g")
@@ -537,7 +537,7 @@ async def test_failed_run_is_reported_and_next_one_starts(
     bus = EventBus()
     failures: list[AgentEvent] = []
     bus.subscribe(failures.append, name="reader", types={EventType.EXECUTION_FAILED})
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
 
     async def entry(trigger: Trigger, run: RunNode) -> str:
         if trigger.input_data.get("bad"):
@@ -566,7 +566,7 @@ async def test_failing_event_log_does_not_fail_the_run(
         async def history(self, **_: Any) -> list[AgentEvent]:
             return []
 
-    runtime = runtime_on(EventBus(log=FullDisk()), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(log=FullDisk()), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel([ModelReply(text="fine")]))
     await runtime.start()
 
@@ -580,9 +580,9 @@ async def test_failing_event_log_does_not_fail_the_run(
 async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
     tmp_path: Path, fake_time: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fleet that stalls at once queues a run for each ticket; stopping must not take minutes."""
+    """A fleet that stalls at once queues a run per ticket; stopping must not take minutes."""
     bus, visits, count = EventBus(), 0, 2 * MAX_KEPT_RESULTS
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     runtime.add_graph(graph(trigger_type="event", event_types=(TICKET,), max_concurrent=1), model=Hanging())
     done: Callable[[Execution], bool] = vars(Execution)["done"].fget
     executions: Callable[[ExecutionStream], list[Execution]] = vars(ExecutionStream)["executions"].fget
@@ -594,9 +594,9 @@ async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
 
     def count_executions(stream: ExecutionStream) -> list[Execution]:
         nonlocal visits
-        found = executions(stream)
-        visits += len(found)
-        return found
+        result = executions(stream)
+        visits += len(result)
+        return result
 
     monkeypatch.setattr(Execution, "done", property(count_done))
     monkeypatch.setattr(ExecutionStream, "executions", property(count_executions))
@@ -613,7 +613,7 @@ async def test_thousands_of_queued_runs_are_visited_a_few_times_each(
 
 
 async def test_last_runs_are_kept(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
         pass
@@ -633,14 +633,14 @@ async def test_last_runs_are_kept(tmp_path: Path, fake_time: FakeTime) -> None:
     await runtime.stop()
 
 
-async def test_stopped_runtime_starts_again(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
-    fired: list[float] = []
+async def test_stopped_runtime_can_be_restarted(tmp_path: Path, fake_time: FakeTime) -> None:
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
+    runs: list[float] = []
 
     async def entry(trigger: Trigger, run: RunNode) -> None:
-        fired.append(fake_time.now)
+        runs.append(fake_time.now)
 
-    runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), entries={"e": entry})
+    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), entries={"e": entry})
     await runtime.start()
     await fake_time.advance(10)
     await runtime.stop()
@@ -648,7 +648,7 @@ async def test_stopped_runtime_starts_again(tmp_path: Path, fake_time: FakeTime)
     await runtime.start()
     await fake_time.advance(10)
 
-    assert len(fired) == 2
+    assert len(runs) == 2
     await runtime.stop()
 
 
@@ -657,23 +657,23 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
     bus = EventBus()
     ends: list[AgentEvent] = []
     bus.subscribe(ends.append, name="reader", types={EventType.EXECUTION_FAILED})
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     runtime.add_graph(graph(), model=Hanging())
     await runtime.start()
-    going, waiting = [await runtime.trigger("e", {"message": m}) for m in ("one", "two")]
+    running, waiting = [await runtime.trigger("e", {"message": m}) for m in ("one", "two")]
     await fake_time.settle()
-    assert runtime.get_execution_result(going) is None
+    assert runtime.get_execution_result(running) is None
 
     assert await runtime.cancel_execution(waiting)
-    assert await runtime.cancel_execution(going)
+    assert await runtime.cancel_execution(running)
     await bus.drain()
 
-    for execution in (going, waiting):
+    for execution in (running, waiting):
         result = runtime.get_execution_result(execution)
         assert result is not None
         assert (result.status, result.error_type) == (SessionStatus.CANCELLED, "cancelled")
     assert [e.data["error_type"] for e in ends] == ["cancelled"]
-    assert not await runtime.cancel_execution(going)
+    assert not await runtime.cancel_execution(running)
     assert runtime.get_stream("e").pending == 0
     await runtime.stop()
 
@@ -682,12 +682,12 @@ async def test_cancelled_run_has_ended(tmp_path: Path, fake_time: FakeTime) -> N
 async def test_function_node_cancelled_from_outside_has_not_failed(
     tmp_path: Path, fake_time: FakeTime, how: str
 ) -> None:
-    """A paused node is no failed one."""
+    """A paused node has not failed."""
     bus = EventBus()
     visits: list[AgentEvent] = []
     kinds = {EventType.NODE_LOOP_STARTED, EventType.NODE_LOOP_COMPLETED}
     bus.subscribe(visits.append, name="reader", types=kinds)
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
 
     async def hang() -> None:
         await asyncio.Event().wait()
@@ -698,10 +698,10 @@ async def test_function_node_cancelled_from_outside_has_not_failed(
         GraphSpec(id="g", nodes=(node,), entry_points=(point,)), functions={"hang": hang}, primary=True
     )
     await runtime.start()
-    going = await runtime.trigger("e", {})
+    running = await runtime.trigger("e", {})
     await fake_time.settle()
     if how == "cancel":
-        assert await runtime.cancel_execution(going)
+        assert await runtime.cancel_execution(running)
     await runtime.stop()
     await bus.drain()
 
@@ -709,7 +709,7 @@ async def test_function_node_cancelled_from_outside_has_not_failed(
 
 
 async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     with pytest.raises(GraphError, match="there is no graph None; available: none"):
         runtime.get_stream("e")
     runtime.add_graph(graph(), model=ScriptedModel(), primary=True)
@@ -746,7 +746,7 @@ async def test_invalid_use_is_an_error(tmp_path: Path, fake_time: FakeTime) -> N
 async def test_missing_tool_or_model_is_named(
     tmp_path: Path, fake_time: FakeTime, node: dict[str, Any], missing: str
 ) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     spec = GraphSpec(
         id="t", nodes=(NodeSpec(id="n", **node),), entry_points=(EntryPointSpec(id="e", node_id="n"),)
     )
@@ -755,10 +755,10 @@ async def test_missing_tool_or_model_is_named(
         runtime.add_graph(spec, model=ScriptedModel())
 
 
-async def test_active_graph_is_the_one_set_then_the_primary_then_the_first(
+async def test_active_graph_is_the_selected_then_the_primary_then_the_first(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("first"), model=ScriptedModel())
     assert runtime.active_graph_id == "first"
 
@@ -773,8 +773,10 @@ async def test_active_graph_is_the_one_set_then_the_primary_then_the_first(
     assert runtime.active_graph_id == "main"
 
 
-async def test_sessions_of_secondary_graphs_lie_apart(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+async def test_sessions_of_secondary_graphs_have_their_own_folder(
+    tmp_path: Path, fake_time: FakeTime
+) -> None:
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("main"), model=ScriptedModel(), primary=True, agent_id="bee")
     runtime.add_graph(graph("second"), model=ScriptedModel())
     await runtime.start()
@@ -782,17 +784,17 @@ async def test_sessions_of_secondary_graphs_lie_apart(tmp_path: Path, fake_time:
     main, second = await run(runtime, "x", graph_id="main"), await run(runtime, "x", graph_id="second")
 
     assert (tmp_path / "sessions" / main.session_id / "state.json").is_file()
-    apart = tmp_path / "graphs" / "second" / "sessions" / second.session_id
-    assert (apart / "state.json").is_file()
-    assert (apart / "conversations" / "judge" / "cursor.json").is_file()
-    assert (apart / "logs" / "tool_logs.jsonl").is_file()
+    separate = tmp_path / "graphs" / "second" / "sessions" / second.session_id
+    assert (separate / "state.json").is_file()
+    assert (separate / "conversations" / "judge" / "cursor.json").is_file()
+    assert (separate / "logs" / "tool_logs.jsonl").is_file()
     await runtime.stop()
 
 
-async def test_graph_that_shares_a_session_shares_its_memory_and_not_its_conversation(
+async def test_shared_session_shares_memory_but_not_the_conversation(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     guardian = GraphSpec(
         id="guardian",
@@ -818,7 +820,7 @@ async def test_graph_that_shares_a_session_shares_its_memory_and_not_its_convers
 
 
 async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
     assert math.isinf(runtime.user_idle_seconds)
@@ -835,7 +837,7 @@ async def test_user_is_present_after_recent_input(tmp_path: Path, fake_time: Fak
 
 
 async def test_question_accepts_one_answer(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     model = ScriptedModel([ModelReply(text="Who are you?"), ModelReply(text="Are you sure?")])
     node = NodeSpec(id="chat", system_prompt="Talk.", client_facing=True, output_keys=("name",))
     entry = EntryPointSpec(id="e", node_id="chat")
@@ -862,7 +864,7 @@ async def test_question_accepts_one_answer(tmp_path: Path, fake_time: FakeTime) 
 
 async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fake_time: FakeTime) -> None:
     """B62: input reaches the right one of two graphs with the same node id."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     models = {name: ScriptedModel([ModelReply(text="Who are you?")]) for name in ("left", "right")}
     for name, model in models.items():
         spec = GraphSpec(
@@ -896,8 +898,8 @@ async def test_user_input_is_routed_to_the_active_graph_first(tmp_path: Path, fa
 
 
 async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B62: routing is by graph and node."""
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    """B62: events are routed by graph and node."""
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     events: list[AgentEvent] = []
     for name in ("left", "right"):
         runtime.add_graph(graph(name), model=ScriptedModel())
@@ -915,8 +917,8 @@ async def test_subscription_can_filter_by_graph(tmp_path: Path, fake_time: FakeT
     await runtime.stop()
 
 
-def sharer(graph_id: str) -> GraphSpec:
-    """A graph with a node that asks its user, in the primary graph's session."""
+def sharing_graph(graph_id: str) -> GraphSpec:
+    """Return a graph with a node that asks its user, in the primary graph's session."""
     node = NodeSpec(
         id="judge", system_prompt="Guard.", client_facing=True, output_keys=("x",), input_keys=("hive",)
     )
@@ -928,15 +930,17 @@ async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
     """Graphs that share a session run independently, with shared memory."""
-    replies = [ModelReply(text="What now?"), calls("set_output", '{"x": "rest"}')]
+    replies = [ModelReply(text="What now?"), tool_call_reply("set_output", '{"x": "rest"}')]
     sessions = []
-    for life in range(2):
-        runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    for runtime_number in range(2):
+        runtime = make_runtime(EventBus(), tmp_path, fake_time)
         main = graph("main", isolation_level="per_run")
         runtime.add_graph(main, model=ScriptedModel(), primary=True, agent_id="bee")
-        runtime.add_graph(sharer("side"), model=ScriptedModel(replies[life:]), agent_id="drone")
+        runtime.add_graph(
+            sharing_graph("side"), model=ScriptedModel(replies[runtime_number:]), agent_id="drone"
+        )
         await runtime.start()
-        if life == 0:
+        if runtime_number == 0:
             outcome = await runtime.wait(await runtime.trigger("e", {"hive": "north"}, graph_id="main"))
             sessions.append(outcome.session_id)
             await runtime.trigger("e", graph_id="side")
@@ -957,29 +961,29 @@ async def test_run_in_a_shared_session_is_resumed_there_after_a_restart(
 
 
 async def test_shared_session_is_requested_or_newest(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
-    made = []
+    created = []
     for _ in range(2):
-        made.append((await run(runtime, "x", graph_id="main")).session_id)
+        created.append((await run(runtime, "x", graph_id="main")).session_id)
         fake_time.now += 5
     await runtime.stop()
 
-    again = runtime_on(EventBus(), tmp_path, fake_time)
-    again.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
-    again.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
-    await again.start()
+    other_run = make_runtime(EventBus(), tmp_path, fake_time)
+    other_run.add_graph(graph("main", isolation_level="per_run"), model=ScriptedModel(), primary=True)
+    other_run.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
+    await other_run.start()
 
-    assert (await run(again, "x", graph_id="side")).session_id == made[1]
-    assert (await run(again, "x", graph_id="side", session_id=made[0])).session_id == made[0]
-    missing = await run(again, "x", graph_id="side", session_id="session_of_nobody")
+    assert (await run(other_run, "x", graph_id="side")).session_id == created[1]
+    assert (await run(other_run, "x", graph_id="side", session_id=created[0])).session_id == created[0]
+    missing = await run(other_run, "x", graph_id="side", session_id="session_of_nobody")
     assert missing.error_type == "SessionNotFoundError"
-    await again.stop()
+    await other_run.stop()
 
 
 async def test_deleted_persistent_session_is_recreated(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
     first = await run(runtime, "one")
@@ -996,9 +1000,9 @@ async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time
     bus = EventBus()
     events: list[AgentEvent] = []
     bus.subscribe(events.append, name="reader", types={EventType.EXECUTION_COMPLETED})
-    runtime = runtime_on(bus, tmp_path, fake_time)
+    runtime = make_runtime(bus, tmp_path, fake_time)
     goal = Goal(id="g", success_criteria=(SuccessCriterion(id="tick", expression="tick > 0"),))
-    runtime.add_graph(graph(**timer(10)), model=ScriptedModel(), goal=goal)
+    runtime.add_graph(graph(**timer_spec(10)), model=ScriptedModel(), goal=goal)
     await runtime.start()
 
     await fake_time.advance(10)
@@ -1015,7 +1019,7 @@ async def test_automatically_triggered_runs_are_listed(tmp_path: Path, fake_time
 
 
 async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: FakeTime) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(node="old"), model=Hanging())
     await runtime.start()
     execution = await runtime.trigger("e", {"message": "x"})
@@ -1030,9 +1034,9 @@ async def test_resuming_a_removed_node_is_an_error(tmp_path: Path, fake_time: Fa
 
 
 async def test_isolated_session_is_not_shared(tmp_path: Path, fake_time: FakeTime) -> None:
-    """Before and after a restart."""
+    """Also after a restart."""
     for life in range(2):
-        runtime = runtime_on(EventBus(), tmp_path, fake_time)
+        runtime = make_runtime(EventBus(), tmp_path, fake_time)
         nodes = (NodeSpec(id="judge", system_prompt="Judge."),)
         entries = (
             EntryPointSpec(id="e", node_id="judge"),
@@ -1043,21 +1047,21 @@ async def test_isolated_session_is_not_shared(tmp_path: Path, fake_time: FakeTim
         runtime.add_graph(graph("side", isolation_level="shared"), model=ScriptedModel())
         await runtime.start()
         if life == 0:
-            worked = await run(runtime, "x", graph_id="main")
+            completed = await run(runtime, "x", graph_id="main")
             fake_time.now += 5
             await runtime.wait(await runtime.trigger("t", {"message": "tick"}, graph_id="main"))
 
         shared = await run(runtime, "x", graph_id="side")
         await runtime.stop()
 
-        assert shared.session_id == worked.session_id
+        assert shared.session_id == completed.session_id
 
 
 @pytest.mark.parametrize("given", [[1], [], "words", 7])
 async def test_input_that_is_not_a_mapping_is_rejected(
     tmp_path: Path, fake_time: FakeTime, given: Any
 ) -> None:
-    runtime = runtime_on(EventBus(), tmp_path, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path, fake_time)
     runtime.add_graph(graph(), model=ScriptedModel())
     await runtime.start()
 
@@ -1072,7 +1076,7 @@ async def test_fixable_error_is_logged_in_one_line(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture, storage: str
 ) -> None:
     (tmp_path / "a_file").write_text("", encoding="utf-8")
-    runtime = runtime_on(EventBus(), tmp_path / storage, fake_time)
+    runtime = make_runtime(EventBus(), tmp_path / storage, fake_time)
     runtime.add_graph(graph(isolation_level="per_run"), model=ScriptedModel(), primary=True)
     await runtime.start()
 

@@ -25,7 +25,7 @@ from queenright.runtime.storage.checkpoint_queue import MAX_QUEUED_CHECKPOINTS
 from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolUnavailableError
-from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+from tests.runtime.conftest import FakeTime, ScriptedModel, tool_call_reply
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 
@@ -35,7 +35,7 @@ class Nothing(BaseModel):
 
 
 class Bench:
-    """A runtime with breakers, and the events it published."""
+    """A runtime with breakers, and the events that it published."""
 
     def __init__(self, path: Path, time: FakeTime, breakers: Breakers | None) -> None:
         self.path, self.time = path, time
@@ -54,8 +54,8 @@ class Bench:
         )
         self.model = ScriptedModel()
 
-    async def load(self, *nodes: NodeSpec, agent_id: str = "bee", **more: Any) -> None:
-        """Start a graph with nodes in a row."""
+    async def load_chain(self, *nodes: NodeSpec, agent_id: str = "bee", **more: Any) -> None:
+        """Start a graph with nodes in sequence."""
         edges = [EdgeSpec(source=a.id, target=b.id) for a, b in pairwise(nodes)]
         spec = GraphSpec(
             id="g",
@@ -67,14 +67,16 @@ class Bench:
         await self.runtime.start()
 
     async def talk(self, *replies: ModelReply | Exception, tools: tuple[Tool, ...] = (), **more: Any) -> None:
-        """Start a graph with one node and these replies."""
+        """Start a graph with one node and these model replies."""
         self.model.replies = list(replies)
         agent_id = more.pop("agent_id", "bee")
-        node = NodeSpec(id="n", system_prompt="Be a bee.", tools=tuple(tool.name for tool in tools), **more)
-        await self.load(node, tools=tools, agent_id=agent_id)
+        node = NodeSpec(
+            id="n", system_prompt="Be a bee.", tools=tuple(make_tool.name for make_tool in tools), **more
+        )
+        await self.load_chain(node, tools=tools, agent_id=agent_id)
 
     async def run(self, *, most: float = 0.0) -> ExecutionResult:
-        """Run it, for at most a number of seconds."""
+        """Run the graph, for at most ``most`` seconds."""
         execution = await self.runtime.trigger("e", {"message": "Go."})
         await self.time.advance(most)
         return await self.runtime.wait(execution)
@@ -110,23 +112,23 @@ async def bench(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Bench]:
 # -- tools ------------------------------------------------------------------------------------------
 
 
-def tool(work: Callable[[Nothing], str | Awaitable[str]], **more: Any) -> Tool:
+def make_tool(work: Callable[[Nothing], str | Awaitable[str]], **more: Any) -> Tool:
     return Tool("search", "Search.", Nothing, work, **more)
 
 
-def searches(times: int) -> list[ModelReply]:
-    return [calls("search", "{}", f"c{n}") for n in range(times)]
+def search_replies(times: int) -> list[ModelReply]:
+    return [tool_call_reply("search", "{}", f"c{n}") for n in range(times)]
 
 
 async def test_failing_tool_opens_its_breaker_and_the_model_is_informed(bench: Bench) -> None:
     ran = 0
 
-    def broken(_: Nothing) -> str:
+    def fail(_: Nothing) -> str:
         nonlocal ran
         ran += 1
         raise OSError("no route")
 
-    await bench.talk(*searches(5), tools=(tool(broken),))
+    await bench.talk(*search_replies(5), tools=(make_tool(fail),))
 
     result = await bench.run()
 
@@ -148,7 +150,7 @@ async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
     for _ in range(3):
         bench.registry.get("tool_execution", "wasp", "search").admit().record_failure("x")
         bench.registry.get("tool_execution", "bee", "read").admit().record_failure("x")
-    await bench.talk(*searches(1), tools=(tool(lambda _: "found"),))
+    await bench.talk(*search_replies(1), tools=(make_tool(lambda _: "found"),))
 
     await bench.run()
 
@@ -158,16 +160,16 @@ async def test_other_tools_and_workers_are_not_affected(bench: Bench) -> None:
 async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
     works = False
 
-    async def sometimes(_: Nothing) -> str:
+    async def fail_at_first(_: Nothing) -> str:
         if not works:
             raise OSError("no route")
         return "found"
 
-    await bench.talk(*searches(4), tools=(tool(sometimes),))
+    await bench.talk(*search_replies(4), tools=(make_tool(fail_at_first),))
     await bench.run()
     works = True
     await bench.time.advance(60)
-    bench.model.replies = list(searches(1))
+    bench.model.replies = list(search_replies(1))
 
     await bench.run()
 
@@ -176,12 +178,12 @@ async def test_half_open_breaker_admits_one_call(bench: Bench) -> None:
 
 
 async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
-    def picky(_: Nothing) -> str:
+    def require_text(_: Nothing) -> str:
         raise ToolError("say where")
 
-    wrong = [calls("search", '{"x"', f"w{n}") for n in range(5)]
-    unknown = [calls("serch", "{}", f"u{n}") for n in range(5)]
-    await bench.talk(*searches(5), *wrong, *unknown, tools=(tool(picky),))
+    wrong = [tool_call_reply("search", '{"x"', f"w{n}") for n in range(5)]
+    unknown = [tool_call_reply("serch", "{}", f"u{n}") for n in range(5)]
+    await bench.talk(*search_replies(5), *wrong, *unknown, tools=(make_tool(require_text),))
 
     await bench.run()
 
@@ -195,16 +197,16 @@ async def test_invalid_call_is_not_a_tool_failure(bench: Bench) -> None:
 
 
 async def test_unavailable_server_and_unanswered_call_are_tool_failures(bench: Bench) -> None:
-    async def away(_: Nothing) -> str:
+    async def fail_to_connect(_: Nothing) -> str:
         raise ToolUnavailableError("the MCP server 'maps' cannot be reached")
 
-    async def hangs(_: Nothing) -> str:
+    async def hang(_: Nothing) -> str:
         await asyncio.Event().wait()
         return ""
 
-    hanging = Tool("hang", "Hang.", Nothing, hangs, timeout_seconds=10)
-    turns = [calls("search", "{}", "a"), calls("hang", "{}", "b")]
-    await bench.talk(*turns, tools=(tool(away), hanging))
+    hanging = Tool("hang", "Hang.", Nothing, hang, timeout_seconds=10)
+    turns = [tool_call_reply("search", "{}", "a"), tool_call_reply("hang", "{}", "b")]
+    await bench.talk(*turns, tools=(make_tool(fail_to_connect), hanging))
 
     await bench.run(most=10)
 
@@ -219,11 +221,11 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
         breaker.admit().record_failure("x")
     await bench.time.advance(60)
 
-    async def hangs(_: Nothing) -> str:
+    async def hang(_: Nothing) -> str:
         await asyncio.Event().wait()
         return ""
 
-    await bench.talk(*searches(1), tools=(tool(hangs),))
+    await bench.talk(*search_replies(1), tools=(make_tool(hang),))
     await bench.runtime.trigger("e", {"message": "Go."})
     await bench.time.settle()
     assert breaker.state is HALF_OPEN
@@ -234,10 +236,10 @@ async def test_run_stopped_during_probe_releases_its_permit(bench: Bench) -> Non
 
 
 async def test_internal_graphs_use_tools_despite_open_breakers(bench: Bench) -> None:
-    def broken(_: Nothing) -> str:
+    def fail(_: Nothing) -> str:
         raise OSError("no route")
 
-    await bench.talk(*searches(5), tools=(tool(broken),), agent_id="")
+    await bench.talk(*search_replies(5), tools=(make_tool(fail),), agent_id="")
 
     await bench.run()
 
@@ -248,12 +250,12 @@ async def test_internal_graphs_use_tools_despite_open_breakers(bench: Bench) -> 
 # -- models -----------------------------------------------------------------------------------------
 
 
-def overloaded(times: int) -> list[Exception]:
+def overload_errors(times: int) -> list[Exception]:
     return [TransientModelError("overloaded") for _ in range(times)]
 
 
 async def test_failing_model_opens_its_breaker(bench: Bench) -> None:
-    await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=5)
+    await bench.talk(*overload_errors(3), ModelReply(text="done"), model_attempts=5)
 
     result = await bench.run(most=3600)
 
@@ -269,31 +271,33 @@ async def test_failing_model_opens_its_breaker(bench: Bench) -> None:
 
 
 async def test_breaker_refusal_uses_no_model_attempt(bench: Bench) -> None:
-    await bench.talk(*overloaded(3), ModelReply(text="done"), model_attempts=4)
+    await bench.talk(*overload_errors(3), ModelReply(text="done"), model_attempts=4)
 
     result = await bench.run(most=3600)
 
     assert result.succeeded
 
 
-class Shut:
-    """A breaker that is always open."""
+class OpenBreakers:
+    """Breakers that are always open."""
 
-    def get(self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()) -> Shut:
+    def get(
+        self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
+    ) -> OpenBreakers:
         return self
 
     def admit(self) -> BreakerPermit:
-        raise CallRefusedError("it is shut", retry_in=5)
+        raise CallRefusedError("it is open", retry_in=5)
 
 
 async def test_repeated_breaker_refusals_end_without_answer(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, fake_time, Shut())
+    bench = Bench(tmp_path, fake_time, OpenBreakers())
     await bench.talk(model_attempts=4)
 
     result = await bench.run(most=3600)
 
     assert result.status is SessionStatus.FAILED
-    assert "it is shut" in result.error
+    assert "it is open" in result.error
     assert bench.count(EventType.LLM_CALL_STARTED) == 0
     assert bench.count(EventType.WORKER_WAITING) == 6
     await bench.runtime.stop()
@@ -301,7 +305,7 @@ async def test_repeated_breaker_refusals_end_without_answer(tmp_path: Path, fake
 
 async def test_models_of_one_provider_share_a_breaker(bench: Bench) -> None:
     bench.model.name = "openai/small"
-    await bench.talk(*overloaded(3), model_attempts=3)
+    await bench.talk(*overload_errors(3), model_attempts=3)
 
     await bench.run(most=3600)
 
@@ -322,20 +326,20 @@ async def test_invalid_request_is_not_a_provider_failure(bench: Bench, error: Ex
 # -- checkpoints ------------------------------------------------------------------------------------
 
 
-def steps(count: int) -> list[NodeSpec]:
+def step_functions(count: int) -> list[NodeSpec]:
     return [NodeSpec(id=f"n{n}", node_type="function", function=f"n{n}") for n in range(count)]
 
 
-async def begin(bench: Bench, functions: dict[str, Callable[[], Awaitable[object]]]) -> str:
-    await bench.load(*steps(len(functions)), functions=functions)
+async def start_run(bench: Bench, functions: dict[str, Callable[[], Awaitable[object]]]) -> str:
+    await bench.load_chain(*step_functions(len(functions)), functions=functions)
     return await bench.runtime.trigger("e", {})
 
 
-async def nothing() -> None: ...
+async def do_nothing() -> None: ...
 
 
 class Disk:
-    """A checkpoint folder that can be made unwritable by a file in its place."""
+    """The checkpoint folder, made unwritable by a file in its place."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
@@ -345,11 +349,11 @@ class Disk:
         [session] = (self._bench.path / "sessions").iterdir()
         return session / "checkpoints"
 
-    # Async: a function in a thread ends in real time.
-    async def breaks(self) -> None:
+    # Async, because a function in a thread would end in real time.
+    async def make_unwritable(self) -> None:
         self._folder.write_text("")
 
-    async def mended(self) -> None:
+    async def make_writable(self) -> None:
         self._folder.unlink()
 
 
@@ -357,9 +361,9 @@ async def test_unwritable_checkpoint_is_queued_and_run_continues(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     disk = Disk(bench)
-    execution = await begin(
+    execution = await start_run(
         bench,
-        {"n0": disk.breaks, "n1": nothing, "n2": disk.mended, "n3": nothing},
+        {"n0": disk.make_unwritable, "n1": do_nothing, "n2": disk.make_writable, "n3": do_nothing},
     )
 
     result = await bench.runtime.wait(execution)
@@ -367,7 +371,7 @@ async def test_unwritable_checkpoint_is_queued_and_run_continues(
     assert result.succeeded
     actual = bench.checkpoints(result).list_checkpoints()
     assert [checkpoint.node_id for checkpoint in actual] == ["n3", "n2", "n1", "n0"]
-    assert [checkpoint.execution.path for checkpoint in actual][-1] == ["n0"]  # as it was then
+    assert [checkpoint.execution.path for checkpoint in actual][-1] == ["n0"]  # the state at that time
     assert bench.count(EventType.CHECKPOINT_SAVED) == 4
     assert caplog.text.count("could not save a checkpoint") == 1
     assert bench.failures("checkpoint_write:bee") == 0
@@ -376,15 +380,15 @@ async def test_unwritable_checkpoint_is_queued_and_run_continues(
 async def test_open_breaker_blocks_checkpoints_visibly(bench: Bench) -> None:
     disk = Disk(bench)
     going_on = asyncio.Event()
-    bench_functions: dict[str, Any] = {f"n{n}": nothing for n in range(6)}
-    execution = await begin(bench, {**bench_functions, "n0": disk.breaks, "n5": going_on.wait})
+    bench_functions: dict[str, Any] = {f"n{n}": do_nothing for n in range(6)}
+    execution = await start_run(bench, {**bench_functions, "n0": disk.make_unwritable, "n5": going_on.wait})
     await bench.time.settle()
     assert bench.states()["checkpoint_write:bee"] == "open"
 
-    await disk.mended()
+    await disk.make_writable()
     await bench.time.advance(30)
     assert bench.count(EventType.CHECKPOINT_SAVED) == 0
-    await bench.time.advance(31)  # nobody else comes by: what waits is tried again by itself
+    await bench.time.advance(31)  # no other write follows; the queued checkpoint is retried by itself
 
     assert bench.states()["checkpoint_write:bee"] == "closed"
     assert bench.count(EventType.CHECKPOINT_SAVED) == 5
@@ -395,8 +399,8 @@ async def test_open_breaker_blocks_checkpoints_visibly(bench: Bench) -> None:
 
 async def test_queued_checkpoints_are_retried_on_close(bench: Bench) -> None:
     disk = Disk(bench)
-    functions: dict[str, Any] = {f"n{n}": nothing for n in range(5)}
-    execution = await begin(bench, {**functions, "n0": disk.breaks, "n4": disk.mended})
+    functions: dict[str, Any] = {f"n{n}": do_nothing for n in range(5)}
+    execution = await start_run(bench, {**functions, "n0": disk.make_unwritable, "n4": disk.make_writable})
 
     result = await bench.runtime.wait(execution)
 
@@ -406,8 +410,8 @@ async def test_queued_checkpoints_are_retried_on_close(bench: Bench) -> None:
 
 async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
     disk = Disk(bench)
-    functions: dict[str, Any] = {f"n{n}": nothing for n in range(10)}
-    execution = await begin(bench, {**functions, "n0": disk.breaks, "n9": disk.mended})
+    functions: dict[str, Any] = {f"n{n}": do_nothing for n in range(10)}
+    execution = await start_run(bench, {**functions, "n0": disk.make_unwritable, "n9": disk.make_writable})
 
     result = await bench.runtime.wait(execution)
 
@@ -417,7 +421,7 @@ async def test_newest_queued_checkpoints_are_kept(bench: Bench) -> None:
 
 async def test_lost_checkpoints_are_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     disk = Disk(bench)
-    execution = await begin(bench, {"n0": disk.breaks, "n1": nothing})
+    execution = await start_run(bench, {"n0": disk.make_unwritable, "n1": do_nothing})
 
     result = await bench.runtime.wait(execution)
 
@@ -433,9 +437,9 @@ async def test_checkpoint_is_retried_without_breaker(
     bench = Bench(tmp_path, fake_time, None)
     disk = Disk(bench)
     going_on = asyncio.Event()
-    execution = await begin(bench, {"n0": disk.breaks, "n1": going_on.wait})
+    execution = await start_run(bench, {"n0": disk.make_unwritable, "n1": going_on.wait})
     await bench.time.settle()
-    await disk.mended()
+    await disk.make_writable()
 
     await bench.time.advance(60)
 

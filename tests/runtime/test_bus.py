@@ -14,7 +14,7 @@ DELTA = EventType.LLM_TEXT_DELTA
 TICKET = EventType.WORKER_ESCALATION_TICKET
 
 
-def event(event_type: EventType = DELTA, **fields: str) -> AgentEvent:
+def make_event(event_type: EventType = DELTA, **fields: str) -> AgentEvent:
     return AgentEvent(type=event_type, time=0.0, **fields)  # type: ignore[arg-type]
 
 
@@ -25,9 +25,9 @@ class Gate:
         self.opened = asyncio.Event()
         self.received: list[AgentEvent] = []
 
-    async def __call__(self, event: AgentEvent) -> None:
+    async def __call__(self, make_event: AgentEvent) -> None:
         await self.opened.wait()
-        self.received.append(event)
+        self.received.append(make_event)
 
 
 class ListLog:
@@ -54,7 +54,7 @@ async def test_blocked_subscriber_does_not_slow_publisher_or_lose_tickets() -> N
     bus.subscribe(awake.append, name="awake")
 
     for n in range(1000):
-        await bus.publish(event(TICKET if n % 100 == 0 else DELTA, node_id=str(n)))
+        await bus.publish(make_event(TICKET if n % 100 == 0 else DELTA, node_id=str(n)))
     await asyncio.sleep(0)
     assert slow.pending <= 100
 
@@ -74,7 +74,7 @@ async def test_oldest_events_are_dropped_and_the_rest_stay_in_order() -> None:
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=3)
 
-    bus.fan_out(*(event(node_id=str(n)) for n in range(10)))
+    bus.fan_out(*(make_event(node_id=str(n)) for n in range(10)))
     gate.opened.set()
     await bus.drain()
 
@@ -87,8 +87,8 @@ async def test_queue_full_of_tickets_takes_more_tickets_and_refuses_deltas() -> 
     gate = Gate()
     subscription = bus.subscribe(gate, name="slow", capacity=2)
 
-    bus.fan_out(*(event(TICKET, node_id=str(n)) for n in range(5)))
-    bus.fan_out(*(event() for _ in range(100_000)))
+    bus.fan_out(*(make_event(TICKET, node_id=str(n)) for n in range(5)))
+    bus.fan_out(*(make_event() for _ in range(100_000)))
     gate.opened.set()
     await bus.drain()
 
@@ -107,7 +107,7 @@ def test_order_is_preserved_and_no_alert_is_lost(kinds: list[EventType], capacit
         bus = EventBus()
         gate = Gate()
         subscription = bus.subscribe(gate, name="slow", capacity=capacity)
-        bus.fan_out(*(event(kind, node_id=str(n)) for n, kind in enumerate(kinds)))
+        bus.fan_out(*(make_event(kind, node_id=str(n)) for n, kind in enumerate(kinds)))
         gate.opened.set()
         await bus.drain()
         return [int(e.node_id) for e in gate.received], subscription.dropped_count
@@ -126,17 +126,17 @@ async def test_handler_that_publishes_a_hundred_deep_does_not_deadlock() -> None
     done = asyncio.Event()
     depth = 0
 
-    async def again(_: AgentEvent) -> None:
+    async def publish_next(_: AgentEvent) -> None:
         nonlocal depth
         depth += 1
         if depth == 100:
             done.set()
         else:
-            await bus.publish(event())
+            await bus.publish(make_event())
 
-    bus.subscribe(again, name="again", capacity=1)
+    bus.subscribe(publish_next, name="again", capacity=1)
 
-    await bus.publish(event())
+    await bus.publish(make_event())
     await asyncio.wait_for(done.wait(), 5)
 
     assert depth == 100
@@ -148,13 +148,13 @@ async def test_failing_handler_is_reported_and_isolated() -> None:
     bus = EventBus(on_error=lambda name, error: errors.append((name, error)))
     received: list[AgentEvent] = []
 
-    def broken(_: AgentEvent) -> None:
+    def fail(_: AgentEvent) -> None:
         raise LookupError("no such bee")
 
-    bus.subscribe(broken, name="broken")
+    bus.subscribe(fail, name="broken")
     bus.subscribe(received.append, name="fine")
 
-    await bus.publish(event(), event())
+    await bus.publish(make_event(), make_event())
     await bus.drain()
 
     assert len(received) == 2
@@ -165,11 +165,11 @@ async def test_failing_handler_is_logged_without_on_error(caplog: pytest.LogCapt
     """B60: errors are not swallowed silently."""
     bus = EventBus()
 
-    async def broken(_: AgentEvent) -> None:
+    async def fail(_: AgentEvent) -> None:
         raise LookupError("no such bee")
 
-    bus.subscribe(broken, name="broken")
-    bus.fan_out(event())
+    bus.subscribe(fail, name="broken")
+    bus.fan_out(make_event())
     await bus.drain()
 
     assert "broken" in caplog.text
@@ -185,9 +185,9 @@ async def test_events_of_graphs_with_equal_node_ids_are_routed_separately() -> N
     bus.subscribe(right.append, name="right", filter_graph="right", filter_node="judge")
 
     bus.fan_out(
-        event(graph_id="left", node_id="judge", stream_id="1"),
-        event(graph_id="right", node_id="judge", stream_id="2"),
-        event(graph_id="right", node_id="other", stream_id="3"),
+        make_event(graph_id="left", node_id="judge", stream_id="1"),
+        make_event(graph_id="right", node_id="judge", stream_id="2"),
+        make_event(graph_id="right", node_id="other", stream_id="3"),
     )
     await bus.drain()
 
@@ -195,16 +195,16 @@ async def test_events_of_graphs_with_equal_node_ids_are_routed_separately() -> N
     assert [e.stream_id for e in right] == ["2"]
 
 
-async def test_filters_on_type_agent_and_stream_all_hold_at_once() -> None:
+async def test_filters_on_type_agent_and_stream_are_combined() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
     bus.subscribe(received.append, name="narrow", types={TICKET}, filter_agent="a", filter_stream="s")
 
     bus.fan_out(
-        event(TICKET, agent_id="a", stream_id="s", node_id="yes"),
-        event(TICKET, agent_id="b", stream_id="s"),
-        event(TICKET, agent_id="a", stream_id="t"),
-        event(DELTA, agent_id="a", stream_id="s"),
+        make_event(TICKET, agent_id="a", stream_id="s", node_id="yes"),
+        make_event(TICKET, agent_id="b", stream_id="s"),
+        make_event(TICKET, agent_id="a", stream_id="t"),
+        make_event(DELTA, agent_id="a", stream_id="s"),
     )
     await bus.drain()
 
@@ -217,7 +217,7 @@ async def test_events_are_durable_before_delivery() -> None:
     durable: list[int] = []
     bus.subscribe(lambda _: durable.append(len(log.rows)), name="reader")
 
-    await bus.publish(event(), event())
+    await bus.publish(make_event(), make_event())
     await bus.drain()
 
     assert durable == [2, 2]
@@ -233,7 +233,7 @@ async def test_unlogged_event_is_not_delivered() -> None:
     bus.subscribe(received.append, name="reader")
 
     with pytest.raises(OSError, match="disk full"):
-        await bus.publish(event())
+        await bus.publish(make_event())
     await bus.drain()
 
     assert received == []
@@ -244,8 +244,8 @@ async def test_publish_listener_gets_every_event() -> None:
     bus = EventBus()
     bus.on_publish(published.extend)
 
-    await bus.publish(event(), event(TICKET))
-    bus.fan_out(event())
+    await bus.publish(make_event(), make_event(TICKET))
+    bus.fan_out(make_event())
 
     assert [e.type for e in published] == [DELTA, TICKET, DELTA]
 
@@ -255,11 +255,11 @@ async def test_cancelled_subscription_leaves_no_task() -> None:
     gate = Gate()
     before = asyncio.all_tasks()
     subscription = bus.subscribe(gate, name="gate")
-    bus.fan_out(event(), event())
+    bus.fan_out(make_event(), make_event())
     await asyncio.sleep(0)
 
     subscription.cancel()
-    bus.fan_out(event())
+    bus.fan_out(make_event())
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
@@ -272,13 +272,13 @@ async def test_subscription_may_cancel_itself_in_its_handler() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
 
-    async def once(event: AgentEvent) -> None:
+    async def cancel_itself(make_event: AgentEvent) -> None:
         subscription.cancel()
         await asyncio.sleep(0)
-        received.append(event)
+        received.append(make_event)
 
-    subscription = bus.subscribe(once, name="once")
-    bus.fan_out(event(node_id="1"), event(node_id="2"))
+    subscription = bus.subscribe(cancel_itself, name="once")
+    bus.fan_out(make_event(node_id="1"), make_event(node_id="2"))
     await asyncio.sleep(0)
     await bus.drain()
     await asyncio.sleep(0)
@@ -291,7 +291,7 @@ async def test_drain_inside_a_handler_is_an_error() -> None:
     bus = EventBus(on_error=lambda _, error: errors.append(error))
     bus.subscribe(lambda _: bus.drain(), name="greedy")
 
-    bus.fan_out(event())
+    bus.fan_out(make_event())
     await bus.drain()
 
     assert len(errors) == 1
@@ -302,24 +302,24 @@ async def test_closed_bus_has_no_tasks_and_no_subscribers() -> None:
     bus = EventBus()
     before = asyncio.all_tasks()
     bus.subscribe(Gate(), name="gate")
-    bus.fan_out(event())
+    bus.fan_out(make_event())
     await asyncio.sleep(0)
 
     await bus.close()
-    bus.fan_out(event())
+    bus.fan_out(make_event())
 
     assert asyncio.all_tasks() == before
     with pytest.raises(RuntimeError, match="'late'"):
         bus.subscribe(Gate(), name="late")
 
 
-async def test_another_thread_publishes_through_the_loop() -> None:
+async def test_other_thread_can_publish_through_the_loop() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
     bus.subscribe(received.append, name="reader")
     loop = asyncio.get_running_loop()
 
-    await asyncio.to_thread(loop.call_soon_threadsafe, bus.fan_out, event(node_id="far"))
+    await asyncio.to_thread(loop.call_soon_threadsafe, bus.fan_out, make_event(node_id="far"))
     await asyncio.sleep(0)
     await bus.drain()
 
@@ -331,7 +331,7 @@ def test_capacity_must_be_positive() -> None:
         EventBus().subscribe(lambda _: None, name="x", capacity=0)
 
 
-# -- any subscribers ------------------------------------------------------------------------------
+# -- arbitrary subscribers ------------------------------------------------------------------------
 
 
 class RecordingSubscriber:
@@ -342,9 +342,9 @@ class RecordingSubscriber:
         self.received: list[str] = []
         self.subscription: Subscription | None = None
 
-    async def __call__(self, event: AgentEvent) -> None:
-        if event.type in ALERT_CLASS:
-            self.received.append(event.node_id)
+    async def __call__(self, make_event: AgentEvent) -> None:
+        if make_event.type in ALERT_CLASS:
+            self.received.append(make_event.node_id)
         match self.temper:
             case "slow":
                 for _ in range(3):
@@ -371,7 +371,7 @@ class RecordingSubscriber:
         max_size=40,
     ),
 )
-def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order(
+def test_every_alert_reaches_each_matching_subscriber_once_and_in_order(
     bees: list[tuple[str, str | None, int]], events: list[tuple[EventType, str, bool]]
 ) -> None:
     """B58, B60, B61, B62: whatever other subscribers do, and however full a queue is."""
@@ -386,7 +386,7 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
             )
             listeners.append((subscriber, graph))
         for number, (kind, graph_id, pause) in enumerate(events):
-            await bus.publish(event(kind, graph_id=graph_id, node_id=str(number)))
+            await bus.publish(make_event(kind, graph_id=graph_id, node_id=str(number)))
             if pause:
                 await asyncio.sleep(0)
         await bus.drain()
@@ -398,16 +398,16 @@ def test_every_alert_reaches_each_live_subscriber_that_matches_once_and_in_order
         assert subscriber.received == (sent[:2] if subscriber.temper == "cancelling" else sent)
 
 
-async def test_million_deltas_later_every_ticket_is_still_readable() -> None:
+async def test_tickets_are_readable_after_a_million_deltas() -> None:
     """B61: by a subscriber that was blocked, and by a waiter."""
     bus = EventBus()
     gate = Gate()
     bus.subscribe(gate, name="slow", capacity=100)
-    flood = [event() for _ in range(1000)]
+    flood = [make_event() for _ in range(1000)]
 
     with bus.expect(TICKET, filter_node="999") as expected:
         for number in range(1000):
-            bus.fan_out(event(TICKET, node_id=str(number)), *flood)
+            bus.fan_out(make_event(TICKET, node_id=str(number)), *flood)
         last = await expected
     gate.opened.set()
     await bus.drain()
@@ -417,12 +417,12 @@ async def test_million_deltas_later_every_ticket_is_still_readable() -> None:
 
 
 async def test_event_keeps_its_graph_through_the_bus() -> None:
-    """B63: unchanged for subscribers, in the log and over the wire."""
+    """B63: for subscribers, in the log and over the wire."""
     log = ListLog()
     bus = EventBus(log=log)
     received: list[AgentEvent] = []
     bus.subscribe(received.append, name="reader")
-    sent = event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
+    sent = make_event(TICKET, graph_id="worker_health_judge", stream_id="worker_health_judge::health_check")
 
     await bus.publish(sent)
     await bus.drain()
@@ -459,8 +459,12 @@ async def test_expectation_catches_event_before_await() -> None:
     bus = EventBus()
 
     with bus.expect(TICKET, filter_graph="g", where=lambda e: e.node_id == "b") as expected:
-        bus.fan_out(event(graph_id="g"), event(TICKET), event(TICKET, graph_id="g", node_id="a"))
-        bus.fan_out(event(TICKET, graph_id="g", node_id="b"), event(TICKET, graph_id="g", node_id="b"))
+        bus.fan_out(
+            make_event(graph_id="g"), make_event(TICKET), make_event(TICKET, graph_id="g", node_id="a")
+        )
+        bus.fan_out(
+            make_event(TICKET, graph_id="g", node_id="b"), make_event(TICKET, graph_id="g", node_id="b")
+        )
 
         matched = await expected
 
@@ -474,9 +478,9 @@ async def test_awaited_event_is_durable() -> None:
     waiting = asyncio.ensure_future(bus.wait_for(TICKET, DELTA, timeout=None))
     await asyncio.sleep(0)
 
-    await bus.publish(event(EventType.STEP_STARTED))
+    await bus.publish(make_event(EventType.STEP_STARTED))
     assert not waiting.done()
-    await bus.publish(event(node_id="n"))
+    await bus.publish(make_event(node_id="n"))
 
     assert await waiting is log.rows[-1]
 
@@ -485,7 +489,7 @@ async def test_wait_for_without_types_matches_any_event() -> None:
     bus = EventBus()
 
     with bus.expect() as expected:
-        bus.fan_out(event(EventType.GOAL_PROGRESS))
+        bus.fan_out(make_event(EventType.GOAL_PROGRESS))
 
         assert (await expected).type is EventType.GOAL_PROGRESS
 
@@ -515,7 +519,7 @@ async def test_expectation_survives_a_timeout(fake_time: FakeTime) -> None:
         await fake_time.advance(1)
         assert isinstance(first.exception(), TimeoutError)
 
-        bus.fan_out(event(TICKET))
+        bus.fan_out(make_event(TICKET))
 
         assert (await expected.within(1, sleep=fake_time.sleep)).type is TICKET
 
@@ -526,7 +530,7 @@ async def test_finished_expectation_is_unsubscribed() -> None:
 
     with bus.expect(TICKET) as expected:
         assert "done=False" in repr(expected)
-    bus.fan_out(event(TICKET))
+    bus.fan_out(make_event(TICKET))
 
     assert bus._listeners == []
     assert asyncio.all_tasks() == before
@@ -539,12 +543,12 @@ async def test_failing_condition_raises_in_waiter_not_publisher() -> None:
     bus = EventBus()
     received: list[AgentEvent] = []
 
-    def broken(_: AgentEvent) -> bool:
+    def fail(_: AgentEvent) -> bool:
         raise LookupError("no such bee")
 
-    with bus.expect(TICKET, where=broken) as expected:
+    with bus.expect(TICKET, where=fail) as expected:
         bus.subscribe(received.append, name="fine")
-        bus.fan_out(event(TICKET))
+        bus.fan_out(make_event(TICKET))
         await bus.drain()
 
         assert len(received) == 1
@@ -557,14 +561,14 @@ async def test_condition_can_cancel_the_next_subscription() -> None:
     received: list[AgentEvent] = []
     later: list[Subscription] = []
 
-    def cancels(_: AgentEvent) -> bool:
+    def cancel_other(_: AgentEvent) -> bool:
         later[0].cancel()
         return True
 
     before = asyncio.all_tasks()
-    with bus.expect(TICKET, where=cancels):
+    with bus.expect(TICKET, where=cancel_other):
         later.append(bus.subscribe(received.append, name="later"))
-        bus.fan_out(event(TICKET), event(TICKET))
+        bus.fan_out(make_event(TICKET), make_event(TICKET))
 
     assert asyncio.all_tasks() == before
     assert received == []
@@ -606,7 +610,7 @@ async def test_without_a_log_there_is_no_history() -> None:
 async def test_history_comes_from_the_log() -> None:
     log = ListLog()
     bus = EventBus(log=log)
-    await bus.publish(event(TICKET))
+    await bus.publish(make_event(TICKET))
 
     history = await bus.history(types=[TICKET], filter_graph="g", session_id="s", after="id", limit=5)
 

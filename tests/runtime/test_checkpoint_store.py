@@ -18,15 +18,15 @@ from queenright.runtime.storage.checkpoint_store import (
 )
 from queenright.runtime.storage.files import read_json, write_json
 from tests.runtime.damage import damage, damages, remove
-from tests.runtime.test_session_store import execution
+from tests.runtime.test_session_store import make_execution
 
 
-def store_at(path: Path, now: float = 1_000.0) -> CheckpointStore:
+def open_store(path: Path, now: float = 1_000.0) -> CheckpointStore:
     numbers = itertools.count()
     return CheckpointStore(path, clock=lambda: now, ids=lambda: f"id{next(numbers)}")
 
 
-def saved(store: CheckpointStore, memory: dict[str, Any] | None = None) -> Checkpoint:
+def save(store: CheckpointStore, memory: dict[str, Any] | None = None) -> Checkpoint:
     return store.save(
         CheckpointDraft(
             session_id="s",
@@ -35,47 +35,47 @@ def saved(store: CheckpointStore, memory: dict[str, Any] | None = None) -> Check
             node_id="a",
             reason="node",
             memory=memory or {},
-            execution=execution(),
+            execution=make_execution(),
             conversations={"a": 7},
         )
     )
 
 
-def file(path: Path, checkpoint: Checkpoint) -> Path:
+def checkpoint_file(path: Path, checkpoint: Checkpoint) -> Path:
     return path / f"{checkpoint.checkpoint_id}.json"
 
 
-def ids(checkpoints: list[Checkpoint]) -> list[str]:
+def checkpoint_ids(checkpoints: list[Checkpoint]) -> list[str]:
     return [checkpoint.checkpoint_id for checkpoint in checkpoints]
 
 
 def test_checkpoint_round_trips(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "checkpoints")
+    store = open_store(tmp_path / "checkpoints")
 
-    checkpoint = saved(store, {"x": (1, None), "half": "\ud800", "not a number": float("nan")})
+    checkpoint = save(store, {"x": (1, None), "half": "\ud800", "not a number": float("nan")})
 
     assert store.load(checkpoint.checkpoint_id) == checkpoint
     assert checkpoint.memory == {"x": [1, None], "half": "\ud800", "not a number": None}
     assert checkpoint.conversations == {"a": 7}
-    assert checkpoint.execution == execution()
+    assert checkpoint.execution == make_execution()
     assert checkpoint.created_at == 1_000.0
 
 
 def test_checkpoint_names_parent_and_its_hash(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
+    store = open_store(tmp_path)
 
-    first, second, third = saved(store), saved(store), saved(store_at(tmp_path, now=1.0))
+    first, second, third = save(store), save(store), save(open_store(tmp_path, now=1.0))
 
     assert (first.parent_id, first.parent_hash) == (None, "")
     assert (second.parent_id, second.parent_hash) == (first.checkpoint_id, first.content_hash)
     assert (third.parent_id, third.parent_hash) == (second.checkpoint_id, second.content_hash)
-    # Even if the clock was set back.
-    assert ids(store.list_checkpoints()) == ids([third, second, first])
+    # Also if the clock was set back.
+    assert checkpoint_ids(store.list_checkpoints()) == checkpoint_ids([third, second, first])
 
 
 def test_content_hash_is_independent_of_key_order(tmp_path: Path) -> None:
-    checkpoint = saved(store_at(tmp_path))
-    row = read_json(file(tmp_path, checkpoint))
+    checkpoint = save(open_store(tmp_path))
+    row = read_json(checkpoint_file(tmp_path, checkpoint))
 
     assert content_hash(dict(reversed(row.items()))) == checkpoint.content_hash
     for key in row.keys() - {"content_hash"}:
@@ -84,29 +84,29 @@ def test_content_hash_is_independent_of_key_order(tmp_path: Path) -> None:
 
 
 def test_modified_checkpoint_is_rejected(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    checkpoint = saved(store, {"paid": False})
-    row = read_json(file(tmp_path, checkpoint))
-    write_json(file(tmp_path, checkpoint), {**row, "memory": {"paid": True}})
+    store = open_store(tmp_path)
+    checkpoint = save(store, {"paid": False})
+    row = read_json(checkpoint_file(tmp_path, checkpoint))
+    write_json(checkpoint_file(tmp_path, checkpoint), {**row, "memory": {"paid": True}})
 
     with pytest.raises(CorruptCheckpointError, match="hash"):
         store.load(checkpoint.checkpoint_id)
 
 
 def test_renamed_checkpoint_is_rejected(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    first, second = saved(store), saved(store)
-    write_json(file(tmp_path, second), read_json(file(tmp_path, first)))
+    store = open_store(tmp_path)
+    first, second = save(store), save(store)
+    write_json(checkpoint_file(tmp_path, second), read_json(checkpoint_file(tmp_path, first)))
 
     with pytest.raises(CorruptCheckpointError, match="it contains checkpoint"):
         store.load(second.checkpoint_id)
 
 
 def test_checkpoint_with_replaced_parent_is_rejected(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    first, second = saved(store), saved(store)
-    row = {**read_json(file(tmp_path, first)), "memory": {"another": "past"}}
-    write_json(file(tmp_path, first), {**row, "content_hash": content_hash(row)})
+    store = open_store(tmp_path)
+    first, second = save(store), save(store)
+    row = {**read_json(checkpoint_file(tmp_path, first)), "memory": {"another": "past"}}
+    write_json(checkpoint_file(tmp_path, first), {**row, "content_hash": content_hash(row)})
 
     with pytest.raises(CorruptCheckpointError, match="parent"):
         store.load(second.checkpoint_id)
@@ -115,10 +115,10 @@ def test_checkpoint_with_replaced_parent_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("parent", ["../../x", "0000000009-x", ""])
 def test_checkpoint_with_impossible_parent_is_rejected(tmp_path: Path, parent: str) -> None:
-    store = store_at(tmp_path)
-    checkpoint = saved(store)
-    row = {**read_json(file(tmp_path, checkpoint)), "parent_id": parent}
-    write_json(file(tmp_path, checkpoint), {**row, "content_hash": content_hash(row)})
+    store = open_store(tmp_path)
+    checkpoint = save(store)
+    row = {**read_json(checkpoint_file(tmp_path, checkpoint)), "parent_id": parent}
+    write_json(checkpoint_file(tmp_path, checkpoint), {**row, "content_hash": content_hash(row)})
 
     with pytest.raises(CorruptCheckpointError, match="parent"):
         store.load(checkpoint.checkpoint_id)
@@ -126,45 +126,47 @@ def test_checkpoint_with_impossible_parent_is_rejected(tmp_path: Path, parent: s
 
 @pytest.mark.parametrize("checkpoint_id", ["", "..", "../0000000001-id0", "0000000001-id9", "x" * 500, "1-x"])
 def test_missing_checkpoint_is_not_found(tmp_path: Path, checkpoint_id: str) -> None:
-    store = store_at(tmp_path)
-    saved(store)
+    store = open_store(tmp_path)
+    save(store)
 
     with pytest.raises(CheckpointNotFoundError):
         store.load(checkpoint_id)
 
 
 def test_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
-    store = store_at(tmp_path / "none")
+    store = open_store(tmp_path / "none")
 
     assert store.latest_valid() is None
     assert store.list_checkpoints() == []
     assert store.prune(1) == 0
 
 
-@given(broken=st.dictionaries(st.integers(0, 7), damages), litter=st.booleans())
-def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, str], litter: bool) -> None:
+@given(broken=st.dictionaries(st.integers(0, 7), damages), other_files=st.booleans())
+def test_newest_valid_checkpoint_is_found_in_any_damaged_chain(
+    broken: dict[int, str], other_files: bool
+) -> None:
     """B74: checkpoints are validated before use; a corrupt one falls back along the chain."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        store = store_at(path)
-        chain = [saved(store, {"n": n}) for n in range(8)]
+        store = open_store(path)
+        chain = [save(store, {"n": n}) for n in range(8)]
         for number, kind in broken.items():
-            damage(file(path, chain[number]), kind)
-        if litter:
+            damage(checkpoint_file(path, chain[number]), kind)
+        if other_files:
             (path / "notes.json").write_bytes(b"{}")
             (path / "0000000001-id0.json.7-ab.tmp").write_bytes(b"{")
 
         latest = store.latest_valid()
 
-        whole = [checkpoint for number, checkpoint in enumerate(chain) if number not in broken]
-        assert latest == (whole[-1] if whole else None)
-        assert store.list_checkpoints() == whole[::-1]
+        valid = [checkpoint for number, checkpoint in enumerate(chain) if number not in broken]
+        assert latest == (valid[-1] if valid else None)
+        assert store.list_checkpoints() == valid[::-1]
         listed = {n for n, kind in broken.items() if kind not in ("gone", "link to nothing")}
         corrupt = {link.checkpoint_id for link in store.chain() if link.checkpoint is None and link.reason}
         assert corrupt == {chain[n].checkpoint_id for n in listed}
 
         # The chain continues after the newest valid one, with an unused number.
-        after = saved(store)
+        after = save(store)
         assert after.parent_id == (latest.checkpoint_id if latest else None)
         assert store.latest_valid() == after
 
@@ -173,32 +175,32 @@ def test_newest_valid_checkpoint_is_found_in_any_broken_chain(broken: dict[int, 
 def test_pruning_keeps_the_newest_valid_checkpoints(broken: dict[int, str], keep: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        store = store_at(path)
-        chain = [saved(store) for _ in range(8)]
+        store = open_store(path)
+        chain = [save(store) for _ in range(8)]
         for number, kind in broken.items():
-            damage(file(path, chain[number]), kind)
-        whole = store.list_checkpoints()
+            damage(checkpoint_file(path, chain[number]), kind)
+        valid = store.list_checkpoints()
         before = len(os.listdir(path))
 
         removed = store.prune(keep)
 
-        assert store.list_checkpoints() == whole[:keep]
+        assert store.list_checkpoints() == valid[:keep]
         assert len([n for n in os.listdir(path) if n.endswith(".json")]) == before - removed
         assert store.prune(keep) == 0
 
 
 def test_pruning_to_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        store_at(tmp_path).prune(0)
+        open_store(tmp_path).prune(0)
 
 
 def test_folder_in_place_of_the_newest_does_not_stop_the_next(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    first, second = saved(store), saved(store)
-    remove(file(tmp_path, second))
-    file(tmp_path, second).mkdir()
+    store = open_store(tmp_path)
+    first, second = save(store), save(store)
+    remove(checkpoint_file(tmp_path, second))
+    checkpoint_file(tmp_path, second).mkdir()
 
-    third = saved(store)
+    third = save(store)
 
     assert third.parent_id == first.checkpoint_id
-    assert ids(store.list_checkpoints()) == ids([third, first])
+    assert checkpoint_ids(store.list_checkpoints()) == checkpoint_ids([third, first])

@@ -159,14 +159,14 @@ JSON = st.recursive(
 
 @given(memory=st.dictionaries(st.sampled_from(["a", "b", "len"]), JSON, max_size=3), other=JSON)
 def test_equality_follows_python(memory: dict[str, Any], other: Any) -> None:
-    """Values are compared as they are, without conversion or deep search."""
+    """Values are compared as in Python, without conversion or deep search."""
     literal = json.dumps(other) if isinstance(other, str) else repr(other)
     for key, value in memory.items():
         if not any(isinstance(node, ast.Dict) for node in ast.walk(ast.parse(literal))):
             assert evaluate(f"{key} == {literal}", memory) == (value == other)
 
 
-def test_long_condition_shows_its_beginning_only() -> None:
+def test_error_quotes_only_the_start_of_a_long_condition() -> None:
     with pytest.raises(ConditionError) as refused:
         check("x" * 5000)
     assert len(str(refused.value)) < 300

@@ -22,21 +22,21 @@ T = TypeVar("T")
 DISK = Disk()
 
 
-def open_at(path: Path) -> Conversation:
+def open_conversation(path: Path) -> Conversation:
     return Conversation.open(path, disk=DISK, clock=lambda: 1_000.0)
 
 
-def say(text: str, kind: EntryKind = EntryKind.USER) -> Draft:
+def user_draft(text: str, kind: EntryKind = EntryKind.USER) -> Draft:
     return Draft(kind=kind, message=Message(role="user", content=text))
 
 
-def ask(*call_ids: str, arguments: str = "{}") -> Draft:
+def call_draft(*call_ids: str, arguments: str = "{}") -> Draft:
     calls = tuple(ToolCall(call_id, "look", arguments) for call_id in call_ids)
     message = Message(role="assistant", content="", tool_calls=calls)
     return Draft(kind=EntryKind.ASSISTANT, message=message, data={"turn": "node:3"})
 
 
-def answer(call_id: str, text: str = "seen") -> Draft:
+def answer_draft(call_id: str, text: str = "seen") -> Draft:
     return Draft(kind=EntryKind.TOOL, message=Message(role="tool", content=text, tool_call_id=call_id))
 
 
@@ -44,11 +44,11 @@ def summarise(entries: Sequence[Entry]) -> str:
     return f"{len(entries)} gone"
 
 
-def texts(conversation: Conversation) -> list[str]:
+def list_texts(conversation: Conversation) -> list[str]:
     return [message.content for message in conversation.messages]
 
 
-def parts(path: Path) -> list[str]:
+def list_parts(path: Path) -> list[str]:
     return sorted(part.name for part in (path / "parts").iterdir())
 
 
@@ -68,60 +68,67 @@ def assert_well_formed(messages: Sequence[Message]) -> None:
     assert not waiting
 
 
-async def test_conversation_round_trips_one_file_per_entry(tmp_path: Path) -> None:
-    drafts = [say("hive", EntryKind.INPUT), ask("1"), answer("1"), say("Größe ✓ \ud800", EntryKind.FEEDBACK)]
+async def test_conversation_round_trips_with_one_file_per_entry(tmp_path: Path) -> None:
+    drafts = [
+        user_draft("hive", EntryKind.INPUT),
+        call_draft("1"),
+        answer_draft("1"),
+        user_draft("Größe ✓ \ud800", EntryKind.FEEDBACK),
+    ]
 
-    added = await open_at(tmp_path).append(*drafts)
+    added = await open_conversation(tmp_path).append(*drafts)
 
-    again = open_at(tmp_path)
-    assert list(again.entries) == added
-    assert again.messages == [draft.message for draft in drafts]
-    assert again.last_seq == 4
-    assert parts(tmp_path) == [f"{n:010d}.json" for n in range(1, 5)]
+    reopened = open_conversation(tmp_path)
+    assert list(reopened.entries) == added
+    assert reopened.messages == [draft.message for draft in drafts]
+    assert reopened.last_seq == 4
+    assert list_parts(tmp_path) == [f"{n:010d}.json" for n in range(1, 5)]
 
 
 async def test_entry_equals_its_stored_form(tmp_path: Path) -> None:
-    draft = Draft(kind=EntryKind.USER, message=say("x").message, visit_id="v:1", data={"t": (1, {2: None})})
+    draft = Draft(
+        kind=EntryKind.USER, message=user_draft("x").message, visit_id="v:1", data={"t": (1, {2: None})}
+    )
 
-    [live] = await open_at(tmp_path).append(draft)
+    [live] = await open_conversation(tmp_path).append(draft)
 
-    assert [live] == list(open_at(tmp_path).entries)
+    assert [live] == list(open_conversation(tmp_path).entries)
     assert live.data == {"t": [1, {"2": None}]}
     assert live.at == 1_000.0
 
 
 async def test_concurrent_entries_are_all_stored_in_one_order(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
 
-    await asyncio.gather(*(conversation.append(say(str(n)), say(f"{n}b")) for n in range(20)))
+    await asyncio.gather(*(conversation.append(user_draft(str(n)), user_draft(f"{n}b")) for n in range(20)))
 
     assert [entry.seq for entry in conversation.entries] == list(range(1, 41))
-    assert conversation.entries == open_at(tmp_path).entries
+    assert conversation.entries == open_conversation(tmp_path).entries
 
 
 async def test_entry_is_stored_despite_cancellation(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    writing = asyncio.ensure_future(conversation.append(say("x")))
+    conversation = open_conversation(tmp_path)
+    writing = asyncio.ensure_future(conversation.append(user_draft("x")))
     await asyncio.sleep(0)
 
     writing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await writing
 
-    assert texts(conversation) == texts(open_at(tmp_path)) == ["x"]
+    assert list_texts(conversation) == list_texts(open_conversation(tmp_path)) == ["x"]
 
 
 async def test_failed_append_leaves_no_entry_and_skips_its_number(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
     (tmp_path / "parts").write_bytes(b"")
 
     with pytest.raises(FileExistsError):
-        await conversation.append(say("lost"))
+        await conversation.append(user_draft("lost"))
     (tmp_path / "parts").unlink()
-    [entry] = await conversation.append(say("kept"))
+    [entry] = await conversation.append(user_draft("kept"))
 
     assert entry.seq == 2
-    assert texts(conversation) == texts(open_at(tmp_path)) == ["kept"]
+    assert list_texts(conversation) == list_texts(open_conversation(tmp_path)) == ["kept"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +143,7 @@ async def test_failed_append_leaves_no_entry_and_skips_its_number(tmp_path: Path
     ],
 )
 async def test_unreadable_draft_is_rejected(tmp_path: Path, draft: Draft) -> None:
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
 
     with pytest.raises(ValueError, match=r"summary|kind"):
         await conversation.append(draft)
@@ -146,30 +153,42 @@ async def test_unreadable_draft_is_rejected(tmp_path: Path, draft: Draft) -> Non
 
 
 async def test_answers_follow_their_calls_in_any_arrival_order(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    drafts = [ask("1", "2"), answer("2", "b"), say("meanwhile"), answer("1", "a"), answer("1", "twice")]
+    conversation = open_conversation(tmp_path)
+    drafts = [
+        call_draft("1", "2"),
+        answer_draft("2", "b"),
+        user_draft("meanwhile"),
+        answer_draft("1", "a"),
+        answer_draft("1", "twice"),
+    ]
 
-    await conversation.append(answer("1", "of nothing"), *drafts)
+    await conversation.append(answer_draft("1", "of nothing"), *drafts)
 
-    assert texts(conversation) == ["", "b", "a", "meanwhile"]
+    assert list_texts(conversation) == ["", "b", "a", "meanwhile"]
 
 
 async def test_call_ids_may_repeat_from_turn_to_turn(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
 
-    await conversation.append(ask("1"), answer("1", "a"), ask("1"), answer("1", "b"))
+    await conversation.append(
+        call_draft("1"), answer_draft("1", "a"), call_draft("1"), answer_draft("1", "b")
+    )
 
-    assert texts(conversation) == ["", "a", "", "b"]
+    assert list_texts(conversation) == ["", "a", "", "b"]
 
 
 async def test_unanswered_call_is_hidden_until_repaired(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    await conversation.append(say("go"), ask("1", "2"), answer("1"))
-    assert texts(conversation) == ["go"]
+    conversation = open_conversation(tmp_path)
+    await conversation.append(user_draft("go"), call_draft("1", "2"), answer_draft("1"))
+    assert list_texts(conversation) == ["go"]
 
     [repaired] = await conversation.repair("error: interrupted")
 
-    assert texts(conversation) == texts(open_at(tmp_path)) == ["go", "", "seen", "error: interrupted"]
+    assert (
+        list_texts(conversation)
+        == list_texts(open_conversation(tmp_path))
+        == ["go", "", "seen", "error: interrupted"]
+    )
     assert repaired.kind is EntryKind.TOOL
     assert repaired.data["outcome"] == "error"
     assert repaired.data["error_type"] == "interrupted"
@@ -180,146 +199,163 @@ async def test_unanswered_call_is_hidden_until_repaired(tmp_path: Path) -> None:
 
 
 async def test_old_unanswered_call_is_repaired_in_place(tmp_path: Path) -> None:
-    await open_at(tmp_path).append(ask("1"), answer("1", "lost"), ask("1"), answer("1", "b"), say("end"))
+    await open_conversation(tmp_path).append(
+        call_draft("1"), answer_draft("1", "lost"), call_draft("1"), answer_draft("1", "b"), user_draft("end")
+    )
     (tmp_path / "parts" / "0000000002.json").write_bytes(b"")
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
 
     await conversation.repair("interrupted")
 
-    assert texts(conversation) == texts(open_at(tmp_path)) == ["", "interrupted", "", "b", "end"]
+    assert (
+        list_texts(conversation)
+        == list_texts(open_conversation(tmp_path))
+        == ["", "interrupted", "", "b", "end"]
+    )
 
 
 async def test_conversation_within_limits_is_not_compacted(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    await conversation.append(*(say("x" * 40) for _ in range(4)))
+    conversation = open_conversation(tmp_path)
+    await conversation.append(*(user_draft("x" * 40) for _ in range(4)))
 
     assert await conversation.compact(max_tokens=56, keep_messages=4, summary=summarise) == 0
     assert len(conversation.entries) == 4
 
 
 async def test_compaction_replaces_oldest_entries_on_disk(tmp_path: Path) -> None:
-    """B53: bounded in tokens."""
-    conversation = open_at(tmp_path)
-    await conversation.append(*(say(f"{n}" * 396) for n in range(10)))
+    """B53: the number of tokens is bounded."""
+    conversation = open_conversation(tmp_path)
+    await conversation.append(*(user_draft(f"{n}" * 396) for n in range(10)))
 
-    gone = await conversation.compact(max_tokens=1000, summary=summarise)
+    removed = await conversation.compact(max_tokens=1000, summary=summarise)
 
-    assert gone == 7
-    assert texts(conversation) == texts(open_at(tmp_path)) == ["7 gone", "7" * 396, "8" * 396, "9" * 396]
+    assert removed == 7
+    assert (
+        list_texts(conversation)
+        == list_texts(open_conversation(tmp_path))
+        == ["7 gone", "7" * 396, "8" * 396, "9" * 396]
+    )
     assert estimated_tokens(conversation.messages) <= 500
     assert [entry.kind for entry in conversation.entries][:2] == [EntryKind.SUMMARY, EntryKind.USER]
-    assert len(parts(tmp_path)) == 4
+    assert len(list_parts(tmp_path)) == 4
 
 
 async def test_conversation_is_bounded_in_messages(tmp_path: Path) -> None:
-    """B53: bounded in messages."""
-    conversation = open_at(tmp_path)
+    """B53: the number of messages is bounded."""
+    conversation = open_conversation(tmp_path)
     for n in range(100):
-        await conversation.append(say(str(n)))
+        await conversation.append(user_draft(str(n)))
         await conversation.compact(max_tokens=10_000, keep_messages=4, summary=summarise)
 
         assert len(conversation.messages) <= 4
-        assert texts(conversation)[-1] == str(n)
+        assert list_texts(conversation)[-1] == str(n)
 
     assert conversation.last_seq == 100
 
 
 async def test_second_summary_includes_the_first(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    given: list[list[str]] = []
+    conversation = open_conversation(tmp_path)
+    summarised: list[list[str]] = []
 
-    def listed(entries: Sequence[Entry]) -> str:
-        given.append([entry.message.content for entry in entries])
-        return f"summary {len(given)}"
+    def list_texts_of(entries: Sequence[Entry]) -> str:
+        summarised.append([entry.message.content for entry in entries])
+        return f"summary {len(summarised)}"
 
     for n in range(6):
-        await conversation.append(say(str(n)))
-        await conversation.compact(max_tokens=1000, keep_messages=3, summary=listed)
+        await conversation.append(user_draft(str(n)))
+        await conversation.compact(max_tokens=1000, keep_messages=3, summary=list_texts_of)
 
-    assert given == [["0", "1", "2"], ["summary 1", "3", "4"]]
-    assert texts(conversation) == ["summary 2", "5"]
+    assert summarised == [["0", "1", "2"], ["summary 1", "3", "4"]]
+    assert list_texts(conversation) == ["summary 2", "5"]
 
 
 async def test_oversized_entry_is_clipped(tmp_path: Path) -> None:
-    """B53: one long message included."""
-    conversation = open_at(tmp_path)
+    """B53: a single long message is bounded too."""
+    conversation = open_conversation(tmp_path)
     await conversation.append(
-        say("a"), ask("1", arguments='{"text": "' + "\\" * 9000 + '"}'), answer("1", "x" * 9000)
+        user_draft("a"),
+        call_draft("1", arguments='{"text": "' + "\\" * 9000 + '"}'),
+        answer_draft("1", "x" * 9000),
     )
 
     await conversation.compact(max_tokens=400, summary=summarise)
 
     assert estimated_tokens(conversation.messages) <= 400
-    assert texts(conversation)[-1].startswith("xxx")
-    assert texts(conversation)[-1].endswith("[… clipped]")
-    assert conversation.entries == open_at(tmp_path).entries
+    assert list_texts(conversation)[-1].startswith("xxx")
+    assert list_texts(conversation)[-1].endswith("[… clipped]")
+    assert conversation.entries == open_conversation(tmp_path).entries
 
 
 async def test_unanswered_calls_survive_compaction(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    await conversation.append(*(say("x" * 100) for _ in range(9)), ask("1", "2"), answer("1"), say("y" * 100))
+    conversation = open_conversation(tmp_path)
+    await conversation.append(
+        *(user_draft("x" * 100) for _ in range(9)),
+        call_draft("1", "2"),
+        answer_draft("1"),
+        user_draft("y" * 100),
+    )
 
     await conversation.compact(max_tokens=100, summary=summarise)
-    await conversation.append(answer("2"))
+    await conversation.append(answer_draft("2"))
 
-    assert texts(conversation)[1:4] == ["", "seen", "seen"]
+    assert list_texts(conversation)[1:4] == ["", "seen", "seen"]
 
 
 async def test_clear_removes_entries_and_keeps_numbering(tmp_path: Path) -> None:
-    conversation = open_at(tmp_path)
-    await conversation.append(say("one"), say("two"))
+    conversation = open_conversation(tmp_path)
+    await conversation.append(user_draft("one"), user_draft("two"))
 
     await conversation.clear()
 
-    assert parts(tmp_path) == []
-    assert open_at(tmp_path).last_seq == conversation.last_seq == 2
-    assert open_at(tmp_path).skipped_files == ()
-    [entry] = await open_at(tmp_path).append(say("three"))
+    assert list_parts(tmp_path) == []
+    assert open_conversation(tmp_path).last_seq == conversation.last_seq == 2
+    assert open_conversation(tmp_path).skipped_files == ()
+    [entry] = await open_conversation(tmp_path).append(user_draft("three"))
     assert entry.seq == 3
 
 
 async def test_clear_of_empty_conversation_writes_nothing(tmp_path: Path) -> None:
-    await open_at(tmp_path).clear()
+    await open_conversation(tmp_path).clear()
 
     assert os.listdir(tmp_path) == []
 
 
-@given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), litter=st.booleans())
-def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
+@given(broken=st.dictionaries(st.integers(1, 8), damages, max_size=8), other_files=st.booleans())
+def test_valid_entries_are_read_despite_invalid_files(broken: dict[int, str], other_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
-        run(open_at(path).append(*(say(str(n)) for n in range(1, 9))))
+        run(open_conversation(path).append(*(user_draft(str(n)) for n in range(1, 9))))
         for seq, kind in broken.items():
             damage(path / "parts" / f"{seq:010d}.json", kind)
-        if litter:
+        if other_files:
             for name in ("notes.txt", "1.json", "0000000002.json.7-ab.tmp", "00000000000000000003.json"):
                 (path / "parts" / name).write_bytes(b"{}")
             (path / "cleared.json").mkdir()
 
-        conversation = open_at(path)
+        conversation = open_conversation(path)
 
-        assert texts(conversation) == [str(n) for n in range(1, 9) if n not in broken]
-        there = [seq for seq, kind in broken.items() if kind != "gone"]
-        assert len(conversation.skipped_files) == len(there) + (4 if litter else 0)
+        assert list_texts(conversation) == [str(n) for n in range(1, 9) if n not in broken]
+        existing = [seq for seq, kind in broken.items() if kind != "gone"]
+        assert len(conversation.skipped_files) == len(existing) + (4 if other_files else 0)
         assert all(skipped.reason for skipped in conversation.skipped_files)
-        [added] = run(conversation.append(say("new")))
-        assert texts(open_at(path))[-1] == "new"
-        assert added.seq > max([*(set(range(1, 9)) - set(broken)), *there])
+        [added] = run(conversation.append(user_draft("new")))
+        assert list_texts(open_conversation(path))[-1] == "new"
+        assert added.seq > max([*(set(range(1, 9)) - set(broken)), *existing])
 
 
 def test_entry_numbers_of_any_length_are_consecutive(tmp_path: Path) -> None:
     (tmp_path / "parts" / "9999999999.json").mkdir(parents=True)
 
-    run(open_at(tmp_path).append(say("x")))
+    run(open_conversation(tmp_path).append(user_draft("x")))
 
-    assert texts(open_at(tmp_path)) == ["x"]
-    assert open_at(tmp_path).last_seq == 10**10
+    assert list_texts(open_conversation(tmp_path)) == ["x"]
+    assert open_conversation(tmp_path).last_seq == 10**10
 
 
 def test_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "parts").write_bytes(b"")
 
-    conversation = open_at(tmp_path)
+    conversation = open_conversation(tmp_path)
 
     assert conversation.entries == ()
     assert [skipped.path for skipped in conversation.skipped_files] == [tmp_path / "parts"]
@@ -328,45 +364,45 @@ def test_file_in_place_of_the_folder_is_reported(tmp_path: Path) -> None:
 async def test_full_disk_while_shortening_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conversation = open_at(tmp_path)
-    await conversation.append(*(say("x" * 100) for _ in range(9)))
+    conversation = open_conversation(tmp_path)
+    await conversation.append(*(user_draft("x" * 100) for _ in range(9)))
     before = conversation.entries
 
-    def full(_: int) -> None:
+    def fail_full(_: int) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", full)
+        patched.setattr("os.fsync", fail_full)
         with pytest.raises(OSError, match="full"):
             await conversation.compact(max_tokens=100, summary=summarise)
 
-    assert conversation.entries == open_at(tmp_path).entries == before
-    assert len(parts(tmp_path)) == 9
+    assert conversation.entries == open_conversation(tmp_path).entries == before
+    assert len(list_parts(tmp_path)) == 9
 
 
 def test_reader_retries_after_concurrent_compaction(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = open_at(tmp_path)
-    run(writer.append(*(say(str(n)) for n in range(9))))
+    writer = open_conversation(tmp_path)
+    run(writer.append(*(user_draft(str(n)) for n in range(9))))
     listings: list[list[str]] = []
     listdir = os.listdir
 
-    def overtaken(path: Path) -> list[str]:
+    def compact_first(path: Path) -> list[str]:
         names = listdir(path)
         listings.append(names)
         if len(listings) == 1:
-            # Between the reader's listing and reading of the files.
+            # After the reader listed the files, and before it reads them.
             run(writer.compact(max_tokens=1000, keep_messages=4, summary=summarise))
         return names
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "listdir", overtaken)
-        reader = open_at(tmp_path)
+        patched.setattr(os, "listdir", compact_first)
+        reader = open_conversation(tmp_path)
 
     assert reader.entries == writer.entries
     assert reader.skipped_files == ()
 
 
-def test_tokens_are_a_quarter_of_the_characters_and_four_a_message() -> None:
+def test_token_estimate_is_a_quarter_of_the_characters_plus_four_per_message() -> None:
     result = Message(role="assistant", content="abc", tool_calls=(ToolCall("1", "look", '{"a":1}'),))
 
     assert estimated_tokens([]) == 0
@@ -383,7 +419,7 @@ class ConversationMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.path = Path(tempfile.mkdtemp())
-        self.conversation = open_at(self.path)
+        self.conversation = open_conversation(self.path)
         self.last_seq = 0
         self.newest: Message | None = None
 
@@ -402,9 +438,9 @@ class ConversationMachine(RuleBasedStateMachine):
     @rule(
         drafts=st.lists(
             st.one_of(
-                words.map(say),
-                st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda ids: ask(*ids)),
-                st.builds(answer, st.sampled_from("abc"), words),
+                words.map(user_draft),
+                st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda ids: call_draft(*ids)),
+                st.builds(answer_draft, st.sampled_from("abc"), words),
             ),
             min_size=1,
             max_size=6,
@@ -439,13 +475,13 @@ class ConversationMachine(RuleBasedStateMachine):
         before = self._files()
         count = len(self.conversation.entries)
 
-        gone = run(
+        removed = run(
             self.conversation.compact(max_tokens=max_tokens, keep_messages=keep, summary=lambda _: summary)
         )
 
-        assert len(self.conversation.entries) == count - gone + (gone > 0)
+        assert len(self.conversation.entries) == count - removed + (removed > 0)
         assert estimated_tokens(self.conversation.messages) <= max_tokens
-        if gone:
+        if removed:
             assert self.conversation.entries[0].kind is EntryKind.SUMMARY
         if self.newest is not None:
             assert self.conversation.messages[-1].content[:10] == self.newest.content[:10]
@@ -467,26 +503,26 @@ class ConversationMachine(RuleBasedStateMachine):
 
     @rule()
     def read(self) -> None:
-        assert open_at(self.path).entries == self.conversation.entries
+        assert open_conversation(self.path).entries == self.conversation.entries
 
     @rule()
     def reopen(self, same: bool = True) -> None:
-        was, self.conversation = self.conversation, open_at(self.path)
+        before, self.conversation = self.conversation, open_conversation(self.path)
 
-        # After a kill, late answers of a removed call may be back; they are never shown.
-        assert self.conversation.messages == was.messages
+        # After a kill, late answers to a removed call may reappear; they are never shown.
+        assert self.conversation.messages == before.messages
         if same:
-            assert self.conversation.entries == was.entries
+            assert self.conversation.entries == before.entries
 
     @invariant()
-    def nothing_is_skipped_and_no_number_given_twice(self) -> None:
+    def sequence_numbers_are_unique_and_complete(self) -> None:
         assert self.conversation.skipped_files == ()
         assert self.conversation.last_seq == self.last_seq
         seqs = [entry.seq for entry in self.conversation.entries]
         assert seqs == sorted(set(seqs))
 
     @invariant()
-    def what_is_shown_is_well_formed(self) -> None:
+    def shown_messages_are_well_formed(self) -> None:
         assert_well_formed(self.conversation.messages)
 
 

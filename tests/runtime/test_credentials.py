@@ -48,7 +48,7 @@ def test_either_of_two_variables_is_enough() -> None:
     assert find_missing_credentials([], ["gemini/pro"], {"GOOGLE_API_KEY": "k"}) == []
 
 
-def test_reference_that_cannot_be_filled_in_names_every_variable_and_no_value() -> None:
+def test_unresolved_reference_error_names_every_variable_and_no_value() -> None:
     with pytest.raises(MissingCredentialError) as raised:
         substitute_variables("${A} ${B} ${C} ${A}", {"B": "secret-value"}, required_by="Server 'x'")
 

@@ -16,42 +16,46 @@ def entry(seq: int, kind: EntryKind, message: Message, visit: str = "v", **data:
 
 
 def assistant_entry(seq: int, *calls: str, text: str = "", visit: str = "v", **data: Any) -> Entry:
-    made = tuple(ToolCall(f"{seq}-{n}", name, "{}") for n, name in enumerate(calls))
+    tool_calls = tuple(ToolCall(f"{seq}-{n}", name, "{}") for n, name in enumerate(calls))
     return entry(
-        seq, EntryKind.ASSISTANT, Message(role="assistant", content=text, tool_calls=made), visit, **data
+        seq,
+        EntryKind.ASSISTANT,
+        Message(role="assistant", content=text, tool_calls=tool_calls),
+        visit,
+        **data,
     )
 
 
-def answered(seq: int, call: str, visit: str = "v", **data: Any) -> Entry:
+def tool_entry(seq: int, call: str, visit: str = "v", **data: Any) -> Entry:
     return entry(seq, EntryKind.TOOL, Message(role="tool", content="x", tool_call_id=call), visit, **data)
 
 
-def standing(cursor: NodeCursor) -> tuple[str, str | None, int]:
+def wait_state(cursor: NodeCursor) -> tuple[str, str | None, int]:
     return cursor.awaiting, cursor.question, cursor.user_interaction_count
 
 
-def entry_of(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
+def text_entry(seq: int, kind: EntryKind, text: str = "words", visit: str = "v", **data: Any) -> Entry:
     return entry(seq, kind, Message(role="user", content=text), visit, **data)
 
 
-def folded(*entries: Entry) -> NodeCursor:
+def fold_entries(*entries: Entry) -> NodeCursor:
     cursor = NodeCursor(visit_id="v")
-    for each in entries:
-        cursor.fold(each)
+    for entry in entries:
+        cursor.fold(entry)
     return cursor
 
 
-def test_turn_is_followed_to_its_verdict() -> None:
-    cursor = folded(entry_of(1, EntryKind.INPUT))
+def test_cursor_advances_from_input_to_verdict() -> None:
+    cursor = fold_entries(text_entry(1, EntryKind.INPUT))
     assert cursor.awaiting == "model"
 
     cursor.fold(
         assistant_entry(2, "look", "set_output", text="I look.", input_tokens=7, output_tokens=3, cost=0.5)
     )
     assert (cursor.awaiting, cursor.unanswered) == ("tools", ["2-0", "2-1"])
-    cursor.fold(answered(3, "2-1", outputs={"a": 1}))
+    cursor.fold(tool_entry(3, "2-1", outputs={"a": 1}))
     assert (cursor.awaiting, cursor.outputs, cursor.outputs_set) == ("tools", {"a": 1}, True)
-    cursor.fold(answered(4, "2-0", tool="look"))
+    cursor.fold(tool_entry(4, "2-0", tool="look"))
     assert (cursor.awaiting, cursor.iteration, cursor.tool_calls) == ("verdict", 1, 2)
     assert (cursor.input_tokens, cursor.output_tokens, cursor.cost) == (7, 3, 0.5)
 
@@ -66,10 +70,10 @@ def test_turn_is_followed_to_its_verdict() -> None:
 
 
 def test_text_turn_awaits_verdict() -> None:
-    cursor = folded(
-        entry_of(1, EntryKind.INPUT),
+    cursor = fold_entries(
+        text_entry(1, EntryKind.INPUT),
         assistant_entry(2, text="Well."),
-        entry_of(3, EntryKind.FEEDBACK, "More.", source="judge", verdict="RETRY"),
+        text_entry(3, EntryKind.FEEDBACK, "More.", source="judge", verdict="RETRY"),
     )
 
     assert (cursor.awaiting, cursor.retries, cursor.verdicts, cursor.text) == ("model", 1, ["RETRY"], "Well.")
@@ -81,34 +85,36 @@ def test_text_turn_awaits_verdict() -> None:
 
 
 def test_question_is_kept_until_the_user_answers() -> None:
-    cursor = folded(
-        entry_of(1, EntryKind.INPUT), assistant_entry(2, "ask_user"), answered(3, "2-0", question="Which?")
+    cursor = fold_entries(
+        text_entry(1, EntryKind.INPUT),
+        assistant_entry(2, "ask_user"),
+        tool_entry(3, "2-0", question="Which?"),
     )
     assert (cursor.asked, cursor.awaiting) == (["Which?"], "verdict")
     cursor.awaiting, cursor.question = "user", "Which?"
 
-    cursor.fold(entry_of(4, EntryKind.USER, inbox="i1"))
+    cursor.fold(text_entry(4, EntryKind.USER, inbox="i1"))
 
-    assert standing(cursor) == ("model", None, 1)
+    assert wait_state(cursor) == ("model", None, 1)
     assert cursor.taken == ["i1"]
 
 
 def test_entries_of_other_visits_only_advance_seq() -> None:
-    cursor = folded(
-        entry_of(1, EntryKind.INPUT, visit="w"),
+    cursor = fold_entries(
+        text_entry(1, EntryKind.INPUT, visit="w"),
         assistant_entry(2, "look", visit="w"),
-        answered(3, "2-0", visit="w", outputs={"a": 1}),
-        entry_of(4, EntryKind.USER, visit="w", inbox="i1"),
+        tool_entry(3, "2-0", visit="w", outputs={"a": 1}),
+        text_entry(4, EntryKind.USER, visit="w", inbox="i1"),
     )
 
     assert cursor == NodeCursor(visit_id="v", seq=4, taken=["i1"])
 
 
-def test_repaired_call_counts_as_one() -> None:
-    cursor = folded(
-        entry_of(1, EntryKind.INPUT),
+def test_repaired_call_counts_as_answered() -> None:
+    cursor = fold_entries(
+        text_entry(1, EntryKind.INPUT),
         assistant_entry(2, "look"),
-        answered(3, "2-0", tool="look", call_id="2-0", outcome="error", error_type="interrupted", turn=1),
+        tool_entry(3, "2-0", tool="look", call_id="2-0", outcome="error", error_type="interrupted", turn=1),
     )
 
     assert cursor.awaiting == "verdict"
@@ -116,7 +122,7 @@ def test_repaired_call_counts_as_one() -> None:
 
 
 def test_guard_history_is_bounded_and_counted() -> None:
-    cursor = folded(entry_of(1, EntryKind.INPUT))
+    cursor = fold_entries(text_entry(1, EntryKind.INPUT))
     for _ in range(GUARD_ROWS + 10):
         cursor.record_model_failure({"error_type": "TransientModelError"}, 1.0)
 
@@ -124,14 +130,14 @@ def test_guard_history_is_bounded_and_counted() -> None:
 
 
 @pytest.mark.parametrize("row", [None, [], {}, {"visit_id": 7}, {"visit_id": "v", "awaiting": "tea"}])
-def test_invalid_cursor_is_a_value_error(row: object) -> None:
+def test_invalid_cursor_raises_value_error(row: object) -> None:
     with pytest.raises(ValueError, match="NodeCursor"):
         NodeCursor.model_validate(row)
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Entry]:
-    entries: list[Entry] = [entry_of(1, EntryKind.INPUT)]
+    entries: list[Entry] = [text_entry(1, EntryKind.INPUT)]
     for _ in range(draw(st.integers(0, 8))):
         seq = len(entries) + 1
         visit = draw(st.sampled_from(["v", "v", "v", "w"]))
@@ -141,27 +147,27 @@ def histories(draw: st.DrawFn) -> list[Entry]:
                 entries.append(assistant_entry(seq, *calls, visit=visit, cost=0.25))
                 for n, name in enumerate(calls):
                     data = {"outputs": {"a": seq}} if name == "set_output" else {"args_hash": "h"}
-                    entries.append(answered(len(entries) + 1, f"{seq}-{n}", visit, tool=name, **data))
+                    entries.append(tool_entry(len(entries) + 1, f"{seq}-{n}", visit, tool=name, **data))
             case 2:
-                entries.append(entry_of(seq, EntryKind.USER, visit=visit, inbox=f"i{seq}"))
+                entries.append(text_entry(seq, EntryKind.USER, visit=visit, inbox=f"i{seq}"))
             case 3:
                 entries.append(
-                    entry_of(seq, EntryKind.FEEDBACK, visit=visit, source="judge", verdict="RETRY")
+                    text_entry(seq, EntryKind.FEEDBACK, visit=visit, source="judge", verdict="RETRY")
                 )
             case _:
                 entries.append(
-                    entry_of(seq, EntryKind.FEEDBACK, visit=visit, source="guard", finding=f"k{seq}")
+                    text_entry(seq, EntryKind.FEEDBACK, visit=visit, source="guard", finding=f"k{seq}")
                 )
     return entries
 
 
 @given(entries=histories(), cut=st.integers(0, 30))
-def test_snapshot_and_the_entries_since_are_the_same_as_all_entries(entries: list[Entry], cut: int) -> None:
-    snapshot = json.loads(json.dumps(folded(*entries[:cut]).model_dump()))
+def test_snapshot_plus_later_entries_equals_all_entries(entries: list[Entry], cut: int) -> None:
+    snapshot = json.loads(json.dumps(fold_entries(*entries[:cut]).model_dump()))
 
     resumed = NodeCursor.model_validate(snapshot)
-    for each in entries:
-        if each.seq > resumed.seq:
-            resumed.fold(each)
+    for entry_ in entries:
+        if entry_.seq > resumed.seq:
+            resumed.fold(entry_)
 
-    assert resumed == folded(*entries)
+    assert resumed == fold_entries(*entries)

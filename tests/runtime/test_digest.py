@@ -43,7 +43,7 @@ def test_digest_of_a_digest_keeps_its_task_and_its_lines() -> None:
     assert second == first + "\n- the user: Two."
 
 
-def test_newer_task_takes_the_place_of_the_old_one() -> None:
+def test_newer_task_replaces_the_old_one() -> None:
     text = digest([entry(EntryKind.INPUT, "Old."), entry(EntryKind.INPUT, "New.")], limit=1_000)
 
     assert text.splitlines()[1:] == ["New.", "Since then:", "- an earlier task: Old."]
@@ -52,6 +52,6 @@ def test_newer_task_takes_the_place_of_the_old_one() -> None:
 KINDS = st.sampled_from([EntryKind.INPUT, EntryKind.USER, EntryKind.FEEDBACK, EntryKind.SUMMARY])
 
 
-@given(said=st.lists(st.tuples(KINDS, st.text(max_size=300)), max_size=12), limit=st.integers(84, 2_000))
-def test_digest_is_never_longer_than_allowed(said: list[tuple[EntryKind, str]], limit: int) -> None:
-    assert len(digest([entry(kind, text) for kind, text in said], limit=limit)) <= limit
+@given(texts=st.lists(st.tuples(KINDS, st.text(max_size=300)), max_size=12), limit=st.integers(84, 2_000))
+def test_digest_is_not_longer_than_the_limit(texts: list[tuple[EntryKind, str]], limit: int) -> None:
+    assert len(digest([entry(kind, text) for kind, text in texts], limit=limit)) <= limit

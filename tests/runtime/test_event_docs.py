@@ -12,13 +12,13 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.graphs.goal import Goal, SuccessCriterion
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec, TransientModelError
-from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+from tests.runtime.conftest import FakeTime, ScriptedModel, tool_call_reply
 
 PAGE = Path(__file__).parents[2] / "docs" / "events.md"
 
 
-def documented() -> dict[EventType, tuple[set[str], set[str]]]:
-    """Return, by type, the required and the optional keys of ``data``."""
+def documented_keys() -> dict[EventType, tuple[set[str], set[str]]]:
+    """Return the required and the optional keys of ``data``, by event type."""
     rows: dict[EventType, tuple[set[str], set[str]]] = {}
     for line in PAGE.read_text("utf-8").partition("## Event stream")[0].splitlines():
         if not line.startswith("| `"):
@@ -31,8 +31,8 @@ def documented() -> dict[EventType, tuple[set[str], set[str]]]:
     return rows
 
 
-class Speaking(ScriptedModel):
-    """Also streams its text."""
+class StreamingModel(ScriptedModel):
+    """A scripted model that also streams its text."""
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
@@ -56,10 +56,8 @@ GRAPH = GraphSpec(
 GOAL = Goal(id="done", success_criteria=(SuccessCriterion(id="counted", expression="words > 1"),))
 
 
-async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
-    """B63: with its graph."""
+async def test_every_event_of_a_graph_has_the_documented_keys(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B63: each event has its graph."""
     bus = EventBus()
     events: list[AgentEvent] = []
     bus.subscribe(events.append, name="reader")
@@ -71,11 +69,11 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
         sleep=fake_time.sleep,
         disk=fake_time.disk,
     )
-    model = Speaking(
+    model = StreamingModel(
         [
             TransientModelError("the hive is busy"),
             ModelReply(text="What about?"),
-            calls("set_output", '{"topic": "bees and wax"}'),
+            tool_call_reply("set_output", '{"topic": "bees and wax"}'),
             ModelReply(text="Bees and wax."),
         ]
     )
@@ -93,7 +91,7 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
     await runtime.stop()
     await bus.drain()
 
-    rows = documented()
+    rows = documented_keys()
     assert result.succeeded
     assert {event.type for event in events} >= {
         EventType.EXECUTION_STARTED,
@@ -108,10 +106,10 @@ async def test_every_event_of_a_graph_has_the_keys_that_the_page_names(
         EventType.EXECUTION_COMPLETED,
     }
     for event in events:
-        always, ever = rows[event.type]
-        assert always <= event.data.keys() <= ever, event
+        always, all_keys = rows[event.type]
+        assert always <= event.data.keys() <= all_keys, event
         assert (event.graph_id, event.stream_id, event.agent_id) == ("g", "g::start", "bee")
 
 
-def test_page_knows_every_event() -> None:
-    assert set(documented()) == set(EventType)
+def test_every_event_is_documented() -> None:
+    assert set(documented_keys()) == set(EventType)

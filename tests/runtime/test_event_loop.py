@@ -23,11 +23,11 @@ from queenright.runtime.nodes.node_guard import GuardFinding
 from queenright.runtime.nodes.node_judge import FunctionJudge, Judgement, Turn
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime, ScriptedModel
-from tests.runtime.node_parts import Bench, Place, reply, sets
+from tests.runtime.node_parts import Bench, Place, call_reply, output_reply
 
 
 async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="fine")])
+    model = ScriptedModel([call_reply(("look", '{"place": "hive"}')), output_reply(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
 
     result = await bench.run(message="How is the hive?")
@@ -65,7 +65,7 @@ async def test_model_is_called_until_it_sets_its_output(tmp_path: Path, fake_tim
 async def test_invalid_call_is_explained_to_the_model(
     tmp_path: Path, fake_time: FakeTime, name: str, arguments: str, expected: str
 ) -> None:
-    model = ScriptedModel([reply((name, arguments)), sets(verdict="ok")])
+    model = ScriptedModel([call_reply((name, arguments)), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
 
     result = await bench.run()
@@ -77,7 +77,11 @@ async def test_invalid_call_is_explained_to_the_model(
 
 async def test_successful_final_tool_ends_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel(
-        [reply(("look", '{"place": "nowhere"}')), reply(("look", '{"place": "hive"}')), sets(verdict="late")]
+        [
+            call_reply(("look", '{"place": "nowhere"}')),
+            call_reply(("look", '{"place": "hive"}')),
+            output_reply(verdict="late"),
+        ]
     )
     bench = Bench(tmp_path, model, fake_time, final_tools=("look",))
 
@@ -90,8 +94,8 @@ async def test_successful_final_tool_ends_the_visit(tmp_path: Path, fake_time: F
 async def test_outputs_may_come_one_by_one_and_be_any_json(tmp_path: Path, fake_time: FakeTime) -> None:
     model = ScriptedModel(
         [
-            reply(("set_output", '{"a": [1, {"b": null}]}')),
-            reply(("set_output", '{"schema": 0.5, "note": null}')),
+            call_reply(("set_output", '{"a": [1, {"b": null}]}')),
+            call_reply(("set_output", '{"schema": 0.5, "note": null}')),
         ]
     )
     keys = ("a", "schema", "note", "rest")
@@ -115,7 +119,7 @@ async def test_failing_model_is_recorded_without_a_verdict(tmp_path: Path, fake_
     assert bench.data(EventType.STEP_COMPLETED)[0]["error_type"] == "ModelError"
 
 
-class Broken:
+class BrokenProvider:
     """A misbehaving provider."""
 
     name = "broken"
@@ -131,12 +135,12 @@ class Broken:
         return answer
 
 
-class NotAsync(Broken):
+class NotAsync(BrokenProvider):
     def complete(self, *_: Any) -> Any:
         return self.behave()
 
 
-def leave_with(error: BaseException) -> Callable[[], Any]:
+def raise_error(error: BaseException) -> Callable[[], Any]:
     def leave() -> Any:
         raise error
 
@@ -156,18 +160,18 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        (Broken(leave_with(SystemExit(3))), "SystemExit: 3"),
-        (Broken(leave_with(KeyboardInterrupt())), "KeyboardInterrupt: "),
-        (Broken(leave_with(GeneratorExit())), "GeneratorExit: "),
-        (Broken(leave_with(asyncio.CancelledError())), "CancelledError: cancelled from inside"),
-        (NotAsync(leave_with(SystemExit(3))), "SystemExit: 3"),
-        (Broken(lambda: None), NO_ANSWER.format("Broken", "NoneType")),
-        (Broken(lambda: {"text": "hum"}), NO_ANSWER.format("Broken", "dict")),
+        (BrokenProvider(raise_error(SystemExit(3))), "SystemExit: 3"),
+        (BrokenProvider(raise_error(KeyboardInterrupt())), "KeyboardInterrupt: "),
+        (BrokenProvider(raise_error(GeneratorExit())), "GeneratorExit: "),
+        (BrokenProvider(raise_error(asyncio.CancelledError())), "CancelledError: cancelled from inside"),
+        (NotAsync(raise_error(SystemExit(3))), "SystemExit: 3"),
+        (BrokenProvider(lambda: None), NO_ANSWER.format("Broken", "NoneType")),
+        (BrokenProvider(lambda: {"text": "hum"}), NO_ANSWER.format("Broken", "dict")),
         (NotAsync(lambda: "hum"), NO_ANSWER.format("NotAsync", "str")),
     ],
 )
 async def test_misbehaving_provider_fails_only_its_visit(
-    model: Broken, expected: str, tmp_path: Path, fake_time: FakeTime
+    model: BrokenProvider, expected: str, tmp_path: Path, fake_time: FakeTime
 ) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
@@ -185,11 +189,11 @@ async def test_visit_without_an_answer_can_be_resumed(tmp_path: Path, fake_time:
     bench = Bench(tmp_path, ScriptedModel([RuntimeError("a bug")]), fake_time)
     assert (await bench.run()).error == "RuntimeError: a bug"
 
-    again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
-    result = await again.run()
+    resumed = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
+    result = await resumed.run()
 
     assert (result.outcome, result.turns) == ("done", 1)
-    assert [kind for kind, _ in again.contents()] == ["input", "feedback", "assistant", "tool"]
+    assert [kind for kind, _ in resumed.contents()] == ["input", "feedback", "assistant", "tool"]
 
 
 async def test_hanging_model_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -221,7 +225,7 @@ async def test_model_call_start_is_published_before_its_reply(tmp_path: Path, fa
 async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: FakeTime) -> None:
     """B18: the wait is reported, and at least as long as the provider requested."""
     busy = TransientModelError("429", retry_after=20)
-    model = ScriptedModel([busy, TransientModelError("cut"), sets(verdict="ok")])
+    model = ScriptedModel([busy, TransientModelError("cut"), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
 
     run = asyncio.create_task(bench.run())
@@ -241,7 +245,7 @@ async def test_transient_failure_waits_as_backoff(tmp_path: Path, fake_time: Fak
     assert errors == ["TransientModelError", "TransientModelError", None]
 
 
-async def test_failures_of_the_provider_are_counted_and_end(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_provider_failures_are_counted_and_limited(tmp_path: Path, fake_time: FakeTime) -> None:
     """B34: each failed call counts, whatever the outcome of the step."""
     bench = Bench(tmp_path, ScriptedModel([TransientModelError("429")] * 9), fake_time, model_attempts=3)
 
@@ -264,34 +268,36 @@ async def test_text_is_streamed_as_it_arrives(tmp_path: Path, fake_time: FakeTim
             on_text("well.")
             return ModelReply(text="All well.")
 
-    quiet = Bench(tmp_path / "a", Streaming(), fake_time, output_keys=())
-    await quiet.run()
-    loud = Bench(tmp_path / "b", Streaming(), fake_time, output_keys=(), client_facing=True)
-    run = asyncio.create_task(loud.run())
+    plain_bench = Bench(tmp_path / "a", Streaming(), fake_time, output_keys=())
+    await plain_bench.run()
+    streaming_bench = Bench(tmp_path / "b", Streaming(), fake_time, output_keys=(), client_facing=True)
+    run = asyncio.create_task(streaming_bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    assert quiet.data(EventType.LLM_TEXT_DELTA) == [{"text": "All "}, {"text": "well."}]
-    assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
+    assert plain_bench.data(EventType.LLM_TEXT_DELTA) == [{"text": "All "}, {"text": "well."}]
+    assert streaming_bench.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All "}, {"text": "well."}]
 
 
 async def test_text_without_deltas_is_emitted_as_one_piece(tmp_path: Path, fake_time: FakeTime) -> None:
     whole = [ModelReply(text="All well.")]
-    quiet = Bench(tmp_path / "a", ScriptedModel(whole), fake_time, output_keys=())
-    await quiet.run()
-    loud = Bench(tmp_path / "b", ScriptedModel(whole), fake_time, output_keys=(), client_facing=True)
-    run = asyncio.create_task(loud.run())
+    plain_bench = Bench(tmp_path / "a", ScriptedModel(whole), fake_time, output_keys=())
+    await plain_bench.run()
+    streaming_bench = Bench(
+        tmp_path / "b", ScriptedModel(whole), fake_time, output_keys=(), client_facing=True
+    )
+    run = asyncio.create_task(streaming_bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    assert quiet.data(EventType.LLM_TEXT_DELTA) == [{"text": "All well."}]
-    assert loud.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
+    assert plain_bench.data(EventType.LLM_TEXT_DELTA) == [{"text": "All well."}]
+    assert streaming_bench.data(EventType.CLIENT_OUTPUT_DELTA) == [{"text": "All well."}]
 
 
 async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
 
     await bench.run()
 
@@ -300,7 +306,7 @@ async def test_empty_reply_emits_no_text(tmp_path: Path, fake_time: FakeTime) ->
 
 async def test_text_answer_without_required_output_is_retried(tmp_path: Path, fake_time: FakeTime) -> None:
     """B51: an invalid answer is never a verdict."""
-    model = ScriptedModel([ModelReply(text="All is well!"), sets(verdict="fine")])
+    model = ScriptedModel([ModelReply(text="All is well!"), output_reply(verdict="fine")])
     bench = Bench(tmp_path, model, fake_time)
 
     result = await bench.run()
@@ -319,8 +325,8 @@ async def test_zero_retries_end_at_first_retry_verdict(tmp_path: Path, fake_time
 
 
 async def test_retries_are_counted_over_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
-    words = [ModelReply(text=f"Well {n}") for n in range(9)]
-    bench = Bench(tmp_path, ScriptedModel(words), fake_time, max_retries=2)
+    texts = [ModelReply(text=f"Well {n}") for n in range(9)]
+    bench = Bench(tmp_path, ScriptedModel(texts), fake_time, max_retries=2)
 
     result = await bench.run()
 
@@ -336,7 +342,7 @@ async def test_text_answer_ends_node_without_outputs(tmp_path: Path, fake_time: 
 
 
 async def test_endless_model_stops_at_max_turns(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
+    model = ScriptedModel([call_reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, max_turns=3)
 
     result = await bench.run()
@@ -346,18 +352,18 @@ async def test_endless_model_stops_at_max_turns(tmp_path: Path, fake_time: FakeT
 
 
 async def test_ended_visit_returns_its_stored_result(tmp_path: Path, fake_time: FakeTime) -> None:
-    first = await Bench(tmp_path, ScriptedModel([sets(verdict="fine")]), fake_time).run()
-    again = Bench(tmp_path, ScriptedModel(), fake_time)
+    first = await Bench(tmp_path, ScriptedModel([output_reply(verdict="fine")]), fake_time).run()
+    repeated = Bench(tmp_path, ScriptedModel(), fake_time)
 
-    assert await again.run() == first
-    assert again.events == []
+    assert await repeated.run() == first
+    assert repeated.events == []
 
 
 async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_time: FakeTime) -> None:
-    await Bench(tmp_path, ScriptedModel([sets(verdict="one")]), fake_time).run("v1", "First.")
-    second = ScriptedModel([sets(verdict="two")])
+    await Bench(tmp_path, ScriptedModel([output_reply(verdict="one")]), fake_time).run("v1", "First.")
+    second = ScriptedModel([output_reply(verdict="two")])
     result = await Bench(tmp_path, second, fake_time).run("v2", "Second.")
-    third = ScriptedModel([sets(verdict="three")])
+    third = ScriptedModel([output_reply(verdict="three")])
     await Bench(tmp_path, third, fake_time, fresh=True).run("v3", "Third.")
 
     assert [m.content for m in second.requests[0][1:]] == ["First.", "", '{"verdict": "one"}', "Second."]
@@ -366,8 +372,8 @@ async def test_new_visit_sees_conversation_unless_fresh(tmp_path: Path, fake_tim
 
 
 async def test_long_conversation_is_shortened_and_keeps_the_task(tmp_path: Path, fake_time: FakeTime) -> None:
-    calls = [reply(("look", f'{{"place": "{n}{"x" * 200}"}}')) for n in range(20)]
-    model = ScriptedModel([*calls, sets(verdict="ok")])
+    calls = [call_reply(("look", f'{{"place": "{n}{"x" * 200}"}}')) for n in range(20)]
+    model = ScriptedModel([*calls, output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, max_context_tokens=600)
 
     result = await bench.run(message="Find the queen.")
@@ -380,7 +386,7 @@ async def test_long_conversation_is_shortened_and_keeps_the_task(tmp_path: Path,
 # -- tools ------------------------------------------------------------------------------------------
 
 
-async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: FakeTime) -> None:
+async def test_calls_of_one_turn_run_concurrently(tmp_path: Path, fake_time: FakeTime) -> None:
     """B31: parallel calls share their turn."""
     meeting = asyncio.Barrier(3)
 
@@ -389,7 +395,7 @@ async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: Fak
         return f"met at {given.place}"
 
     places = [("meet", f'{{"place": "{place}"}}') for place in "abc"]
-    model = ScriptedModel([reply(*places), sets(verdict="ok")])
+    model = ScriptedModel([call_reply(*places), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, tools=[Tool("meet", "Meet.", Place, meet)])
 
     assert (await bench.run()).outcome == "done"
@@ -400,9 +406,9 @@ async def test_calls_of_one_turn_run_side_by_side(tmp_path: Path, fake_time: Fak
 
 
 async def test_calls_with_equal_ids_get_unique_ids(tmp_path: Path, fake_time: FakeTime) -> None:
-    first, second = reply(("look", '{"place": "a"}')), reply(("look", '{"place": "b"}'))
+    first, second = call_reply(("look", '{"place": "a"}')), call_reply(("look", '{"place": "b"}'))
     both = ModelReply(tool_calls=first.tool_calls + second.tool_calls)
-    model = ScriptedModel([both, sets(verdict="ok")])
+    model = ScriptedModel([both, output_reply(verdict="ok")])
 
     await Bench(tmp_path, model, fake_time).run()
 
@@ -418,8 +424,8 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
         raise AssertionError
 
     slow = Tool("dig", "Dig.", Place, dig, timeout_seconds=2400)
-    calls = reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'))
-    model = ScriptedModel([calls, sets(verdict="ok")])
+    calls = call_reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'))
+    model = ScriptedModel([calls, output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time, tools=[slow, LOOK_], tool_timeout_seconds=7)
 
     run = asyncio.create_task(bench.run())
@@ -438,7 +444,7 @@ async def test_declared_timeout_is_passed_to_tools_and_stored(tmp_path: Path, fa
 
 
 async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B20: fifteen calls of a minute each are not a stall."""
+    """B20: fifteen calls of one minute each are not a stall."""
 
     class Numbered(BaseModel):
         number: int
@@ -448,7 +454,7 @@ async def test_each_of_many_slow_calls_in_one_step_is_activity(tmp_path: Path, f
         return "done"
 
     calls = [("wait", f'{{"number": {n}}}') for n in range(1, 16)]
-    model = ScriptedModel([reply(*calls), sets(verdict="ok")])
+    model = ScriptedModel([call_reply(*calls), output_reply(verdict="ok")])
     tool = Tool("wait", "Wait.", Numbered, wait, timeout_seconds=3600)
     bench = Bench(tmp_path, model, fake_time, tools=[tool])
 
@@ -471,7 +477,7 @@ async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, f
             ended.append(given.place)
         raise AssertionError
 
-    calls = reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'), ("dig", '{"place": "c"}'))
+    calls = call_reply(("dig", '{"place": "a"}'), ("look", '{"place": "b"}'), ("dig", '{"place": "c"}'))
     tools = [Tool("dig", "Dig.", Place, dig), LOOK_]
     bench = Bench(tmp_path, ScriptedModel([calls]), fake_time, tools=tools)
     run = asyncio.create_task(bench.run())
@@ -482,9 +488,9 @@ async def test_node_cancelled_during_tools_leaves_none_running(tmp_path: Path, f
     assert run.cancelled()
     assert ended == ["a", "c"]
     assert not [task for task in asyncio.all_tasks() if task.get_name().startswith("tool")]
-    model = ScriptedModel([sets(verdict="ok")])
-    again = Bench(tmp_path, model, fake_time, tools=tools)
-    assert (await again.run()).outcome == "done"
+    model = ScriptedModel([output_reply(verdict="ok")])
+    resumed = Bench(tmp_path, model, fake_time, tools=tools)
+    assert (await resumed.run()).outcome == "done"
     answers = {m.tool_call_id: m.content for m in model.requests[0] if m.role == "tool"}
     assert answers["c1"] == "looked at b"
     assert answers["c0"] == answers["c2"] != ""
@@ -517,7 +523,11 @@ async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeT
         return Judgement(Verdict.ACCEPT)
 
     model = ScriptedModel(
-        [sets(verdict="draft"), reply(("look", '{"place": "hive"}')), sets(verdict="better")]
+        [
+            output_reply(verdict="draft"),
+            call_reply(("look", '{"place": "hive"}')),
+            output_reply(verdict="better"),
+        ]
     )
     bench = Bench(tmp_path, model, fake_time, judge=FunctionJudge(judge))
 
@@ -530,7 +540,7 @@ async def test_judge_can_retry_complete_outputs(tmp_path: Path, fake_time: FakeT
 
 async def test_judge_can_escalate(tmp_path: Path, fake_time: FakeTime) -> None:
     judge = FunctionJudge(lambda turn: Judgement(Verdict.ESCALATE, "beyond it"))
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=judge)
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="x")]), fake_time, judge=judge)
 
     result = await bench.run()
 
@@ -552,16 +562,16 @@ async def test_failing_judge_fails_visit_and_can_be_retried(tmp_path: Path, fake
     def judge(turn: Turn) -> bool:
         raise ZeroDivisionError("oops")
 
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="x")]), fake_time, judge=FunctionJudge(judge))
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="x")]), fake_time, judge=FunctionJudge(judge))
     result = await bench.run()
-    again = await Bench(tmp_path, ScriptedModel(), fake_time).run()
+    retried = await Bench(tmp_path, ScriptedModel(), fake_time).run()
 
     assert (result.outcome, result.error_type) == ("failed", "JudgeFailedError")
     assert "ZeroDivisionError: oops" in str(result.error)
-    assert (again.outcome, again.turns, again.verdicts) == ("done", 1, ("ACCEPT",))
+    assert (retried.outcome, retried.turns, retried.verdicts) == ("done", 1, ("ACCEPT",))
 
 
-class Counting:
+class CountingGuard:
     """A guard that counts tool calls: it warns from two on, and stops from ``limit`` on."""
 
     def __init__(self, limit: int = 99, *, hold_seconds: float = 0) -> None:
@@ -582,8 +592,10 @@ class Counting:
 
 
 async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(4)] + [sets(verdict="ok")])
-    bench = Bench(tmp_path, model, fake_time, guard=Counting())
+    model = ScriptedModel(
+        [call_reply(("look", '{"place": "hive"}')) for _ in range(4)] + [output_reply(verdict="ok")]
+    )
+    bench = Bench(tmp_path, model, fake_time, guard=CountingGuard())
 
     assert (await bench.run()).outcome == "done"
     feedback = [text for kind, text in bench.contents() if kind == "feedback"]
@@ -592,8 +604,8 @@ async def test_guard_warning_is_given_once(tmp_path: Path, fake_time: FakeTime) 
 
 
 async def test_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> None:
-    guard = Counting(limit=3)
-    model = ScriptedModel([reply(("look", '{"place": "hive"}')) for _ in range(9)])
+    guard = CountingGuard(limit=3)
+    model = ScriptedModel([call_reply(("look", '{"place": "hive"}')) for _ in range(9)])
     bench = Bench(tmp_path, model, fake_time, guard=guard)
 
     result = await bench.run()
@@ -606,16 +618,16 @@ async def test_guard_can_stop_the_visit(tmp_path: Path, fake_time: FakeTime) -> 
     assert all(event.node_id == "n" and event.agent_id == "bee" for event in guard.events)
 
 
-def looking(times: int) -> list[ModelReply]:
-    return [reply(("look", '{"place": "hive"}')) for _ in range(times)]
+def look_replies(times: int) -> list[ModelReply]:
+    return [call_reply(("look", '{"place": "hive"}')) for _ in range(times)]
 
 
-async def test_held_visit_calls_no_model_and_continues_with_a_note(
+async def test_paused_visit_calls_no_model_and_continues_with_a_note(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    """B33: after the note it continues with counters reset, and gets as many tries as before."""
-    model = ScriptedModel([*looking(4), sets(verdict="ok")])
-    bench = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
+    """B33: after the note it continues with its counters reset and all its tries."""
+    model = ScriptedModel([*look_replies(4), output_reply(verdict="ok")])
+    bench = Bench(tmp_path, model, fake_time, guard=CountingGuard(limit=3, hold_seconds=600))
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
@@ -630,33 +642,37 @@ async def test_held_visit_calls_no_model_and_continues_with_a_note(
     assert bench.data(EventType.STEP_COMPLETED)[2]["verdict"] == "ESCALATE"
 
 
-async def test_held_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, ScriptedModel(looking(9)), fake_time, guard=Counting(limit=3, hold_seconds=600))
+async def test_paused_visit_without_input_is_escalated(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(
+        tmp_path, ScriptedModel(look_replies(9)), fake_time, guard=CountingGuard(limit=3, hold_seconds=600)
+    )
 
     run = asyncio.create_task(bench.run())
     await fake_time.advance(599)
-    held = not run.done()
+    paused = not run.done()
     await fake_time.advance(2)
     result = await run
 
-    assert held
+    assert paused
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
 
 
-async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B33."""
-    bench = Bench(tmp_path, ScriptedModel(looking(3)), fake_time, guard=Counting(limit=3, hold_seconds=600))
+async def test_paused_visit_is_paused_again_after_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
+    """B33: the guard gets the events from before the kill."""
+    bench = Bench(
+        tmp_path, ScriptedModel(look_replies(3)), fake_time, guard=CountingGuard(limit=3, hold_seconds=600)
+    )
     run = asyncio.create_task(bench.run())
     await fake_time.advance(10)
     run.cancel()
     await asyncio.wait([run])
 
-    model = ScriptedModel([sets(verdict="ok")])
-    again = Bench(tmp_path, model, fake_time, guard=Counting(limit=3, hold_seconds=600))
-    second = asyncio.create_task(again.run())
+    model = ScriptedModel([output_reply(verdict="ok")])
+    resumed = Bench(tmp_path, model, fake_time, guard=CountingGuard(limit=3, hold_seconds=600))
+    second = asyncio.create_task(resumed.run())
     await fake_time.advance(599)
     requests = len(model.requests)
-    await again.node.inject("Stop looking.")
+    await resumed.node.inject("Stop looking.")
     result = await second
 
     assert requests == 0
@@ -664,26 +680,31 @@ async def test_held_visit_is_held_again_after_a_kill(tmp_path: Path, fake_time: 
 
 
 async def test_default_retry_limit_applies_without_guard(tmp_path: Path, fake_time: FakeTime) -> None:
-    words = [ModelReply(text="Well!") for _ in range(9)]
-    alone = Bench(tmp_path / "alone", ScriptedModel(words), fake_time)
-    watched = Bench(
-        tmp_path / "watched", ScriptedModel([*words, sets(verdict="ok")]), fake_time, guard=Counting()
+    texts = [ModelReply(text="Well!") for _ in range(9)]
+    without_guard = Bench(tmp_path / "alone", ScriptedModel(texts), fake_time)
+    with_guard = Bench(
+        tmp_path / "watched",
+        ScriptedModel([*texts, output_reply(verdict="ok")]),
+        fake_time,
+        guard=CountingGuard(),
     )
 
-    unwatched = await alone.run()
-    result = await watched.run()
+    without_guard_result = await without_guard.run()
+    result = await with_guard.run()
 
-    assert (unwatched.outcome, unwatched.turns) == ("incomplete", 4)
+    assert (without_guard_result.outcome, without_guard_result.turns) == ("incomplete", 4)
     assert (result.outcome, result.turns) == ("done", 10)
 
 
 @pytest.mark.parametrize(("hold_seconds", "outcome", "turns"), [(0.0, "incomplete", 3), (600.0, "done", 10)])
-async def test_retries_of_a_node_do_not_end_a_visit_that_would_be_held(
+async def test_retry_limit_does_not_end_a_visit_that_the_guard_pauses(
     tmp_path: Path, fake_time: FakeTime, hold_seconds: float, outcome: str, turns: int
 ) -> None:
-    """The judge sees ten, fifteen and twenty bad steps; without anybody who waits the number holds."""
-    model = ScriptedModel([*(ModelReply(text="Well!") for _ in range(9)), sets(verdict="ok")])
-    guard = Counting(hold_seconds=hold_seconds)
+    """
+    The judge sees ten, fifteen and twenty bad steps; the retry limit applies if the guard does not pause.
+    """
+    model = ScriptedModel([*(ModelReply(text="Well!") for _ in range(9)), output_reply(verdict="ok")])
+    guard = CountingGuard(hold_seconds=hold_seconds)
     bench = Bench(tmp_path, model, fake_time, guard=guard, max_retries=2)
 
     result = await bench.run()
@@ -692,8 +713,8 @@ async def test_retries_of_a_node_do_not_end_a_visit_that_would_be_held(
 
 
 async def test_user_input_is_shown_to_the_guard(tmp_path: Path, fake_time: FakeTime) -> None:
-    guard = Counting()
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time, guard=guard)
+    guard = CountingGuard()
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time, guard=guard)
     await bench.node.inject("Hurry.")
 
     await bench.run()
@@ -702,18 +723,18 @@ async def test_user_input_is_shown_to_the_guard(tmp_path: Path, fake_time: FakeT
 
 
 async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B33: killed between the second call and the third, the third still stops it."""
-    calls = [reply(("look", '{"place": "hive"}')) for _ in range(2)]
-    first = Counting(limit=3)
-    bench = Bench(tmp_path, HangsAtLast(calls), fake_time, guard=first)
+    """B33: after a kill between the second call and the third, the third still stops the visit."""
+    calls = [call_reply(("look", '{"place": "hive"}')) for _ in range(2)]
+    first = CountingGuard(limit=3)
+    bench = Bench(tmp_path, HangsAtEnd(calls), fake_time, guard=first)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
     run.cancel()
     await asyncio.wait([run])
 
-    second = Counting(limit=3)
-    again = Bench(tmp_path, ScriptedModel([calls[0]]), fake_time, guard=second)
-    result = await again.run()
+    second = CountingGuard(limit=3)
+    resumed = Bench(tmp_path, ScriptedModel([calls[0]]), fake_time, guard=second)
+    result = await resumed.run()
 
     assert (result.outcome, result.error, result.turns) == ("escalated", "3 calls", 3)
     event_facts = [(e.type, e.time, dict(e.data)) for e in second.events]
@@ -723,7 +744,7 @@ async def test_guard_history_survives_a_kill(tmp_path: Path, fake_time: FakeTime
 async def test_failing_guard_is_ignored(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken:
+    class BrokenProvider:
         hold_seconds = 0.0
 
         def observe(self, event: AgentEvent) -> GuardFinding | None:
@@ -732,7 +753,7 @@ async def test_failing_guard_is_ignored(
         def reset(self) -> None:
             pass
 
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time, guard=Broken())
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time, guard=BrokenProvider())
 
     assert (await bench.run()).outcome == "done"
     assert "guard of node n" in caplog.text
@@ -743,7 +764,9 @@ async def test_failing_guard_is_ignored(
 
 async def test_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) -> None:
     """B17: the wait is reported, and ends with the reply."""
-    model = ScriptedModel([reply(("ask_user", '{"question": "Which hive?"}')), sets(verdict="ok")])
+    model = ScriptedModel(
+        [call_reply(("ask_user", '{"question": "Which hive?"}')), output_reply(verdict="ok")]
+    )
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
     run = asyncio.create_task(bench.run())
@@ -766,7 +789,7 @@ async def test_question_waits_for_the_user(tmp_path: Path, fake_time: FakeTime) 
 
 
 async def test_client_facing_node_talks_to_user_before_it_ends(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([sets(verdict="ok"), ModelReply(text="Bye.")])
+    model = ScriptedModel([output_reply(verdict="ok"), ModelReply(text="Bye.")])
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
 
     run = asyncio.create_task(bench.run())
@@ -789,7 +812,9 @@ async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_t
                 await bench.node.inject("Wait, the other one!")
             return await super().complete(messages, tools, on_text)
 
-    model = Interrupted([ModelReply(text="Which?"), sets(verdict="left"), sets(verdict="right")])
+    model = Interrupted(
+        [ModelReply(text="Which?"), output_reply(verdict="left"), output_reply(verdict="right")]
+    )
     bench = Bench(tmp_path, model, fake_time, client_facing=True)
     run = asyncio.create_task(bench.run())
     await fake_time.settle()
@@ -803,7 +828,7 @@ async def test_input_during_last_turn_continues_the_visit(tmp_path: Path, fake_t
 
 
 async def test_input_during_a_turn_is_read_at_the_next(tmp_path: Path, fake_time: FakeTime) -> None:
-    model = ScriptedModel([reply(("look", '{"place": "hive"}')), sets(verdict="ok")])
+    model = ScriptedModel([call_reply(("look", '{"place": "hive"}')), output_reply(verdict="ok")])
     bench = Bench(tmp_path, model, fake_time)
     await bench.node.inject("first")
     await bench.node.inject("second")
@@ -815,7 +840,7 @@ async def test_input_during_a_turn_is_read_at_the_next(tmp_path: Path, fake_time
 
 
 async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_time: FakeTime) -> None:
-    bench = Bench(tmp_path, HangsAtLast([]), fake_time)
+    bench = Bench(tmp_path, HangsAtEnd([]), fake_time)
     await bench.node.inject("hello")
     [file] = (tmp_path / "inbox").iterdir()
     result = file.read_bytes()
@@ -826,18 +851,18 @@ async def test_input_left_in_inbox_by_a_kill_is_read_once(tmp_path: Path, fake_t
 
     file.write_bytes(result)
     (tmp_path / "inbox" / "torn.json").write_text('{"content": ')
-    again = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
-    await again.run()
+    resumed = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
+    await resumed.run()
 
-    assert [text for kind, text in again.contents() if kind == "user"] == ["hello"]
-    assert again.cursor.user_interaction_count == 1
+    assert [text for kind, text in resumed.contents() if kind == "user"] == ["hello"]
+    assert resumed.cursor.user_interaction_count == 1
     assert [path.name for path in (tmp_path / "inbox").iterdir()] == ["torn.json"]
 
 
 async def test_log_of_an_invalid_note_has_its_path_and_no_values(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
     await bench.node.inject("hello")
     path = tmp_path / "inbox" / "1.json"
     path.write_text(json.dumps({"content": "hi", "note_id": "n1", "incarnation_id": ["s3cret"]}))
@@ -848,10 +873,8 @@ async def test_log_of_an_invalid_note_has_its_path_and_no_values(
     assert "s3cret" not in caplog.text
 
 
-async def test_note_with_an_invalid_time_of_expiry_does_not_expire(
-    tmp_path: Path, fake_time: FakeTime
-) -> None:
-    bench = Bench(tmp_path, ScriptedModel([sets(verdict="ok")]), fake_time)
+async def test_note_with_an_invalid_expiry_time_does_not_expire(tmp_path: Path, fake_time: FakeTime) -> None:
+    bench = Bench(tmp_path, ScriptedModel([output_reply(verdict="ok")]), fake_time)
     note = Note(note_id="n1", content="REMINDER", incarnation_id=bench.reporter.origin.incarnation_id)
     await bench.node.send_note(note)
     [path] = (tmp_path / "inbox").iterdir()
@@ -870,7 +893,7 @@ class Hanging(ScriptedModel):
         raise AssertionError
 
 
-class HangsAtLast(ScriptedModel):
+class HangsAtEnd(ScriptedModel):
     """Gives its replies, then hangs."""
 
     async def complete(

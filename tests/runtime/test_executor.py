@@ -22,11 +22,11 @@ from queenright.runtime.storage.checkpoint_store import CheckpointNotFoundError,
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.storage.session_state import SessionState, SessionStatus
 from queenright.runtime.storage.session_store import SessionBusyError
-from tests.runtime.conftest import FakeTime, ScriptedModel, calls
+from tests.runtime.conftest import FakeTime, ScriptedModel, tool_call_reply
 
 
 class Bench:
-    """A runtime with one graph, and the events it published."""
+    """A runtime with one graph, and the events that it published."""
 
     def __init__(self, path: Path, time: FakeTime, **more: Any) -> None:
         self.path, self.time = path, time
@@ -39,7 +39,7 @@ class Bench:
         self.model = ScriptedModel()
 
     async def load(self, *nodes: NodeSpec, edges: str = "", agent_id: str = "bee", **more: Any) -> None:
-        """Start a graph; ``edges`` as in ``a>b a>c``."""
+        """Start a graph; ``edges`` has the form ``a>b a>c``."""
         spec = GraphSpec(
             id="g",
             nodes=nodes,
@@ -56,7 +56,7 @@ class Bench:
         await self.bus.drain()
         return result
 
-    def of(self, *types: EventType) -> list[AgentEvent]:
+    def events_of_type(self, *types: EventType) -> list[AgentEvent]:
         return [event for event in self.events if event.type in types]
 
     def state(self, result: ExecutionResult) -> SessionState:
@@ -73,7 +73,7 @@ async def bench(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Bench]:
     await bench.runtime.stop()
 
 
-def function(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSpec:
+def function_node(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSpec:
     return NodeSpec(
         id=name,
         node_type="function",
@@ -86,8 +86,8 @@ def function(name: str, takes: str = "", gives: str = "", **more: Any) -> NodeSp
 
 async def test_outputs_become_the_next_nodes_input(bench: Bench) -> None:
     await bench.load(
-        function("a", "text", "words"),
-        function("b", "words", "count"),
+        function_node("a", "text", "words"),
+        function_node("b", "words", "count"),
         edges="a>b",
         functions={"a": lambda text: text.split(), "b": lambda words: {"count": len(words)}},
     )
@@ -102,11 +102,11 @@ async def test_outputs_become_the_next_nodes_input(bench: Bench) -> None:
         "words": ["a", "hive", "of", "bees"],
         "count": 4,
     }
-    assert [e.data["edge"] for e in bench.of(EventType.EDGE_TRAVERSED)] == ["a-b"]
+    assert [e.data["edge"] for e in bench.events_of_type(EventType.EDGE_TRAVERSED)] == ["a-b"]
 
 
-async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
-    """Whatever the length of each; both outputs are available where they join."""
+async def test_branches_run_concurrently_and_join_once(bench: Bench) -> None:
+    """Whatever their lengths; both outputs are available where they join."""
     together = asyncio.Barrier(2)
     met: list[dict[str, int]] = []
 
@@ -119,11 +119,11 @@ async def test_branches_run_side_by_side_and_meet_once(bench: Bench) -> None:
         return 2
 
     await bench.load(
-        function("a"),
-        function("b", gives="left"),
-        function("c", gives="right"),
-        function("d", "right", gives="far"),
-        function("e", "left right far"),
+        function_node("a"),
+        function_node("b", gives="left"),
+        function_node("c", gives="right"),
+        function_node("d", "right", gives="far"),
+        function_node("e", "left right far"),
         edges="a>b a>c c>d b>e d>e",
         functions={
             "a": lambda: None,
@@ -153,9 +153,9 @@ async def test_unhandled_failure_ends_run_and_stops_other_nodes(bench: Bench) ->
         raise ValueError("no nectar, key sk-abcdefghijklmnopqrstuvwx1234")
 
     await bench.load(
-        function("a"),
-        function("b"),
-        function("c"),
+        function_node("a"),
+        function_node("b"),
+        function_node("c"),
         edges="a>b a>c",
         functions={"a": lambda: None, "b": fail, "c": hang},
     )
@@ -167,7 +167,7 @@ async def test_unhandled_failure_ends_run_and_stops_other_nodes(bench: Bench) ->
     assert result.error_type == "ValueError"
     assert "node 'b' failed: no nectar" in result.error
     assert "sk-abcdef" not in result.error + json.dumps([e.to_dict() for e in bench.events])
-    [failed] = bench.of(EventType.EXECUTION_FAILED)
+    [failed] = bench.events_of_type(EventType.EXECUTION_FAILED)
     assert failed.data["error_type"] == "ValueError"
     assert bench.state(result).status is SessionStatus.FAILED
 
@@ -178,8 +178,8 @@ async def test_failure_edge_continues_the_run(bench: Bench) -> None:
 
     events: list[dict[str, Any]] = []
     await bench.load(
-        function("a"),
-        function("b"),
+        function_node("a"),
+        function_node("b"),
         edge_specs=(EdgeSpec(source="a", target="b", when="failure"),),
         functions={"a": fail, "b": lambda **given: events.append(given)},
     )
@@ -191,10 +191,13 @@ async def test_failure_edge_continues_the_run(bench: Bench) -> None:
 
 
 async def test_loop_repeats_until_its_condition_holds(bench: Bench) -> None:
-    """Each iteration is a visit of its own."""
-    again = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
+    """Each iteration is a separate visit."""
+    increment = EdgeSpec(source="a", target="a", when="expression", expression="n < 4")
     await bench.load(
-        function("a", "n", "n"), edge_specs=(again,), functions={"a": lambda n: n + 1}, agent_id="bee"
+        function_node("a", "n", "n"),
+        edge_specs=(increment,),
+        functions={"a": lambda n: n + 1},
+        agent_id="bee",
     )
 
     result = await bench.run(n=0)
@@ -206,8 +209,10 @@ async def test_loop_repeats_until_its_condition_holds(bench: Bench) -> None:
 
 
 async def test_loop_beyond_its_limit_is_an_error_that_names_the_edge(bench: Bench) -> None:
-    again = EdgeSpec(source="a", target="a", when="expression", expression="True")
-    await bench.load(function("a", max_node_visits=3), edge_specs=(again,), functions={"a": lambda: None})
+    increment = EdgeSpec(source="a", target="a", when="expression", expression="True")
+    await bench.load(
+        function_node("a", max_node_visits=3), edge_specs=(increment,), functions={"a": lambda: None}
+    )
 
     result = await bench.run()
 
@@ -219,8 +224,8 @@ async def test_router_with_a_function_chooses_by_name(bench: Bench) -> None:
     routes = {"left": "bees", "right": "wasps"}
     await bench.load(
         NodeSpec(id="a", node_type="router", function="choose", routes=routes, input_keys=("kind",)),
-        function("b", gives="went"),
-        function("c", gives="went"),
+        function_node("b", gives="went"),
+        function_node("c", gives="went"),
         edge_specs=(
             EdgeSpec(source="a", target="b", when="route", route="left"),
             EdgeSpec(source="a", target="c", when="route", route="right"),
@@ -241,8 +246,8 @@ async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
         NodeSpec(
             id="a", node_type="router", system_prompt="Sort.", routes={"left": "bees", "right": "wasps"}
         ),
-        function("b", gives="went"),
-        function("c", gives="went"),
+        function_node("b", gives="went"),
+        function_node("c", gives="went"),
         edge_specs=(
             EdgeSpec(source="a", target="b", when="route", route="left"),
             EdgeSpec(source="a", target="c", when="route", route="right"),
@@ -250,9 +255,9 @@ async def test_model_router_must_choose_a_known_route(bench: Bench) -> None:
         functions={"b": lambda: "left", "c": lambda: "right"},
     )
     bench.model.replies = [
-        calls("set_output", '{"route": "up"}', "c1"),
-        calls("set_output", '{"route": ["right"]}', "c2"),
-        calls("set_output", '{"route": "right"}', "c3"),
+        tool_call_reply("set_output", '{"route": "up"}', "c1"),
+        tool_call_reply("set_output", '{"route": ["right"]}', "c2"),
+        tool_call_reply("set_output", '{"route": "right"}', "c3"),
     ]
 
     result = await bench.run(message="a wasp")
@@ -267,7 +272,7 @@ async def test_router_function_must_return_a_known_route(bench: Bench) -> None:
     routes = {"left": "bees"}
     await bench.load(
         NodeSpec(id="a", node_type="router", function="choose", routes=routes),
-        function("b"),
+        function_node("b"),
         edge_specs=(EdgeSpec(source="a", target="b", when="route", route="left"),),
         functions={"choose": lambda: ["left"], "b": lambda: None},
     )
@@ -284,14 +289,17 @@ async def test_router_function_must_return_a_known_route(bench: Bench) -> None:
     ],
 )
 async def test_missing_function_output_is_an_error(bench: Bench, run: Callable[[], Any], says: str) -> None:
-    await bench.load(function("a", gives="x y"), functions={"a": run})
+    await bench.load(function_node("a", gives="x y"), functions={"a": run})
 
     assert says in (await bench.run()).error
 
 
 async def test_missing_input_is_named(bench: Bench) -> None:
     await bench.load(
-        function("a"), function("b", "x"), edges="a-b", functions={"a": lambda: None, "b": lambda x: None}
+        function_node("a"),
+        function_node("b", "x"),
+        edges="a-b",
+        functions={"a": lambda: None, "b": lambda x: None},
     )
 
     result = await bench.run(message="go")
@@ -301,8 +309,8 @@ async def test_missing_input_is_named(bench: Bench) -> None:
 
 async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
     await bench.load(
-        function("a", gives="x"),
-        function("b", "y", "z"),
+        function_node("a", gives="x"),
+        function_node("b", "y", "z"),
         edge_specs=(EdgeSpec(source="a", target="b", input_mapping={"y": "x"}),),
         functions={"a": lambda: 1, "b": lambda y: y + 1},
     )
@@ -312,7 +320,9 @@ async def test_edge_passes_its_mapped_values(bench: Bench) -> None:
 
 async def test_plain_function_does_not_block_the_loop(bench: Bench) -> None:
     where: list[str] = []
-    await bench.load(function("a"), functions={"a": lambda: where.append(threading.current_thread().name)})
+    await bench.load(
+        function_node("a"), functions={"a": lambda: where.append(threading.current_thread().name)}
+    )
 
     await bench.run()
 
@@ -327,7 +337,7 @@ async def test_function_receives_declared_context_parameters(bench: Bench) -> No
         (data_dir / "report.txt").write_text("all well")
         seen.update(session_id=session_id, node_id=node_id)
 
-    await bench.load(function("a"), functions={"a": write})
+    await bench.load(function_node("a"), functions={"a": write})
 
     result = await bench.run()
 
@@ -337,8 +347,8 @@ async def test_function_receives_declared_context_parameters(bench: Bench) -> No
 
 async def test_each_finished_node_is_a_checkpoint_in_a_chain(bench: Bench) -> None:
     await bench.load(
-        function("a", gives="x"),
-        function("b", gives="y"),
+        function_node("a", gives="x"),
+        function_node("b", gives="y"),
         edges="a>b",
         functions={"a": lambda: 1, "b": lambda: 2},
     )
@@ -351,14 +361,14 @@ async def test_each_finished_node_is_a_checkpoint_in_a_chain(bench: Bench) -> No
     assert oldest.memory == {"x": 1}
     assert [p.node_id for p in oldest.execution.pending] == ["b"]
     assert newest.parent_id == oldest.checkpoint_id
-    assert [e.data["checkpoint_id"] for e in bench.of(EventType.CHECKPOINT_SAVED)] == [
+    assert [e.data["checkpoint_id"] for e in bench.events_of_type(EventType.CHECKPOINT_SAVED)] == [
         oldest.checkpoint_id,
         newest.checkpoint_id,
     ]
 
 
 async def test_graph_without_agent_id_saves_no_checkpoints(bench: Bench) -> None:
-    await bench.load(function("a"), functions={"a": lambda: None}, agent_id="")
+    await bench.load(function_node("a"), functions={"a": lambda: None}, agent_id="")
 
     result = await bench.run()
 
@@ -377,8 +387,8 @@ async def test_goal_progress_is_published_as_it_changes(bench: Bench) -> None:
         ),
     )
     await bench.load(
-        function("a", gives="nectar"),
-        function("b", gives="honey"),
+        function_node("a", gives="nectar"),
+        function_node("b", gives="honey"),
         edges="a>b",
         functions={"a": lambda: 4, "b": lambda: 2},
         goal=goal,
@@ -386,7 +396,7 @@ async def test_goal_progress_is_published_as_it_changes(bench: Bench) -> None:
 
     result = await bench.run()
 
-    assert [e.data["fraction"] for e in bench.of(EventType.GOAL_PROGRESS)] == [0.25, 1.0]
+    assert [e.data["fraction"] for e in bench.events_of_type(EventType.GOAL_PROGRESS)] == [0.25, 1.0]
     assert result.goal is not None
     assert result.goal.achieved
     assert bench.runtime.get_goal_progress() == result.goal
@@ -395,13 +405,13 @@ async def test_goal_progress_is_published_as_it_changes(bench: Bench) -> None:
 async def test_run_is_logged_at_three_levels(bench: Bench) -> None:
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", tools=(), output_keys=("x",)),
-        function("b", "x", "y"),
+        function_node("b", "x", "y"),
         edges="a>b",
         functions={"b": lambda x: x + "!"},
     )
     bench.model.replies = [
         ModelReply(text="let me see", input_tokens=5, output_tokens=3),
-        calls("set_output", '{"x": "honey"}'),
+        tool_call_reply("set_output", '{"x": "honey"}'),
     ]
 
     result = await bench.run(message="go")
@@ -424,14 +434,14 @@ async def test_run_is_logged_at_three_levels(bench: Bench) -> None:
     assert (bench.path / "runtime_logs" / "executions.jsonl").read_text().count("\n") == 1
 
 
-async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> None:
-    """Each has its own prompt; the second sees the first one's messages."""
+async def test_consecutive_nodes_share_one_conversation(bench: Bench) -> None:
+    """Each has its own prompt; the second sees the messages of the first."""
     await bench.load(
         NodeSpec(id="a", system_prompt="Find.", output_keys=("x",)),
         NodeSpec(id="b", system_prompt="Tell.", input_keys=("x",)),
         edges="a>b",
     )
-    bench.model.replies = [calls("set_output", '{"x": "honey"}'), ModelReply(text="It is honey.")]
+    bench.model.replies = [tool_call_reply("set_output", '{"x": "honey"}'), ModelReply(text="It is honey.")]
 
     result = await bench.run(message="what is it?")
 
@@ -444,7 +454,7 @@ async def test_nodes_that_follow_each_other_talk_in_one_thread(bench: Bench) -> 
 
 
 async def test_run_events_cover_the_whole_run(bench: Bench) -> None:
-    """B19, B63: starts are published before ends, and each event carries its origin."""
+    """B19, B63: starts are published before ends, and each event has its origin."""
     await bench.load(NodeSpec(id="a", system_prompt="Find."))
     bench.model.replies = [ModelReply(text="found")]
 
@@ -467,39 +477,39 @@ async def test_run_events_cover_the_whole_run(bench: Bench) -> None:
 
 async def test_session_stays_claimed_until_the_thread_of_a_cancelled_run_ends(bench: Bench) -> None:
     """A thread cannot be killed: the run ends at once, but its session stays locked."""
-    going, may_end = threading.Event(), threading.Event()
+    running, may_end = threading.Event(), threading.Event()
 
     def dig() -> str:
-        going.set()
+        running.set()
         may_end.wait(20)
         return "dug"
 
-    await bench.load(function("a", gives="x"), functions={"a": dig})
+    await bench.load(function_node("a", gives="x"), functions={"a": dig})
     first = await bench.runtime.trigger("e", {})
-    assert await asyncio.to_thread(going.wait, 20)
-    [running] = bench.runtime.get_stream("e").executions
+    assert await asyncio.to_thread(running.wait, 20)
+    [run_task] = bench.runtime.get_stream("e").executions
 
     assert await bench.runtime.cancel_execution(first)
-    second = await bench.runtime.trigger("e", {}, session_id=running.session_id)
+    second = await bench.runtime.trigger("e", {}, session_id=run_task.session_id)
     await bench.time.settle()
     assert bench.runtime.get_execution_result(second) is None
-    assert running.result is not None
-    assert running.result.status is SessionStatus.CANCELLED
+    assert run_task.result is not None
+    assert run_task.result.status is SessionStatus.CANCELLED
 
     may_end.set()
     assert (await bench.runtime.wait(second)).outputs == {"x": "dug"}
 
 
 async def test_session_stays_claimed_if_stopping_is_cancelled_while_its_thread_runs(bench: Bench) -> None:
-    going, may_end = threading.Event(), threading.Event()
+    started, may_end = threading.Event(), threading.Event()
 
     def dig() -> None:
-        going.set()
+        started.set()
         may_end.wait(20)
 
-    await bench.load(function("a"), functions={"a": dig})
+    await bench.load(function_node("a"), functions={"a": dig})
     await bench.runtime.trigger("e", {})
-    assert await asyncio.to_thread(going.wait, 20)
+    assert await asyncio.to_thread(started.wait, 20)
     stream = bench.runtime.get_stream("e")
     [running] = stream.executions
     assert running.session_id is not None
@@ -538,16 +548,16 @@ async def test_run_stopped_while_ending_keeps_its_outcome(
     fake_time.disk = disk = SlowDisk()
     bench = Bench(tmp_path, fake_time)
 
-    async def last() -> int:
+    async def end_slowly() -> int:
         disk.held = asyncio.Event()
         return 1
 
-    await bench.load(function("a", gives="x"), functions={"a": last})
+    await bench.load(function_node("a", gives="x"), functions={"a": end_slowly})
     execution = await bench.runtime.trigger("e", {})
     await disk.waiting.wait()
     assert disk.held is not None
-    coming = bench.runtime.cancel_execution(execution) if how == "cancel" else bench.runtime.stop()
-    late = asyncio.create_task(coming)
+    ending = bench.runtime.cancel_execution(execution) if how == "cancel" else bench.runtime.stop()
+    late = asyncio.create_task(ending)
     for _ in range(20):
         await asyncio.sleep(0)
     disk.held.set()
@@ -560,8 +570,10 @@ async def test_run_stopped_while_ending_keeps_its_outcome(
     state = bench.state(result)
     assert result.status is state.status
     assert result.path == ("a",)
-    assert len(bench.of(EventType.CHECKPOINT_SAVED)) == 1
-    ends = bench.of(EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.EXECUTION_PAUSED)
+    assert len(bench.events_of_type(EventType.CHECKPOINT_SAVED)) == 1
+    ends = bench.events_of_type(
+        EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.EXECUTION_PAUSED
+    )
     assert len(ends) == 1
     details = (bench.folder(result) / "logs" / "details.jsonl").read_text()
     assert details.count('"node_id"') == 1
@@ -576,17 +588,17 @@ async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Benc
         edges="a>b",
     )
     bench.model.replies = [
-        calls("set_output", '{"x": "honey"}'),
-        calls("set_output", '{"y": "first answer"}'),
-        calls("set_output", '{"y": "second answer"}'),
+        tool_call_reply("set_output", '{"x": "honey"}'),
+        tool_call_reply("set_output", '{"y": "first answer"}'),
+        tool_call_reply("set_output", '{"y": "second answer"}'),
     ]
     first = await bench.run(message="go")
     oldest = CheckpointStore(
         bench.folder(first) / "checkpoints", clock=bench.time, ids=lambda: ""
     ).list_checkpoints()[-1]
 
-    again = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
-    second = await bench.runtime.wait(again)
+    restored = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
+    second = await bench.runtime.wait(restored)
 
     assert second.outputs == {"y": "second answer"}
     assert bench.state(second).memory == {"message": "go", "x": "honey", "y": "second answer"}
@@ -596,7 +608,7 @@ async def test_restoring_checkpoint_restores_memory_and_conversation(bench: Benc
 
 
 async def test_missing_checkpoint_is_named(bench: Bench) -> None:
-    await bench.load(function("a"), functions={"a": lambda: None})
+    await bench.load(function_node("a"), functions={"a": lambda: None})
     first = await bench.run()
 
     with pytest.raises(CheckpointNotFoundError, match="0000000099-x"):
@@ -604,10 +616,10 @@ async def test_missing_checkpoint_is_named(bench: Bench) -> None:
 
 
 async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
-    """Although another run used the session since."""
+    """Even though another run used the session since."""
     spec = GraphSpec(
         id="g",
-        nodes=(function("a", gives="x"), function("b", gives="y"), function("o", gives="z")),
+        nodes=(function_node("a", gives="x"), function_node("b", gives="y"), function_node("o", gives="z")),
         edges=(EdgeSpec(source="a", target="b"),),
         entry_points=(EntryPointSpec(id="e", node_id="a"), EntryPointSpec(id="other", node_id="o")),
     )
@@ -620,10 +632,10 @@ async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
     other = await bench.runtime.trigger("other", session_id=first.session_id)
     await bench.runtime.wait(other)
 
-    again = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
-    result = await bench.runtime.wait(again)
+    resumed = await bench.runtime.resume(first.session_id, checkpoint_id=oldest.checkpoint_id)
+    result = await bench.runtime.wait(resumed)
 
-    assert (again, result.entry_point, result.path) == (first.execution_id, "e", ("a", "b"))
+    assert (resumed, result.entry_point, result.path) == (first.execution_id, "e", ("a", "b"))
     runs = bench.state(result).executions
     assert (runs["g::e"].execution_id, runs["g::other"].execution_id) == (first.execution_id, other)
 
@@ -640,7 +652,7 @@ async def test_checkpoint_resumes_its_own_run(bench: Bench) -> None:
 async def test_span_carries_run_status(
     tmp_path: Path, fake_time: FakeTime, ends: str, error_type: str | None, waiting: str | None
 ) -> None:
-    """Telemetry and bus carry the same information."""
+    """Telemetry and bus have the same information."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -652,7 +664,7 @@ async def test_span_carries_run_status(
         if ends != "done":
             await asyncio.Event().wait()
 
-    await bench.load(function("a"), functions={"a": work})
+    await bench.load(function_node("a"), functions={"a": work})
     execution = await bench.runtime.trigger("e", {})
     await fake_time.settle()
     if ends == "cancel":
@@ -669,8 +681,8 @@ async def test_span_carries_run_status(
 
 
 async def test_returned_object_holds_outputs_by_key(bench: Bench) -> None:
-    """Otherwise a misspelt key would become the value unnoticed."""
-    await bench.load(function("a", gives="words"), functions={"a": lambda: {"word": 1}})
+    """Otherwise a misspelt key would silently become the value."""
+    await bench.load(function_node("a", gives="words"), functions={"a": lambda: {"word": 1}})
 
     assert "did not return 'words'" in (await bench.run()).error
 
@@ -679,7 +691,7 @@ async def test_function_timeout_fails_the_node(bench: Bench) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    await bench.load(function("a", function_timeout_seconds=5), functions={"a": hang})
+    await bench.load(function_node("a", function_timeout_seconds=5), functions={"a": hang})
     execution = await bench.runtime.trigger("e", {})
     await bench.time.advance(6)
     result = await bench.runtime.wait(execution)
@@ -690,7 +702,7 @@ async def test_function_timeout_fails_the_node(bench: Bench) -> None:
 
 async def test_graph_of_functions_needs_no_model_and_others_require_one(bench: Bench) -> None:
     bench.model = None  # type: ignore[assignment]
-    await bench.load(function("a", gives="x"), functions={"a": lambda: 1})
+    await bench.load(function_node("a", gives="x"), functions={"a": lambda: 1})
     assert (await bench.run()).outputs == {"x": 1}
 
     talks = GraphSpec(
@@ -704,7 +716,7 @@ async def test_graph_of_functions_needs_no_model_and_others_require_one(bench: B
 
 async def test_unbounded_loop_ends_at_the_default_limit(bench: Bench) -> None:
     again = EdgeSpec(source="a", target="a", when="expression", expression="True")
-    node = function("a")
+    node = function_node("a")
     await bench.load(node, edge_specs=(again,), functions={"a": lambda: None}, agent_id="")
 
     result = await bench.run()
@@ -726,7 +738,7 @@ async def test_any_function_exception_fails_only_its_node(
     async def coroutine() -> None:
         raise fault
 
-    await bench.load(function("a"), functions={"a": sync if plain else coroutine})
+    await bench.load(function_node("a"), functions={"a": sync if plain else coroutine})
 
     result = await bench.run()
 

@@ -36,7 +36,7 @@ WRITERS = Path(__file__).with_name("killed_writers.py")
 
 
 @contextmanager
-def writer(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+def start_writer(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, str(WRITERS), *map(str, arguments)],
         stdin=subprocess.PIPE,
@@ -50,7 +50,7 @@ def writer(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def line(process: subprocess.Popen[str]) -> str:
+def read_line(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return process.stdout.readline().strip()
 
@@ -122,9 +122,9 @@ def test_full_disk_changes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sorted(os.listdir(tmp_path)) == ["1", "2"]
 
 
-def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) -> None:
+def test_file_is_complete_after_a_kill_at_any_line(tmp_path: Path) -> None:
     copies = tmp_path / "copies"
-    with writer("die_at_every_line", tmp_path / "folder", copies) as process:
+    with start_writer("die_at_every_line", tmp_path / "folder", copies) as process:
         assert process.wait() == 0
 
     found = []
@@ -132,7 +132,7 @@ def test_killed_at_any_line_a_file_is_old_or_new_and_never_half(tmp_path: Path) 
         first, second = copies / str(number) / "first", copies / str(number) / "made" / "second"
         found.append((first.read_bytes(), second.read_bytes() if second.exists() else None))
     assert len(found) > 30
-    # Only in the order given.
+    # Only in the given order.
     stages = [(b"old", None), (b"new", None), (b"new", b"new")]
     assert list(dict.fromkeys(found)) == stages
     assert found == sorted(found, key=stages.index)
@@ -187,7 +187,7 @@ def test_unserializable_row_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert path.read_bytes() == b'{"a":1}\n'
 
 
-def test_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path) -> None:
+def test_lock_has_one_holder_even_among_threads_of_a_process(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     count = 0
 
@@ -195,9 +195,9 @@ def test_lock_is_held_by_one_also_between_threads_of_a_process(tmp_path: Path) -
         nonlocal count
         for _ in range(100):
             with lock_file(path, wait=True):
-                was = count
+                before = count
                 os.sched_yield()
-                count = was + 1
+                count = before + 1
 
     threads = [threading.Thread(target=add) for _ in range(4)]
     for thread in threads:
@@ -247,8 +247,8 @@ def test_claim_without_pid_has_unknown_holder(tmp_path: Path) -> None:
 
 
 def test_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
-    with writer("hold", tmp_path / "lock") as process:
-        assert line(process) == "held"
+    with start_writer("hold", tmp_path / "lock") as process:
+        assert read_line(process) == "held"
         with pytest.raises(FileLockedError) as caught:
             ExecutionLock.take(tmp_path / "lock")
         assert caught.value.pid == process.pid
@@ -260,8 +260,8 @@ def test_claim_is_free_as_soon_as_its_process_is_killed(tmp_path: Path) -> None:
 
 
 def test_child_of_the_killed_process_does_not_hold_its_claim(tmp_path: Path) -> None:
-    with writer("hold_with_a_child", tmp_path / "lock") as process:
-        child = int(line(process))
+    with start_writer("hold_with_a_child", tmp_path / "lock") as process:
+        child = int(read_line(process))
 
         process.send_signal(signal.SIGKILL)
         process.wait()

@@ -9,16 +9,16 @@ from queenright.runtime.graphs.goal import Constraint, Goal, GoalProgress, Succe
 
 
 def goal(*criteria: str, **fields: Any) -> Goal:
-    """Build a goal with a criterion per expression, named ``c0``, ``c1`` and so on."""
+    """Return a goal with a criterion per expression, named ``c0``, ``c1`` and so on."""
     criteria_ = tuple(SuccessCriterion(id=f"c{n}", expression=e) for n, e in enumerate(criteria))
     return Goal(id="g", **{"success_criteria": criteria_, **fields})
 
 
-def hard(expression: str, name: str = "h") -> Constraint:
+def hard_constraint(expression: str, name: str = "h") -> Constraint:
     return Constraint(id=name, expression=expression)
 
 
-def soft(expression: str, name: str = "s") -> Constraint:
+def soft_constraint(expression: str, name: str = "s") -> Constraint:
     return Constraint(id=name, expression=expression, kind="soft")
 
 
@@ -37,7 +37,7 @@ def test_progress_is_the_weight_of_met_criteria() -> None:
     )
 
 
-def test_all_met_is_achieved() -> None:
+def test_goal_with_all_criteria_met_is_achieved() -> None:
     progress = measure_progress(
         goal("score > 3", "approved"), {"score": 4, "approved": True}, has_succeeded=False
     )
@@ -63,10 +63,10 @@ def test_criterion_is_met_unmet_or_unknown(expression: str, state: str) -> None:
 
 
 def test_criterion_without_expression_is_met_on_success() -> None:
-    words = goal("")
+    meaning = goal("")
 
-    assert measure_progress(words, {}, has_succeeded=False).criteria == {"c0": "unknown"}
-    assert measure_progress(words, {}, has_succeeded=True) == GoalProgress(
+    assert measure_progress(meaning, {}, has_succeeded=False).criteria == {"c0": "unknown"}
+    assert measure_progress(meaning, {}, has_succeeded=True) == GoalProgress(
         goal_id="g", fraction=1.0, criteria={"c0": "met"}, achieved=True
     )
 
@@ -79,7 +79,7 @@ def test_goal_without_criteria_is_reached_by_finishing(finished: bool, fraction:
 
 
 def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
-    constraints = (soft("cost < 1"), hard("cost < 5"), soft("True", "kept"))
+    constraints = (soft_constraint("cost < 1"), hard_constraint("cost < 5"), soft_constraint("True", "kept"))
 
     cheap = measure_progress(
         goal("done", constraints=constraints), {"done": True, "cost": 2}, has_succeeded=True
@@ -93,10 +93,12 @@ def test_hard_constraint_prevents_goal_and_soft_one_is_reported() -> None:
 
 
 def test_unevaluable_constraint_is_violated_only_at_the_end() -> None:
-    bound = goal(constraints=(hard("cost < 5"), Constraint(id="polite", description="Be polite.")))
+    constraint = goal(
+        constraints=(hard_constraint("cost < 5"), Constraint(id="polite", description="Be polite."))
+    )
 
-    assert measure_progress(bound, {}, has_succeeded=False).violated == ()
-    assert measure_progress(bound, {}, has_succeeded=True).violated == ("h",)
+    assert measure_progress(constraint, {}, has_succeeded=False).violated == ()
+    assert measure_progress(constraint, {}, has_succeeded=True).violated == ("h",)
 
 
 def test_all_goal_problems_are_reported_at_once() -> None:
@@ -107,7 +109,7 @@ def test_all_goal_problems_are_reported_at_once() -> None:
                 SuccessCriterion(id="c", expression="x >"),
                 SuccessCriterion(id="c", expression="open('x')"),
             ),
-            constraints=(hard("y **"), hard("1")),
+            constraints=(hard_constraint("y **"), hard_constraint("1")),
         )
 
     text = str(refused.value)
@@ -160,7 +162,7 @@ def test_goal_progress_is_between_0_and_1(
     progress = measure_progress(spec, memory, has_succeeded=finished)
 
     assert 0 <= progress.fraction <= 1
-    assert set(progress.criteria) == {one.id for one in spec.success_criteria}
+    assert set(progress.criteria) == {state.id for state in spec.success_criteria}
     assert (progress.fraction == 1) >= progress.achieved
     assert GoalProgress.model_validate_json(progress.model_dump_json()) == progress
     kinds = {constraint.id: constraint.kind for constraint in spec.constraints}

@@ -17,23 +17,23 @@ NODE = NodeSpec(id="judge", system_prompt="Judge.")
 START = EntryPointSpec(id="e", node_id="judge")
 
 
-def worker(node_id: str, **fields: Any) -> NodeSpec:
+def make_node(node_id: str, **fields: Any) -> NodeSpec:
     return NodeSpec(id=node_id, **{"system_prompt": "Work.", **fields})
 
 
-def chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
-    """Build a graph that starts in ``a``, with a node for every name in ``edges``."""
+def make_chain(*edges: tuple[str, str] | EdgeSpec, **nodes: Any) -> GraphSpec:
+    """Return a graph that starts in ``a``, with a node for every name in ``edges``."""
     specs = [e if isinstance(e, EdgeSpec) else EdgeSpec(source=e[0], target=e[1]) for e in edges]
     names = dict.fromkeys(["a", *(name for e in specs for name in (e.source, e.target))])
     return GraphSpec(
         id="g",
-        nodes=tuple(nodes.get(name) or worker(name) for name in names),
+        nodes=tuple(nodes.get(name) or make_node(name) for name in names),
         edges=tuple(specs),
         entry_points=(EntryPointSpec(id="e", node_id="a"),),
     )
 
 
-def faults(**fields: Any) -> list[str]:
+def list_faults(**fields: Any) -> list[str]:
     """Return the problems of a graph, without its id."""
     fields = {"nodes": [NODE], "entry_points": [START], **fields}
     with pytest.raises(ValidationError) as refused:
@@ -84,7 +84,7 @@ def faults(**fields: Any) -> list[str]:
 def test_entry_point_problems_are_named(fields: dict[str, Any], fault: str) -> None:
     entry = EntryPointSpec(id="e", node_id="judge", **fields)
 
-    [result] = faults(entry_points=[entry])
+    [result] = list_faults(entry_points=[entry])
 
     assert result.startswith(f"entry point 'e': {fault}")
 
@@ -115,7 +115,9 @@ def test_timezone_without_a_database_names_the_package() -> None:
         "timezone": "Europe/Vienna",
     }
 
-    assert all(part in str(faults(entry_points=[timer])) for part in ("'Europe/Vienna'", "tzdata", "'UTC'"))
+    assert all(
+        part in str(list_faults(entry_points=[timer])) for part in ("'Europe/Vienna'", "tzdata", "'UTC'")
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +193,7 @@ def test_default_isolation_level_depends_on_trigger(fields: dict[str, Any], leve
     ],
 )
 def test_node_problems_are_named(fields: dict[str, Any], fault: str) -> None:
-    assert faults(nodes=[NodeSpec(id="judge", **fields)]) == [f"node 'judge': {fault}"]
+    assert list_faults(nodes=[NodeSpec(id="judge", **fields)]) == [f"node 'judge': {fault}"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_limit_that_allows_nothing_is_refused(field: str, value: int) -> None:
         NodeSpec.model_validate({"id": "judge", "system_prompt": "x", field: value})
 
 
-def router(**fields: Any) -> NodeSpec:
+def make_router(**fields: Any) -> NodeSpec:
     return NodeSpec.model_validate(
         {"id": "a", "node_type": "router", "function": "f", "routes": {"left": ""}, **fields}
     )
@@ -219,33 +221,33 @@ def router(**fields: Any) -> NodeSpec:
 @pytest.mark.parametrize(
     ("node", "edge", "expected"),
     [
-        (worker("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
-        (worker("a"), {"when": "expression"}, ["requires an expression"]),
-        (worker("a"), {"when": "expression", "expression": "x >"}, ["condition 'x >': invalid syntax"]),
+        (make_node("a"), {"expression": "x > 1"}, ["expression requires when='expression'"]),
+        (make_node("a"), {"when": "expression"}, ["requires an expression"]),
+        (make_node("a"), {"when": "expression", "expression": "x >"}, ["condition 'x >': invalid syntax"]),
         (
-            worker("a"),
+            make_node("a"),
             {"when": "expression", "expression": "__import__('os')"},
             ["unknown function '__import__'"],
         ),
-        (worker("a"), {"route": "left"}, ["route requires when='route', not 'success'"]),
+        (make_node("a"), {"route": "left"}, ["route requires when='route', not 'success'"]),
         (
-            worker("a"),
+            make_node("a"),
             {"when": "route", "route": "left"},
             ["a route leaves node 'a', which is not a router but event_loop"],
         ),
         (
-            router(),
+            make_router(),
             {"when": "route", "route": "up"},
             ["route 'left' has no edge", "node 'a' has no route 'up'; it has: left"],
         ),
-        (router(), {"when": "success"}, ["route 'left' has no edge"]),
+        (make_router(), {"when": "success"}, ["route 'left' has no edge"]),
         (
-            router(routes={}),
+            make_router(routes={}),
             {"when": "route", "route": "up"},
             ["a router needs routes", "no route 'up'; it has: none"],
         ),
         (
-            router(system_prompt="Choose."),
+            make_router(system_prompt="Choose."),
             {"when": "route", "route": "left"},
             ["a router needs either a system_prompt or a function, not both"],
         ),
@@ -254,8 +256,8 @@ def router(**fields: Any) -> NodeSpec:
 def test_edge_and_router_problems_are_named(
     node: NodeSpec, edge: dict[str, Any], expected: list[str]
 ) -> None:
-    found = faults(
-        nodes=[node, worker("b")],
+    found = list_faults(
+        nodes=[node, make_node("b")],
         edges=[{"source": "a", "target": "b", **edge}],
         entry_points=[{"id": "e", "node_id": "a"}],
     )
@@ -270,14 +272,14 @@ def test_edge_maps_only_inputs_of_its_target() -> None:
     edges = [{"source": "judge", "target": "b", "input_mapping": {"draft": "report"}}]
 
     assert all(
-        part in str(faults(nodes=[NODE, worker("b", input_keys=("text",))], edges=edges))
+        part in str(list_faults(nodes=[NODE, make_node("b", input_keys=("text",))], edges=edges))
         for part in ("'judge-b'", "'draft'", "'b'", "text")
     )
 
 
 def test_all_graph_problems_are_reported_at_once() -> None:
-    found = faults(
-        nodes=[{"id": "judge"}, NODE, worker("island")],
+    found = list_faults(
+        nodes=[{"id": "judge"}, NODE, make_node("island")],
         edges=[
             {"source": "judge", "target": "b"},
             {"source": "c", "target": "judge"},
@@ -302,14 +304,14 @@ def test_all_graph_problems_are_reported_at_once() -> None:
 
 
 def test_empty_graph_is_refused() -> None:
-    assert len(faults(nodes=[], entry_points=[])) == 2
+    assert len(list_faults(nodes=[], entry_points=[])) == 2
 
 
 def test_duplicate_edge_is_refused() -> None:
     edge = {"source": "judge", "target": "b"}
 
     assert all(
-        part in str(faults(nodes=[NODE, worker("b")], edges=[edge, edge]))
+        part in str(list_faults(nodes=[NODE, make_node("b")], edges=[edge, edge]))
         for part in ("'judge-b-2'", "'judge-b'")
     )
 
@@ -320,11 +322,11 @@ def test_ids_that_cannot_be_folder_names_are_refused(bad: str) -> None:
     with pytest.raises(ValidationError):
         GraphSpec(id=bad, nodes=(NODE,), entry_points=(START,))
     with pytest.raises(ValidationError):
-        worker(bad)
+        make_node(bad)
 
 
 def test_unnamed_edges_are_named_after_their_target() -> None:
-    graph = chain(
+    graph = make_chain(
         ("a", "b"),
         EdgeSpec(source="a", target="b", when="failure"),
         EdgeSpec(id="b-c", source="a", target="c"),
@@ -334,12 +336,12 @@ def test_unnamed_edges_are_named_after_their_target() -> None:
     assert [edge.id for edge in graph.edges] == ["a-b", "a-b-2", "b-c", "b-c-2"]
 
 
-def test_longest_ids_make_an_edge_id_too() -> None:
+def test_edge_between_longest_ids_has_a_valid_id() -> None:
     a, b = "a" * 100, "b" * 100
 
     graph = GraphSpec(
         id="g",
-        nodes=(worker(a), worker(b)),
+        nodes=(make_node(a), make_node(b)),
         edges=(EdgeSpec(source=a, target=b),),
         entry_points=(EntryPointSpec(id="e", node_id=a),),
     )
@@ -347,12 +349,12 @@ def test_longest_ids_make_an_edge_id_too() -> None:
     assert GraphSpec.model_validate_json(graph.model_dump_json()) == graph
 
 
-def test_graph_is_the_same_after_a_round_trip_through_json() -> None:
-    graph = chain(
+def test_graph_round_trips_through_json() -> None:
+    graph = make_chain(
         EdgeSpec(source="a", target="b", when="route", route="left", input_mapping={"text": "report"}),
         EdgeSpec(source="b", target="c", when="expression", expression="score > 3", priority=2),
-        a=router(),
-        b=worker("b", output_keys=("score",), max_messages=10, input_keys=("text",)),
+        a=make_router(),
+        b=make_node("b", output_keys=("score",), max_messages=10, input_keys=("text",)),
     )
 
     assert GraphSpec.model_validate(json.loads(graph.model_dump_json())) == graph
@@ -367,7 +369,7 @@ def test_node_is_found_by_its_id() -> None:
 
 
 def test_edges_are_evaluated_by_descending_priority() -> None:
-    graph = chain(
+    graph = make_chain(
         EdgeSpec(source="a", target="b"),
         EdgeSpec(source="a", target="c", priority=5),
         EdgeSpec(source="a", target="d"),
@@ -378,12 +380,12 @@ def test_edges_are_evaluated_by_descending_priority() -> None:
     assert graph.edges_from("d") == ()
 
 
-def test_node_reaches_itself_only_round_a_cycle() -> None:
-    graph = chain(("a", "b"), ("b", "c"), EdgeSpec(source="c", target="b", when="failure"))
+def test_node_reaches_itself_only_through_a_cycle() -> None:
+    graph = make_chain(("a", "b"), ("b", "c"), EdgeSpec(source="c", target="b", when="failure"))
 
     assert graph.reachable("a") == {"b", "c"}
     assert graph.reachable("b") == {"b", "c"}
-    assert chain().reachable("a") == frozenset()
+    assert make_chain().reachable("a") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -400,7 +402,7 @@ def test_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     with pytest.raises(
         ValidationError, match=f"nodes form an endless cycle: {expected}; give one of them an edge"
     ):
-        chain(*edges)
+        make_chain(*edges)
 
 
 @pytest.mark.parametrize(
@@ -412,16 +414,16 @@ def test_cycle_without_an_exit_is_refused_and_its_nodes_are_named(
     ],
 )
 def test_cycle_that_can_end_is_accepted(edges: list[tuple[str, str] | EdgeSpec]) -> None:
-    assert "a" in chain(*edges).reachable("a")
+    assert "a" in make_chain(*edges).reachable("a")
 
 
-def test_limit_to_its_visits_ends_a_cycle() -> None:
-    assert chain(("a", "a"), a=worker("a", max_node_visits=3)).reachable("a") == {"a"}
+def test_visit_limit_ends_a_cycle() -> None:
+    assert make_chain(("a", "a"), a=make_node("a", max_node_visits=3)).reachable("a") == {"a"}
 
 
 def test_router_that_only_loops_back_is_not_an_exit() -> None:
     with pytest.raises(ValidationError, match="'a' -> 'b' -> 'a'"):
-        chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=router())
+        make_chain(EdgeSpec(source="a", target="b", when="route", route="left"), ("b", "a"), a=make_router())
 
 
 @given(
@@ -430,7 +432,7 @@ def test_router_that_only_loops_back_is_not_an_exit() -> None:
 def test_accepted_graph_can_always_end(pairs: set[tuple[str, str]]) -> None:
     """All edges are taken on success: a graph is endless if some node cannot reach an end."""
     try:
-        graph = chain(*sorted(pairs))
+        graph = make_chain(*sorted(pairs))
     except ValidationError as refused:
         text = str(refused)
         assert "nodes form an endless cycle" in text or "is not reachable from any entry point" in text
@@ -446,7 +448,7 @@ def test_graph_may_be_long() -> None:
 
     graph = GraphSpec(
         id="g",
-        nodes=tuple(worker(name) for name in names),
+        nodes=tuple(make_node(name) for name in names),
         edges=tuple(edges),
         entry_points=(EntryPointSpec(id="e", node_id="n0"),),
     )

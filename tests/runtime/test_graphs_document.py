@@ -1,4 +1,4 @@
-"""docs/graphs.md and docs/models.md, held against the classes that they describe."""
+"""docs/graphs.md and docs/models.md agree with the classes that they describe."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ SPECS = (NodeSpec, EdgeSpec, EntryPointSpec, GraphSpec, Goal, SuccessCriterion, 
 Rows = list[list[str]]
 
 
-def section(page: str, heading: str) -> str:
+def read_section(page: str, heading: str) -> str:
     """Return the text below a heading."""
     [text] = re.findall(rf"^##+ {heading}\n(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     return str(text)
 
 
-def table(text: str, header: str = "field") -> Rows:
+def read_table(text: str, header: str = "field") -> Rows:
     """Return the rows of the table that starts with ``header``: field, default, meaning."""
     [body] = re.findall(rf"^\| {header} \| default \| meaning \|\n\| -.*\n((?:\|.*\n)+)", text, re.MULTILINE)
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines()]
 
 
-def defaults(rows: Rows) -> dict[str, Any]:
+def read_defaults(rows: Rows) -> dict[str, Any]:
     """Return the documented default of each field: a JSON value, or ``required``."""
     return {
         name.strip("`"): default if default == "required" else json.loads(default.strip("`"))
@@ -49,11 +49,11 @@ def defaults(rows: Rows) -> dict[str, Any]:
     }
 
 
-def blocks(page: str) -> list[dict[str, Any]]:
+def read_blocks(page: str) -> list[dict[str, Any]]:
     return [json.loads(text) for text in re.findall(r"^```json\n(.*?)^```", page, re.MULTILINE | re.DOTALL)]
 
 
-EXAMPLES = blocks(GRAPHS)
+EXAMPLES = read_blocks(GRAPHS)
 GRAPH_EXAMPLES = {block["id"]: GraphSpec.model_validate(block) for block in EXAMPLES if "nodes" in block}
 
 
@@ -68,7 +68,7 @@ def test_page_lists_exactly_the_fields_in_order_with_defaults(
         for name, field in spec.model_fields.items()
     }
 
-    result = defaults(table(section(GRAPHS, spec.__name__)))
+    result = read_defaults(read_table(read_section(GRAPHS, spec.__name__)))
 
     assert result == fields
     assert list(result) == list(fields)
@@ -76,7 +76,7 @@ def test_page_lists_exactly_the_fields_in_order_with_defaults(
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_value_of_a_choice_is_named_in_its_row(spec: type[BaseModel]) -> None:
-    rows = {name.strip("`"): meaning for name, _, meaning in table(section(GRAPHS, spec.__name__))}
+    rows = {name.strip("`"): meaning for name, _, meaning in read_table(read_section(GRAPHS, spec.__name__))}
 
     for name, field in spec.model_fields.items():
         if typing.get_origin(field.annotation) is typing.Literal:
@@ -114,16 +114,16 @@ def test_documented_router_accepts_a_function_instead_of_a_prompt() -> None:
 
 
 def test_documented_conditions_are_valid() -> None:
-    page = section(GRAPHS, "Conditions")
+    page = read_section(GRAPHS, "Conditions")
     functions, methods = re.findall(
         r"It may call (.*?),\s+and on a value (.*?);\s+nothing else", page, re.DOTALL
     )[0]
 
     assert re.findall(r"`(\w+)`", functions) == list(conditions.FUNCTIONS)
     assert set(re.findall(r"`(\w+)`", methods)) == conditions.METHODS
-    [asks_first] = re.findall(r"ask first: `(.*?)`", page)
-    assert not conditions.evaluate(asks_first, {})
-    assert conditions.evaluate(asks_first, {"score": 6})
+    [guarded_methods] = re.findall(r"ask first: `(.*?)`", page)
+    assert not conditions.evaluate(guarded_methods, {})
+    assert conditions.evaluate(guarded_methods, {"score": 6})
     assert conditions.evaluate(
         "report.title == 'x' and (1 + 2 - 3 * 4 / 5 // 6 % 7 if [1][0] else ()) is not None",
         {"report": {"title": "x"}},
@@ -131,18 +131,20 @@ def test_documented_conditions_are_valid() -> None:
 
 
 def test_page_names_the_context_parameters() -> None:
-    [named] = re.findall(r"\*\*Context\*\*: (.*?) \(", section(GRAPHS, "How functions are called"), re.DOTALL)
+    [documented] = re.findall(
+        r"\*\*Context\*\*: (.*?) \(", read_section(GRAPHS, "How functions are called"), re.DOTALL
+    )
 
-    assert set(re.findall(r"`(\w+)`", named)) == CONTEXT_PARAMETERS
+    assert set(re.findall(r"`(\w+)`", documented)) == CONTEXT_PARAMETERS
 
 
-def test_page_knows_a_reply_and_a_script() -> None:
+def test_page_documents_the_fields_of_replies_and_scripts() -> None:
     reply = to_jsonable_python(dataclasses.asdict(ModelReply()))
-    script = section(MODELS, "Scripts")
+    script = read_section(MODELS, "Scripts")
 
-    assert defaults(table(MODELS)) == reply
-    assert defaults(table(script, "key of a reply")) == reply
-    assert defaults(table(script, "key of an error")) == {
+    assert read_defaults(read_table(MODELS)) == reply
+    assert read_defaults(read_table(script, "key of a reply")) == reply
+    assert read_defaults(read_table(script, "key of an error")) == {
         "error": "required",
         "transient": False,
         "retry_after": None,
@@ -150,7 +152,7 @@ def test_page_knows_a_reply_and_a_script() -> None:
 
 
 async def test_documented_script_is_valid_and_described_correctly(tmp_path: Path) -> None:
-    script, *_ = blocks(MODELS)
+    script, *_ = read_blocks(MODELS)
     file = tmp_path / "replies.json"
     file.write_text(json.dumps(script), encoding="utf-8")
     model = ScriptedProvider.load(file)

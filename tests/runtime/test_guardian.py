@@ -34,10 +34,10 @@ EMAIL_AGENT = {
     },
 }
 BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
-MENDED = "def sort(inbox):\n    return sorted(inbox)\n"
+REPAIRED = "def sort(inbox):\n    return sorted(inbox)\n"
 
 
-class Mend(BaseModel):
+class RepairArguments(BaseModel):
     code: str
 
 
@@ -55,24 +55,24 @@ class Guardian:
         self.requests.append(list(messages))
         answers = [m.content for m in messages if m.role == "tool"]
         if not answers:
-            return self.call("get_user_presence")
+            return self.call_reply("get_user_presence")
         if '"user_present": true' in answers[0]:
             if messages[-1].role == "user":
-                return self.call("set_output", decision=f"asked: {messages[-1].content}")
-            return self.call("ask_user", question="email_agent fails. What now?")
+                return self.call_reply("set_output", decision=f"asked: {messages[-1].content}")
+            return self.call_reply("ask_user", question="email_agent fails. What now?")
         steps = [
-            self.call("mend", code=MENDED),
-            self.call("restart_agent", graph_id="email_agent"),
-            self.call("start_agent", graph_id="email_agent", input_data={}),
-            self.call("set_output", decision="mended it"),
+            self.call_reply("mend", code=REPAIRED),
+            self.call_reply("restart_agent", graph_id="email_agent"),
+            self.call_reply("start_agent", graph_id="email_agent", input_data={}),
+            self.call_reply("set_output", decision="mended it"),
         ]
         return steps[len(answers) - 1]
 
-    def call(self, tool: str, **arguments: object) -> ModelReply:
+    def call_reply(self, tool: str, **arguments: object) -> ModelReply:
         return ModelReply(tool_calls=(ToolCall(f"c{len(self.requests)}", tool, json.dumps(arguments)),))
 
 
-class House:
+class GuardedRuntime:
     """A runtime with a coder, its guardian, and the email agent that the coder loads."""
 
     def __init__(self, path: Path, time: FakeTime) -> None:
@@ -86,7 +86,7 @@ class House:
         self.guardian = Guardian()
 
     async def start(self) -> None:
-        tools = [*self.lifecycle.tools, Tool("mend", "Rewrite the agent.", Mend, self.mend)]
+        tools = [*self.lifecycle.tools, Tool("mend", "Rewrite the agent.", RepairArguments, self.repair)]
         names = tuple(tool.name for tool in tools)
         coder = GraphSpec(
             id="coder",
@@ -129,54 +129,54 @@ class House:
         await self.runtime.stop()
         await self.lifecycle.close()
 
-    def mend(self, given: Mend) -> str:
+    def repair(self, given: RepairArguments) -> str:
         (self.agent / "functions.py").write_text(given.code)
         return "written"
 
 
 @pytest.fixture
-async def house(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[House]:
-    house = House(tmp_path, fake_time)
-    await house.start()
-    yield house
-    await house.stop()
+async def guarded_runtime(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[GuardedRuntime]:
+    guarded_runtime = GuardedRuntime(tmp_path, fake_time)
+    await guarded_runtime.start()
+    yield guarded_runtime
+    await guarded_runtime.stop()
 
 
-async def test_failed_agent_is_repaired_while_user_is_absent(house: House) -> None:
+async def test_failed_agent_is_repaired_while_user_is_absent(guarded_runtime: GuardedRuntime) -> None:
     """The guardian sees the event and the shared memory, and its change takes effect."""
-    bus = house.runtime.bus
-    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as mended:
-        await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
-        event = await mended.within(20)
+    bus = guarded_runtime.runtime.bus
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="email_agent") as repaired:
+        await guarded_runtime.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
+        event = await repaired.within(20)
 
-    store = house.runtime.session_store("coder")
+    store = guarded_runtime.runtime.session_store("coder")
     memory = store.read_state(event.session_id).memory
     assert memory["sorted"] == ["a", "b"]
-    requests = json.loads(house.guardian.requests[0][1].content)
+    requests = json.loads(guarded_runtime.guardian.requests[0][1].content)
     assert requests["inbox"] == ["b", "a"]
     assert requests["event"]["graph_id"] == "email_agent"
     assert "TypeError" in requests["event"]["data"]["error_type"]
 
 
-async def test_failed_agent_is_escalated_to_present_user(house: House) -> None:
-    bus = house.runtime.bus
-    await house.runtime.inject_input("code", "hello")
+async def test_failed_agent_is_escalated_to_present_user(guarded_runtime: GuardedRuntime) -> None:
+    bus = guarded_runtime.runtime.bus
+    await guarded_runtime.runtime.inject_input("code", "hello")
     with bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
-        await house.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
+        await guarded_runtime.runtime.trigger("default", {"message": "Sort my letters."}, graph_id="coder")
         event = await question.within(20)
     assert event.data["question"] == "email_agent fails. What now?"
 
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as done:
-        assert await house.runtime.inject_input("guard", "leave it")
+        assert await guarded_runtime.runtime.inject_input("guard", "leave it")
         event = await done.within(20)
 
-    memory = house.runtime.session_store("coder").read_state(event.session_id).memory
+    memory = guarded_runtime.runtime.session_store("coder").read_state(event.session_id).memory
     assert memory["decision"] == "asked: leave it"
-    assert (house.agent / "functions.py").read_text() == BROKEN
+    assert (guarded_runtime.agent / "functions.py").read_text() == BROKEN
 
 
-def sorter(graph_id: str, **entry: object) -> GraphSpec:
-    """Build a graph that sorts its input, and fails if it cannot be sorted."""
+def sorter_graph(graph_id: str, **entry: object) -> GraphSpec:
+    """Return a graph that sorts its input, and fails if the input cannot be sorted."""
     node = NodeSpec(
         id="sort", node_type="function", function="sort", input_keys=("inbox",), output_keys=("sorted",)
     )
@@ -184,7 +184,7 @@ def sorter(graph_id: str, **entry: object) -> GraphSpec:
     return GraphSpec(id=graph_id, nodes=(node,), entry_points=(point,))
 
 
-WATCHER = GraphSpec(
+WATCHING_GUARDIAN = GraphSpec(
     id="watcher",
     nodes=(
         NodeSpec(
@@ -208,14 +208,14 @@ WATCHER = GraphSpec(
 
 
 @pytest.fixture
-async def watched(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
-    """Set up a primary sorter, a secondary one, one with its own session, and a guardian."""
+async def watched_runtime(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
+    """Return a runtime with a primary sorter, a secondary one, one with its own session, and a guardian."""
     runtime = AgentRuntime(bus=EventBus(), storage=tmp_path)
     functions = {"sort": lambda inbox: sorted(inbox), "watch": lambda inbox: inbox}
-    runtime.add_graph(sorter("main"), functions=functions, primary=True)
-    runtime.add_graph(sorter("other"), functions=functions)
-    runtime.add_graph(sorter("kept", isolation_level="isolated", max_concurrent=1), functions=functions)
-    runtime.add_graph(WATCHER, functions=functions)
+    runtime.add_graph(sorter_graph("main"), functions=functions, primary=True)
+    runtime.add_graph(sorter_graph("other"), functions=functions)
+    runtime.add_graph(sorter_graph("kept", isolation_level="isolated", max_concurrent=1), functions=functions)
+    runtime.add_graph(WATCHING_GUARDIAN, functions=functions)
     await runtime.start()
     yield runtime
     await runtime.stop()
@@ -223,32 +223,32 @@ async def watched(tmp_path: Path) -> AsyncIterator[AgentRuntime]:
 
 @pytest.mark.parametrize("graph_id", ["main", "other"])
 async def test_guardian_is_in_the_session_of_the_run_that_failed(
-    watched: AgentRuntime, graph_id: str
+    watched_runtime: AgentRuntime, graph_id: str
 ) -> None:
-    """004: whoever an event calls reads the memory of its agent's session, not of the newest one."""
-    bad, good = [1, "a"], [2, 1]
-    first = await watched.trigger("default", {"inbox": good}, graph_id="main")
-    await watched.wait(first)
-    with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
-        failed = await watched.trigger("default", {"inbox": bad}, graph_id=graph_id)
-        newest = await watched.trigger("default", {"inbox": good}, graph_id="main")
-        event = await called.within(20)
-    result, ended = await watched.wait(failed), await watched.wait(newest)
-    store, session, state = watched.find_session(result.session_id, "watcher")
+    """004: a run started by an event uses the session of the event, not the newest one."""
+    failing_input, valid_input = [1, "a"], [2, 1]
+    first = await watched_runtime.trigger("default", {"inbox": valid_input}, graph_id="main")
+    await watched_runtime.wait(first)
+    with watched_runtime.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as guardian_runs:
+        failed = await watched_runtime.trigger("default", {"inbox": failing_input}, graph_id=graph_id)
+        newest = await watched_runtime.trigger("default", {"inbox": valid_input}, graph_id="main")
+        event = await guardian_runs.within(20)
+    result, ended = await watched_runtime.wait(failed), await watched_runtime.wait(newest)
+    store, session, state = watched_runtime.find_session(result.session_id, "watcher")
 
     assert event.session_id == result.session_id != ended.session_id
-    assert (state.memory["inbox"], state.memory["seen"]) == (bad, bad)
+    assert (state.memory["inbox"], state.memory["seen"]) == (failing_input, failing_input)
     assert session.path == session.root / "graphs" / "watcher"
-    assert [one.session_id for _, one in watched.list_sessions("watcher")] == [result.session_id]
-    assert store.base == watched.session_store(graph_id).base
+    assert [run.session_id for _, run in watched_runtime.list_sessions("watcher")] == [result.session_id]
+    assert store.base == watched_runtime.session_store(graph_id).base
 
 
-async def test_guardian_is_not_in_sessions_of_an_entry_point(watched: AgentRuntime) -> None:
-    await watched.wait(await watched.trigger("default", {"inbox": [2, 1]}, graph_id="main"))
-    with watched.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as called:
-        failed = await watched.trigger("default", {"inbox": [1, "a"]}, graph_id="kept")
-        event = await called.within(20)
-    result = await watched.wait(failed)
+async def test_guardian_is_not_in_sessions_of_an_entry_point(watched_runtime: AgentRuntime) -> None:
+    await watched_runtime.wait(await watched_runtime.trigger("default", {"inbox": [2, 1]}, graph_id="main"))
+    with watched_runtime.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="watcher") as guardian_runs:
+        failed = await watched_runtime.trigger("default", {"inbox": [1, "a"]}, graph_id="kept")
+        event = await guardian_runs.within(20)
+    result = await watched_runtime.wait(failed)
 
     assert event.session_id != result.session_id
-    assert watched.session_store("main").read_state(event.session_id).memory["seen"] == [2, 1]
+    assert watched_runtime.session_store("main").read_state(event.session_id).memory["seen"] == [2, 1]

@@ -48,7 +48,7 @@ class WaitingAgent:
             heartbeat_interval=interval,
         )
 
-    async def ask(self, agent_id: str = "bee", goal: Goal | None = None) -> str:
+    async def start_run(self, agent_id: str = "bee", goal: Goal | None = None) -> str:
         if not self.runtime.list_graphs():
             model = ScriptedModel([ModelReply(text="Which?", input_tokens=100, output_tokens=5)] * 60)
             self.runtime.add_graph(
@@ -72,8 +72,8 @@ def heartbeat_tasks() -> list[str]:
 
 
 async def test_run_sends_complete_heartbeat_every_interval(agent: WaitingAgent) -> None:
-    """002 §11: agents emit heartbeats, and each says task, phase, tool call, tokens, errors and progress."""
-    await agent.ask()
+    """002 §11: each heartbeat has task, phase, tool call, tokens, errors and progress."""
+    await agent.start_run()
 
     await agent.time.advance(1000)
 
@@ -99,7 +99,7 @@ async def test_run_sends_complete_heartbeat_every_interval(agent: WaitingAgent) 
 
 
 async def test_heartbeat_is_never_later_than_interval(agent: WaitingAgent) -> None:
-    await agent.ask()
+    await agent.start_run()
 
     await agent.time.advance(20_000)
 
@@ -111,7 +111,7 @@ async def test_heartbeat_is_never_later_than_interval(agent: WaitingAgent) -> No
 
 async def test_heartbeats_have_jitter(agent: WaitingAgent) -> None:
     for _ in range(5):
-        await agent.ask()
+        await agent.start_run()
 
     await agent.time.advance(3000)
 
@@ -126,7 +126,7 @@ async def test_heartbeat_progress_uses_the_goal(agent: WaitingAgent) -> None:
         SuccessCriterion(id="counted", expression="words > 1"),
         SuccessCriterion(id="told", expression="told"),
     )
-    await agent.ask(goal=Goal(id="done", success_criteria=criteria))
+    await agent.start_run(goal=Goal(id="done", success_criteria=criteria))
 
     await agent.time.advance(300)
 
@@ -134,7 +134,7 @@ async def test_heartbeat_progress_uses_the_goal(agent: WaitingAgent) -> None:
 
 
 async def test_ended_run_sends_no_heartbeat(agent: WaitingAgent) -> None:
-    execution = await agent.ask()
+    execution = await agent.start_run()
     assert heartbeat_tasks()
 
     await agent.runtime.cancel_execution(execution)
@@ -146,18 +146,18 @@ async def test_ended_run_sends_no_heartbeat(agent: WaitingAgent) -> None:
 
 
 async def test_run_joining_while_the_task_ends_gets_heartbeats(agent: WaitingAgent) -> None:
-    execution = await agent.ask()
+    execution = await agent.start_run()
     await agent.time.advance(200)
 
     await agent.runtime.cancel_execution(execution)
-    await agent.ask()
+    await agent.start_run()
     await agent.time.advance(301)
 
     assert {beat.session_id for beat in agent.beats} == {agent.started[-1].session_id}
 
 
 async def test_graph_without_agent_id_has_no_heartbeat(agent: WaitingAgent) -> None:
-    await agent.ask(agent_id="")
+    await agent.start_run(agent_id="")
 
     await agent.time.advance(1000)
 
@@ -167,7 +167,7 @@ async def test_graph_without_agent_id_has_no_heartbeat(agent: WaitingAgent) -> N
 
 async def test_heartbeats_can_be_off(tmp_path: Path, fake_time: FakeTime) -> None:
     agent = WaitingAgent(tmp_path, fake_time, interval=None)
-    await agent.ask()
+    await agent.start_run()
 
     await fake_time.advance(1000)
     await agent.runtime.stop()
@@ -177,8 +177,8 @@ async def test_heartbeats_can_be_off(tmp_path: Path, fake_time: FakeTime) -> Non
 
 
 async def test_stopping_the_runtime_leaves_no_task(agent: WaitingAgent) -> None:
-    await agent.ask()
-    await agent.ask()
+    await agent.start_run()
+    await agent.start_run()
 
     await agent.runtime.stop()
 

@@ -31,7 +31,7 @@ class Hive:
     number: int
 
 
-async def run(
+async def run_function(
     tmp_path: Path, function: Callable[..., Any], given: dict[str, Any], **node: Any
 ) -> ExecutionResult:
     graph = GraphSpec(
@@ -63,17 +63,17 @@ async def run(
         (EventBus, "not JSON's business", "not JSON's business"),
     ],
 )
-async def test_function_gets_the_value_that_its_annotation_names(
+async def test_input_is_converted_to_the_annotated_type(
     tmp_path: Path, annotation: Any, given: Any, expected: Any
 ) -> None:
     received: list[Any] = []
 
-    def take(value: Any, other: int = 0) -> None:
+    def take_input(value: Any, other: int = 0) -> None:
         received.append(value)
 
-    take.__annotations__["value"] = annotation
+    take_input.__annotations__["value"] = annotation
     for node in ({}, {"input_keys": ("value",)}):
-        result = await run(tmp_path, take, {"value": given}, **node)
+        result = await run_function(tmp_path, take_input, {"value": given}, **node)
         assert result.status is SessionStatus.COMPLETED, result.error
 
     assert received == [expected, expected]
@@ -86,41 +86,41 @@ async def test_function_gets_a_member_of_its_enum(tmp_path: Path) -> None:
     def take(colour: Colour) -> None:
         received.append(colour.name)
 
-    await run(tmp_path, take, {"colour": "amber"})
+    await run_function(tmp_path, take, {"colour": "amber"})
 
     assert received == ["AMBER"]
 
 
-def endless() -> dict[str, Any]:
+def make_cyclic() -> dict[str, Any]:
     value: dict[str, Any] = {}
     value["itself"] = value
     return value
 
 
 @pytest.mark.parametrize(
-    ("value", "why"), [(endless(), "Circular"), (object(), "object"), (float("nan"), "Out of range")]
+    ("value", "reason"), [(make_cyclic(), "Circular"), (object(), "object"), (float("nan"), "Out of range")]
 )
-async def test_non_json_input_is_refused(tmp_path: Path, value: Any, why: str) -> None:
+async def test_non_json_input_is_refused(tmp_path: Path, value: Any, reason: str) -> None:
     def take(value: dict[str, Any]) -> None: ...
 
-    with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{why}") as refused:
-        await run(tmp_path, take, {"value": value})
+    with pytest.raises(InvalidInputError, match=f"'value' is not a JSON value.*{reason}") as refused:
+        await run_function(tmp_path, take, {"value": value})
 
     assert refused.value.field == "value"
 
 
 async def test_unknown_name_is_refused_unless_the_function_takes_any(tmp_path: Path) -> None:
-    def closed() -> None: ...
+    def take_nothing() -> None: ...
 
-    def open_(**more: Any) -> None: ...
+    def take_any(**more: Any) -> None: ...
 
     with pytest.raises(InvalidInputError, match="input 'x' is unknown: graph 'g' takes no input"):
-        await run(tmp_path, closed, {"x": 1})
-    assert (await run(tmp_path, open_, {"x": 1})).succeeded
-    assert (await run(tmp_path, closed, {"message": "go", "tick": 1, "event": {}})).succeeded
+        await run_function(tmp_path, take_nothing, {"x": 1})
+    assert (await run_function(tmp_path, take_any, {"x": 1})).succeeded
+    assert (await run_function(tmp_path, take_nothing, {"message": "go", "tick": 1, "event": {}})).succeeded
 
 
-async def test_names_that_other_parts_of_the_graph_use_are_known(tmp_path: Path) -> None:
+async def test_inputs_used_by_other_parts_of_the_graph_are_accepted(tmp_path: Path) -> None:
     """Later nodes, edges and the goal read them from the session's memory."""
 
     def first(a: int) -> None: ...
@@ -170,7 +170,7 @@ async def test_names_that_other_parts_of_the_graph_use_are_known(tmp_path: Path)
     assert (result.succeeded, result.outputs) == (True, {"made": 3})
 
 
-async def test_names_that_a_graph_in_the_same_session_uses_are_known(tmp_path: Path) -> None:
+async def test_inputs_used_by_a_graph_in_the_same_session_are_accepted(tmp_path: Path) -> None:
     def take(a: int) -> None: ...
 
     def graph(name: str, isolation: Any) -> GraphSpec:

@@ -15,14 +15,14 @@ from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.tooling.tools import ToolRegistry
-from tests.runtime.agents import MODEL_FREE, adder, chatter, folder_of, talker
+from tests.runtime.agents import MODEL_FREE, adder, chatter, talker, write_agent
 from tests.runtime.conftest import FakeTime
-from tests.runtime.processes import children
+from tests.runtime.processes import list_children
 
 MCP_SERVER = Path(__file__).with_name("mcp_server.py")
 
 
-class Keeper:
+class ManagingGraph:
     """A graph that manages others with the lifecycle tools."""
 
     def __init__(self, runtime: AgentRuntime, lifecycle: Lifecycle, fake_time: FakeTime) -> None:
@@ -37,121 +37,133 @@ class Keeper:
 
 
 @pytest.fixture
-async def keeper(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[Keeper]:
+async def managing_graph(tmp_path: Path, fake_time: FakeTime) -> AsyncIterator[ManagingGraph]:
     runtime = AgentRuntime(
         bus=EventBus(), storage=tmp_path / "storage", monotonic=fake_time, sleep=fake_time.sleep
     )
     lifecycle = Lifecycle([tmp_path / "agents"])
     await runtime.start()
     (tmp_path / "agents").mkdir()
-    yield Keeper(runtime, lifecycle, fake_time)
+    yield ManagingGraph(runtime, lifecycle, fake_time)
     await runtime.stop()
     await lifecycle.close()
 
 
-async def run_of(keeper: Keeper, said: str) -> Any:
-    return await keeper.runtime.wait(said.rpartition("run ")[2])
+async def extract_run_id(managing_graph: ManagingGraph, reply: str) -> Any:
+    return await managing_graph.runtime.wait(reply.rpartition("run ")[2])
 
 
-async def test_agent_is_loaded_started_and_unloaded_again(keeper: Keeper, tmp_path: Path) -> None:
+async def test_agent_is_loaded_started_and_unloaded_again(
+    managing_graph: ManagingGraph, tmp_path: Path
+) -> None:
     adder(tmp_path / "agents" / "one")
 
-    loaded = await keeper("load_agent", agent_path="one")
-    started = await keeper("start_agent", graph_id="adder", input_data={"a": 2, "b": 3})
-    result = await run_of(keeper, started)
-    unloaded = await keeper("unload_agent", graph_id="adder")
+    loaded = await managing_graph("load_agent", agent_path="one")
+    started = await managing_graph("start_agent", graph_id="adder", input_data={"a": 2, "b": 3})
+    result = await extract_run_id(managing_graph, started)
+    unloaded = await managing_graph("unload_agent", graph_id="adder")
 
     assert loaded == "loaded 'adder'; entry points: start"
     assert started.startswith("started 'adder' at 'start': run ")
     assert result.outputs == {"sum": 5}
     assert unloaded.startswith("unloaded 'adder'")
-    assert keeper.runtime.list_graphs() == []
+    assert managing_graph.runtime.list_graphs() == []
 
 
-async def test_unloaded_agent_leaves_no_timer_or_subscription(keeper: Keeper, tmp_path: Path) -> None:
+async def test_unloaded_agent_leaves_no_timer_or_subscription(
+    managing_graph: ManagingGraph, tmp_path: Path
+) -> None:
     spec = json.loads(json.dumps(MODEL_FREE))
     spec["graph"]["entry_points"] += [
         {"id": "often", "node_id": "add", "trigger_type": "timer", "interval_seconds": 60},
         {"id": "later", "node_id": "add", "trigger_type": "event", "event_types": ["execution_failed"]},
     ]
-    folder_of(tmp_path / "agents" / "one", spec, functions="def add(a, b):\n    return a + b\n")
+    write_agent(tmp_path / "agents" / "one", spec, functions="def add(a, b):\n    return a + b\n")
     before = asyncio.all_tasks()
 
-    await keeper("load_agent", agent_path="one")
-    await keeper.fake_time.settle()
-    subscribed, tasks = keeper.runtime.bus.subscriptions, asyncio.all_tasks() - before
-    await keeper("restart_agent", graph_id="adder")
-    await keeper("unload_agent", graph_id="adder")
+    await managing_graph("load_agent", agent_path="one")
+    await managing_graph.fake_time.settle()
+    subscribed, tasks = managing_graph.runtime.bus.subscriptions, asyncio.all_tasks() - before
+    await managing_graph("restart_agent", graph_id="adder")
+    await managing_graph("unload_agent", graph_id="adder")
 
     assert (len(subscribed), len(tasks)) == (1, 1)
-    assert keeper.runtime.bus.subscriptions == ()
+    assert managing_graph.runtime.bus.subscriptions == ()
     assert asyncio.all_tasks() == before
 
 
-async def test_servers_of_the_agents_end_with_the_lifecycle(keeper: Keeper, tmp_path: Path) -> None:
+async def test_servers_of_the_agents_end_with_the_lifecycle(
+    managing_graph: ManagingGraph, tmp_path: Path
+) -> None:
     path = adder(tmp_path / "agents" / "one")
     server = {"command": "python", "args": [str(MCP_SERVER), str(tmp_path / "starts")]}
     (path / "mcp_servers.json").write_text(json.dumps({"servers": {"tools": server}}), encoding="utf-8")
     before = asyncio.all_tasks()
-    loaded = await keeper("load_agent", agent_path="one")
-    during = children(tmp_path)
+    loaded = await managing_graph("load_agent", agent_path="one")
+    during = list_children(tmp_path)
 
-    await keeper.runtime.stop()
-    await keeper.lifecycle.close()
+    await managing_graph.runtime.stop()
+    await managing_graph.lifecycle.close()
 
     assert loaded == "loaded 'adder'; entry points: start"
     assert len(during) == 1
-    assert children(tmp_path) == []
+    assert list_children(tmp_path) == []
     assert asyncio.all_tasks() == before
 
 
-async def test_input_may_be_a_json_string(keeper: Keeper, tmp_path: Path) -> None:
+async def test_input_may_be_a_json_string(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "one")
-    await keeper("load_agent", agent_path="one")
+    await managing_graph("load_agent", agent_path="one")
 
-    started = await keeper("start_agent", graph_id="adder", input_data='{"a": 1, "b": 1}')
+    started = await managing_graph("start_agent", graph_id="adder", input_data='{"a": 1, "b": 1}')
 
-    assert (await run_of(keeper, started)).outputs == {"sum": 2}
+    assert (await extract_run_id(managing_graph, started)).outputs == {"sum": 2}
     for bad in ("{nope", "[1]"):
-        assert "error: start_agent: input_data" in await keeper(
+        assert "error: start_agent: input_data" in await managing_graph(
             "start_agent", graph_id="adder", input_data=bad
         )
 
 
-async def test_restart_loads_changed_files(keeper: Keeper, tmp_path: Path) -> None:
+async def test_restart_loads_changed_files(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     path = adder(tmp_path / "agents" / "one")
-    await keeper("load_agent", agent_path="one")
+    await managing_graph("load_agent", agent_path="one")
     (path / "functions.py").write_text("def add(a, b):\n    return a * b\n", encoding="utf-8")
 
-    restarted = await keeper("restart_agent", graph_id="adder")
-    result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 4, "b": 5}))
+    restarted = await managing_graph("restart_agent", graph_id="adder")
+    result = await extract_run_id(
+        managing_graph, await managing_graph("start_agent", graph_id="adder", input_data={"a": 4, "b": 5})
+    )
 
     assert restarted.startswith("restarted 'adder' from ")
     assert result.outputs == {"sum": 20}
 
 
 @pytest.mark.parametrize("broken", ["def add(a, b:\n", "def something_else():\n    return 1\n"])
-async def test_failed_restart_keeps_the_running_agent(keeper: Keeper, tmp_path: Path, broken: str) -> None:
+async def test_failed_restart_keeps_the_running_agent(
+    managing_graph: ManagingGraph, tmp_path: Path, broken: str
+) -> None:
     path = adder(tmp_path / "agents" / "one")
-    await keeper("load_agent", agent_path="one")
+    await managing_graph("load_agent", agent_path="one")
     (path / "functions.py").write_text(broken, encoding="utf-8")
 
-    reply = await keeper("restart_agent", graph_id="adder")
-    result = await run_of(keeper, await keeper("start_agent", graph_id="adder", input_data={"a": 1, "b": 2}))
+    reply = await managing_graph("restart_agent", graph_id="adder")
+    result = await extract_run_id(
+        managing_graph, await managing_graph("start_agent", graph_id="adder", input_data={"a": 1, "b": 2})
+    )
 
     assert reply.startswith("error: restart_agent: ")
     assert "functions.py" in reply
     assert result.outputs == {"sum": 3}
 
 
-async def test_unloading_pauses_running_work(keeper: Keeper, tmp_path: Path) -> None:
+async def test_unloading_pauses_running_work(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     chatter(tmp_path / "agents" / "one")
-    await keeper("load_agent", agent_path="one")
-    started = await keeper("start_agent", graph_id="chatter")
-    await keeper.runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
+    await managing_graph("load_agent", agent_path="one")
+    started = await managing_graph("start_agent", graph_id="chatter")
+    await managing_graph.runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
 
-    listed = json.loads(await keeper("list_agents"))
-    await keeper("unload_agent", graph_id="chatter")
+    listed = json.loads(await managing_graph("list_agents"))
+    await managing_graph("unload_agent", graph_id="chatter")
 
     assert listed == [
         {
@@ -162,69 +174,75 @@ async def test_unloading_pauses_running_work(keeper: Keeper, tmp_path: Path) -> 
             "waits_for_user": "Hello, who are you?",
         }
     ]
-    assert (await run_of(keeper, started)).status is SessionStatus.PAUSED
+    assert (await extract_run_id(managing_graph, started)).status is SessionStatus.PAUSED
 
 
-async def test_agent_can_neither_unload_restart_nor_start_itself(keeper: Keeper, tmp_path: Path) -> None:
+async def test_agent_can_neither_unload_restart_nor_start_itself(
+    managing_graph: ManagingGraph, tmp_path: Path
+) -> None:
     spec = json.loads((adder(tmp_path / "agents" / "one") / "agent.json").read_text(encoding="utf-8"))
-    folder_of(
+    write_agent(
         tmp_path / "agents" / "one", {**spec, "name": "keeper"}, functions="def add(a, b):\n    return 0\n"
     )
-    await keeper("load_agent", agent_path="one")
+    await managing_graph("load_agent", agent_path="one")
 
     for tool in ("unload_agent", "restart_agent", "start_agent"):
-        assert "an agent cannot" in await keeper(tool, graph_id="keeper")
+        assert "an agent cannot" in await managing_graph(tool, graph_id="keeper")
 
-    [row] = json.loads(await keeper("list_agents"))
+    [row] = json.loads(await managing_graph("list_agents"))
     assert row["you"] is True
 
 
-async def test_graphs_not_loaded_by_a_tool_are_not_changed(keeper: Keeper, tmp_path: Path) -> None:
+async def test_graphs_not_loaded_by_a_tool_are_not_changed(
+    managing_graph: ManagingGraph, tmp_path: Path
+) -> None:
     from queenright.runtime.agents.runner import AgentRunner
 
     other = AgentRunner.load(adder(tmp_path / "elsewhere"))
-    await other.setup_as_secondary(keeper.runtime, "other")
+    await other.setup_as_secondary(managing_graph.runtime, "other")
 
-    assert "load_agent" in await keeper("unload_agent", graph_id="other")
-    assert "load_agent" in await keeper("restart_agent", graph_id="other")
-    assert "'nobody'" in await keeper("unload_agent", graph_id="nobody")
-    assert "'nobody'" in await keeper("start_agent", graph_id="nobody")
-    assert "'x'" in await keeper("start_agent", graph_id="other", entry_point="x")
+    assert "load_agent" in await managing_graph("unload_agent", graph_id="other")
+    assert "load_agent" in await managing_graph("restart_agent", graph_id="other")
+    assert "'nobody'" in await managing_graph("unload_agent", graph_id="nobody")
+    assert "'nobody'" in await managing_graph("start_agent", graph_id="nobody")
+    assert "'x'" in await managing_graph("start_agent", graph_id="other", entry_point="x")
 
 
-async def test_agents_come_from_below_the_roots_only(keeper: Keeper, tmp_path: Path) -> None:
+async def test_agents_come_from_below_the_roots_only(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     outside = adder(tmp_path / "outside")
     (tmp_path / "agents" / "link").symlink_to(outside)
 
     for path in ("../outside", str(outside), "link", "/", "nowhere"):
-        result = await keeper("load_agent", agent_path=path)
+        result = await managing_graph("load_agent", agent_path=path)
         assert repr(path) in result
         assert str(tmp_path / "agents") in result
-    assert keeper.runtime.list_graphs() == []
+    assert managing_graph.runtime.list_graphs() == []
 
 
-async def test_load_agent_explains_failure(keeper: Keeper, tmp_path: Path) -> None:
+async def test_load_agent_explains_failure(managing_graph: ManagingGraph, tmp_path: Path) -> None:
     adder(tmp_path / "agents" / "broken", "def add(:\n")
     (tmp_path / "agents" / "empty").mkdir()
     adder(tmp_path / "agents" / "twice")
-    await keeper("load_agent", agent_path="twice")
+    await managing_graph("load_agent", agent_path="twice")
 
-    assert "functions.py, line 1: invalid syntax" in await keeper("load_agent", agent_path="broken")
-    assert "has no agent.json or agent.py" in await keeper("load_agent", agent_path="empty")
-    assert "graph 'adder' already exists" in await keeper("load_agent", agent_path="twice")
+    assert "functions.py, line 1: invalid syntax" in await managing_graph("load_agent", agent_path="broken")
+    assert "has no agent.json or agent.py" in await managing_graph("load_agent", agent_path="empty")
+    assert "graph 'adder' already exists" in await managing_graph("load_agent", agent_path="twice")
 
 
-async def test_user_presence_depends_on_last_input(keeper: Keeper, fake_time: FakeTime) -> None:
-    never = json.loads(await keeper("get_user_presence"))
-    await keeper.runtime.inject_input("nobody", "hello")
+async def test_user_presence_depends_on_last_input(
+    managing_graph: ManagingGraph, fake_time: FakeTime
+) -> None:
+    never = json.loads(await managing_graph("get_user_presence"))
+    await managing_graph.runtime.inject_input("nobody", "hello")
     fake_time.now += 30
-    lately = json.loads(await keeper("get_user_presence"))
+    recent = json.loads(await managing_graph("get_user_presence"))
     fake_time.now += 3600
-    long_ago = json.loads(await keeper("get_user_presence"))
+    old = json.loads(await managing_graph("get_user_presence"))
 
     assert never == {"user_present": False, "user_idle_seconds": None}
-    assert lately == {"user_present": True, "user_idle_seconds": 30}
-    assert long_ago == {"user_present": False, "user_idle_seconds": 3630}
+    assert recent == {"user_present": True, "user_idle_seconds": 30}
+    assert old == {"user_present": False, "user_idle_seconds": 3630}
 
 
 async def test_model_uses_the_tools_from_inside_a_graph(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 NOW = 1_800_000_000.0
 MODEL = "openai/gpt-4o-mini"
 KEY = "bees-keep-this-one"
-"""Of no shape by which a key could be known."""
+"""A key without a known format."""
 CONVERSATION = [Message(role="system", content="Be a bee."), Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object", "properties": {"place": {"type": "string"}}})]
 HELLO = Answer(text=["Hel", "lo", " bees"])
@@ -76,8 +76,8 @@ def litellm() -> Any:
 
 
 @pytest.fixture
-def serving(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server that litellm treats as OpenAI's."""
+def serve_openai(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Yield a function that starts a server which litellm treats as OpenAI's."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
     @asynccontextmanager
@@ -89,22 +89,22 @@ def serving(monkeypatch: pytest.MonkeyPatch) -> Any:
     return serve
 
 
-def provider(**given: Any) -> LiteLlmProvider:
+def make_provider(**given: Any) -> LiteLlmProvider:
     return LiteLlmProvider(MODEL, **{"timeout_seconds": 30, "clock": lambda: NOW, **given})
 
 
-async def refused(serving: Any, *replies: Reply) -> ModelError:
-    async with serving(*replies) as server:
+async def get_error(serve_openai: Any, *replies: Reply) -> ModelError:
+    async with serve_openai(*replies) as server:
         with pytest.raises(ModelError) as caught:
-            await provider().complete(CONVERSATION, TOOLS)
+            await make_provider().complete(CONVERSATION, TOOLS)
         assert len(server.requests) == len(replies)
     return caught.value
 
 
-async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
+async def test_streamed_text_is_complete_in_the_reply(serve_openai: Any) -> None:
     pieces: list[str] = []
-    async with serving(HELLO) as server:
-        reply = await provider().complete(CONVERSATION, TOOLS, pieces.append)
+    async with serve_openai(HELLO) as server:
+        reply = await make_provider().complete(CONVERSATION, TOOLS, pieces.append)
 
     assert pieces == ["Hel", "lo", " bees"]
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("Hello bees", (), "stop")
@@ -116,24 +116,24 @@ async def test_streamed_text_is_whole_in_the_reply(serving: Any) -> None:
     assert request.body["tools"][0]["function"]["name"] == "look"
 
 
-async def test_usage_and_cost_come_from_the_provider(serving: Any) -> None:
-    async with serving(replace(HELLO, usage=(1_000_000, 500_000))):
-        reply = await provider().complete(CONVERSATION, TOOLS)
+async def test_usage_and_cost_come_from_the_provider(serve_openai: Any) -> None:
+    async with serve_openai(replace(HELLO, usage=(1_000_000, 500_000))):
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.input_tokens, reply.output_tokens) == (1_000_000, 500_000)
     assert reply.cost == pytest.approx(0.15 + 0.30)
 
 
-async def test_model_without_a_price_costs_nothing(serving: Any) -> None:
-    async with serving(replace(HELLO, model="beespoke-1")):
+async def test_model_without_a_price_costs_nothing(serve_openai: Any) -> None:
+    async with serve_openai(replace(HELLO, model="beespoke-1")):
         reply = await LiteLlmProvider("openai/beespoke-1").complete(CONVERSATION, [])
 
     assert (reply.text, reply.input_tokens, reply.cost) == ("Hello bees", 12, 0.0)
 
 
-async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serving: Any) -> None:
-    async with serving(CALLS):
-        reply = await provider().complete(CONVERSATION, TOOLS)
+async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serve_openai: Any) -> None:
+    async with serve_openai(CALLS):
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (
         ToolCall("c1", "look", '{"place": "hive"}'),
@@ -142,22 +142,22 @@ async def test_parallel_tool_calls_are_put_together_from_interleaved_pieces(serv
     assert (reply.text, reply.finish_reason) == ("Let me see.", "tool_calls")
 
 
-async def test_malformed_arguments_are_returned_verbatim(serving: Any) -> None:
-    async with serving(Answer(tool_calls=[("c1", "look", '{"place": ')])):
-        reply = await provider().complete(CONVERSATION, TOOLS)
+async def test_malformed_arguments_are_returned_verbatim(serve_openai: Any) -> None:
+    async with serve_openai(Answer(tool_calls=[("c1", "look", '{"place": ')])):
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.tool_calls == (ToolCall("c1", "look", '{"place": '),)
 
 
 @pytest.mark.parametrize("written", ['{"place": ', "[1]", "hive", '"\ud800"'])
-async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, written: str) -> None:
+async def test_malformed_arguments_are_wrapped_in_an_object(serve_openai: Any, written: str) -> None:
     result = [
         *CONVERSATION,
         Message(role="assistant", content="", tool_calls=(ToolCall("c1", "look", written),)),
         Message(role="tool", content="error: no JSON", tool_call_id="c1"),
     ]
-    async with serving(HELLO) as server:
-        await provider().complete(result, TOOLS)
+    async with serve_openai(HELLO) as server:
+        await make_provider().complete(result, TOOLS)
 
     [request] = server.requests
     _, _, call, answer = request.body["messages"]
@@ -166,32 +166,32 @@ async def test_malformed_arguments_are_wrapped_in_an_object(serving: Any, writte
     assert answer["tool_call_id"] == "c1"
 
 
-async def test_lone_surrogates_are_replaced(serving: Any) -> None:
-    async with serving(HELLO) as server:
-        await provider().complete([Message(role="user", content="file \ud800.txt, ü")], [])
+async def test_lone_surrogates_are_replaced(serve_openai: Any) -> None:
+    async with serve_openai(HELLO) as server:
+        await make_provider().complete([Message(role="user", content="file \ud800.txt, ü")], [])
 
     assert server.requests[0].body["messages"][0]["content"] == "file ?.txt, ü"
     assert "tools" not in server.requests[0].body
 
 
-async def test_empty_answer_is_an_answer(serving: Any) -> None:
-    async with serving(Answer()):
-        reply = await provider().complete(CONVERSATION, TOOLS)
+async def test_empty_answer_is_an_answer(serve_openai: Any) -> None:
+    async with serve_openai(Answer()):
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert (reply.text, reply.tool_calls, reply.finish_reason) == ("", (), "stop")
 
 
-async def test_filtered_answer_is_an_error(serving: Any) -> None:
-    error = await refused(serving, Answer(finish_reason="content_filter"))
+async def test_filtered_answer_is_an_error(serve_openai: Any) -> None:
+    error = await get_error(serve_openai, Answer(finish_reason="content_filter"))
 
     assert not isinstance(error, TransientModelError)
     assert "content filter" in str(error)
 
 
-async def test_non_streaming_server_is_called_without_streaming_afterwards(serving: Any) -> None:
+async def test_non_streaming_server_is_called_without_streaming_afterwards(serve_openai: Any) -> None:
     pieces: list[str] = []
-    async with serving(Whole(answer=CALLS), CALLS, HELLO) as server:
-        model = provider()
+    async with serve_openai(Whole(answer=CALLS), CALLS, HELLO) as server:
+        model = make_provider()
         first = await model.complete(CONVERSATION, TOOLS, pieces.append)
         second = await model.complete(CONVERSATION, TOOLS, pieces.append)
 
@@ -203,10 +203,10 @@ async def test_non_streaming_server_is_called_without_streaming_afterwards(servi
     assert [bool(request.body.get("stream")) for request in server.requests] == [True, False, False]
 
 
-async def test_model_without_streaming_is_called_without_it(serving: Any) -> None:
+async def test_model_without_streaming_is_called_without_it(serve_openai: Any) -> None:
     no = Refusal(status=400, message="Unsupported value: 'stream' does not support true with this model.")
-    async with serving(no, HELLO) as server:
-        reply = await provider().complete(CONVERSATION, TOOLS)
+    async with serve_openai(no, HELLO) as server:
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.text == "Hello bees"
     assert len(server.requests) == 2
@@ -215,14 +215,16 @@ async def test_model_without_streaming_is_called_without_it(serving: Any) -> Non
 async def test_provider_without_a_streaming_interface_still_works(
     litellm: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Whole(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
+    class NonStreaming(litellm.CustomLLM):  # type: ignore[misc]  # litellm is untyped here
         async def acompletion(self, *_: Any, **asked: Any) -> Any:
             response = asked["model_response"]
             response.choices[0].message = litellm.Message(content="hum")
             response.usage = litellm.Usage(prompt_tokens=2, completion_tokens=1, total_tokens=3)
             return response
 
-    monkeypatch.setattr(litellm, "custom_provider_map", [{"provider": "hum", "custom_handler": Whole()}])
+    monkeypatch.setattr(
+        litellm, "custom_provider_map", [{"provider": "hum", "custom_handler": NonStreaming()}]
+    )
     litellm.utils.custom_llm_setup()
 
     reply = await LiteLlmProvider("hum/one").complete(CONVERSATION, TOOLS)
@@ -231,8 +233,8 @@ async def test_provider_without_a_streaming_interface_still_works(
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
-async def test_transient_errors_are_classified_without_retry(serving: Any, status: int) -> None:
-    error = await refused(serving, Refusal(status=status, message="the hive is full"))
+async def test_transient_errors_are_classified_without_retry(serve_openai: Any, status: int) -> None:
+    error = await get_error(serve_openai, Refusal(status=status, message="the hive is full"))
 
     assert isinstance(error, TransientModelError)
     assert str(error).startswith(f"{MODEL}: ")
@@ -251,18 +253,18 @@ async def test_transient_errors_are_classified_without_retry(serving: Any, statu
     ],
 )
 async def test_permanent_errors_are_not_transient(
-    serving: Any, status: int, code: str | None, message: str
+    serve_openai: Any, status: int, code: str | None, message: str
 ) -> None:
-    error = await refused(serving, Refusal(status=status, code=code, message=message))
+    error = await get_error(serve_openai, Refusal(status=status, code=code, message=message))
 
     assert not isinstance(error, TransientModelError)
     assert message in str(error)
 
 
-async def test_request_that_cannot_be_processed_is_not_transient(serving: Any) -> None:
+async def test_request_that_cannot_be_processed_is_not_transient(serve_openai: Any) -> None:
     no = Refusal(status=422, message="cannot be processed")
     # For this status litellm itself retries once, without the rejected parameters.
-    error = await refused(serving, no, no)
+    error = await get_error(serve_openai, no, no)
 
     assert not isinstance(error, TransientModelError)
 
@@ -272,9 +274,11 @@ async def test_request_that_cannot_be_processed_is_not_transient(serving: Any) -
     [("7", 7.0), (format_datetime(datetime.fromtimestamp(NOW + 90, UTC), usegmt=True), 90.0)],
 )
 async def test_retry_after_is_read_in_seconds_and_as_a_date(
-    serving: Any, expected: str, seconds: float
+    serve_openai: Any, expected: str, seconds: float
 ) -> None:
-    error = await refused(serving, Refusal(status=429, message="slow", headers={"Retry-After": expected}))
+    error = await get_error(
+        serve_openai, Refusal(status=429, message="slow", headers={"Retry-After": expected})
+    )
 
     assert isinstance(error, TransientModelError)
     assert error.retry_after == seconds
@@ -298,8 +302,8 @@ def test_unusable_retry_after_is_ignored(headers: dict[str, str], seconds: float
 
 
 @given(st.text())
-def test_any_retry_after_value_is_parsed_safely(said: str) -> None:
-    seconds = retry_after({"retry-after": said, "retry-after-ms": said}, now=NOW)
+def test_any_retry_after_value_is_parsed_safely(value: str) -> None:
+    seconds = retry_after({"retry-after": value, "retry-after-ms": value}, now=NOW)
 
     assert seconds is None or 0 <= seconds < float("inf")
 
@@ -319,9 +323,9 @@ def test_any_retry_after_value_is_parsed_safely(said: str) -> None:
         ),
     ],
 )
-async def test_interrupted_stream_is_transient(serving: Any, cut: Stream) -> None:
-    async with serving(cut, HELLO) as server:
-        model = provider()
+async def test_interrupted_stream_is_transient(serve_openai: Any, cut: Stream) -> None:
+    async with serve_openai(cut, HELLO) as server:
+        model = make_provider()
         with pytest.raises(TransientModelError):
             await model.complete(CONVERSATION, TOOLS)
         reply = await model.complete(CONVERSATION, TOOLS)
@@ -336,71 +340,75 @@ async def test_unreachable_server_is_transient(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv("OPENAI_API_BASE", server.url)
 
     with pytest.raises(TransientModelError, match="onnection"):
-        await provider().complete(CONVERSATION, TOOLS)
+        await make_provider().complete(CONVERSATION, TOOLS)
 
 
 @pytest.mark.parametrize("head", [True, False])
-async def test_caller_timeout_closes_the_connection(serving: Any, fake_time: FakeTime, head: bool) -> None:
-    async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        task = asyncio.ensure_future(within(60, provider().complete(CONVERSATION, TOOLS), fake_time.sleep))
-        await arrives(server.held)
+async def test_caller_timeout_closes_the_connection(
+    serve_openai: Any, fake_time: FakeTime, head: bool
+) -> None:
+    async with serve_openai(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+        task = asyncio.ensure_future(
+            within(60, make_provider().complete(CONVERSATION, TOOLS), fake_time.sleep)
+        )
+        await is_reached(server.held)
         await fake_time.advance(60)
         with pytest.raises(TimeoutError):
             await task
-        await arrives(server.gone)
+        await is_reached(server.gone)
 
 
 @pytest.mark.parametrize("head", [True, False])
-async def test_cancelled_request_closes_the_connection(serving: Any, head: bool) -> None:
-    async with serving(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
-        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
-        await arrives(server.held)
+async def test_cancelled_request_closes_the_connection(serve_openai: Any, head: bool) -> None:
+    async with serve_openai(Stream(events=HELLO.events()[:2], held=True, head=head)) as server:
+        task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
+        await is_reached(server.held)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await arrives(server.gone)
+        await is_reached(server.gone)
 
 
-async def test_held_reply_continues_after_release(serving: Any) -> None:
+async def test_held_reply_continues_after_release(serve_openai: Any) -> None:
     events = HELLO.events()
-    async with serving(Stream(events=events[:2], held=True, then=events[2:])) as server:
-        task = asyncio.ensure_future(provider().complete(CONVERSATION, TOOLS))
-        await arrives(server.held)
+    async with serve_openai(Stream(events=events[:2], held=True, then=events[2:])) as server:
+        task = asyncio.ensure_future(make_provider().complete(CONVERSATION, TOOLS))
+        await is_reached(server.held)
         server.released.set()
 
         assert (await task).text == "Hello bees"
 
 
-async def test_provider_timeout_is_transient(serving: Any) -> None:
-    async with serving(Stream(events=HELLO.events()[:2], held=True)):
+async def test_provider_timeout_is_transient(serve_openai: Any) -> None:
+    async with serve_openai(Stream(events=HELLO.events()[:2], held=True)):
         with pytest.raises(TransientModelError, match=r"(?i)time"):
-            await provider(timeout_seconds=0.05).complete(CONVERSATION, TOOLS)
+            await make_provider(timeout_seconds=0.05).complete(CONVERSATION, TOOLS)
 
 
-async def test_failing_on_text_is_not_a_provider_failure(serving: Any) -> None:
-    def deaf(_: str) -> None:
+async def test_error_of_on_text_is_not_a_provider_error(serve_openai: Any) -> None:
+    def fail(_: str) -> None:
         raise ZeroDivisionError
 
-    async with serving(HELLO):
+    async with serve_openai(HELLO):
         with pytest.raises(ZeroDivisionError):
-            await provider().complete(CONVERSATION, TOOLS, deaf)
+            await make_provider().complete(CONVERSATION, TOOLS, fail)
 
 
 @pytest.mark.parametrize("shape", [KEY, "sk-" + "a1B2" * 10])
-async def test_key_repeated_by_provider_is_masked(serving: Any, shape: str) -> None:
+async def test_key_repeated_by_provider_is_masked(serve_openai: Any, shape: str) -> None:
     no = Refusal(status=401, message=f"Incorrect API key provided: {shape}", code="invalid_api_key")
-    error = await refused(serving, no)
+    error = await get_error(serve_openai, no)
 
     assert "Incorrect API key provided" in str(error)
     assert shape not in "".join(traceback.format_exception(error))
-    assert KEY not in repr(provider())
+    assert KEY not in repr(make_provider())
 
 
 async def test_missing_key_is_named_in_the_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
 
     with pytest.raises(ModelError, match="OPENAI_API_KEY") as caught:
-        await provider().complete(CONVERSATION, TOOLS)
+        await make_provider().complete(CONVERSATION, TOOLS)
 
     assert not isinstance(caught.value, TransientModelError)
 
@@ -412,12 +420,12 @@ async def test_provider_that_litellm_does_not_know_is_refused() -> None:
     assert not isinstance(caught.value, TransientModelError)
 
 
-def anthropic(kind: str, **fields: Any) -> bytes:
+def anthropic_event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {json.dumps({'type': kind, **fields})}\n\n".encode()
 
 
 CLAUDE = (
-    anthropic(
+    anthropic_event(
         "message_start",
         message={
             "id": "m1",
@@ -428,21 +436,23 @@ CLAUDE = (
             "usage": {"input_tokens": 25, "output_tokens": 1},
         },
     ),
-    anthropic("content_block_start", index=0, content_block={"type": "text", "text": ""}),
-    anthropic("content_block_delta", index=0, delta={"type": "text_delta", "text": "Let me see."}),
-    anthropic("content_block_stop", index=0),
-    anthropic(
+    anthropic_event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+    anthropic_event("content_block_delta", index=0, delta={"type": "text_delta", "text": "Let me see."}),
+    anthropic_event("content_block_stop", index=0),
+    anthropic_event(
         "content_block_start",
         index=1,
         content_block={"type": "tool_use", "id": "t1", "name": "look", "input": {}},
     ),
-    anthropic(
+    anthropic_event(
         "content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": '{"place": '}
     ),
-    anthropic("content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": '"hive"}'}),
-    anthropic("content_block_stop", index=1),
-    anthropic("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 15}),
-    anthropic("message_stop"),
+    anthropic_event(
+        "content_block_delta", index=1, delta={"type": "input_json_delta", "partial_json": '"hive"}'}
+    ),
+    anthropic_event("content_block_stop", index=1),
+    anthropic_event("message_delta", delta={"stop_reason": "tool_use"}, usage={"output_tokens": 15}),
+    anthropic_event("message_stop"),
 )
 
 
@@ -450,8 +460,8 @@ async def test_provider_with_its_own_protocol_is_read_equally(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
-    slow = Refusal(status=429, message="slow", headers={"retry-after": "11"})
-    async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), slow) as server:
+    held_server = Refusal(status=429, message="slow", headers={"retry-after": "11"})
+    async with openai_server(Stream(events=CLAUDE), Stream(events=CLAUDE[:4]), held_server) as server:
         monkeypatch.setenv("ANTHROPIC_API_BASE", server.url.removesuffix("/v1"))
         model = LiteLlmProvider("anthropic/claude-sonnet-4-5")
         pieces: list[str] = []
@@ -468,10 +478,10 @@ async def test_provider_with_its_own_protocol_is_read_equally(
     assert limited.value.retry_after == 11
 
 
-async def test_concurrent_requests_do_not_mix(serving: Any) -> None:
+async def test_concurrent_requests_do_not_mix(serve_openai: Any) -> None:
     answers = [Answer(text=[f"{n} ", "is it"]) for n in range(20)]
-    async with serving(*answers):
-        replies = await asyncio.gather(*(provider().complete(CONVERSATION, TOOLS) for _ in answers))
+    async with serve_openai(*answers):
+        replies = await asyncio.gather(*(make_provider().complete(CONVERSATION, TOOLS) for _ in answers))
 
     assert sorted(reply.text for reply in replies) == sorted("".join(answer.text) for answer in answers)
 
@@ -486,16 +496,16 @@ def chunk(*pieces: SimpleNamespace, content: str | None = None) -> SimpleNamespa
     return SimpleNamespace(choices=[SimpleNamespace(index=0, delta=delta, finish_reason=None)])
 
 
-def gather(*chunks: SimpleNamespace) -> ModelReply:
-    made = iter(f"made{n}" for n in range(9))
-    gathered = ReplyAccumulator(lambda: next(made))
-    for one in chunks:
-        gathered.add(one)
+def gather_reply(*chunks: SimpleNamespace) -> ModelReply:
+    ids = iter(f"made{n}" for n in range(9))
+    gathered = ReplyAccumulator(lambda: next(ids))
+    for chunk_ in chunks:
+        gathered.add(chunk_)
     return gathered.reply(0.0)
 
 
 def test_calls_with_equal_indexes_are_distinguished_by_id() -> None:
-    reply = gather(
+    reply = gather_reply(
         chunk(piece(0, "a", "look", '{"x":')),
         chunk(piece(0, "a", "look", "1}")),
         chunk(piece(0, "b", "look", "{}")),
@@ -505,7 +515,7 @@ def test_calls_with_equal_indexes_are_distinguished_by_id() -> None:
 
 
 def test_calls_without_an_id_are_given_one_each() -> None:
-    reply = gather(chunk(piece(0, None, "look", None), piece(1, "", "listen", None)))
+    reply = gather_reply(chunk(piece(0, None, "look", None), piece(1, "", "listen", None)))
 
     assert reply.tool_calls == (ToolCall("made0", "look", "{}"), ToolCall("made1", "listen", "{}"))
 
@@ -525,7 +535,7 @@ def test_reply_is_assembled_from_any_chunks(calls: list[str], text: str, data: s
         queue = data.draw(st.sampled_from([queue for queue in queues if queue]))
         chunks.append(chunk(queue.pop(0)))
 
-    reply = gather(*chunks)
+    reply = gather_reply(*chunks)
 
     assert reply.text == text
     assert {call.id: call.arguments for call in reply.tool_calls} == {
@@ -604,7 +614,7 @@ ALONE = """
 
 
 def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
-    """Also: tools need only litellm itself, whichever version of mcp is installed."""
+    """Tools need only litellm itself, whichever version of mcp is installed."""
     root = Path(__file__).parents[2]
     result = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(ALONE)],
@@ -618,7 +628,7 @@ def test_provider_makes_no_other_network_requests(tmp_path: Path) -> None:
     assert result.stdout.splitlines() == ["hum", "hum", "['127.0.0.1']"], result.stderr
 
 
-async def arrives(happened: asyncio.Event) -> None:
+async def is_reached(happened: asyncio.Event) -> None:
     async with asyncio.timeout(60):
         await happened.wait()
 
@@ -626,11 +636,11 @@ async def arrives(happened: asyncio.Event) -> None:
 # -- forced tool calls and prompt caching ---------------------------------------------------------
 
 
-async def test_must_call_forces_a_tool_call(serving: Any) -> None:
-    async with serving(CALLS, HELLO, HELLO) as server:
-        await provider().complete(CONVERSATION, TOOLS, must_call=True)
-        await provider().complete(CONVERSATION, TOOLS)
-        await provider().complete(CONVERSATION, [], must_call=True)
+async def test_must_call_forces_a_tool_call(serve_openai: Any) -> None:
+    async with serve_openai(CALLS, HELLO, HELLO) as server:
+        await make_provider().complete(CONVERSATION, TOOLS, must_call=True)
+        await make_provider().complete(CONVERSATION, TOOLS)
+        await make_provider().complete(CONVERSATION, [], must_call=True)
 
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
@@ -643,9 +653,9 @@ async def test_must_call_forces_a_tool_call(serving: Any) -> None:
         "Tool choice 'required' is not supported",
     ],
 )
-async def test_provider_rejecting_tool_choice_is_called_without_it(serving: Any, message: str) -> None:
-    model = provider()
-    async with serving(Refusal(status=400, message=message), CALLS, CALLS) as server:
+async def test_provider_rejecting_tool_choice_is_called_without_it(serve_openai: Any, message: str) -> None:
+    model = make_provider()
+    async with serve_openai(Refusal(status=400, message=message), CALLS, CALLS) as server:
         first = await model.complete(CONVERSATION, TOOLS, must_call=True)
         await model.complete(CONVERSATION, TOOLS, must_call=True)
 
@@ -653,10 +663,10 @@ async def test_provider_rejecting_tool_choice_is_called_without_it(serving: Any,
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, None]
 
 
-async def test_rejection_of_both_requests_changes_no_setting(serving: Any) -> None:
-    model = provider()
+async def test_rejection_of_both_requests_changes_no_setting(serve_openai: Any) -> None:
+    model = make_provider()
     refusal = Refusal(status=400, message="bad tool_choice, bad everything")
-    async with serving(refusal, refusal, CALLS) as server:
+    async with serve_openai(refusal, refusal, CALLS) as server:
         with pytest.raises(ModelError, match="bad everything"):
             await model.complete(CONVERSATION, TOOLS, must_call=True)
         await model.complete(CONVERSATION, TOOLS, must_call=True)
@@ -664,18 +674,18 @@ async def test_rejection_of_both_requests_changes_no_setting(serving: Any) -> No
     assert [request.body.get("tool_choice") for request in server.requests] == ["required", None, "required"]
 
 
-async def test_server_without_streaming_or_tool_choice_still_works(serving: Any) -> None:
-    unstreamed = Refusal(status=400, message="stream is not supported")
-    unforced = Refusal(status=400, message="tool_choice is not supported")
-    async with serving(unstreamed, unforced, unstreamed, CALLS) as server:
-        reply = await provider().complete(CONVERSATION, TOOLS, must_call=True)
+async def test_server_without_streaming_or_tool_choice_still_works(serve_openai: Any) -> None:
+    without_streaming = Refusal(status=400, message="stream is not supported")
+    without_tool_choice = Refusal(status=400, message="tool_choice is not supported")
+    async with serve_openai(without_streaming, without_tool_choice, without_streaming, CALLS) as server:
+        reply = await make_provider().complete(CONVERSATION, TOOLS, must_call=True)
 
     assert len(reply.tool_calls) == 2
     assert len(server.requests) == 4
 
 
 CACHED = (
-    anthropic(
+    anthropic_event(
         "message_start",
         message={
             "id": "m1",
@@ -696,7 +706,7 @@ CACHED = (
 
 
 async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the system prompt, which also covers the tools, and after the last message."""
+    """The markers are after the system prompt, which also covers the tools, and after the last message."""
     monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
     result = [
         *CONVERSATION,
@@ -708,22 +718,22 @@ async def test_caching_provider_gets_cache_markers(monkeypatch: pytest.MonkeyPat
         reply = await LiteLlmProvider("anthropic/claude-sonnet-4-5").complete(result, TOOLS, must_call=True)
 
     [body] = [request.body for request in server.requests]
-    mark = {"type": "ephemeral"}
-    assert [block.get("cache_control") for block in body["system"]] == [mark]
+    marker = {"type": "ephemeral"}
+    assert [block.get("cache_control") for block in body["system"]] == [marker]
     marks = [block.get("cache_control") for row in body["messages"] for block in row["content"]]
-    assert marks == [None, None, mark]
+    assert marks == [None, None, marker]
     assert body["tool_choice"] == {"type": "any"}
     assert body["tools"][0]["input_schema"]["properties"] == {"place": {"type": "string"}}
     assert (reply.input_tokens, reply.cached_tokens) == (1550, 1500)
     assert 0 < reply.cost < 1550 * 3e-6 + 15 * 15e-6
 
 
-async def test_openai_gets_no_markers_and_reports_cached_tokens(serving: Any) -> None:
+async def test_openai_gets_no_markers_and_reports_cached_tokens(serve_openai: Any) -> None:
     *events, usage = HELLO.events()
     chunk = json.loads(usage.removeprefix(b"data: "))
     chunk["usage"]["prompt_tokens_details"] = {"cached_tokens": 9}
-    async with serving(Stream(events=[*events, event(chunk)])) as server:
-        reply = await provider().complete(CONVERSATION, TOOLS)
+    async with serve_openai(Stream(events=[*events, event(chunk)])) as server:
+        reply = await make_provider().complete(CONVERSATION, TOOLS)
 
     assert reply.cached_tokens == 9
     assert "cache_control" not in json.dumps(server.requests[0].body)

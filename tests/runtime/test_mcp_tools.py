@@ -22,7 +22,7 @@ from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import ToolRegistry, ToolResult
 from tests.runtime.conftest import FakeTime
 from tests.runtime.mcp_server import make_server
-from tests.runtime.processes import children, programs
+from tests.runtime.processes import list_children, list_processes
 from tests.waiting import until
 
 PROGRAM = Path(__file__).with_name("mcp_server.py")
@@ -46,18 +46,18 @@ def stdio_transport(
 
 
 @contextlib.asynccontextmanager
-async def closing(server: McpServer) -> AsyncIterator[ToolRegistry]:
+async def closing_server(server: McpServer) -> AsyncIterator[ToolRegistry]:
     try:
         yield ToolRegistry(await list_mcp_tools([server]))
     finally:
         await server.close()
 
 
-async def call(tools: ToolRegistry, name: str, **arguments: Any) -> ToolResult:
+async def call_tool(tools: ToolRegistry, name: str, **arguments: Any) -> ToolResult:
     return await tools.call(ToolCall("c1", name, json.dumps(arguments)))
 
 
-class Watched:
+class HeaderRecorder:
     """An ASGI app that records request headers."""
 
     def __init__(self, app: ASGIApp) -> None:
@@ -71,8 +71,8 @@ class Watched:
 
 
 @contextlib.asynccontextmanager
-async def http_transport(port: int = 0) -> AsyncIterator[tuple[int, Watched]]:
-    app = Watched(make_server().streamable_http_app())
+async def http_transport(port: int = 0) -> AsyncIterator[tuple[int, HeaderRecorder]]:
+    app = HeaderRecorder(make_server().streamable_http_app())
     server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="error", timeout_graceful_shutdown=1))
     serving = asyncio.create_task(server.serve())
     await until(lambda: server.started, "the server has started")
@@ -92,33 +92,33 @@ def http_server(port: int, tmp_path: Path, name: str = "remote", **more: Any) ->
 
 
 async def test_tool_over_stdio_has_the_servers_schema_and_answers(tmp_path: Path) -> None:
-    async with closing(stdio_transport(tmp_path, timeout_seconds=7)) as tools:
+    async with closing_server(stdio_transport(tmp_path, timeout_seconds=7)) as tools:
         offered = {spec.name: spec for spec in tools.specs()}
 
         assert offered["add"].description == "Add two numbers."
         assert offered["add"].parameters["required"] == ["a", "b"]
-        assert await call(tools, "add", a=2, b=40) == ToolResult("42")
+        assert await call_tool(tools, "add", a=2, b=40) == ToolResult("42")
 
 
 async def test_tool_name_is_sanitized_and_still_works(
     tmp_path: Path,
 ) -> None:
-    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
-        assert await call(tools, "strange_name_of_tool") == ToolResult("strange")
+    async with http_transport() as (port, _), closing_server(http_server(port, tmp_path)) as tools:
+        assert await call_tool(tools, "strange_name_of_tool") == ToolResult("strange")
 
 
 async def test_server_annotations_determine_tool_effects(tmp_path: Path) -> None:
-    """They are better than a guess from the name; without them the name counts."""
-    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
+    """Annotations take precedence over a guess from the name."""
+    async with http_transport() as (port, _), closing_server(http_server(port, tmp_path)) as tools:
         effects = {name: tool.effect for name in tools.names if (tool := tools.get(name))}
 
     assert (effects["apply_query"], effects["get_rid_of"], effects["add"]) == ("reads", "changes", "")
 
 
 async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
-    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
-        refused = await call(tools, "refuse", why="it is late")
-        wrong = await call(tools, "add", a="many", b=1)
+    async with http_transport() as (port, _), closing_server(http_server(port, tmp_path)) as tools:
+        refused = await call_tool(tools, "refuse", why="it is late")
+        wrong = await call_tool(tools, "add", a="many", b=1)
 
         assert refused.failed
         assert "refused: it is late" in refused.content
@@ -128,18 +128,18 @@ async def test_tool_error_is_returned_to_the_model(tmp_path: Path) -> None:
 
 async def test_server_gets_only_its_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_TEST_ELSE", "not for servers")
-    async with closing(stdio_transport(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
-        # The values are known, and masked when the server repeats them.
-        assert await call(tools, "environment", variable="GREETING") == ToolResult(f"hello {SECRET}x")
-        assert await call(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
+    async with closing_server(stdio_transport(tmp_path, env={"GREETING": "hello ${TOKEN}x"})) as tools:
+        # The values are known, so they are masked in the server's output.
+        assert await call_tool(tools, "environment", variable="GREETING") == ToolResult(f"hello {SECRET}x")
+        assert await call_tool(tools, "environment", variable="QUEENRIGHT_TEST_ELSE") == ToolResult("not set")
 
 
 async def test_server_runs_in_its_folder_and_logs_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "sub").mkdir()
-    async with closing(stdio_transport(tmp_path, cwd="sub")) as tools:
-        assert await call(tools, "folder") == ToolResult(str((tmp_path / "sub").resolve()))
+    async with closing_server(stdio_transport(tmp_path, cwd="sub")) as tools:
+        assert await call_tool(tools, "folder") == ToolResult(str((tmp_path / "sub").resolve()))
 
     assert "a line on stderr" in (tmp_path / "logs" / "mcp_local.log").read_text(encoding="utf-8")
     assert "a line on stderr" not in capfd.readouterr().err
@@ -148,37 +148,37 @@ async def test_server_runs_in_its_folder_and_logs_stderr(
 async def test_server_dying_during_a_call_is_restarted_at_the_next(
     tmp_path: Path,
 ) -> None:
-    async with closing(stdio_transport(tmp_path)) as tools:
-        died = await call(tools, "die")
-        again = await call(tools, "add", a=1, b=1)
+    async with closing_server(stdio_transport(tmp_path)) as tools:
+        died = await call_tool(tools, "die")
+        repeated = await call_tool(tools, "add", a=1, b=1)
 
         assert died.failed
         assert "may or may not have taken effect" in died.content
-        assert again == ToolResult("2")
+        assert repeated == ToolResult("2")
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
 async def test_server_that_died_between_calls_is_reconnected(tmp_path: Path) -> None:
     server = stdio_transport(tmp_path)
-    async with closing(server) as tools:
-        [pid] = children(tmp_path)
+    async with closing_server(server) as tools:
+        [pid] = list_children(tmp_path)
         os.kill(pid, signal.SIGKILL)
         await until(lambda: server.is_gone, "the server has ended")
 
-        both = await asyncio.gather(call(tools, "add", a=1, b=2), call(tools, "add", a=3, b=4))
+        both = await asyncio.gather(call_tool(tools, "add", a=1, b=2), call_tool(tools, "add", a=3, b=4))
 
         assert [*both] == [ToolResult("3"), ToolResult("7")]
-    # Two concurrent calls, but one new server.
+    # Two concurrent calls use one new server.
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
 async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> None:
     program = tmp_path / "server.py"
     program.write_text(f"import runpy; runpy.run_path({str(PROGRAM)!r}, run_name='__main__')")
-    async with closing(stdio_transport(tmp_path, args=[str(program)])) as tools:
+    async with closing_server(stdio_transport(tmp_path, args=[str(program)])) as tools:
         program.write_text("raise SystemExit('not today')")
-        await call(tools, "die")
-        first, second = await call(tools, "add", a=1, b=1), await call(tools, "add", a=1, b=1)
+        await call_tool(tools, "die")
+        first, second = await call_tool(tools, "add", a=1, b=1), await call_tool(tools, "add", a=1, b=1)
 
         assert "'local'" in first.content
         assert "mcp_local.log" in first.content
@@ -187,22 +187,22 @@ async def test_unrestartable_server_is_reported_at_each_call(tmp_path: Path) -> 
 
 
 async def test_closed_server_leaves_no_process(tmp_path: Path) -> None:
-    async with closing(stdio_transport(tmp_path)):
-        assert len(children(tmp_path)) == 1
+    async with closing_server(stdio_transport(tmp_path)):
+        assert len(list_children(tmp_path)) == 1
 
-    assert children(tmp_path) == []
+    assert list_children(tmp_path) == []
     assert [t for t in asyncio.all_tasks() if t is not asyncio.current_task()] == []
 
 
 async def test_cancelled_call_does_not_affect_other_calls(tmp_path: Path) -> None:
-    async with http_transport() as (port, _), closing(http_server(port, tmp_path)) as tools:
-        waiting = asyncio.create_task(call(tools, "add", a=1, b=1))
+    async with http_transport() as (port, _), closing_server(http_server(port, tmp_path)) as tools:
+        waiting = asyncio.create_task(call_tool(tools, "add", a=1, b=1))
         await asyncio.sleep(0)
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await waiting
 
-        assert await call(tools, "add", a=20, b=22) == ToolResult("42")
+        assert await call_tool(tools, "add", a=20, b=22) == ToolResult("42")
 
 
 async def test_silent_server_times_out(tmp_path: Path, fake_time: FakeTime) -> None:
@@ -212,17 +212,17 @@ async def test_silent_server_times_out(tmp_path: Path, fake_time: FakeTime) -> N
         connect_timeout_seconds=5,
         sleep=fake_time.sleep,
     )
-    connecting = asyncio.create_task(server.list_tools())
-    await until(lambda: children(tmp_path), "it has a child")
+    connection = asyncio.create_task(server.list_tools())
+    await until(lambda: list_children(tmp_path), "it has a child")
 
     await fake_time.advance(5)
 
     with pytest.raises(
         McpUnavailableError, match=r"'local' .* cannot be reached: TimeoutError: no answer within 5 s"
     ):
-        await connecting
+        await connection
     await server.close()
-    assert children(tmp_path) == []
+    assert list_children(tmp_path) == []
 
 
 async def test_missing_program_is_named(tmp_path: Path) -> None:
@@ -237,8 +237,8 @@ async def test_missing_program_is_named(tmp_path: Path) -> None:
 async def test_tool_over_http_answers_and_its_headers_are_sent(tmp_path: Path) -> None:
     async with http_transport() as (port, app):
         server = http_server(port, tmp_path, headers={"Authorization": "Bearer ${TOKEN}"})
-        async with closing(server) as tools:
-            assert await call(tools, "add", a=2, b=40) == ToolResult("42")
+        async with closing_server(server) as tools:
+            assert await call_tool(tools, "add", a=2, b=40) == ToolResult("42")
 
     assert {headers.get("authorization") for headers in app.headers} == {f"Bearer {SECRET}"}
 
@@ -247,19 +247,19 @@ async def test_restarted_http_server_is_reconnected(tmp_path: Path) -> None:
     async with http_transport() as (port, _):
         server = http_server(port, tmp_path)
         tools = ToolRegistry(await list_mcp_tools([server]))
-        assert await call(tools, "add", a=1, b=1) == ToolResult("2")
+        assert await call_tool(tools, "add", a=1, b=1) == ToolResult("2")
     try:
-        away = await call(tools, "add", a=1, b=1)
-        still_away = await call(tools, "add", a=1, b=1)
+        unavailable = await call_tool(tools, "add", a=1, b=1)
+        still_unavailable = await call_tool(tools, "add", a=1, b=1)
         async with http_transport(port):
-            back = await call(tools, "add", a=1, b=1)
+            available = await call_tool(tools, "add", a=1, b=1)
     finally:
         await server.close()
 
-    assert away.failed
-    assert "'remote'" in away.content
-    assert f"http://127.0.0.1:{port}/mcp" in still_away.content
-    assert back == ToolResult("2")
+    assert unavailable.failed
+    assert "'remote'" in unavailable.content
+    assert f"http://127.0.0.1:{port}/mcp" in still_unavailable.content
+    assert available == ToolResult("2")
 
 
 async def test_colliding_tool_names_get_server_prefix(tmp_path: Path) -> None:
@@ -285,12 +285,12 @@ async def test_secret_is_in_no_message_and_no_repr(tmp_path: Path) -> None:
     )
     local = stdio_transport(tmp_path, env={"A": SECRET}, command="/nowhere")
 
-    for each in (server, local):
+    for error in (server, local):
         with pytest.raises(McpUnavailableError) as raised:
-            await each.list_tools()
-        await each.close()
+            await error.list_tools()
+        await error.close()
         assert SECRET not in str(raised.value)
-        assert SECRET not in repr(each._spec)
+        assert SECRET not in repr(error._spec)
 
 
 async def test_unset_variable_is_named_before_the_start(tmp_path: Path) -> None:
@@ -340,14 +340,14 @@ def test_invalid_file_error_has_the_place_without_values(tmp_path: Path, server:
 HANGING = Path(__file__).with_name("mcp_hanging.py")
 
 
-def hanging(tmp_path: Path, **more: Any) -> McpServer:
+def hanging_server(tmp_path: Path, **more: Any) -> McpServer:
     return stdio_transport(tmp_path, args=[str(HANGING), str(tmp_path)], **more)
 
 
-async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
+async def abandon_call(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
     """Call a tool, and let the call time out once the server has received it."""
-    work = asyncio.create_task(call(tools, name))
-    await until((tmp_path / f"asked_{name}").exists, "it is asked")
+    work = asyncio.create_task(call_tool(tools, name))
+    await until((tmp_path / f"asked_{name}").exists, "the server has the call")
     work.cancel()
     await asyncio.wait([work])
 
@@ -355,27 +355,27 @@ async def give_up(tools: ToolRegistry, name: str, tmp_path: Path) -> None:
 async def test_hanging_server_is_killed_with_its_children_and_restarted(
     tmp_path: Path, fake_time: FakeTime
 ) -> None:
-    async with closing(hanging(tmp_path, sleep=fake_time.sleep, timeout_seconds=8)) as tools:
-        assert (await call(tools, "hum")).content == "hum"
-        before = set(programs(tmp_path))
-        await give_up(tools, "hang", tmp_path)
+    async with closing_server(hanging_server(tmp_path, sleep=fake_time.sleep, timeout_seconds=8)) as tools:
+        assert (await call_tool(tools, "hum")).content == "hum"
+        before = set(list_processes(tmp_path))
+        await abandon_call(tools, "hang", tmp_path)
 
-        again = asyncio.create_task(call(tools, "hum"))
+        repeated = asyncio.create_task(call_tool(tools, "hum"))
         await fake_time.advance(2)
 
-        assert (await again).content == "hum"
+        assert (await repeated).content == "hum"
         assert len(before) == 3
-        assert before & set(programs(tmp_path)) == set()
-    # A killed process is listed until its parent has read its status.
-    await until(lambda: programs(tmp_path) == [], "no program is left")
+        assert before & set(list_processes(tmp_path)) == set()
+    # A killed process is listed until its parent has read its exit status.
+    await until(lambda: list_processes(tmp_path) == [], "no process is left")
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n" * 2
 
 
 async def test_server_responding_after_abandoned_call_is_kept(tmp_path: Path) -> None:
-    async with closing(hanging(tmp_path)) as tools:
-        await give_up(tools, "slow", tmp_path)
+    async with closing_server(hanging_server(tmp_path)) as tools:
+        await abandon_call(tools, "slow", tmp_path)
 
-        assert (await call(tools, "hum")).content == "hum"
+        assert (await call_tool(tools, "hum")).content == "hum"
     assert (tmp_path / "starts").read_text(encoding="utf-8") == "started\n"
 
 
@@ -404,19 +404,19 @@ async def test_hanging_server_is_killed_with_its_client(tmp_path: Path, number: 
     )
     assert client.stdout is not None
     assert await client.stdout.readline() == b"connected\n"
-    assert len(programs(tmp_path)) == 4
+    assert len(list_processes(tmp_path)) == 4
 
     client.send_signal(number)
     await client.wait()
 
-    await until(lambda: not programs(tmp_path), "no program is left")
+    await until(lambda: not list_processes(tmp_path), "no process is left")
 
 
 async def test_invalid_server_output_is_logged_in_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    async with closing(hanging(tmp_path)) as tools:
-        assert (await call(tools, "hum")).content == "hum"
+    async with closing_server(hanging_server(tmp_path)) as tools:
+        assert (await call_tool(tools, "hum")).content == "hum"
 
     [record] = [record for record in caplog.records if record.levelname != "DEBUG"]
     assert record.getMessage().startswith("mcp local: ")
@@ -431,7 +431,7 @@ async def test_program_that_is_not_a_server_is_reported_with_its_output(
     program = "import sys; print('Usage: hive [-h]', flush=True); sys.stdin.read()"
     server = stdio_transport(tmp_path, args=["-c", program, str(tmp_path)], sleep=fake_time.sleep)
     connecting = asyncio.create_task(server.list_tools())
-    await until(lambda: caplog.records, "it is said")
+    await until(lambda: caplog.records, "the output is logged")
 
     await fake_time.advance(30)
 

@@ -17,10 +17,10 @@ def test_shared_memory_round_trips(values: dict[str, object]) -> None:
 
 
 def test_values_are_copied() -> None:
-    mine = {"seen": [1]}
-    memory = SharedMemory(mine)
+    value = {"seen": [1]}
+    memory = SharedMemory(value)
 
-    mine["seen"].append(2)
+    value["seen"].append(2)
     memory.read_all()["seen"].append(3)
 
     assert memory.read_all() == {"seen": [1]}
@@ -38,5 +38,5 @@ def test_view_shows_only_requested_and_set_values() -> None:
     assert memory.view(("b", "c")) == {"b": 2}
 
 
-def test_values_are_not_in_its_repr() -> None:
+def test_repr_does_not_contain_the_values() -> None:
     assert "hunter2" not in repr(SharedMemory({"password": "hunter2"}))

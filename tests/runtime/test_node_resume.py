@@ -23,7 +23,7 @@ from queenright.runtime.storage.conversation import Conversation
 from queenright.runtime.storage.files import Disk
 from queenright.runtime.tooling.tools import Tool
 from tests.runtime.conftest import FakeTime
-from tests.runtime.node_parts import Bench, InlineDisk, Place, reply, sets
+from tests.runtime.node_parts import Bench, InlineDisk, Place, call_reply, output_reply
 
 T = TypeVar("T")
 
@@ -34,8 +34,8 @@ WORDS = "The left one."
 
 
 @pytest.fixture
-def folders(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory if possible, because the test makes thousands of synced writes."""
+def memory_folder(tmp_path: Path) -> Iterator[Path]:
+    """Return a folder in memory if possible, because the test makes thousands of synced writes."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path
         return
@@ -43,7 +43,7 @@ def folders(tmp_path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-class Thinking:
+class PureModel:
     """A model that depends only on its messages."""
 
     name = "thinking"
@@ -55,13 +55,13 @@ class Thinking:
         tool_results = [m.content for m in messages if m.role == "tool"]
         unseen = [place for place in ("a", "b") if f"looked at {place}" not in tool_results]
         if unseen:
-            return reply(*(("look", json.dumps({"place": place})) for place in unseen))
+            return call_reply(*(("look", json.dumps({"place": place})) for place in unseen))
         if '{"part": "p"}' not in tool_results:
-            return reply(("set_output", '{"part": "p"}'))
+            return call_reply(("set_output", '{"part": "p"}'))
         if WORDS not in [m.content for m in messages]:
-            return reply(("ask_user", json.dumps({"question": QUESTION})))
+            return call_reply(("ask_user", json.dumps({"question": QUESTION})))
         good = any(m.content == "Say more." for m in messages)
-        return sets(verdict="final" if good else "draft")
+        return output_reply(verdict="final" if good else "draft")
 
 
 def judge(turn: Turn) -> Judgement:
@@ -78,7 +78,7 @@ async def look(given: Place) -> str:
     return f"looked at {given.place}"
 
 
-class Counting:
+class CountingGuard:
     """A guard that warns at the second call of a tool, and records its events."""
 
     hold_seconds = 0.0
@@ -98,25 +98,25 @@ class Counting:
 def bench(path: Path, time: FakeTime, disk: Disk, model: Any = None, guard: Any = None) -> Bench:
     return Bench(
         path,
-        model or Thinking(),
+        model or PureModel(),
         time,
         tools=[Tool("look", "Look.", Place, look)],
         disk=disk,
         judge=FunctionJudge(judge),
-        guard=guard or Counting(),
+        guard=guard or CountingGuard(),
         output_keys=("verdict", "part"),
         client_facing=True,
     )
 
 
-async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
+async def run_steps(node_bench: Bench, steps: int | None = None) -> NodeResult | None:
     """Run a visit, answering once as its user; cancel it after ``steps`` steps of the loop."""
-    run = asyncio.create_task(one.run())
+    run = asyncio.create_task(node_bench.run())
     taken = 0
     while not run.done() and (steps is None or taken < steps):
-        if one.node.is_waiting_for_user and not list(one.path.glob("inbox/*.json")):
-            assert one.node.question == QUESTION
-            await one.node.inject(WORDS)
+        if node_bench.node.is_waiting_for_user and not list(node_bench.path.glob("inbox/*.json")):
+            assert node_bench.node.question == QUESTION
+            await node_bench.node.inject(WORDS)
         await asyncio.sleep(0)
         taken += 1
         assert taken < 2_000
@@ -125,63 +125,67 @@ async def drive(one: Bench, steps: int | None = None) -> NodeResult | None:
     return None if run.cancelled() else run.result()
 
 
-def story(one: Bench) -> list[Any]:
+def conversation_without_times(node_bench: Bench) -> list[Any]:
     """Return the conversation without times."""
     timeless = []
-    for entry in one.conversation.entries:
+    for entry in node_bench.conversation.entries:
         data = {key: value for key, value in entry.data.items() if key not in ("ended_at", "inbox")}
         timeless.append((entry.kind.value, entry.message, entry.visit_id, data))
     return timeless
 
 
-def standing(cursor: NodeCursor) -> dict[str, Any]:
+def cursor_state(cursor: NodeCursor) -> dict[str, Any]:
     row = cursor.model_dump()
     row["guard"] = [(each["type"], each["data"]) for each in row["guard"]]
     del row["taken"]
     return row
 
 
-def check_same_end(one: Bench, result: NodeResult | None, reference: Bench, wanted: NodeResult) -> bool:
+def check_same_end(
+    node_bench: Bench, result: NodeResult | None, reference: Bench, wanted: NodeResult
+) -> bool:
     """Check that a visit matches the reference; return whether a call was repaired."""
     assert result is not None
     assert (result.outcome, result.outputs) == ("done", wanted.outputs)
-    cursor = one.cursor
+    cursor = node_bench.cursor
     assert (cursor.user_interaction_count, cursor.question, cursor.accepted) == (1, None, True)
     assert [v for v in cursor.verdicts if v != "CONTINUE"] == ["RETRY", "ACCEPT"]
     assert cursor.warned == ["doom_loop"]
     assert not [t for t in asyncio.all_tasks() if t.get_name().startswith("tool")]
-    assert list(one.path.glob("inbox/*.json")) == []
-    fresh = Conversation.open(one.path, disk=InlineDisk(), clock=one.time)
-    assert list(fresh.entries) == list(one.conversation.entries)
-    repaired = any(e.data.get("error_type") == "interrupted" for e in one.conversation.entries)
+    assert list(node_bench.path.glob("inbox/*.json")) == []
+    fresh = Conversation.open(node_bench.path, disk=InlineDisk(), clock=node_bench.time)
+    assert list(fresh.entries) == list(node_bench.conversation.entries)
+    repaired = any(e.data.get("error_type") == "interrupted" for e in node_bench.conversation.entries)
     if not repaired:
-        assert story(one) == story(reference)
-        assert standing(cursor) == standing(reference.cursor)
+        assert conversation_without_times(node_bench) == conversation_without_times(reference)
+        assert cursor_state(cursor) == cursor_state(reference.cursor)
         assert result == wanted
-    contents = {e.message.content for e in one.conversation.entries if "interrupted" not in e.message.content}
+    contents = {
+        e.message.content for e in node_bench.conversation.entries if "interrupted" not in e.message.content
+    }
     assert contents == {e.message.content for e in reference.conversation.entries}
     return repaired
 
 
 async def reference_run(path: Path, time: FakeTime, disk: Disk) -> tuple[Bench, NodeResult]:
-    one = bench(path, time, disk)
-    result = await drive(one)
+    node_bench = bench(path, time, disk)
+    result = await run_steps(node_bench)
     assert result is not None
     assert (result.turns, result.verdicts) == (5, ("CONTINUE", "CONTINUE", "CONTINUE", "RETRY", "ACCEPT"))
-    return one, result
+    return node_bench, result
 
 
 async def test_visit_cancelled_after_any_step_resumes_to_same_result(
-    folders: Path, fake_time: FakeTime
+    memory_folder: Path, fake_time: FakeTime
 ) -> None:
     """Includes B33: the guard's counters."""
-    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
+    reference, wanted = await reference_run(memory_folder / "reference", fake_time, InlineDisk())
     repaired = steps = 0
     while True:
-        folder = folders / f"after-{steps}"
-        finished = await drive(bench(folder, fake_time, InlineDisk()), steps)
-        again = bench(folder, fake_time, InlineDisk())
-        repaired += check_same_end(again, await drive(again), reference, wanted)
+        folder = memory_folder / f"after-{steps}"
+        finished = await run_steps(bench(folder, fake_time, InlineDisk()), steps)
+        resumed = bench(folder, fake_time, InlineDisk())
+        repaired += check_same_end(resumed, await run_steps(resumed), reference, wanted)
         shutil.rmtree(folder)
         if finished is not None:
             break
@@ -192,19 +196,19 @@ async def test_visit_cancelled_after_any_step_resumes_to_same_result(
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_repeatedly_cancelled_visit_resumes_to_same_result(
-    folders: Path, fake_time: FakeTime, seed: int
+    memory_folder: Path, fake_time: FakeTime, seed: int
 ) -> None:
     random = Random(seed)
-    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
-    folder = folders / "often"
+    reference, wanted = await reference_run(memory_folder / "reference", fake_time, InlineDisk())
+    folder = memory_folder / "often"
     result = None
     while result is None:
-        one = bench(folder, fake_time, InlineDisk())
-        result = await drive(one, random.randrange(10, 80))
-    check_same_end(one, result, reference, wanted)
+        node_bench = bench(folder, fake_time, InlineDisk())
+        result = await run_steps(node_bench, random.randrange(10, 80))
+    check_same_end(node_bench, result, reference, wanted)
 
 
-class Keeping(InlineDisk):
+class CopyingDisk(InlineDisk):
     """A disk that copies the folder after each operation, as a kill at that moment would leave it."""
 
     def __init__(self, folder: Path, copies: Path) -> None:
@@ -219,54 +223,56 @@ class Keeping(InlineDisk):
         return result
 
 
-async def test_kill_between_any_two_writes_gives_the_same_result(folders: Path, fake_time: FakeTime) -> None:
-    reference, wanted = await reference_run(folders / "reference", fake_time, InlineDisk())
-    disk = Keeping(folders / "first", folders / "copies")
-    await drive(bench(folders / "first", fake_time, disk))
+async def test_kill_between_any_two_writes_gives_the_same_result(
+    memory_folder: Path, fake_time: FakeTime
+) -> None:
+    reference, wanted = await reference_run(memory_folder / "reference", fake_time, InlineDisk())
+    disk = CopyingDisk(memory_folder / "first", memory_folder / "copies")
+    await run_steps(bench(memory_folder / "first", fake_time, disk))
     assert disk.kept > 20
     for number in range(disk.kept):
-        again = bench(folders / "copies" / str(number), fake_time, InlineDisk())
-        check_same_end(again, await drive(again), reference, wanted)
+        resumed = bench(memory_folder / "copies" / str(number), fake_time, InlineDisk())
+        check_same_end(resumed, await run_steps(resumed), reference, wanted)
 
 
-async def test_guard_history_is_replayed_identically(folders: Path, fake_time: FakeTime) -> None:
-    live, later = Counting(), Counting()
-    await drive(bench(folders, fake_time, InlineDisk(), guard=live))
+async def test_guard_history_is_replayed_identically(memory_folder: Path, fake_time: FakeTime) -> None:
+    live, replayed = CountingGuard(), CountingGuard()
+    await run_steps(bench(memory_folder, fake_time, InlineDisk(), guard=live))
     # Undo the end, so that the visit is before its last verdict.
-    row = json.loads((folders / "cursor.json").read_text())
+    row = json.loads((memory_folder / "cursor.json").read_text())
     row |= {"awaiting": "model", "result": None, "max_turns": 5}
-    (folders / "cursor.json").write_text(json.dumps(row))
+    (memory_folder / "cursor.json").write_text(json.dumps(row))
 
-    await drive(bench(folders, fake_time, InlineDisk(), guard=later))
+    await run_steps(bench(memory_folder, fake_time, InlineDisk(), guard=replayed))
 
-    assert later.seen[: len(live.seen)] == live.seen
+    assert replayed.seen[: len(live.seen)] == live.seen
 
 
 @pytest.mark.parametrize(
     "content", [b"", b'{"visit_id": ', b"[]", b"\xff\xfe", b'{"visit_id": "x1:n:1", "seq": 999}']
 )
 async def test_invalid_cursor_is_rebuilt_from_conversation(
-    folders: Path, fake_time: FakeTime, content: bytes
+    memory_folder: Path, fake_time: FakeTime, content: bytes
 ) -> None:
-    one = bench(folders, fake_time, InlineDisk())
-    await drive(one, 120)
-    (folders / "cursor.json").write_bytes(content)
+    node_bench = bench(memory_folder, fake_time, InlineDisk())
+    await run_steps(node_bench, 120)
+    (memory_folder / "cursor.json").write_bytes(content)
 
-    again = bench(folders, fake_time, InlineDisk())
-    result = await drive(again)
+    resumed = bench(memory_folder, fake_time, InlineDisk())
+    result = await run_steps(resumed)
 
     assert result is not None
     assert (result.outcome, result.outputs) == ("done", {"part": "p", "verdict": "final"})
-    assert again.cursor.user_interaction_count == 1
+    assert resumed.cursor.user_interaction_count == 1
 
 
-async def test_folder_in_place_of_cursor_is_a_disk_error(folders: Path, fake_time: FakeTime) -> None:
-    (folders / "cursor.json").mkdir()
+async def test_folder_in_place_of_cursor_is_a_disk_error(memory_folder: Path, fake_time: FakeTime) -> None:
+    (memory_folder / "cursor.json").mkdir()
 
     with pytest.raises(OSError, match=r"cursor\.json"):
-        await bench(folders, fake_time, InlineDisk()).run()
-    (folders / "cursor.json").rmdir()
+        await bench(memory_folder, fake_time, InlineDisk()).run()
+    (memory_folder / "cursor.json").rmdir()
 
-    result = await drive(bench(folders, fake_time, InlineDisk()))
+    result = await run_steps(bench(memory_folder, fake_time, InlineDisk()))
     assert result is not None
     assert result.outcome == "done"

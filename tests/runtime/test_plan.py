@@ -11,7 +11,7 @@ from queenright.runtime.storage.session_state import PendingNode
 
 
 def graph(*edges: EdgeSpec, nodes: str = "abcde") -> GraphSpec:
-    """An unvalidated graph: plans must hold for any."""
+    """Return an unvalidated graph, because plans must work for any."""
     return GraphSpec.model_construct(
         id="g",
         nodes=tuple(NodeSpec(id=n, system_prompt="x") for n in nodes),
@@ -24,9 +24,9 @@ def edge(source: str, target: str, **more: Any) -> EdgeSpec:
     return EdgeSpec(source=source, target=target, **more)
 
 
-def targets_of(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
-    how: dict[str, Any] = {"has_succeeded": True, "route": "", "memory": {}, **more}
-    return [e.target for e in select_edges(g, node, **how)]
+def find_targets(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
+    state: dict[str, Any] = {"has_succeeded": True, "route": "", "memory": {}, **more}
+    return [e.target for e in select_edges(g, node, **state)]
 
 
 @pytest.mark.parametrize(
@@ -43,11 +43,11 @@ def targets_of(g: GraphSpec, node: str = "a", **more: Any) -> list[str]:
 def test_edge_condition_depends_on_the_outcome_of_its_node(
     when: Any, has_succeeded: bool, is_taken: bool
 ) -> None:
-    assert bool(targets_of(graph(edge("a", "b", when=when)), has_succeeded=has_succeeded)) is is_taken
+    assert bool(find_targets(graph(edge("a", "b", when=when)), has_succeeded=has_succeeded)) is is_taken
 
 
 def test_edges_of_equal_priority_run_in_parallel() -> None:
-    assert targets_of(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
+    assert find_targets(graph(edge("a", "b"), edge("a", "c"))) == ["b", "c"]
 
 
 def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
@@ -56,29 +56,29 @@ def test_lower_priority_edge_is_used_when_no_higher_one_holds() -> None:
         edge("a", "c", when="always"),
     )
 
-    assert targets_of(g, memory={"score": 6}) == ["b"]
-    assert targets_of(g, memory={"score": 5}) == ["c"]
+    assert find_targets(g, memory={"score": 6}) == ["b"]
+    assert find_targets(g, memory={"score": 5}) == ["c"]
 
 
 def test_expression_edge_is_not_taken_after_failure() -> None:
     assert (
-        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")), has_succeeded=False)
+        find_targets(graph(edge("a", "b", when="expression", expression="missing > 5")), has_succeeded=False)
         == []
     )
 
 
 def test_expression_over_missing_key_is_an_error() -> None:
     with pytest.raises(ConditionError, match="missing"):
-        targets_of(graph(edge("a", "b", when="expression", expression="missing > 5")))
+        find_targets(graph(edge("a", "b", when="expression", expression="missing > 5")))
 
 
 def test_router_takes_the_edge_of_its_route() -> None:
     g = graph(edge("a", "b", when="route", route="left"), edge("a", "c", when="route", route="right"))
 
-    assert targets_of(g, route="right") == ["c"]
+    assert find_targets(g, route="right") == ["c"]
 
 
-def starting(g: GraphSpec, waiting: str, running: str = "") -> str:
+def find_starting(g: GraphSpec, waiting: str, running: str = "") -> str:
     nodes = [PendingNode(node_id=n, visit=1) for n in waiting]
     return "".join(n.node_id for n in ready_nodes(g, nodes, set(running)))
 
@@ -86,21 +86,21 @@ def starting(g: GraphSpec, waiting: str, running: str = "") -> str:
 def test_branches_of_different_length_join_where_they_meet() -> None:
     g = graph(edge("a", "b"), edge("a", "c"), edge("b", "e"), edge("c", "d"), edge("d", "e"))
 
-    assert starting(g, "bc") == "bc"
-    assert starting(g, "e", running="c") == ""
-    assert starting(g, "ed") == "d"
-    assert starting(g, "e") == "e"
+    assert find_starting(g, "bc") == "bc"
+    assert find_starting(g, "e", running="c") == ""
+    assert find_starting(g, "ed") == "d"
+    assert find_starting(g, "e") == "e"
 
 
 def test_nodes_that_can_only_wait_for_each_other_start_together() -> None:
     g = graph(edge("a", "b"), edge("a", "c"), edge("b", "a"), edge("c", "a"))
 
-    assert starting(g, "bc") == "bc"
-    assert starting(g, "b", running="c") == ""
+    assert find_starting(g, "bc") == "bc"
+    assert find_starting(g, "b", running="c") == ""
 
 
 def test_node_is_not_started_twice_at_a_time() -> None:
-    assert starting(graph(edge("a", "a")), "a", running="a") == ""
+    assert find_starting(graph(edge("a", "a")), "a", running="a") == ""
 
 
 @given(
@@ -109,4 +109,4 @@ def test_node_is_not_started_twice_at_a_time() -> None:
 )
 def test_some_node_can_always_start(edges: list[tuple[str, str]], waiting: list[str]) -> None:
     """No graph can deadlock."""
-    assert starting(graph(*(edge(s, t) for s, t in edges)), "".join(waiting))
+    assert find_starting(graph(*(edge(s, t) for s, t in edges)), "".join(waiting))

@@ -1,4 +1,4 @@
-"""A run that starts from a checkpoint of another, in its own session."""
+"""A run that starts from a checkpoint of another run, in its own session."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ COUNTING = GraphSpec.model_validate(
 )
 
 
-async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
+async def run_counting(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], str, list[str]]:
     """Run the graph; return the runtime, the calls, the session and its checkpoints."""
     calls: list[str] = []
     runtime = AgentRuntime(bus=EventBus(), storage=folder)
 
-    def named(name: str) -> str:
+    def make_function(name: str) -> str:
         calls.append(name)
         return name
 
-    functions = {"one": lambda: named("one"), "two": lambda: named("two")}
+    functions = {"one": lambda: make_function("one"), "two": lambda: make_function("two")}
     runtime.add_graph(COUNTING, functions=functions, agent_id="counter", primary=True)
     await runtime.start()
     ended = await runtime.wait(await runtime.trigger(entry, {"message": "go"}))
@@ -45,13 +45,13 @@ async def counted(folder: Path, entry: str) -> tuple[AgentRuntime, list[str], st
     (session.artifacts).mkdir(exist_ok=True)
     (session.artifacts / "made.txt").write_text("by one", encoding="utf-8")
     checkpoints = CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).list_checkpoints()
-    return runtime, calls, session.id, [one.checkpoint_id for one in checkpoints]
+    return runtime, calls, session.id, [execution.checkpoint_id for execution in checkpoints]
 
 
 async def test_replay_continues_from_checkpoint_without_changing_the_original(
     tmp_path: Path,
 ) -> None:
-    runtime, calls, session, [_, first] = await counted(tmp_path, "start")
+    runtime, calls, session, [_, first] = await run_counting(tmp_path, "start")
     store = runtime.session_store()
     before = store.read_state(session)
 
@@ -69,7 +69,7 @@ async def test_replay_continues_from_checkpoint_without_changing_the_original(
 
 
 async def test_finished_or_isolated_run_cannot_be_replayed(tmp_path: Path) -> None:
-    runtime, _, session, [last, first] = await counted(tmp_path / "a", "start")
+    runtime, _, session, [last, first] = await run_counting(tmp_path / "a", "start")
     with pytest.raises(GraphError, match="finished at that point"):
         await runtime.replay(session, last)
     with pytest.raises(CheckpointNotFoundError):
@@ -78,7 +78,7 @@ async def test_finished_or_isolated_run_cannot_be_replayed(tmp_path: Path) -> No
     with pytest.raises(GraphError, match="not started"):
         await runtime.replay(session, first)
 
-    runtime, _, session, [_, first] = await counted(tmp_path / "b", "alone")
+    runtime, _, session, [_, first] = await run_counting(tmp_path / "b", "alone")
     with pytest.raises(GraphError, match="restore it there"):
         await runtime.replay(session, first)
     await runtime.stop()

@@ -24,7 +24,7 @@ from queenright.runtime.nodes.reporting import Reporter
 from queenright.runtime.tooling.tools import Tool
 from tests.instrumentation.parts import Memory
 from tests.runtime.conftest import FakeTime, ScriptedModel
-from tests.runtime.node_parts import LOOK, Bench, Place, reply, sets
+from tests.runtime.node_parts import LOOK, Bench, Place, call_reply, output_reply
 
 MIRRORED = (EventType.TOOL_CALL_COMPLETED, EventType.LLM_CALL_COMPLETED, EventType.STEP_COMPLETED)
 
@@ -36,7 +36,7 @@ def memory() -> Memory:
 
 @pytest.fixture
 def telemetry(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Telemetry]:
-    # Text for the model is in the step log only if content is allowed.
+    # Text for the model is in the step log only if content capture is on.
     monkeypatch.setenv(names.CAPTURE_CONTENT_ENV, "true")
     telemetry = Telemetry(connect=lambda: memory)
     yield telemetry
@@ -59,15 +59,15 @@ def judge(turn: Turn) -> Judgement:
     return Judgement(Verdict.ACCEPT, "Well done.")
 
 
-async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
+async def run_visit(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
     """Return a bench after a visit with failures, repeated calls, timeouts and a retry."""
     model = ScriptedModel(
         [
-            reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
-            reply(("look", '{ "place":"hive" }')),
-            reply(("dig", '{"place": "hive"}'), ("look", "{not json")),
-            sets(verdict="draft"),
-            sets(verdict="final"),
+            call_reply(("look", '{"place": "hive"}'), ("look", '{"place": "void"}'), ("fly", "{}")),
+            call_reply(("look", '{ "place":"hive" }')),
+            call_reply(("dig", '{"place": "hive"}'), ("look", "{not json")),
+            output_reply(verdict="draft"),
+            output_reply(verdict="final"),
         ]
     )
     tools = [LOOK, Tool("dig", "Dig.", Place, dig, timeout_seconds=30)]
@@ -87,10 +87,10 @@ async def worked(path: Path, time: FakeTime, telemetry: Telemetry) -> Bench:
     return bench
 
 
-def facts(event: AgentEvent) -> tuple[Any, ...]:
+def comparable_facts(event: AgentEvent) -> tuple[Any, ...]:
     # A row of the step log has no model, and so no price.
-    left_out = ("duration", "model", "cost_usd")
-    data = {key: value for key, value in event.data.items() if key not in left_out}
+    omitted = ("duration", "model", "cost_usd")
+    data = {key: value for key, value in event.data.items() if key not in omitted}
     of_model = event.type is EventType.LLM_CALL_COMPLETED
     return (
         event.type,
@@ -108,11 +108,11 @@ def facts(event: AgentEvent) -> tuple[Any, ...]:
 
 
 def of_type(events: list[AgentEvent], type_: EventType) -> list[tuple[Any, ...]]:
-    return [facts(event) for event in events if event.type is type_]
+    return [comparable_facts(event) for event in events if event.type is type_]
 
 
 async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry) -> None:
-    bench = await worked(tmp_path, fake_time, telemetry)
+    bench = await run_visit(tmp_path, fake_time, telemetry)
     logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
     for type_ in MIRRORED:
@@ -122,36 +122,36 @@ async def test_bus_and_step_log_agree(tmp_path: Path, fake_time: FakeTime, telem
     found = [call[-1] for call in calls if call[-1]["tool"] == "look" and call[-1]["outcome"] == "ok"]
     assert [each["args_hash"] for each in found] == [found[0]["args_hash"]] * 2
     assert [each["result_hash"] for each in found] == [found[0]["result_hash"]] * 2
-    assert "hunter2" not in str([facts(event) for event in bench.events])
+    assert "hunter2" not in str([comparable_facts(event) for event in bench.events])
 
 
 async def test_vitals_agree_between_bus_and_telemetry(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry
 ) -> None:
-    bench = await worked(tmp_path, fake_time, telemetry)
+    bench = await run_visit(tmp_path, fake_time, telemetry)
     logged = StepLogReader(step_log_path(tmp_path, "s1")).read()
 
-    def signs(events: list[AgentEvent]) -> dict[str, Any]:
+    def compute_vitals(events: list[AgentEvent]) -> dict[str, Any]:
         vitals = VitalSigns("bee", "s1", events[0].time, HealthSettings())
         for event in sorted(events, key=lambda event: event.time):
             vitals.apply(event, event.time)
-        left_out = ("calls", "clock_base", "model", "cost_usd", "source", "unpriced_tokens")
+        omitted = ("calls", "clock_base", "model", "cost_usd", "source", "unpriced_tokens")
         return {
             name: getattr(vitals, name)
             for name in VitalState.__slots__
-            if not name.startswith("_") and name not in left_out
+            if not name.startswith("_") and name not in omitted
         }
 
     mirrored = [event for event in bench.events if event.type in MIRRORED]
-    assert signs(mirrored) == signs(logged)
-    assert signs(logged)["tool_calls_total"] == 8
-    assert signs(logged)["steps_total"] == 5
+    assert compute_vitals(mirrored) == compute_vitals(logged)
+    assert compute_vitals(logged)["tool_calls_total"] == 8
+    assert compute_vitals(logged)["steps_total"] == 5
 
 
 async def test_reported_ids_are_those_of_the_spans(
     tmp_path: Path, fake_time: FakeTime, telemetry: Telemetry, memory: Memory
 ) -> None:
-    bench = await worked(tmp_path, fake_time, telemetry)
+    bench = await run_visit(tmp_path, fake_time, telemetry)
     telemetry.close()
 
     spans = {f"{span.get_span_context().span_id:016x}": span.name for span in memory.spans}
@@ -165,13 +165,13 @@ async def test_reported_ids_are_those_of_the_spans(
 async def test_failing_log_does_not_fail_the_run(
     tmp_path: Path, fake_time: FakeTime, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Full(Log):
+    class FullLog(Log):
         async def append(self, events: object) -> None:
             raise OSError("disk full")
 
     bench = Bench(tmp_path, ScriptedModel([]), fake_time)
     reporter = Reporter(
-        bus=EventBus(log=Full()), worker=bench.worker, origin=bench.reporter.origin, clock=fake_time
+        bus=EventBus(log=FullLog()), worker=bench.worker, origin=bench.reporter.origin, clock=fake_time
     )
 
     await reporter.emit(EventType.GOAL_PROGRESS, {"fraction": 0.5})
@@ -195,14 +195,20 @@ async def test_waits_and_checkpoints_reach_bus_and_telemetry(tmp_path: Path, fak
 
 
 async def test_event_carries_origin_ids(tmp_path: Path, fake_time: FakeTime) -> None:
-    """B63: with its graph, whoever published it."""
+    """B63: with the graph, whoever published the event."""
     bench = Bench(tmp_path, ScriptedModel([ModelReply(text="Hi.")]), fake_time, output_keys=())
 
     await bench.run()
 
     for event in bench.events:
-        whose = (event.agent_id, event.session_id, event.graph_id, event.stream_id, event.execution_id)
-        assert whose == ("bee", "s1", "g", "g::main", "x1")
+        origin_fields = (
+            event.agent_id,
+            event.session_id,
+            event.graph_id,
+            event.stream_id,
+            event.execution_id,
+        )
+        assert origin_fields == ("bee", "s1", "g", "g::main", "x1")
         assert (event.node_id, event.incarnation_id) == ("n", bench.worker.incarnation_id)
 
 
@@ -220,7 +226,7 @@ async def test_block_cancelled_on_enter_is_exited(
 
     async def work() -> None:
         async with reporter.step("n"):
-            raise AssertionError("it never began")
+            raise AssertionError("the block must not run")
 
     with bench.worker:
         task = asyncio.create_task(work())

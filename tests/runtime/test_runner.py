@@ -22,7 +22,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
 from queenright.runtime.storage.session_state import SessionStatus
-from tests.runtime.agents import CHATTER, MODEL_FREE, TALKER, TALKS, adder, chatter, folder_of, talker
+from tests.runtime.agents import CHATTER, MODEL_FREE, TALKER, TALKS, adder, chatter, talker, write_agent
 
 SECRET = "correct-horse-battery"
 MCP_SERVER = Path(__file__).with_name("mcp_server.py")
@@ -51,7 +51,7 @@ class provider:
 
 
 @contextlib.asynccontextmanager
-async def loaded(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[AgentRunner]:
+async def load_runner(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[AgentRunner]:
     runner = AgentRunner.load(path, storage=tmp_path / "storage", **more)
     try:
         yield runner
@@ -60,7 +60,7 @@ async def loaded(path: Path, tmp_path: Path, **more: Any) -> AsyncIterator[Agent
 
 
 async def test_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
-    async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
+    async with load_runner(adder(tmp_path / "agent"), tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
 
     assert result.status is SessionStatus.COMPLETED
@@ -68,10 +68,10 @@ async def test_agent_of_functions_needs_no_model(tmp_path: Path) -> None:
     assert (tmp_path / "storage" / "sessions" / result.session_id / "state.json").is_file()
 
 
-async def test_tools_are_public_functions_of_tools_py_and_a_script_is_found_beside_the_agent(
+async def test_tools_are_public_functions_of_tools_py_and_the_script_is_in_the_folder(
     tmp_path: Path,
 ) -> None:
-    async with loaded(talker(tmp_path / "agent"), tmp_path) as runner:
+    async with load_runner(talker(tmp_path / "agent"), tmp_path) as runner:
         result = await runner.run()
         info = runner.info()
 
@@ -86,11 +86,11 @@ async def test_script_restarts_for_each_run(
     entry = {"id": "start", "node_id": "work", "max_concurrent": 2}
     spec = {**TALKER, "graph": {**TALKER["graph"], "entry_points": [entry]}}
     path = talker(tmp_path / "agent")
-    async with loaded(folder_of(path, spec), tmp_path) as runner:
-        one, other = await asyncio.gather(runner.run(), runner.run())
+    async with load_runner(write_agent(path, spec), tmp_path) as runner:
+        run_once, other = await asyncio.gather(runner.run(), runner.run())
         third = await runner.run()
 
-    assert [run.outputs for run in (one, other, third)] == [{"answer": "42"}] * 3
+    assert [run.outputs for run in (run_once, other, third)] == [{"answer": "42"}] * 3
 
 
 async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ async def test_python_agent_supplies_its_provider_and_imports_neighbouring_files
     (folder / "words.py").write_text("HELLO = 'good day'\n", encoding="utf-8")
     before = list(sys.path), set(sys.modules)
 
-    async with loaded(folder / "agent.py", tmp_path) as runner:
+    async with load_runner(folder / "agent.py", tmp_path) as runner:
         result = await runner.run()
 
     assert result.outputs == {"text": "good day"}
@@ -119,9 +119,9 @@ async def test_model_argument_overrides_the_agents_model(tmp_path: Path) -> None
         return model
 
     path = talker(tmp_path / "agent")
-    async with loaded(path, tmp_path, model="mine/x", providers=providers) as runner:
+    async with load_runner(path, tmp_path, model="mine/x", providers=providers) as runner:
         assert runner.validate().ok
-    async with loaded(path, tmp_path, model=model) as runner:
+    async with load_runner(path, tmp_path, model=model) as runner:
         assert runner.info().models == ("mine",)
 
     assert models == ["mine/x"]
@@ -139,7 +139,7 @@ def test_two_agents_with_files_of_one_name_keep_their_own(tmp_path: Path) -> Non
     assert [r._parts.functions["add"](1, 2) for r in (first, second)] == ["one", "two"]
 
 
-def test_reload_sees_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
+def test_reload_uses_a_change_of_the_same_length_in_the_same_second(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return 1\n")
     old = AgentRunner.load(path, storage=tmp_path)
     times = (path / "functions.py").stat()
@@ -220,7 +220,7 @@ def test_invalid_agent_py_is_explained(tmp_path: Path, text: str, expected: str)
     assert SECRET not in str(raised.value)
 
 
-def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None:
+def test_all_missing_parts_are_reported_before_the_start(tmp_path: Path) -> None:
     spec = {
         "name": "needy",
         "model": "anthropic/claude-sonnet-4-5",
@@ -234,7 +234,7 @@ def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None
             "entry_points": [{"id": "start", "node_id": "f"}],
         },
     }
-    path = folder_of(tmp_path / "agent", spec, functions="def other(): ...\n")
+    path = write_agent(tmp_path / "agent", spec, functions="def other(): ...\n")
 
     result = AgentRunner.load(
         path, environment={"NEEDY_SET": SECRET}, providers=lambda _: ScriptedProvider([])
@@ -250,9 +250,9 @@ def test_everything_missing_is_reported_before_the_start(tmp_path: Path) -> None
     )
 
 
-async def test_agent_that_cannot_work_is_not_started(tmp_path: Path) -> None:
+async def test_unusable_agent_is_not_started(tmp_path: Path) -> None:
     spec = {**TALKER, "model": "", "credentials": ["NOT_SET_ANYWHERE"]}
-    async with loaded(folder_of(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
+    async with load_runner(write_agent(tmp_path / "agent", spec), tmp_path, environment={}) as runner:
         with pytest.raises(InvalidAgentError) as raised:
             await runner.start()
 
@@ -275,14 +275,14 @@ async def test_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
     spec["graph"]["nodes"][0]["conversation_judge"] = "only_43"
     judges = "def only_43(turn):\n    return turn.outputs.get('answer') == '43'\n"
     replies = [*TALKS, {"tool_calls": [{"name": "set_output", "arguments": {"answer": "43"}}]}]
-    path = folder_of(
+    path = write_agent(
         tmp_path / "agent",
         spec,
         replies,
         judges=judges,
         tools="def double(number: int):\n    return 2 * number\n",
     )
-    async with loaded(path, tmp_path) as runner:
+    async with load_runner(path, tmp_path) as runner:
         result = await runner.run()
 
     assert result.outputs == {"answer": "43"}
@@ -290,7 +290,7 @@ async def test_judge_is_a_function_of_judges_py(tmp_path: Path) -> None:
 
 async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: Path) -> None:
     path = chatter(tmp_path / "agent")
-    async with loaded(path, tmp_path) as runner:
+    async with load_runner(path, tmp_path) as runner:
         runtime = await runner.start()
         running = asyncio.create_task(runner.run())
         question = await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
@@ -299,7 +299,7 @@ async def test_cancelled_run_is_paused_and_resumed_by_another_runner(tmp_path: P
             await running
 
     model = ScriptedProvider([ModelReply(text="So you are Ada."), *chat_replies()])
-    async with loaded(path, tmp_path, model=model) as runner:
+    async with load_runner(path, tmp_path, model=model) as runner:
         runtime = await runner.start()
         resumed = asyncio.create_task(runner.resume(question.session_id))
         await runtime.bus.wait_for(EventType.CLIENT_INPUT_REQUESTED, timeout=None)
@@ -353,12 +353,12 @@ async def test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent
     ]
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["tools"] = ["tools__add", "add"]
-    path = folder_of(tmp_path / "agent", spec, replies, tools="def add() -> str:\n    return 'mine'\n")
+    path = write_agent(tmp_path / "agent", spec, replies, tools="def add() -> str:\n    return 'mine'\n")
     servers = {"servers": {"tools": {"command": "python", "args": [str(MCP_SERVER)], "env": {"K": "${K}"}}}}
     (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
 
     absent = AgentRunner.load(path, environment={}).validate()
-    async with loaded(path, tmp_path, environment={"K": SECRET}) as runner:
+    async with load_runner(path, tmp_path, environment={"K": SECRET}) as runner:
         seen: list[Mapping[str, Any]] = []
         runtime = await runner.start()
         runtime.subscribe_to_events([EventType.TOOL_CALL_COMPLETED], lambda event: seen.append(event.data))
@@ -376,10 +376,10 @@ async def test_mcp_tools_are_ordinary_tools_and_their_server_ends_with_the_agent
 async def test_unoffered_tool_stops_the_start_and_leaves_no_server(
     tmp_path: Path,
 ) -> None:
-    path = folder_of(tmp_path / "agent", TALKER, TALKS)
+    path = write_agent(tmp_path / "agent", TALKER, TALKS)
     servers = {"servers": {"tools": {"command": "python", "args": [str(MCP_SERVER)]}}}
     (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
-    async with loaded(path, tmp_path) as runner:
+    async with load_runner(path, tmp_path) as runner:
         with pytest.raises(GraphError, match="uses tool 'double'"):
             await runner.start()
 
@@ -387,7 +387,7 @@ async def test_unoffered_tool_stops_the_start_and_leaves_no_server(
 
 
 async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
-    async with loaded(adder(tmp_path / "agent"), tmp_path) as runner:
+    async with load_runner(adder(tmp_path / "agent"), tmp_path) as runner:
         first = await runner.run({"a": 1, "b": 2})
         second = await runner.run({"b": 40}, entry_point="start", session_id=first.session_id)
 
@@ -395,12 +395,12 @@ async def test_run_in_existing_session_sees_its_memory(tmp_path: Path) -> None:
     assert second.outputs == {"sum": 41}
 
 
-def test_folder_of_sessions_is_below_home_by_the_agents_name(
+def test_sessions_folder_is_below_home_with_the_agents_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    runner = AgentRunner.load(folder_of(tmp_path / "agent", CHATTER, []))
+    runner = AgentRunner.load(write_agent(tmp_path / "agent", CHATTER, []))
 
     assert runner.storage == tmp_path / ".queenright" / "agents" / "chatter"
     assert runner.default_entry_point == "start"
@@ -435,7 +435,7 @@ def fall() -> dict:
 """
 
 
-def written(folder: Path) -> list[str]:
+def list_written(folder: Path) -> list[str]:
     return [file.read_text(encoding="utf-8") for file in folder.rglob("*") if file.is_file()]
 
 
@@ -449,7 +449,7 @@ async def test_credential_in_an_error_is_masked_everywhere(
         {"tool_calls": [{"name": "refuse", "arguments": {}}, {"name": "fail", "arguments": {}}]},
         {"tool_calls": [{"name": "set_output", "arguments": {"answer": "42"}}]},
     ]
-    path = folder_of(tmp_path / "agent", LEAKING, replies, tools=LEAKS, functions=LEAKS)
+    path = write_agent(tmp_path / "agent", LEAKING, replies, tools=LEAKS, functions=LEAKS)
     server = {"command": "python", "args": [str(MCP_SERVER)], "env": {"WINDOW": "${HIVE_WINDOW}"}}
     (path / "mcp_servers.json").write_text(json.dumps({"servers": {"local": server}}), encoding="utf-8")
     spans = InMemorySpanExporter()
@@ -458,24 +458,24 @@ async def test_credential_in_an_error_is_masked_everywhere(
     telemetry = Telemetry(tracer_provider=tracers, records=False)
     lines: list[str] = []
 
-    async def hear(event: AgentEvent) -> None:
+    async def record_line(event: AgentEvent) -> None:
         lines.append(repr(event))
 
-    async with loaded(path, tmp_path, telemetry=telemetry) as runner:
-        (await runner.start()).bus.subscribe(hear, name="ear")
+    async with load_runner(path, tmp_path, telemetry=telemetry) as runner:
+        (await runner.start()).bus.subscribe(record_line, name="ear")
         result = await runner.run()
 
     lines += [span.to_json() for span in spans.get_finished_spans()]
-    lines += written(tmp_path / "storage")
+    lines += list_written(tmp_path / "storage")
     lines += [caplog.text, repr(result)]
     assert result.status is SessionStatus.FAILED
     assert "door [redacted] is shut" in "".join(lines)
-    for words in ("sesame", window):
-        assert [text for text in lines if words in text] == []
+    for secrets in ("sesame", window):
+        assert [text for text in lines if secrets in text] == []
 
 
 async def test_load_error_contains_no_credential(tmp_path: Path) -> None:
-    path = folder_of(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
+    path = write_agent(tmp_path / "agent", LEAKING, [], tools="raise OSError('lock of 7 wards')")
 
     with pytest.raises(AgentLoadError) as raised:
         AgentRunner.load(path, environment={"HIVE_DOOR": "lock of 7 wards"})
@@ -490,18 +490,18 @@ async def test_session_files_are_private(tmp_path: Path) -> None:
     )
     before = os.umask(0o002)
     try:
-        async with loaded(path, tmp_path) as runner:
+        async with load_runner(path, tmp_path) as runner:
             result = await runner.run()
     finally:
         os.umask(before)
 
-    left = modes(tmp_path / "storage")
+    left = file_modes(tmp_path / "storage")
     logs = f"sessions/{result.session_id}/logs"
     assert {f"{logs}/tool_logs.jsonl", f"{logs}/details.jsonl", "logs/mcp_local.log"} <= set(left)
     assert {name: oct(mode) for name, mode in left.items() if mode & 0o077} == {}
 
 
-def modes(folder: Path) -> dict[str, int]:
+def file_modes(folder: Path) -> dict[str, int]:
     return {str(path.relative_to(folder)): path.stat().st_mode & 0o777 for path in folder.rglob("*")}
 
 
@@ -510,7 +510,7 @@ def modes(folder: Path) -> dict[str, int]:
 )
 async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, functions: str) -> None:
     path = adder(tmp_path / "agent", f"def add(a, b):\n{functions}")
-    async with loaded(path, tmp_path) as runner:
+    async with load_runner(path, tmp_path) as runner:
         result = await runner.run({"a": 1, "b": 2})
         [state_files] = (tmp_path / "storage").rglob("state.json")
 
@@ -522,7 +522,7 @@ async def test_oversized_output_fails_its_node_with_a_remedy(tmp_path: Path, fun
 async def test_oversized_output_is_rejected_and_model_continues(tmp_path: Path) -> None:
     large = {"tool_calls": [{"name": "set_output", "arguments": {"answer": "x" * (1 << 20)}}]}
     path = talker(tmp_path / "agent")
-    async with loaded(folder_of(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:
+    async with load_runner(write_agent(path, TALKER, [large, TALKS[1]]), tmp_path) as runner:
         result = await runner.run()
 
     assert result.outputs == {"answer": "42"}

@@ -11,14 +11,16 @@ from queenright.runtime.storage.session_store import SessionStore
 from tests.runtime.damage import DAMAGES, damage
 
 
-def logger_at(path: Path) -> RuntimeLogger:
+def make_logger(path: Path) -> RuntimeLogger:
     session = SessionStore(path, clock=lambda: 1.0, ids=lambda: "x").create(
         graph_id="g", entry_point="start", session_id="s"
     )
     return RuntimeLogger(session, path / "runtime_logs")
 
 
-def ended(execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **more: Any) -> ExecutionState:
+def end_execution(
+    execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **more: Any
+) -> ExecutionState:
     return ExecutionState(
         execution_id=execution_id,
         graph_id="g",
@@ -30,7 +32,7 @@ def ended(execution_id: str, status: SessionStatus = SessionStatus.COMPLETED, **
     )
 
 
-def visit(node_id: str, number: int) -> VisitRow:
+def log_visit(node_id: str, number: int) -> VisitRow:
     return VisitRow(
         execution_id="e",
         node_id=node_id,
@@ -43,10 +45,10 @@ def visit(node_id: str, number: int) -> VisitRow:
 
 
 def test_summary_has_the_status_of_executions(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
+    logger = make_logger(tmp_path)
 
-    logger.log_execution(ended("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
-    logger.log_execution(ended("e2", SessionStatus.FAILED, steps=1, error="no"))
+    logger.log_execution(end_execution("e1", steps=3, input_tokens=10, cost=0.5, input={"secret": "x"}))
+    logger.log_execution(end_execution("e2", SessionStatus.FAILED, steps=1, error="no"))
 
     summary = logger.summary()
     assert summary["session_id"] == "s"
@@ -64,10 +66,10 @@ def test_summary_has_the_status_of_executions(tmp_path: Path) -> None:
 
 
 def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
-    logger.log_execution(ended("e1", SessionStatus.PAUSED, steps=2))
+    logger = make_logger(tmp_path)
+    logger.log_execution(end_execution("e1", SessionStatus.PAUSED, steps=2))
 
-    logger.log_execution(ended("e1", SessionStatus.COMPLETED, steps=5))
+    logger.log_execution(end_execution("e1", SessionStatus.COMPLETED, steps=5))
 
     totals = logger.summary()["totals"]
     assert (totals["executions"], totals["steps"], totals["statuses"]) == (1, 5, {"completed": 1})
@@ -75,16 +77,16 @@ def test_resumed_execution_is_counted_once(tmp_path: Path) -> None:
     assert [(row["session_id"], row["status"]) for row in lines] == [("s", "completed"), ("s", "paused")]
 
 
-def test_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
-    logger.log_execution(ended("first", steps=1))
+def test_summary_is_bounded_and_its_totals_count_all_runs(tmp_path: Path) -> None:
+    logger = make_logger(tmp_path)
+    logger.log_execution(end_execution("first", steps=1))
     summary = logger.summary()
     [row] = summary["executions"]
     rows = [{**row, "execution_id": f"e{n}"} for n in range(MAX_SUMMARY_EXECUTIONS)]
     write_json(tmp_path / "sessions" / "s" / "logs" / "summary.json", {**summary, "executions": rows})
 
     for name in ("last", "very last"):
-        logger.log_execution(ended(name, steps=1))
+        logger.log_execution(end_execution(name, steps=1))
 
     summary = logger.summary()
     assert len(summary["executions"]) == MAX_SUMMARY_EXECUTIONS
@@ -94,20 +96,20 @@ def test_summary_is_bounded_and_its_totals_are_of_all(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in DAMAGES if kind not in ("folder", "huge number")])
 def test_corrupt_summary_is_replaced(tmp_path: Path, kind: str) -> None:
-    logger = logger_at(tmp_path)
-    logger.log_execution(ended("e1"))
+    logger = make_logger(tmp_path)
+    logger.log_execution(end_execution("e1"))
     damage(tmp_path / "sessions" / "s" / "logs" / "summary.json", kind)
 
     assert logger.summary()["executions"] == []
-    logger.log_execution(ended("e2"))
+    logger.log_execution(end_execution("e2"))
 
     assert [row["execution_id"] for row in logger.summary()["executions"]] == ["e2"]
 
 
 @pytest.mark.parametrize("row", [{"execution_id": "e"}, [], {"execution_id": "e", "status": 1}])
 def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> None:
-    logger = logger_at(tmp_path)
-    logger.log_execution(ended("e1"))
+    logger = make_logger(tmp_path)
+    logger.log_execution(end_execution("e1"))
     path = tmp_path / "sessions" / "s" / "logs" / "summary.json"
     write_json(path, {**logger.summary(), "executions": [row]})
 
@@ -115,19 +117,19 @@ def test_summary_in_another_format_is_ignored(tmp_path: Path, row: object) -> No
 
 
 def test_visits_are_listed_newest_last(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
+    logger = make_logger(tmp_path)
     for number in range(4):
-        logger.log_visit(visit("a" if number % 2 else "b", number))
+        logger.log_visit(log_visit("a" if number % 2 else "b", number))
 
     assert [row["visit"] for row in logger.details()] == [0, 1, 2, 3]
     assert [row["visit"] for row in logger.details("a")] == [1, 3]
     assert [row["visit"] for row in logger.details(limit=2)] == [2, 3]
     assert [row["visit"] for row in logger.details("b", limit=1)] == [2]
-    assert VisitRow.model_validate(logger.details()[0]) == visit("b", 0)
+    assert VisitRow.model_validate(logger.details()[0]) == log_visit("b", 0)
 
 
 def test_steps_are_read_despite_corrupt_lines(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
+    logger = make_logger(tmp_path)
     path = step_log_path(tmp_path, "s")
     log = StepLog(path)
     log.append({"node_id": "a", "step_index": 0})
@@ -141,7 +143,7 @@ def test_steps_are_read_despite_corrupt_lines(tmp_path: Path) -> None:
 
 
 def test_missing_log_and_folder_in_its_place_are_empty(tmp_path: Path) -> None:
-    logger = logger_at(tmp_path)
+    logger = make_logger(tmp_path)
     (tmp_path / "sessions" / "s" / "logs" / "details.jsonl").mkdir(parents=True)
 
     assert logger.steps() == logger.details() == []

@@ -23,7 +23,7 @@ CONVERSATION = [Message(role="user", content="How is it?")]
 TOOLS = [ToolSpec("look", "Look.", {"type": "object"})]
 
 
-def script(folder: Path, value: Any) -> Path:
+def write_script(folder: Path, value: Any) -> Path:
     path = folder / "script.json"
     path.write_text(json.dumps(value), encoding="utf-8")
     return path
@@ -41,7 +41,7 @@ async def test_replies_come_in_order_and_requests_are_recorded() -> None:
     assert model.name == "scripted"
 
 
-async def test_after_the_last_reply_there_is_no_answer() -> None:
+async def test_exhausted_script_is_an_error() -> None:
     provider = ScriptedProvider([ModelReply()])
     await provider.complete(CONVERSATION, [])
 
@@ -67,22 +67,22 @@ async def test_rule_computes_reply_from_request() -> None:
 
 
 async def test_rule_can_be_async() -> None:
-    let = asyncio.Event()
+    release = asyncio.Event()
 
     async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
-        await let.wait()
+        await release.wait()
         return ModelReply(text="at last")
 
     task = asyncio.ensure_future(ScriptedProvider([slow]).complete(CONVERSATION, TOOLS))
     await asyncio.sleep(0)
     assert not task.done()
-    let.set()
+    release.set()
 
     assert (await task).text == "at last"
 
 
 @given(st.text())
-def test_pieces_are_the_text(text: str) -> None:
+def test_streamed_pieces_form_the_text(text: str) -> None:
     pieces: list[str] = []
 
     asyncio.run(ScriptedProvider([ModelReply(text=text)]).complete(CONVERSATION, [], pieces.append))
@@ -92,7 +92,7 @@ def test_pieces_are_the_text(text: str) -> None:
 
 
 async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
-    path = script(
+    path = write_script(
         tmp_path,
         {
             "replies": [
@@ -148,7 +148,7 @@ async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_script_error_names_its_place(tmp_path: Path, value: Any, reason: str) -> None:
-    path = script(tmp_path, value)
+    path = write_script(tmp_path, value)
 
     with pytest.raises(ScriptError, match=reason) as caught:
         ScriptedProvider.load(path)
@@ -175,13 +175,13 @@ async def test_script_placeholder_is_replaced_by_shown_text(tmp_path: Path) -> N
     file = tmp_path / "script.json"
     call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
     file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))
-    script = ScriptedProvider.load(file)
+    write_script = ScriptedProvider.load(file)
     old, new = (
         Message(role="user", content=json.dumps({"ticket_id": name, "x": 1})) for name in ("t-1", 't-"2')
     )
 
-    reply = await script.complete([old, new, Message(role="assistant", content="Well.")], [])
+    reply = await write_script.complete([old, new, Message(role="assistant", content="Well.")], [])
 
     assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
     with pytest.raises(ModelError, match=r"uses \$shown\.ticket_id, but no message"):
-        await script.complete([Message(role="user", content="Good day.")], [])
+        await write_script.complete([Message(role="user", content="Good day.")], [])

@@ -28,10 +28,10 @@ from queenright.runtime.storage.session_store import (
     SessionStore,
 )
 from tests.runtime.damage import damage, damages
-from tests.runtime.test_files import WRITERS, line, writer
+from tests.runtime.test_files import WRITERS, read_line, start_writer
 
 
-class Ticking:
+class TickingClock:
     """A clock that advances by a second at each reading."""
 
     def __init__(self) -> None:
@@ -42,16 +42,16 @@ class Ticking:
         return self.now
 
 
-def store_at(path: Path) -> SessionStore:
+def open_store(path: Path) -> SessionStore:
     numbers = itertools.count()
-    return SessionStore(path, clock=Ticking(), ids=lambda: f"{next(numbers):08x}")
+    return SessionStore(path, clock=TickingClock(), ids=lambda: f"{next(numbers):08x}")
 
 
-def made(store: SessionStore, session_id: str | None = None, graph_id: str = "g") -> Session:
+def create_session(store: SessionStore, session_id: str | None = None, graph_id: str = "g") -> Session:
     return store.create(graph_id=graph_id, entry_point="start", session_id=session_id)
 
 
-def execution(status: str = "active", entry_point: str = "start") -> ExecutionState:
+def make_execution(status: str = "active", entry_point: str = "start") -> ExecutionState:
     return ExecutionState.model_validate(
         {
             "execution_id": "e1",
@@ -64,12 +64,12 @@ def execution(status: str = "active", entry_point: str = "start") -> ExecutionSt
     )
 
 
-def put(status: str, entry_point: str = "start") -> dict[str, ExecutionState]:
-    return {execution_key("g", entry_point): execution(status, entry_point)}
+def set_execution(status: str, entry_point: str = "start") -> dict[str, ExecutionState]:
+    return {execution_key("g", entry_point): make_execution(status, entry_point)}
 
 
 def test_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
+    store = open_store(tmp_path)
 
     session = store.create(graph_id="g", entry_point="start", agent_id="bee")
 
@@ -90,7 +90,7 @@ def test_session_has_its_own_folder_and_state(tmp_path: Path) -> None:
 def test_default_session_id_ends_in_eight_hex_digits(tmp_path: Path) -> None:
     store = SessionStore(tmp_path, clock=lambda: 0.0)
 
-    ids = {made(store).id for _ in range(20)}
+    ids = {create_session(store).id for _ in range(20)}
 
     assert len(ids) == 20
     assert all(re.fullmatch(r"session_19700101_000000_[0-9a-f]{8}", session_id) for session_id in ids)
@@ -99,10 +99,10 @@ def test_default_session_id_ends_in_eight_hex_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("session_id", ["", ".", "..", "a/b", "a\\b", "../x", "a\0b", "x" * 201, "ä" * 200])
 def test_invalid_session_id_never_reaches_the_disk(tmp_path: Path, session_id: str) -> None:
     """B8: a session id with a path separator or `..` is rejected everywhere with a clear error."""
-    store = store_at(tmp_path / "base")
+    store = open_store(tmp_path / "base")
 
     for take in (
-        lambda: made(store, session_id),
+        lambda: create_session(store, session_id),
         lambda: store.open(session_id),
         lambda: store.read_state(session_id),
         lambda: store.delete_session(session_id),
@@ -115,24 +115,24 @@ def test_invalid_session_id_never_reaches_the_disk(tmp_path: Path, session_id: s
 
 @pytest.mark.parametrize("graph_id", ["", "..", "a/b", "../../x"])
 def test_invalid_graph_id_is_refused(tmp_path: Path, graph_id: str) -> None:
-    store = store_at(tmp_path)
+    store = open_store(tmp_path)
 
     with pytest.raises(ValueError, match="pattern"):
-        store.shared_view(made(store), graph_id)
+        store.shared_view(create_session(store), graph_id)
 
 
-def test_session_is_made_once(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    made(store, "mine")
+def test_session_is_created_once(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    create_session(store, "mine")
     (tmp_path / "sessions" / "file").write_bytes(b"")
 
     for session_id in ("mine", "file"):
         with pytest.raises(SessionExistsError):
-            made(store, session_id)
+            create_session(store, session_id)
 
 
 def test_step_log_folder_is_not_a_session_until_created(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
+    store = open_store(tmp_path)
     (tmp_path / "sessions" / "mine" / "logs").mkdir(parents=True)
 
     with pytest.raises(SessionNotFoundError):
@@ -140,13 +140,13 @@ def test_step_log_folder_is_not_a_session_until_created(tmp_path: Path) -> None:
     assert store.list_sessions() == []
     assert store.skipped_files == []
 
-    assert made(store, "mine").logs.is_dir()
+    assert create_session(store, "mine").logs.is_dir()
     assert store.open("mine").id == "mine"
 
 
 def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
 
     shared = store.shared_view(session, "judge")
 
@@ -157,9 +157,9 @@ def test_graph_sharing_a_session_has_its_own_folder_and_the_same_state(tmp_path:
 
 
 def test_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
-    first = store_at(tmp_path).get_or_create("g", "tick")
-    store = store_at(tmp_path)
-    made(store, "a newer one of another entry point")
+    first = open_store(tmp_path).get_or_create("g", "tick")
+    store = open_store(tmp_path)
+    create_session(store, "a newer session of another entry point")
 
     assert store.get_or_create("g", "tick") == first
     assert store.get_or_create("g", "other") != first
@@ -167,7 +167,7 @@ def test_entry_point_keeps_its_session_over_restarts(tmp_path: Path) -> None:
 
 
 def test_entry_point_with_a_broken_state_gets_a_new_session(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
+    store = open_store(tmp_path)
     first = store.get_or_create("g", "tick")
     damage(first.root / "state.json", "torn")
 
@@ -178,11 +178,11 @@ def test_entry_point_with_a_broken_state_gets_a_new_session(tmp_path: Path) -> N
 
 
 def test_state_update_round_trips(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
 
     def change(state: SessionState) -> None:
-        run = execution("paused")
+        run = make_execution("paused")
         run.pending = [PendingNode(node_id="b", visit=2, input={"x": [1]})]
         run.path = [f"n{n}" for n in range(300)]
         state.executions[execution_key("g", "start")] = run
@@ -198,36 +198,36 @@ def test_state_update_round_trips(tmp_path: Path) -> None:
 
 
 def test_failed_or_invalid_update_changes_nothing(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     before = (session.root / "state.json").read_bytes()
 
     def fail(state: SessionState) -> None:
         state.memory["x"] = 1
         raise KeyError("mine")
 
-    def spoil(state: SessionState) -> None:
+    def make_invalid(state: SessionState) -> None:
         state.memory["x"] = object()
 
     with pytest.raises(KeyError):
         store.update(session, fail)
     with pytest.raises(ValueError, match="object"):
-        store.update(session, spoil)
+        store.update(session, make_invalid)
 
     assert (session.root / "state.json").read_bytes() == before
 
 
 def test_clock_set_back_does_not_lower_updated_at(tmp_path: Path) -> None:
-    session = made(store_at(tmp_path))
+    session = create_session(open_store(tmp_path))
 
     state = SessionStore(tmp_path, clock=lambda: 5.0).update(session, lambda _: None)
 
     assert state.updated_at == state.created_at
 
 
-def test_two_processes_that_change_a_state_lose_nothing(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+def test_concurrent_state_changes_of_two_processes_are_not_lost(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    session = create_session(store)
     command = [sys.executable, str(WRITERS), "count", str(tmp_path), session.id, "200"]
 
     processes = [subprocess.Popen(command) for _ in range(2)]
@@ -249,22 +249,22 @@ def test_two_processes_that_change_a_state_lose_nothing(tmp_path: Path) -> None:
 )
 def test_session_status_combines_its_executions(statuses: list[str], status: str) -> None:
     state = SessionState(session_id="s", graph_id="g", entry_point="start", created_at=0, updated_at=0)
-    for number, word in enumerate(statuses):
-        state.executions |= put(word, f"e{number}")
+    for number, recorded_status in enumerate(statuses):
+        state.executions |= set_execution(recorded_status, f"e{number}")
 
     assert state.status == status
 
 
-@pytest.mark.parametrize("word", ["meditating", "", None, 7, ["active"], {}])
-def test_status_of_another_version_is_unknown(word: object) -> None:
-    row = {**execution().model_dump(), "status": word}
+@pytest.mark.parametrize("recorded_status", ["meditating", "", None, 7, ["active"], {}])
+def test_status_of_another_version_is_unknown(recorded_status: object) -> None:
+    row = {**make_execution().model_dump(), "status": recorded_status}
 
     assert ExecutionState.model_validate(row).status is SessionStatus.UNKNOWN
 
 
 def test_state_of_a_newer_version_is_refused_unchanged(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     path = session.root / "state.json"
     write_json(path, {**read_json(path), "schema_version": 2, "new": "precious"})
 
@@ -275,8 +275,8 @@ def test_state_of_a_newer_version_is_refused_unchanged(tmp_path: Path) -> None:
 
 
 def test_state_error_contains_no_values(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     path = session.root / "state.json"
     write_json(path, {**read_json(path), "memory": "sk-secret", "created_at": "sk-secret"})
 
@@ -287,8 +287,8 @@ def test_state_error_contains_no_values(tmp_path: Path) -> None:
 
 
 def test_copied_session_folder_is_rejected(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     write_json(tmp_path / "sessions" / "copy" / "state.json", read_json(session.root / "state.json"))
 
     assert [state.session_id for state in store.list_sessions()] == [session.id]
@@ -296,10 +296,11 @@ def test_copied_session_folder_is_rejected(tmp_path: Path) -> None:
 
 
 def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    ids = [made(store, name).id for name in ("z", "a", "m", "b")]
+    store = open_store(tmp_path)
+    ids = [create_session(store, name).id for name in ("z", "a", "m", "b")]
     for session_id, status in zip(ids, ["completed", "failed", "completed", "paused"], strict=True):
-        store.update(store.open(session_id), lambda state, s=status: state.executions.update(put(s)))  # type: ignore[misc]
+        session = store.open(session_id)
+        store.update(session, lambda state, s=status: state.executions.update(set_execution(s)))  # type: ignore[misc]
 
     assert [state.session_id for state in store.list_sessions()] == ids[::-1]
     completed = store.list_sessions(status=SessionStatus.COMPLETED)
@@ -309,18 +310,18 @@ def test_sessions_are_listed_newest_first(tmp_path: Path) -> None:
 
 
 def test_missing_folder_has_no_sessions(tmp_path: Path) -> None:
-    assert store_at(tmp_path / "none").list_sessions() == []
+    assert open_store(tmp_path / "none").list_sessions() == []
 
 
-@given(broken=st.dictionaries(st.integers(0, 5), damages), litter=st.booleans())
-def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str], litter: bool) -> None:
+@given(broken=st.dictionaries(st.integers(0, 5), damages), other_files=st.booleans())
+def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str], other_files: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        store = store_at(Path(folder))
+        store = open_store(Path(folder))
         for number in range(6):
-            made(store, f"s{number}")
+            create_session(store, f"s{number}")
         for number, kind in broken.items():
             damage(Path(folder) / "sessions" / f"s{number}" / "state.json", kind)
-        if litter:
+        if other_files:
             (Path(folder) / "sessions" / "README").write_bytes(b"\xff")
             (Path(folder) / "sessions" / "empty").mkdir()
 
@@ -332,8 +333,8 @@ def test_valid_sessions_are_listed_despite_invalid_files(broken: dict[int, str],
 
 
 def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     claim = store.claim(session)
 
     with pytest.raises(SessionBusyError, match=str(os.getpid())):
@@ -345,10 +346,10 @@ def test_session_and_graph_have_one_writer(tmp_path: Path) -> None:
 
 
 def test_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
-    with writer("hold", session.path / ".lock") as process:
-        assert line(process) == "held"
+    store = open_store(tmp_path)
+    session = create_session(store)
+    with start_writer("hold", session.path / ".lock") as process:
+        assert read_line(process) == "held"
         with pytest.raises(SessionBusyError) as caught:
             store.claim(session)
         assert caught.value.pid == process.pid
@@ -360,8 +361,8 @@ def test_claim_is_free_when_its_process_was_killed(tmp_path: Path) -> None:
 
 
 def test_claim_removes_leftovers_of_killed_writer(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     left = [
         session.root / "state.json.7-ab.tmp",
         session.conversations / "a" / "parts" / "0000000001.json.7-ab.tmp",
@@ -377,11 +378,11 @@ def test_claim_removes_leftovers_of_killed_writer(tmp_path: Path) -> None:
     assert [path.exists() for path in left + others] == [False] * 3 + [True] * 2
 
 
-def test_session_is_deleted_whole(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session, other = made(store), made(store)
+def test_session_is_deleted_completely(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    session, other = create_session(store), create_session(store)
     (session.artifacts / "deep").mkdir(parents=True)
-    # A delete that was killed halfway.
+    # As left by a kill in the middle of a delete.
     (tmp_path / "sessions.deleted" / "half").mkdir(parents=True)
 
     store.delete_session(session.id)
@@ -401,8 +402,8 @@ def test_session_is_deleted_whole(tmp_path: Path) -> None:
 
 
 def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     for writing in (session, store.shared_view(session, "judge")):
         claim = store.claim(writing)
 
@@ -415,8 +416,8 @@ def test_session_with_a_writer_is_not_deleted(tmp_path: Path) -> None:
 
 
 def test_lock_of_a_state_is_free_after_each_call(tmp_path: Path) -> None:
-    store = store_at(tmp_path)
-    session = made(store)
+    store = open_store(tmp_path)
+    session = create_session(store)
     store.update(session, lambda _: None)
     store.claim(session).release()
 

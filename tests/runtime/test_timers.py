@@ -13,7 +13,7 @@ Fired = list[tuple[float, Tick]]
 
 
 @asynccontextmanager
-async def following(ticks: AsyncIterator[Tick], clock: Callable[[], float]) -> AsyncIterator[Fired]:
+async def follow_ticks(ticks: AsyncIterator[Tick], clock: Callable[[], float]) -> AsyncIterator[Fired]:
     fired: Fired = []
 
     async def follow() -> None:
@@ -26,18 +26,20 @@ async def following(ticks: AsyncIterator[Tick], clock: Callable[[], float]) -> A
     await asyncio.gather(task, return_exceptions=True)
 
 
-def at(text: str, zone: str = "UTC") -> float:
+def parse_time(text: str, zone: str = "UTC") -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone)).timestamp()
 
 
-def times(fired: Fired, zone: str = "UTC") -> list[str]:
+def fired_times(fired: Fired, zone: str = "UTC") -> list[str]:
     return [f"{datetime.fromtimestamp(t, UTC).astimezone(ZoneInfo(zone)):%m-%d %H:%M}" for t, _ in fired]
 
 
 async def test_interval_does_not_drift(fake_time: FakeTime) -> None:
     """B56: ticks are at t0 + k * interval."""
     t0 = fake_time.now
-    async with following(interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
+    async with follow_ticks(
+        interval_ticks(0.1, monotonic=fake_time, sleep=fake_time.sleep), fake_time
+    ) as fired:
         await fake_time.advance(100)
 
     assert len(fired) in (999, 1000)
@@ -46,7 +48,9 @@ async def test_interval_does_not_drift(fake_time: FakeTime) -> None:
 
 async def test_missed_intervals_are_counted_and_not_repeated(fake_time: FakeTime) -> None:
     """B55: a process that was blocked fires once, and is on the grid again."""
-    async with following(interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time) as fired:
+    async with follow_ticks(
+        interval_ticks(10, monotonic=fake_time, sleep=fake_time.sleep), fake_time
+    ) as fired:
         await fake_time.advance(10)
         fake_time.now += 57
         await fake_time.advance(13)
@@ -55,37 +59,40 @@ async def test_missed_intervals_are_counted_and_not_repeated(fake_time: FakeTime
 
 
 async def test_cron_fires_at_the_named_minutes(fake_time: FakeTime) -> None:
-    fake_time.now = at("2026-03-02 08:50")
+    fake_time.now = parse_time("2026-03-02 08:50")
     ticks = cron_ticks("*/15 9 * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
-    async with following(ticks, fake_time) as fired:
+    async with follow_ticks(ticks, fake_time) as fired:
         await fake_time.advance(2 * 3600)
 
-    assert times(fired) == ["03-02 09:00", "03-02 09:15", "03-02 09:30", "03-02 09:45"]
+    assert fired_times(fired) == ["03-02 09:00", "03-02 09:15", "03-02 09:30", "03-02 09:45"]
 
 
 @pytest.mark.parametrize(
     ("start", "fires"),
     [
-        ("2026-03-28 12:00", ["03-29 03:00", "03-30 02:30"]),  # 02:30 does not exist: right after the jump
+        (
+            "2026-03-28 12:00",
+            ["03-29 03:00", "03-30 02:30"],
+        ),  # 02:30 does not exist: fires right after the jump
         ("2026-10-24 12:00", ["10-25 02:30", "10-26 02:30"]),  # 02:30 occurs twice: fires once
     ],
 )
 async def test_cron_keeps_to_its_zone_through_summer_time(
     fake_time: FakeTime, start: str, fires: list[str]
 ) -> None:
-    fake_time.now = at(start, "Europe/Vienna")
+    fake_time.now = parse_time(start, "Europe/Vienna")
     ticks = cron_ticks("30 2 * * *", "Europe/Vienna", clock=fake_time, sleep=fake_time.sleep)
-    async with following(ticks, fake_time) as fired:
+    async with follow_ticks(ticks, fake_time) as fired:
         await fake_time.advance(40 * 3600)
 
-    assert times(fired, "Europe/Vienna") == fires
+    assert fired_times(fired, "Europe/Vienna") == fires
 
 
 async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> None:
     """B23, B55: one tick for the missed ones, which are counted."""
-    fake_time.now = at("2026-03-02 08:00")
+    fake_time.now = parse_time("2026-03-02 08:00")
     ticks = cron_ticks("* * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
-    async with following(ticks, fake_time) as fired:
+    async with follow_ticks(ticks, fake_time) as fired:
         await fake_time.advance(60)
         fake_time.now += 8 * 3600
         await fake_time.advance(60)
@@ -94,11 +101,11 @@ async def test_suspended_machine_fires_one_cron_tick(fake_time: FakeTime) -> Non
 
 
 async def test_clock_set_back_repeats_no_tick(fake_time: FakeTime) -> None:
-    fake_time.now = at("2026-03-02 08:59")
+    fake_time.now = parse_time("2026-03-02 08:59")
     ticks = cron_ticks("0 * * * *", "UTC", clock=fake_time, sleep=fake_time.sleep)
-    async with following(ticks, fake_time) as fired:
+    async with follow_ticks(ticks, fake_time) as fired:
         await fake_time.advance(120)
-        fake_time.now = at("2026-03-02 08:30")
+        fake_time.now = parse_time("2026-03-02 08:30")
         await fake_time.advance(3600)
 
-    assert times(fired) == ["03-02 09:00"]
+    assert fired_times(fired) == ["03-02 09:00"]

@@ -12,7 +12,7 @@ from queenright.runtime.llm.model import ToolCall
 from queenright.runtime.tooling.tools import Tool, ToolError, ToolRegistry, ToolResult, tool_from_function
 
 
-async def call(tool: Tool, arguments: str, **context: object) -> str:
+async def call_tool(tool: Tool, arguments: str, **context: object) -> str:
     return (await ToolRegistry([tool]).call(ToolCall("c1", tool.name, arguments), context)).content
 
 
@@ -35,7 +35,7 @@ def find(
     return {"place": place, "depth": depth, "kind": kind}
 
 
-async def test_function_is_a_tool_by_its_annotations_and_docstring() -> None:
+async def test_function_becomes_a_tool_with_its_annotations_and_docstring() -> None:
     tool = tool_from_function(find, timeout_seconds=5)
 
     assert (tool.name, tool.description) == ("find", "Find what flies.\n\nIt looks twice.")
@@ -45,11 +45,15 @@ async def test_function_is_a_tool_by_its_annotations_and_docstring() -> None:
     assert properties["depth"]["description"] == "How deep."
     assert properties["kind"]["enum"] == ["bee", "wasp"]
     assert tool.spec.parameters["required"] == ["place"]
-    assert json.loads(await call(tool, '{"place": "hive"}')) == {"place": "hive", "depth": 1, "kind": "bee"}
-    assert (await call(tool, '{"depth": -1}')).startswith(
+    assert json.loads(await call_tool(tool, '{"place": "hive"}')) == {
+        "place": "hive",
+        "depth": 1,
+        "kind": "bee",
+    }
+    assert (await call_tool(tool, '{"depth": -1}')).startswith(
         "error: find: place: it is required; depth: -1 is refused"
     )
-    assert "extra" in (await call(tool, '{"place": "x", "extra": 1}'))
+    assert "extra" in (await call_tool(tool, '{"place": "x", "extra": 1}'))
 
 
 async def test_async_function_runs_on_the_loop_with_any_parameter_name() -> None:
@@ -62,10 +66,10 @@ async def test_async_function_runs_on_the_loop_with_any_parameter_name() -> None
     tool = tool_from_function(schema, name="count")
 
     assert (tool.name, tool.threaded) == ("count", False)
-    assert await call(tool, '{"json": "x", "copy": {"bees": 3}}') == '{"bees":3}'
+    assert await call_tool(tool, '{"json": "x", "copy": {"bees": 3}}') == '{"bees":3}'
 
 
-async def test_context_parameters_are_given_by_the_runtime_and_never_by_the_model() -> None:
+async def test_context_parameters_come_only_from_the_runtime() -> None:
     def where(place: str, session_id: str, runtime: object = None) -> str:
         return f"{place} {session_id} {runtime}"
 
@@ -73,8 +77,10 @@ async def test_context_parameters_are_given_by_the_runtime_and_never_by_the_mode
 
     assert list(tool.spec.parameters["properties"]) == ["place"]
     assert set(tool.context) == {"session_id", "runtime"}
-    assert await call(tool, '{"place": "hive"}', session_id="s1", agent_id="bee") == "hive s1 None"
-    assert (await call(tool, '{"place": "hive", "session_id": "s2"}')).startswith("error: where: session_id")
+    assert await call_tool(tool, '{"place": "hive"}', session_id="s1", agent_id="bee") == "hive s1 None"
+    assert (await call_tool(tool, '{"place": "hive", "session_id": "s2"}')).startswith(
+        "error: where: session_id"
+    )
 
 
 @pytest.mark.parametrize(
@@ -115,7 +121,7 @@ async def test_raw_schema_is_passed_unchanged_and_must_be_an_object(arguments: s
     tool = Tool("raw", "Raw.", SCHEMA, lambda given: given)
 
     assert tool.spec.parameters is SCHEMA
-    assert (await call(tool, arguments)).startswith(expected)
+    assert (await call_tool(tool, arguments)).startswith(expected)
 
 
 class Weight(BaseModel):
@@ -138,7 +144,7 @@ class Weight(BaseModel):
     ],
 )
 async def test_result_that_is_not_text_becomes_json(answer: object, text: str) -> None:
-    assert await call(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
+    assert await call_tool(Tool("say", "Say.", {}, lambda given: answer), "{}") == text
 
 
 class UnexpectedError(BaseException):
@@ -179,7 +185,7 @@ async def test_any_tool_failure_becomes_a_result(failure: BaseException, kind: s
     assert result.error is not None
 
 
-async def test_tool_that_cancels_its_own_task_has_failed_and_ends_nothing_else() -> None:
+async def test_tool_that_cancels_its_own_task_fails_without_other_effects() -> None:
     async def leave(given: object) -> str:
         task = asyncio.current_task()
         assert task is not None
@@ -232,7 +238,7 @@ async def test_threaded_tool_runs_outside_the_loop_in_the_callers_context() -> N
     def look(given: object) -> list[bool]:
         return [threading.get_ident() == loop_thread, current_worker() is None]
 
-    assert await call(Tool("look", "Look.", {}, look, threaded=True), "{}") == "[false, true]"
+    assert await call_tool(Tool("look", "Look.", {}, look, threaded=True), "{}") == "[false, true]"
 
 
 async def test_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
@@ -266,11 +272,11 @@ async def test_thread_of_a_cancelled_call_is_counted_until_it_ends() -> None:
 
 async def test_timed_out_calls_are_limited_in_threads() -> None:
     go = threading.Event()
-    dug: list[int] = []
+    calls_run: list[int] = []
 
     def dig(given: object) -> str:
         go.wait(10)
-        dug.append(1)
+        calls_run.append(1)
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
@@ -278,35 +284,35 @@ async def test_timed_out_calls_are_limited_in_threads() -> None:
     def begin(session: str = "s1") -> asyncio.Task[ToolResult]:
         return asyncio.create_task(registry.call(ToolCall("c1", "dig", "{}"), {"session_id": session}))
 
-    given_up = [begin() for _ in range(32)]
+    abandoned = [begin() for _ in range(32)]
     while registry.threads.count_running("s1") < 32:  # noqa: ASYNC110 - each begins at a turn of its own
         await asyncio.sleep(0)
     waiting = begin()
-    for each in given_up:
+    for each in abandoned:
         each.cancel()
-    await asyncio.wait(given_up)
+    await asyncio.wait(abandoned)
 
     for refused in (await waiting, await begin()):
         assert refused.failed
         assert "32 calls" in refused.content
-    elsewhere = begin("s2")
+    other_session = begin("s2")
     go.set()
-    assert (await elsewhere).content == "dug"
+    assert (await other_session).content == "dug"
     await registry.threads.wait_idle("s1")
     assert (await begin()).content == "dug"
-    assert len(dug) == 34
+    assert len(calls_run) == 34
 
 
-async def test_more_calls_at_once_than_there_are_threads_wait_for_one() -> None:
-    lock, most = threading.Lock(), [0, 0]
+async def test_concurrent_calls_beyond_the_threads_wait() -> None:
+    lock, peak = threading.Lock(), [0, 0]
 
     def dig(given: object) -> str:
         with lock:
-            most[0] += 1
-            most[1] = max(most)
+            peak[0] += 1
+            peak[1] = max(peak)
         threading.Event().wait(0.001)
         with lock:
-            most[0] -= 1
+            peak[0] -= 1
         return "dug"
 
     registry = ToolRegistry([Tool("dig", "Dig.", {}, dig, threaded=True)])
@@ -315,7 +321,7 @@ async def test_more_calls_at_once_than_there_are_threads_wait_for_one() -> None:
     answers = await asyncio.gather(*(registry.call(call_, {"session_id": "s1"}) for _ in range(100)))
 
     assert {answer.content for answer in answers} == {"dug"}
-    assert most[1] <= 32
+    assert peak[1] <= 32
 
 
 def test_tool_is_registered_once() -> None:
@@ -328,12 +334,12 @@ def test_tool_is_registered_once() -> None:
 
 
 def test_registry_contains_the_registered_tools() -> None:
-    one, two = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
-    registry = ToolRegistry([one]).merge([two])
+    first_tool, second_tool = (Tool(name, "", {}, lambda given: "") for name in ("one", "two"))
+    registry = ToolRegistry([first_tool]).merge([second_tool])
 
     assert registry.names == ("one", "two")
     assert registry.only(["two"]).names == ("two",)
-    assert registry.get("two") is two
+    assert registry.get("two") is second_tool
     assert registry.get("three") is None
     with pytest.raises(KeyError, match="three"):
         registry.only(["three"])

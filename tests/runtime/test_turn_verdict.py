@@ -15,41 +15,41 @@ JUDGE = "judge"
 BLOCK = "block"
 
 
-def spec(**fields: Any) -> NodeSpec:
+def node_spec(**fields: Any) -> NodeSpec:
     return NodeSpec(id="n", system_prompt="Be a bee.", **({"output_keys": ("a", "b")} | fields))
 
 
-def after(**turn: Any) -> NodeCursor:
+def make_turn(**turn: Any) -> NodeCursor:
     return NodeCursor(visit_id="v", iteration=1, awaiting="verdict", **turn)
 
 
-def word(move: NextAction) -> str:
+def verdict_of(move: NextAction) -> str:
     if move.question is not None and move.verdict is Verdict.CONTINUE:
         return BLOCK
     return JUDGE if move.verdict is None else move.verdict.value
 
 
-ALONE: dict[str, Any] = {}
+WITHOUT_USER: dict[str, Any] = {}
 WITH_USER = {"client_facing": True}
 BOTH = {"a": 1, "b": 2}
-SET = {"calls": ["set_output"], "outputs_set": True}
+OUTPUTS_SET = {"calls": ["set_output"], "outputs_set": True}
 
 TABLE = [
-    # No user.
-    (ALONE, {"calls": ["look"]}, "CONTINUE"),
-    (ALONE, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
-    (ALONE, {"calls": ["fly"]}, "CONTINUE"),
-    (ALONE, {**SET, "outputs": BOTH}, JUDGE),
-    (ALONE, {**SET, "outputs": {"a": 1}}, "CONTINUE"),
-    (ALONE, {**SET, "outputs": {"a": 1}, "text": "Half."}, "CONTINUE"),
-    (ALONE, {"calls": ["set_output"]}, "CONTINUE"),
-    (ALONE, {"calls": ["look", "set_output"], "outputs_set": True, "outputs": BOTH}, JUDGE),
-    (ALONE, {"calls": ["look"], "outputs": BOTH}, "CONTINUE"),
-    (ALONE, {"text": "Done.", "outputs": BOTH}, JUDGE),
-    (ALONE, {"text": "Well."}, "RETRY"),
-    (ALONE, {"text": ""}, "RETRY"),
-    (ALONE, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
-    (ALONE, {"calls": ["ask_user"]}, "CONTINUE"),
+    # without a user
+    (WITHOUT_USER, {"calls": ["look"]}, "CONTINUE"),
+    (WITHOUT_USER, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
+    (WITHOUT_USER, {"calls": ["fly"]}, "CONTINUE"),
+    (WITHOUT_USER, {**OUTPUTS_SET, "outputs": BOTH}, JUDGE),
+    (WITHOUT_USER, {**OUTPUTS_SET, "outputs": {"a": 1}}, "CONTINUE"),
+    (WITHOUT_USER, {**OUTPUTS_SET, "outputs": {"a": 1}, "text": "Half."}, "CONTINUE"),
+    (WITHOUT_USER, {"calls": ["set_output"]}, "CONTINUE"),
+    (WITHOUT_USER, {"calls": ["look", "set_output"], "outputs_set": True, "outputs": BOTH}, JUDGE),
+    (WITHOUT_USER, {"calls": ["look"], "outputs": BOTH}, "CONTINUE"),
+    (WITHOUT_USER, {"text": "Done.", "outputs": BOTH}, JUDGE),
+    (WITHOUT_USER, {"text": "Well."}, "RETRY"),
+    (WITHOUT_USER, {"text": ""}, "RETRY"),
+    (WITHOUT_USER, {"text": "Well.", "outputs": {"a": 1}}, "RETRY"),
+    (WITHOUT_USER, {"calls": ["ask_user"]}, "CONTINUE"),
     # A successful final tool ends the visit even if outputs are missing; a failed or pending one does not.
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"], "succeeded": ["emit"]}, JUDGE),
     ({"tools": ("emit",), "final_tools": ("emit",)}, {"calls": ["emit"]}, "CONTINUE"),
@@ -58,29 +58,29 @@ TABLE = [
         {"calls": ["look"], "succeeded": ["look"]},
         "CONTINUE",
     ),
-    # Optional outputs.
-    ({"nullable_output_keys": ("b",)}, {**SET, "outputs": {"a": 1}}, JUDGE),
+    # optional outputs
+    ({"nullable_output_keys": ("b",)}, {**OUTPUTS_SET, "outputs": {"a": 1}}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"text": "Nothing to say."}, JUDGE),
     ({"nullable_output_keys": ("a", "b")}, {"calls": ["look"]}, "CONTINUE"),
-    # No outputs: text is the answer.
+    # without outputs, text is the answer
     ({"output_keys": ()}, {"text": "Hello."}, JUDGE),
     ({"output_keys": ()}, {"text": " \n"}, "RETRY"),
     ({"output_keys": ()}, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
-    # With a user.
+    # with a user
     (WITH_USER, {"calls": ["ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["look", "ask_user"], "asked": ["Which?"]}, BLOCK),
     (WITH_USER, {"calls": ["ask_user"]}, "CONTINUE"),
     (WITH_USER, {"calls": ["look"], "text": "I look."}, "CONTINUE"),
     (WITH_USER, {"text": "Hello, what shall I do?"}, BLOCK),
     (WITH_USER, {"text": "And now?", "user_interaction_count": 3}, BLOCK),
-    (WITH_USER, {**SET, "outputs": {"a": 1}, "text": "Half."}, BLOCK),
-    (WITH_USER, {**SET, "outputs": {"a": 1}}, "CONTINUE"),
-    (WITH_USER, {**SET, "outputs": BOTH}, BLOCK),
-    (WITH_USER, {**SET, "outputs": BOTH, "text": "Here."}, BLOCK),
-    (WITH_USER, {**SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
+    (WITH_USER, {**OUTPUTS_SET, "outputs": {"a": 1}, "text": "Half."}, BLOCK),
+    (WITH_USER, {**OUTPUTS_SET, "outputs": {"a": 1}}, "CONTINUE"),
+    (WITH_USER, {**OUTPUTS_SET, "outputs": BOTH}, BLOCK),
+    (WITH_USER, {**OUTPUTS_SET, "outputs": BOTH, "text": "Here."}, BLOCK),
+    (WITH_USER, {**OUTPUTS_SET, "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": "Bye.", "outputs": BOTH, "user_interaction_count": 1}, JUDGE),
     (WITH_USER, {"text": ""}, "RETRY"),
-    # A chat: without outputs it continues until its own judge ends it.
+    # a chat: without outputs it continues until its own judge ends it
     ({**WITH_USER, "output_keys": ()}, {"text": "Hi.", "user_interaction_count": 9}, BLOCK),
     ({**WITH_USER, "output_keys": (), "conversation_judge": "llm"}, {"text": "Hi."}, BLOCK),
 ]
@@ -88,34 +88,36 @@ TABLE = [
 
 @pytest.mark.parametrize(("node", "turn", "expected"), TABLE)
 def test_assess_turn_returns_next_action(node: dict[str, Any], turn: dict[str, Any], expected: str) -> None:
-    assert word(assess_turn(spec(**node), after(**turn))) == expected
+    assert verdict_of(assess_turn(node_spec(**node), make_turn(**turn))) == expected
 
 
 def test_chat_judge_ends_visit_or_waits_for_user() -> None:
-    chat = spec(client_facing=True, output_keys=(), conversation_judge="llm")
+    chat = node_spec(client_facing=True, output_keys=(), conversation_judge="llm")
 
-    move = assess_turn(chat, after(text="Hi.", user_interaction_count=1))
+    move = assess_turn(chat, make_turn(text="Hi.", user_interaction_count=1))
 
     assert move == NextAction(None, question="Hi.")
 
 
 def test_retry_feedback_names_missing_outputs() -> None:
-    move = assess_turn(spec(), after(text="Well.", outputs={"a": 1}))
+    move = assess_turn(node_spec(), make_turn(text="Well.", outputs={"a": 1}))
 
     assert "without setting b" in move.feedback
     assert move.error.endswith("b")
 
 
 def test_outputs_are_shown_to_user_if_model_said_nothing() -> None:
-    move = assess_turn(spec(client_facing=True), after(calls=["set_output"], outputs_set=True, outputs=BOTH))
+    move = assess_turn(
+        node_spec(client_facing=True), make_turn(calls=["set_output"], outputs_set=True, outputs=BOTH)
+    )
 
     assert move.question == "a: 1\nb: 2"
 
 
 def test_node_of_automatic_run_ends_without_user() -> None:
     move = assess_turn(
-        spec(client_facing=True),
-        after(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
+        node_spec(client_facing=True),
+        make_turn(calls=["set_output"], outputs_set=True, outputs=BOTH, text="Mended."),
         started_by_user=False,
     )
 
@@ -130,25 +132,25 @@ def test_node_of_automatic_run_ends_without_user() -> None:
         {"output_keys": (), "conversation_judge": "llm"},
     ],
 )
-def test_words_end_node_of_automatic_run_without_user(outputs: dict[str, Any]) -> None:
-    node = spec(client_facing=True, **outputs)
+def test_text_ends_node_of_automatic_run_without_user(outputs: dict[str, Any]) -> None:
+    node = node_spec(client_facing=True, **outputs)
 
-    assert word(assess_turn(node, after(text="Mended."), started_by_user=False)) == JUDGE
-    assert word(assess_turn(node, after(text="Mended."))) == BLOCK
-    turn = after(calls=["ask_user"], asked=["Which?"])
-    assert word(assess_turn(node, turn, started_by_user=False)) == BLOCK
+    assert verdict_of(assess_turn(node, make_turn(text="Mended."), started_by_user=False)) == JUDGE
+    assert verdict_of(assess_turn(node, make_turn(text="Mended."))) == BLOCK
+    turn = make_turn(calls=["ask_user"], asked=["Which?"])
+    assert verdict_of(assess_turn(node, turn, started_by_user=False)) == BLOCK
 
 
 def test_automatic_run_waits_for_user_who_has_answered() -> None:
-    node = spec(client_facing=True, output_keys=())
-    answered = after(text="And now?", user_interaction_count=1)
+    node = node_spec(client_facing=True, output_keys=())
+    answered = make_turn(text="And now?", user_interaction_count=1)
 
-    assert word(assess_turn(node, answered, started_by_user=False)) == BLOCK
+    assert verdict_of(assess_turn(node, answered, started_by_user=False)) == BLOCK
 
 
 def test_multiple_questions_are_joined() -> None:
     move = assess_turn(
-        spec(client_facing=True), after(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
+        node_spec(client_facing=True), make_turn(calls=["ask_user", "ask_user"], asked=["One?", "Two?"])
     )
 
     assert move.question == "One?\nTwo?"
@@ -168,8 +170,8 @@ NAMES = st.sampled_from(["look", "set_output", "ask_user"])
 def test_visit_ends_only_with_outputs_and_waits_only_for_users(
     client_facing: bool, calls: list[str], outputs: dict[str, int], outputs_set: bool, text: str, count: int
 ) -> None:
-    node = spec(client_facing=client_facing)
-    turn = after(
+    node = node_spec(client_facing=client_facing)
+    turn = make_turn(
         calls=calls, outputs=outputs, outputs_set=outputs_set, text=text, user_interaction_count=count
     )
 

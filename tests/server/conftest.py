@@ -1,4 +1,4 @@
-"""The service behind real sockets, with the demo's clock and no programs beside it."""
+"""The service on real sockets, with the demo's clock and without other programs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests import warm
 
 @pytest.fixture(scope="session", autouse=True)
 def commands() -> None:
-    """Have what commands are forked from ready by the time that a worker waits for one."""
+    """Start the process that forks commands before a worker waits for it."""
     warm.start()
 
 
@@ -27,11 +27,12 @@ HOUR = 3600.0
 
 def demo_settings(storage: Path, *, wait_seconds: float = 0, **escalation: str) -> Settings:
     """
-    The demo's settings on free ports; ``escalation`` says who decides, the queen without.
+    Return the demo's settings with free ports; ``escalation`` selects who decides, by default the queen.
 
     A permission request waits ``wait_seconds`` for an answer.
 
-    Nobody stalls by the real clock: a busy machine may take the demo's 20 s between two lines of a test.
+    The stall limit is never reached: on a busy machine more than the demo's 20 s may pass between two lines
+    of a test.
     """
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
@@ -57,7 +58,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
 
 @pytest.fixture(scope="session")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service in a thread of its own, one for a process, for requests that change nothing."""
+    """Yield a service in its own thread, shared by the tests of a process that change nothing."""
     settings = demo_settings(tmp_path_factory.mktemp("idle") / "storage", orchestrator="none")
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(settings)) as found:
         yield found

@@ -1,4 +1,4 @@
-"""A service that is killed outright when a certain event of the chat is seen (`test_chat_api.py`)."""
+"""A service that kills itself when the chat publishes a given event (`test_chat_api.py`)."""
 
 from __future__ import annotations
 

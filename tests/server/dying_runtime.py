@@ -1,4 +1,4 @@
-"""Run a service whose worker repeats one call until the process kills itself (`test_runtime_workers.py`)."""
+"""A service whose worker repeats one call until the process kills itself (`test_runtime_workers.py`)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Query(BaseModel):
 SEARCH = Tool("search", "Search.", Query, lambda given: f"nothing about {given.q}")
 
 
-def searching(graph_id: str) -> GraphSpec:
+def search_graph(graph_id: str) -> GraphSpec:
     """Return a graph with one node, which calls the search tool."""
     node = NodeSpec(id="search", system_prompt="Search.", tools=("search",), model_timeout_seconds=600)
     entry = EntryPointSpec(id="start", node_id="search")
     return GraphSpec(id=graph_id, nodes=(node,), entry_points=(entry,))
 
 
-def search(number: int, text: str = "") -> ModelReply:
+def search_call(number: int, text: str = "") -> ModelReply:
     """Return a call with the same arguments each time."""
     return ModelReply(text=text, tool_calls=(ToolCall(f"c{number}", "search", '{"q": "honey"}'),))
 
@@ -40,8 +40,8 @@ def search(number: int, text: str = "") -> ModelReply:
 async def main(settings: Settings, session_id: str) -> None:
     service = await build(settings)
     await service.start()
-    model = ScriptedProvider([search(1), search(2), _die])
-    service.runtime.add_graph(searching("hive"), model=model, tools=[SEARCH], agent_id="bee")
+    model = ScriptedProvider([search_call(1), search_call(2), _die])
+    service.runtime.add_graph(search_graph("hive"), model=model, tools=[SEARCH], agent_id="bee")
     store = service.runtime.session_store("hive")
     store.create(graph_id="hive", entry_point="start", agent_id="bee", session_id=session_id)
     await service.runtime.trigger("start", {"message": "go"}, graph_id="hive", session_id=session_id)

@@ -1,7 +1,7 @@
 """
-A service that takes in what it is given on standard input and is killed outright (`test_restart.py`).
+A service that ingests the events of its standard input and kills itself (`test_restart.py`).
 
-Its arguments are the file of its settings, and how many events it takes in before it writes a snapshot.
+The arguments are its settings file and the number of events before it writes a snapshot.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
-def event_of(values: dict[str, Any]) -> AgentEvent:
+def parse_event(values: dict[str, Any]) -> AgentEvent:
     return AgentEvent(**values | {"type": EventType(values["type"])})
 
 
 async def main(settings: Settings, before_snapshot: int | None) -> None:
     service = await build(settings)
     await service.start()
-    events = [event_of(values) for values in json.load(sys.stdin)]
+    events = [parse_event(values) for values in json.load(sys.stdin)]
     if before_snapshot is not None:
         await service.ingest(events[:before_snapshot])
         await service.snapshots.take()

@@ -1,4 +1,4 @@
-"""Two ports in a process of few descriptors; commands come as paths. Prints the ports."""
+"""Two ports in a process with few file descriptors. Paths are commands; the ports are printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class App:
-    """Answers what a command found out, as JSON."""
+    """Runs a command, and responds with its result as JSON."""
 
     def __init__(self) -> None:
         self._kept: list[int] = []
@@ -36,7 +36,7 @@ class App:
     def _do(self, command: str) -> object:
         match command:
             case "/deliver":
-                # As the outbox does: a connection of our own, and a few files for the store.
+                # Like the outbox: a connection, and a few files for the store.
                 with contextlib.ExitStack() as stack:
                     for _ in range(8):
                         stack.enter_context(open(os.devnull))
@@ -56,14 +56,14 @@ class App:
 
 
 async def main() -> None:
-    """Serve until the standard input ends."""
+    """Serve until standard input ends."""
     app = App()
     with (
-        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as one,
-        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as other,
+        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as api_port,
+        contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as otlp_port,
     ):
-        async with serve_app(app, one), serve_app(app, other):
-            print(one.getsockname()[1], other.getsockname()[1], flush=True)
+        async with serve_app(app, api_port), serve_app(app, otlp_port):
+            print(api_port.getsockname()[1], otlp_port.getsockname()[1], flush=True)
             await asyncio.to_thread(sys.stdin.read)
 
 

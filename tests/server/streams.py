@@ -1,4 +1,4 @@
-"""Following an event stream as a client does that knows what server-sent events are, and no more."""
+"""A client of event streams that knows only the standard for server-sent events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.waiting import until
 
 @dataclass
 class Block:
-    """What is between two empty lines."""
+    """One message of a stream: the lines between two empty lines."""
 
     event: str = "message"
     id: str | None = None
@@ -24,12 +24,12 @@ class Block:
     retry: str = ""
 
 
-def blocks(text: str) -> list[Block]:
-    """Return the whole blocks in a part of a stream."""
-    return [_block(part) for part in text.split("\n\n")[:-1]]
+def parse_blocks(text: str) -> list[Block]:
+    """Return the complete blocks in a part of a stream."""
+    return [_parse_block(part) for part in text.split("\n\n")[:-1]]
 
 
-def _block(part: str) -> Block:
+def _parse_block(part: str) -> Block:
     block = Block()
     for line in part.split("\n"):
         name, _, value = line.partition(":")
@@ -50,7 +50,7 @@ def _block(part: str) -> Block:
 
 @dataclass
 class Follower:
-    """A client of one stream: everything that it was sent."""
+    """A client that follows one stream and stores all of its text."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Follower:
 
     @property
     def blocks(self) -> list[Block]:
-        return blocks(self.text)
+        return parse_blocks(self.text)
 
     @property
     def events(self) -> list[Block]:
@@ -67,7 +67,7 @@ class Follower:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of events that one can go on after, in the order in which they came."""
+        """Return the ids of events after which a client can resume, in the order of arrival."""
         return [block.id for block in self.events if block.id is not None]
 
     @property
@@ -76,7 +76,7 @@ class Follower:
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._follow())
-        await self.until(lambda: "\n\n" in self.text, "the stream begins")
+        await self.until(lambda: "\n\n" in self.text, "the stream has started")
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -16,7 +16,7 @@ from queenright.runtime.storage.checkpoint_store import CheckpointStore
 from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import load_settings
-from tests.runtime.node_parts import reply, sets
+from tests.runtime.node_parts import call_reply, output_reply
 
 SECONDS = 15.0
 SHORT = {
@@ -46,15 +46,15 @@ class Digger:
     ) -> ModelReply:
         self.shown.append(list(messages))
         if messages[0].content == "Gather.":
-            return sets(nectar="sweet")
+            return output_reply(nectar="sweet")
         result = self.words()
         if "REMINDER" in result or "Recovery, attempt" in result:
-            return sets(honey="gold")
+            return output_reply(honey="gold")
         await self.free.wait()
-        return reply(text="Where was I?")
+        return call_reply(text="Where was I?")
 
     def words(self) -> str:
-        """What it was shown last, in one text."""
+        """Return all messages of the last request as one text."""
         return "\n".join(message.content for message in self.shown[-1])
 
 
@@ -78,24 +78,24 @@ async def service(tmp_path: Path) -> AsyncIterator[Service]:
     await service.stop()
 
 
-async def begin(service: Service, model: Digger) -> str:
+async def start_run(service: Service, model: Digger) -> str:
     service.runtime.add_graph(two_node_graph(), model=model, agent_id="bee")
     return await service.runtime.trigger("start", {"message": "Make honey."}, graph_id="hive")
 
 
-def done(events: Sequence[AgentEvent]) -> list[str]:
+def is_completed(events: Sequence[AgentEvent]) -> list[str]:
     return [f"{event.data['kind']} {event.data['outcome']}" for event in events]
 
 
 async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service: Service) -> None:
-    """002 §11: it is found stuck, spoken to, reads it before its next turn, and ends its task itself."""
+    """002 §11: it is found stuck, nudged, gets the nudge before its next turn, and completes its task."""
     model, did = Digger(), list[AgentEvent]()
     bus = service.bus
     bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
-    # Whatever it waits for gives way once somebody has looked.
+    # The call returns once somebody has intervened.
     bus.subscribe(lambda _: model.free.set(), name="way", types={EventType.NUDGE_SENT})
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed:
-        run = await begin(service, model)
+        run = await start_run(service, model)
         await completed.within(SECONDS)
     result = await service.runtime.wait(run)
     await service.interventions.wait_until_idle()
@@ -103,7 +103,7 @@ async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service
 
     assert result.succeeded
     assert "REMINDER" in model.words()
-    assert done(did) == ["nudge done"]
+    assert is_completed(did) == ["nudge done"]
     worker = service.monitor.get("bee")
     assert worker is not None
     assert worker.state is HealthState.HEALTHY
@@ -112,7 +112,10 @@ async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service
 async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
     service: Service,
 ) -> None:
-    """002 §11: nudge, escalation, an end that keeps its state, and another life that completes the task."""
+    """
+    002 §11: a nudge, an escalation, a termination that saves the state, and a recovery that completes the
+    task.
+    """
     model, did = Digger(), list[AgentEvent]()
     bus = service.bus
     bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
@@ -122,7 +125,7 @@ async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
         bus.expect(EventType.RECOVERY_INITIATED, filter_agent="bee") as initiated,
         bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed,
     ):
-        await begin(service, model)
+        await start_run(service, model)
         result = await escalated.within(SECONDS)
         ended = await terminated.within(SECONDS)
         recovery_started = await initiated.within(SECONDS)
@@ -130,7 +133,7 @@ async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
     await service.interventions.wait_until_idle()
     await bus.drain()
 
-    assert done(did) == ["nudge done", "escalate done", "terminate done", "recover done"]
+    assert is_completed(did) == ["nudge done", "escalate done", "terminate done", "recover done"]
     assert result.session_id == ended.session_id == finished.session_id
     assert ended.data["confirmed"] is True
     assert ended.data["signature"]

@@ -32,8 +32,8 @@ class Breaker:
     half_open_at: float | None = None
 
 
-class Page:
-    """The metrics of a service with these breakers, and what they say."""
+class MetricsPage:
+    """The metrics of a service with these breakers."""
 
     def __init__(self) -> None:
         self.breakers: list[Breaker] = []
@@ -43,12 +43,12 @@ class Page:
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
-    def say(self, kind: EventType, /, **data: object) -> None:
+    def record_event(self, kind: EventType, /, **data: object) -> None:
         self.metrics.acting.count_events(
             [AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)]
         )
 
-    def acted(
+    def record_intervention(
         self, kind: ActionKind, outcome: InterventionOutcome, *, since: float | None = None, at: float = 100.0
     ) -> None:
         intervention = Intervention(
@@ -63,46 +63,46 @@ class Page:
             trouble_since=since,
             created_at=at,
         )
-        self.say(EventType.INTERVENTION_RECORDED, **intervention.model_dump(mode="json"))
+        self.record_event(EventType.INTERVENTION_RECORDED, **intervention.model_dump(mode="json"))
 
 
 @pytest.fixture
-def page() -> Page:
-    return Page()
+def metrics_page() -> MetricsPage:
+    return MetricsPage()
 
 
-def test_every_intervention_is_counted_by_kind_and_outcome_from_0_on(page: Page) -> None:
+def test_intervention_counters_start_at_0_for_every_kind_and_outcome(metrics_page: MetricsPage) -> None:
     for kind in ActionKind:
-        assert page.value("interventions_total", kind=kind.value, outcome="refused") == 0
+        assert metrics_page.value("interventions_total", kind=kind.value, outcome="refused") == 0
 
-    page.acted(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
-    page.acted(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
-    page.acted(ActionKind.TERMINATE, InterventionOutcome.REFUSED)
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
+    metrics_page.record_intervention(ActionKind.TERMINATE, InterventionOutcome.REFUSED)
 
-    assert page.value("interventions_total", kind="nudge", outcome="expired") == 2
-    assert page.value("interventions_total", kind="terminate", outcome="refused") == 1
-
-
-def test_fetched_nudge_is_counted_once_by_its_outcome(page: Page) -> None:
-    page.acted(ActionKind.NUDGE, InterventionOutcome.QUEUED, since=40.0, at=100.0)
-    assert page.value("interventions_total", kind="nudge", outcome="done") == 0
-    assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
-
-    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=100.0)
-
-    assert page.value("interventions_total", kind="nudge", outcome="done") == 1
-    assert page.value("time_to_intervention_seconds_count", kind="nudge") == 1
+    assert metrics_page.value("interventions_total", kind="nudge", outcome="expired") == 2
+    assert metrics_page.value("interventions_total", kind="terminate", outcome="refused") == 1
 
 
-def test_time_to_intervention_ends_at_the_first_action(page: Page) -> None:
-    page.acted(ActionKind.NUDGE, InterventionOutcome.UNREACHABLE, since=40.0, at=100.0)
-    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=130.0)
-    page.acted(ActionKind.ESCALATE, InterventionOutcome.DONE, since=40.0, at=900.0)
-    page.acted(ActionKind.NUDGE, InterventionOutcome.DONE, since=2000.0, at=2010.0)
+def test_fetched_nudge_is_counted_once_by_its_outcome(metrics_page: MetricsPage) -> None:
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.QUEUED, since=40.0, at=100.0)
+    assert metrics_page.value("interventions_total", kind="nudge", outcome="done") == 0
+    assert metrics_page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
 
-    assert page.value("time_to_intervention_seconds_count", kind="nudge") == 2
-    assert page.value("time_to_intervention_seconds_sum", kind="nudge") == 100
-    assert page.value("time_to_intervention_seconds_count", kind="escalate") == 0
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=100.0)
+
+    assert metrics_page.value("interventions_total", kind="nudge", outcome="done") == 1
+    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 1
+
+
+def test_time_to_intervention_ends_at_the_first_action(metrics_page: MetricsPage) -> None:
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.UNREACHABLE, since=40.0, at=100.0)
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=130.0)
+    metrics_page.record_intervention(ActionKind.ESCALATE, InterventionOutcome.DONE, since=40.0, at=900.0)
+    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=2000.0, at=2010.0)
+
+    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 2
+    assert metrics_page.value("time_to_intervention_seconds_sum", kind="nudge") == 100
+    assert metrics_page.value("time_to_intervention_seconds_count", kind="escalate") == 0
 
 
 @pytest.mark.parametrize(
@@ -114,27 +114,41 @@ def test_time_to_intervention_ends_at_the_first_action(page: Page) -> None:
         InterventionOutcome.UNREACHABLE,
     ],
 )
-def test_undelivered_intervention_has_no_delay(page: Page, outcome: InterventionOutcome) -> None:
-    page.acted(ActionKind.NUDGE, outcome, since=40.0)
+def test_undelivered_intervention_has_no_delay(
+    metrics_page: MetricsPage, outcome: InterventionOutcome
+) -> None:
+    metrics_page.record_intervention(ActionKind.NUDGE, outcome, since=40.0)
 
-    assert page.value("time_to_intervention_seconds_count", kind="nudge") == 0
+    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 0
 
 
-def test_recoveries_are_counted_by_outcome(page: Page) -> None:
+def test_recoveries_are_counted_by_outcome(metrics_page: MetricsPage) -> None:
     outcomes = ("initiated", "from_start", "completed", "failed", "exhausted")
-    assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [0, 0, 0, 0, 0]
+    assert [metrics_page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]
 
-    page.say(EventType.RECOVERY_INITIATED, recovery_id="r", from_checkpoint="c1")
-    page.say(EventType.RECOVERY_INITIATED, recovery_id="q", from_checkpoint=None)
-    page.say(EventType.RECOVERY_COMPLETED, recovery_id="r")
-    page.say(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=False)
-    page.say(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=True)
+    metrics_page.record_event(EventType.RECOVERY_INITIATED, recovery_id="r", from_checkpoint="c1")
+    metrics_page.record_event(EventType.RECOVERY_INITIATED, recovery_id="q", from_checkpoint=None)
+    metrics_page.record_event(EventType.RECOVERY_COMPLETED, recovery_id="r")
+    metrics_page.record_event(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=False)
+    metrics_page.record_event(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=True)
 
-    assert [page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [1, 1, 1, 1, 1]
+    assert [metrics_page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
 
 
-class Nursery:
-    """Starts workers from the checkpoints that it is given."""
+class Respawner:
+    """Starts workers from the given checkpoints."""
 
     def __init__(self, *links: CheckpointRef) -> None:
         self.links = links
@@ -159,19 +173,23 @@ class Nursery:
         return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id="two")
 
 
-TORN = CheckpointRef(checkpoint_id="c2", created_at=2.0, valid=False, reason="torn")
-WHOLE = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
+DAMAGED_CHECKPOINT = CheckpointRef(checkpoint_id="c2", created_at=2.0, valid=False, reason="torn")
+VALID_CHECKPOINT = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
 
 
 @pytest.mark.parametrize(
     ("links", "counted"),
-    [((TORN, WHOLE), "initiated"), ((TORN,), "from_start"), ((), "from_start")],
+    [
+        ((DAMAGED_CHECKPOINT, VALID_CHECKPOINT), "initiated"),
+        ((DAMAGED_CHECKPOINT,), "from_start"),
+        ((), "from_start"),
+    ],
     ids=["one-is-whole", "none-is-valid", "there-are-none"],
 )
-async def test_work_that_begins_again_from_its_start_is_counted_apart(
-    page: Page, tmp_path: Path, links: tuple[CheckpointRef, ...], counted: str
+async def test_recovery_from_the_start_of_a_task_is_counted_separately(
+    metrics_page: MetricsPage, tmp_path: Path, links: tuple[CheckpointRef, ...], counted: str
 ) -> None:
-    """B74: with no valid checkpoint it is the start of the task; an alert tells a human."""
+    """B74: without a valid checkpoint the task starts again; an alert notifies a person."""
 
     async def stop(target: Target, reason: str) -> None:
         raise AssertionError("only a repeated recovery stops a worker")
@@ -181,9 +199,9 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         store,
         settings=HealthSettings(),
         monitor=HealthMonitor(HealthSettings()),
-        respawners=[Nursery(*links)],
+        respawners=[Respawner(*links)],
         clock=lambda: 100.0,
-        publish=lambda *events: page.metrics.acting.count_events(events),
+        publish=lambda *events: metrics_page.metrics.acting.count_events(events),
     )
     try:
         lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
@@ -195,59 +213,73 @@ async def test_work_that_begins_again_from_its_start_is_counted_apart(
         await store.close()
 
     outcomes = ("initiated", "from_start", "completed")
-    assert {o for o in outcomes if page.value("recoveries_total", outcome=o) == 1} == {counted, "completed"}
+    assert {o for o in outcomes if metrics_page.value("recoveries_total", outcome=o) == 1} == {
+        counted,
+        "completed",
+    }
 
 
-def test_breaker_has_one_series_a_state_and_its_changes_begin_at_0(page: Page) -> None:
-    page.breakers = [Breaker("tool_execution:bee", "half_open")]
+def test_breaker_has_one_series_per_state_and_its_changes_start_at_0(metrics_page: MetricsPage) -> None:
+    metrics_page.breakers = [Breaker("tool_execution:bee", "half_open")]
 
-    states = {s: page.value("circuit_breaker_state", breaker="tool_execution:bee", state=s) for s in STATES}
-    before = page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open")
-    page.say(
+    states = {
+        s: metrics_page.value("circuit_breaker_state", breaker="tool_execution:bee", state=s) for s in STATES
+    }
+    before = metrics_page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open")
+    metrics_page.record_event(
         EventType.CIRCUIT_BREAKER_STATE_CHANGED, name="tool_execution:bee", to="open", **{"from": "half_open"}
     )
 
     assert states == {"closed": 0, "open": 0, "half_open": 1}
     assert before == 0
-    assert page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open") == 1
+    assert (
+        metrics_page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open") == 1
+    )
 
 
-def test_beyond_the_limit_only_breakers_that_are_not_closed_have_series(page: Page) -> None:
-    page.breakers = [Breaker(f"external_api:a{n}") for n in range(MAX_BREAKERS)]
-    page.breakers.append(Breaker("external_api:z", "open"))
+def test_beyond_the_limit_only_breakers_that_are_not_closed_have_series(metrics_page: MetricsPage) -> None:
+    metrics_page.breakers = [Breaker(f"external_api:a{n}") for n in range(MAX_BREAKERS)]
+    metrics_page.breakers.append(Breaker("external_api:z", "open"))
 
-    [family] = [f for f in page.registry.collect() if f.name == "queenright_circuit_breaker_state"]
+    [family] = [f for f in metrics_page.registry.collect() if f.name == "queenright_circuit_breaker_state"]
 
     assert {sample.labels["breaker"] for sample in family.samples} == {"external_api:z"}
-    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == MAX_BREAKERS
-    assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 0
-    page.breakers = page.breakers[-1:]
-    assert page.value("series_left_out", metric="queenright_circuit_breaker_state") == 0
+    assert metrics_page.value("series_left_out", metric="queenright_circuit_breaker_state") == MAX_BREAKERS
+    assert (
+        metrics_page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 0
+    )
+    metrics_page.breakers = metrics_page.breakers[-1:]
+    assert metrics_page.value("series_left_out", metric="queenright_circuit_breaker_state") == 0
 
 
-def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(page: Page) -> None:
-    for n in (*range(MAX_BREAKERS + 5), MAX_BREAKERS):  # the last one for the second time
-        page.say(
+def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(metrics_page: MetricsPage) -> None:
+    for n in (*range(MAX_BREAKERS + 5), MAX_BREAKERS):  # the last one changes a second time
+        metrics_page.record_event(
             EventType.CIRCUIT_BREAKER_STATE_CHANGED,
             name=f"external_api:a{n}",
             to="open",
             **{"from": "closed"},
         )
 
-    assert page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 6
-    assert page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
+    assert metrics_page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 6
+    assert (
+        metrics_page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
+    )
 
 
-def test_breaker_series_has_failures_and_retry_time(page: Page) -> None:
-    page.breakers = [
+def test_breaker_series_has_failures_and_retry_time(metrics_page: MetricsPage) -> None:
+    metrics_page.breakers = [
         Breaker("llm:bee", failures=2),
         Breaker("tool:bee", "open", failures=3, half_open_at=160.0),
         Breaker("mcp:bee", "half_open", failures=3, half_open_at=90.0),
     ]
 
-    failures = [page.value("circuit_breaker_failures", breaker=each.name) for each in page.breakers]
+    failures = [
+        metrics_page.value("circuit_breaker_failures", breaker=each.name) for each in metrics_page.breakers
+    ]
     opens = [
-        page.value("circuit_breaker_half_open_timestamp_seconds", breaker=each.name) for each in page.breakers
+        metrics_page.value("circuit_breaker_half_open_timestamp_seconds", breaker=each.name)
+        for each in metrics_page.breakers
     ]
 
     assert failures == [2.0, 3.0, 3.0]
@@ -264,9 +296,9 @@ def test_unfinished_recoveries_are_counted_by_current_state() -> None:
     assert (before, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)
 
 
-def test_first_page_that_shows_a_breaker_shows_its_changes_at_0(page: Page) -> None:
-    page.breakers = [Breaker("llm:bee")]
+def test_first_page_that_shows_a_breaker_shows_its_changes_at_0(metrics_page: MetricsPage) -> None:
+    metrics_page.breakers = [Breaker("llm:bee")]
 
-    text = generate_latest(page.registry).decode()
+    text = generate_latest(metrics_page.registry).decode()
 
     assert 'queenright_circuit_breaker_transitions_total{breaker="llm:bee",to="open"} 0.0' in text

@@ -1,4 +1,4 @@
-"""What the console says of acting."""
+"""Texts of the console about interventions."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides; the queen would immediately."""
+    """Return settings with which only the test decides; otherwise the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -215,14 +215,14 @@ def test_feed_line_is_one_sentence_with_its_ticket() -> None:
     assert whole.text.endswith(analysis)
 
 
-def rows(running: RunningService) -> dict[str, Any]:
+def list_interventions(running: RunningService) -> dict[str, Any]:
     found: dict[str, Any] = status(running.service).acting.model_dump(mode="json")
     return found
 
 
 async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running: RunningService) -> None:
     service = running.service
-    fine = AgentEvent(
+    healthy = AgentEvent(
         type=EventType.EXECUTION_STARTED,
         time=service.clock(),
         agent_id="fine",
@@ -230,27 +230,27 @@ async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running:
         incarnation_id="one",
         data={"start_records": True},
     )
-    await service.ingest([fine])
+    await service.ingest([healthy])
     await service.health.send_nudge("fine", "good day", by="ada")
 
     assert ("fine", "s") in service.interventions.ledger.ladders
-    assert rows(running)["ladders"] == []
+    assert list_interventions(running)["ladders"] == []
 
 
-async def test_status_has_what_limits_interventions(running: RunningService) -> None:
+async def test_status_has_the_limits_of_interventions(running: RunningService) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
     now, budget = service.clock(), service.interventions.budget
-    before = rows(running)
+    before = list_interventions(running)
     for number in range(6):
         service.remediation.storm.record_worse((f"bee{number}", "s"), now)
     for _ in range(budget.most):
         budget.spend(now)
 
-    limited = rows(running)
+    limited = list_interventions(running)
     await service.health.emergency_stop(True, by="ada", reason="drill")
-    frozen = rows(running)
+    frozen = list_interventions(running)
 
     assert (before["storm"], before["notices"]) == ({"id": "", "workers": 0, "since": None}, [])
     assert before["emergency_stop"]["on"] is False
@@ -298,5 +298,5 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
 
 
 def test_api_has_each_field_of_a_ladder() -> None:
-    """An agent whose ladder the API cannot show has no page."""
+    """An agent whose ladder is not valid in the API would have no page."""
     assert set(api.Ladder.model_fields) == set(Ladder.model_fields)

@@ -18,15 +18,15 @@ from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
 
-async def ticket_on(running: RunningService, **looper: Any) -> str:
+async def wait_for_ticket(running: RunningService, **looper: Any) -> str:
     service = running.service
     await service.ingest(list(looping(service.clock(), **looper)))
-    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
     return service.tickets.open_tickets()[0].ticket_id
 
 
 async def test_incoming_loop_becomes_a_triaged_ticket(running: RunningService) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     ticket = running.service.tickets.get(ticket_id)
     assert ticket is not None
@@ -39,7 +39,7 @@ async def test_incoming_loop_becomes_a_triaged_ticket(running: RunningService) -
 async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
     running: RunningService, http: httpx.AsyncClient, ended: EventType
 ) -> None:
-    """B102: list, status, health and Prometheus say the same, until a person has settled it."""
+    """B102: list, status, health and Prometheus agree, until a person settles it."""
     service = running.service
     first = next(iter(looping(service.clock())))
     await service.ingest([first])
@@ -75,7 +75,7 @@ async def test_worker_with_an_abandoned_recovery_is_failing_everywhere(
 
 
 async def test_api_lists_agents_and_tickets(running: RunningService, http: httpx.AsyncClient) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     agents = (await http.get("/api/agents")).json()["agents"]
     tickets = (await http.get("/api/tickets")).json()["tickets"]
@@ -86,8 +86,8 @@ async def test_api_lists_agents_and_tickets(running: RunningService, http: httpx
     assert health["state"] == "stuck"
 
 
-async def test_reading_moves_no_clock(running: RunningService, http: httpx.AsyncClient) -> None:
-    """B24: API, scrape and page leave every vital sign as it was."""
+async def test_reading_does_not_change_vital_signs(running: RunningService, http: httpx.AsyncClient) -> None:
+    """B24: API requests and scrapes leave every vital sign unchanged."""
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     health = service.monitor.get("looper")
@@ -115,10 +115,10 @@ async def test_missing_resource_is_404_with_a_message(idle_http: httpx.AsyncClie
     assert "no" in response.json()["title"]
 
 
-async def test_ticket_links_to_its_trace_if_a_place_of_traces_is_set(
+async def test_ticket_links_to_its_trace_if_a_trace_url_is_set(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     unset = (await http.get(f"/api/tickets/{ticket_id}")).json()
     settings = running.service.settings
     alerting = settings.alerting.model_copy(update={"trace_url": "https://traces.example/{session_id}"})
@@ -135,30 +135,30 @@ async def test_ticket_links_to_its_trace_if_a_place_of_traces_is_set(
 async def test_acknowledged_ticket_shows_it_and_closed_ticket_refuses(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     acknowledged = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
     await running.service.ingest(list(looping(running.service.clock(), times=0, ended=True)))
     await until(lambda: not running.service.tickets.open_tickets(), "the ticket of an ended run closes")
-    again = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
+    refused = await http.post(f"/api/tickets/{ticket_id}/acknowledge")
 
     assert acknowledged.json()["status"] == "acknowledged"
     assert acknowledged.json()["acknowledged_by"] == "operator"
-    assert again.status_code == 409
+    assert refused.status_code == 409
 
 
 async def test_acknowledgement_may_name_its_sender(running: RunningService, http: httpx.AsyncClient) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
-    nobody = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
+    anonymous = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
     ada = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
 
-    assert (nobody.status_code, ada.status_code) == (422, 200)
+    assert (anonymous.status_code, ada.status_code) == (422, 200)
     assert ada.json()["acknowledged_by"] == "ada"
 
 
-async def lost_ticket_on(running: RunningService) -> str:
-    """A ticket about a worker that crashed and could not be recovered."""
+async def wait_for_lost_ticket(running: RunningService) -> str:
+    """Return the ticket about a worker that crashed and could not be recovered."""
     service = running.service
     events = list(looping(service.clock(), times=1))
     about = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
@@ -168,16 +168,16 @@ async def lost_ticket_on(running: RunningService) -> str:
     ):
         events.append(AgentEvent(type=kind, time=service.clock(), data=data, **about))
     await service.ingest(events)
-    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket that was triaged")
+    await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
     [ticket] = service.tickets.open_tickets()
     assert ticket.kind.value == "recovery_failed"
     return ticket.ticket_id
 
 
-async def test_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
+async def test_failed_worker_is_among_the_worst_while_its_ticket_is_open(
     running: RunningService, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ticket = await lost_ticket_on(running)
+    ticket = await wait_for_lost_ticket(running)
     await running.service.ingest(list(looping(running.service.clock(), agent="done", times=1, ended=True)))
 
     now = (await http.get("/api/status")).json()
@@ -195,27 +195,27 @@ async def test_worker_that_failed_is_among_the_worst_while_its_ticket_is_open(
 async def test_ticket_settled_by_a_person_is_resolved(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    path = f"/api/tickets/{await lost_ticket_on(running)}/resolve"
+    path = f"/api/tickets/{await wait_for_lost_ticket(running)}/resolve"
 
-    silent = await http.post(path, json={"by": "ada"})
+    without_reason = await http.post(path, json={"by": "ada"})
     blank = await http.post(path, json={"reason": " ", "by": "ada"})
     resolved = await http.post(path, json={"reason": "report written by hand", "by": "ada"})
-    again = await http.post(path, json={"reason": "report written by hand", "by": "bob"})
+    repeated = await http.post(path, json={"reason": "report written by hand", "by": "bob"})
 
-    assert [silent.status_code, blank.status_code] == [422, 422]
+    assert [without_reason.status_code, blank.status_code] == [422, 422]
     assert (resolved.status_code, resolved.json()["status"]) == (200, "resolved")
     assert resolved.json()["closed_reason"] == "ada: report written by hand"
-    assert again.status_code == 409
+    assert repeated.status_code == 409
     assert running.service.tickets.open_tickets() == []
     health = running.service.monitor.get("looper")
     assert health is not None
     assert health.findings == ()
 
 
-async def test_ticket_that_closes_by_itself_is_not_resolved_by_hand(
+async def test_ticket_that_closes_by_itself_cannot_be_resolved_by_a_person(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     refused = await http.post(f"/api/tickets/{ticket_id}/resolve", json={"reason": "tired of it"})
     unknown = await http.post("/api/tickets/none/resolve", json={"reason": "x"})
@@ -249,7 +249,7 @@ async def test_malformed_webhook_is_a_400_with_the_reason(idle_http: httpx.Async
     assert response.json()["title"]
 
 
-async def test_every_runbook_that_an_alert_names_is_served(http: httpx.AsyncClient) -> None:
+async def test_runbook_of_every_alert_is_served(http: httpx.AsyncClient) -> None:
     response = await http.get("/runbooks/QueenrightIntervention")
 
     assert response.status_code == 200
@@ -288,18 +288,18 @@ async def test_not_ready_while_the_store_cannot_write(tmp_path: Path, database_u
     assert "lock" in missing
 
 
-async def test_every_metric_of_the_service_is_on_its_page(
+async def test_metrics_page_has_exactly_the_metrics_of_the_service(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """The names in the table, the live page: one the other's."""
-    await ticket_on(running)
+    """The names in the table and on the metrics page are the same."""
+    await wait_for_ticket(running)
     page = (await http.get("/metrics")).text
     families = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE queenright_")}
 
     known = set(names.METRICS)
     assert families <= known
-    elsewhere = ("queenright_worker_", "queenright_cluster_")
-    assert {name for name in known - families if not name.startswith(elsewhere)} == set()
+    other_metrics = ("queenright_worker_", "queenright_cluster_")
+    assert {name for name in known - families if not name.startswith(other_metrics)} == set()
 
 
 async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: RunningService) -> None:
@@ -309,6 +309,6 @@ async def test_every_kind_of_alert_event_has_a_line_in_the_feed(running: Running
         EventType.TICKET_TRIAGED,
         EventType.QUEEN_INTERVENTION_REQUESTED,
     }
-    await ticket_on(running)
+    await wait_for_ticket(running)
 
-    await until(lambda: expected <= {event.type for event in running.service.recent}, "a line of each")
+    await until(lambda: expected <= {event.type for event in running.service.recent}, "a line for each kind")

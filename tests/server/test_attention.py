@@ -1,4 +1,4 @@
-"""What needs a person now: one list, most urgent first."""
+"""The list of what needs a person now, most urgent first."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 from tests.server.test_hooks import AGENT
-from tests.server.test_permissions import answering, ask, client_of, open_request, waiting_of
-from tests.server.test_shared_api import ended, failing
+from tests.server.test_permissions import (
+    answering_settings,
+    request_permission,
+    telemetry_client,
+    wait_for_request,
+    waiting_reason,
+)
+from tests.server.test_shared_api import end_sessions, fail_agents
 from tests.waiting import until
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only a person decides."""
+    """Return settings with which only a person decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
+async def list_items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     answer = await http.get("/api/attention")
     assert answer.status_code == 200, answer.text
     rows: list[dict[str, Any]] = answer.json()["items"]
@@ -33,17 +39,19 @@ async def items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
     return rows
 
 
-async def wait_for_user(running: RunningService, agent: str, question: str) -> None:
-    who = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": "one"}
+async def report_waiting(running: RunningService, agent: str, question: str) -> None:
+    worker_fields = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": "one"}
     now = running.service.clock()
     await running.service.ingest(
         [
-            AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 5, data={"start_records": True}, **who),
+            AgentEvent(
+                type=EventType.EXECUTION_STARTED, time=now - 5, data={"start_records": True}, **worker_fields
+            ),
             AgentEvent(
                 type=EventType.WORKER_WAITING,
                 time=now,
                 data={"reason": "user_input", "question": question},
-                **who,
+                **worker_fields,
             ),
         ]
     )
@@ -52,57 +60,57 @@ async def wait_for_user(running: RunningService, agent: str, question: str) -> N
 async def test_nothing_needs_a_person_in_a_quiet_fleet(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B95: a turn that ended waits for its user, and asks nothing."""
-    await wait_for_user(running, "done", "")
+    """B95: after its turn, a worker waits for its user without a question."""
+    await report_waiting(running, "done", "")
 
-    assert await items(http) == []
+    assert await list_items(http) == []
 
 
 async def test_question_names_the_worker_and_whether_it_can_be_answered_here(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: by session and incarnation."""
-    await wait_for_user(running, "writer", "Which title?")
+    """B112: the item names session and incarnation."""
+    await report_waiting(running, "writer", "Which title?")
 
-    [item] = await items(http)
+    [item] = await list_items(http)
 
     assert (item["kind"], item["title"], item["item_id"]) == ("question", "Which title?", "writer/writer-1")
     assert (item["agent_id"], item["session_id"], item["incarnation_id"]) == ("writer", "writer-1", "one")
-    assert (item["can_answer"], item["node_id"]) == (False, ""), "it runs elsewhere"
+    assert (item["can_answer"], item["node_id"]) == (False, ""), "it runs outside the service"
     assert (item["deadline"], item["severity"]) == (None, None)
 
 
 async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path) -> None:
     async with (
-        serving(answering(tmp_path)) as running,
-        client_of(running) as telemetry,
+        serving(answering_settings(tmp_path)) as running,
+        telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
-        waiting = await ask(telemetry)
-        request = await open_request(http)
-        await wait_for_user(running, "writer", "Which title?")
+        waiting = await request_permission(telemetry)
+        request = await wait_for_request(http)
+        await report_waiting(running, "writer", "Which title?")
 
-        first, second = await items(http)
+        first, second = await list_items(http)
 
         assert (first["kind"], first["item_id"]) == ("permission", request["request_id"])
         assert (first["agent_id"], first["tool"], first["title"]) == (AGENT, "Bash", "Bash: rm -rf build")
         assert (first["options"], first["deadline"]) == (["allow", "deny"], request["expires_at"])
-        assert second["kind"] == "question", "what expires comes first"
+        assert second["kind"] == "question", "the item that expires comes first"
         await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
         await waiting
-        await until(lambda: waiting_of(running) == "", "the wait is over")
-        assert [item["kind"] for item in await items(http)] == ["question"]
+        await until(lambda: waiting_reason(running) == "", "the wait is over")
+        assert [item["kind"] for item in await list_items(http)] == ["question"]
 
 
-async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
+async def test_decisions_and_tickets_are_listed_until_acknowledged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
-    ticket_id = await ticket_on(running)
-    [ticket] = await items(http)
+    ticket_id = await wait_for_ticket(running)
+    [ticket] = await list_items(http)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
 
-    [escalation] = await items(http)
+    [escalation] = await list_items(http)
 
     assert (ticket["kind"], ticket["ticket_id"], ticket["agents"]) == ("ticket", ticket_id, ["looper"])
     assert ticket["severity"] in ("high", "critical")
@@ -111,17 +119,17 @@ async def test_decisions_and_tickets_are_listed_until_they_are_in_hand(
     assert escalation["text"].startswith("it gets nowhere\nNow: search was called 20 times")
     assert escalation["deadline"] > service.clock()
     await http.post(f"/api/escalations/{escalation['item_id']}/decision", json={"decision": "more_time"})
-    assert [item["item_id"] for item in await items(http)] == [ticket_id]
+    assert [item["item_id"] for item in await list_items(http)] == [ticket_id]
     await http.post(f"/api/tickets/{ticket_id}/acknowledge")
-    assert await items(http) == []
+    assert await list_items(http) == []
 
 
 async def test_numbers_of_a_running_loop_are_current_everywhere(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """The ticket's text and the worker's reason say what is so now, not what was so when they began."""
+    """The ticket's text and the worker's reason have the current numbers."""
     service = running.service
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     cause = (await http.get(f"/api/tickets/{ticket_id}")).json()["cause"]
     await service.ingest(list(looping(service.clock(), times=45))[1 + 2 * 20 :])
 
@@ -129,8 +137,8 @@ async def test_numbers_of_a_running_loop_are_current_everywhere(
         ticket = service.tickets.get(ticket_id)
         return ticket is not None and ticket.cause != cause
 
-    await until(is_updated, "the ticket has the newer calls")
-    [item] = await items(http)
+    await until(is_updated, "the ticket has the current number of calls")
+    [item] = await list_items(http)
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
     health = (await http.get("/api/agents/looper/health")).json()
     [row] = (await http.get("/api/agents", params={"search": "looper"})).json()["agents"]
@@ -140,16 +148,16 @@ async def test_numbers_of_a_running_loop_are_current_everywhere(
     assert health["reason"] in [finding["evidence"] for finding in health["findings"]]
 
 
-async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
+async def test_termination_requested_by_the_queen_is_listed_with_its_deadline(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     ticket = running.service.tickets.get(ticket_id)
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [approval] = running.service.approvals.pending()
 
-    [item] = await items(http)
+    [item] = await list_items(http)
 
     assert (item["kind"], item["item_id"]) == ("approval", approval.approval_id)
     assert (item["agent_id"], item["session_id"], item["incarnation_id"]) == (
@@ -163,15 +171,15 @@ async def test_termination_that_the_queen_asks_for_is_listed_with_its_deadline(
 
 
 async def test_decision_has_the_current_numbers(running: RunningService, http: httpx.AsyncClient) -> None:
-    """A person decides on what is so now, not on what was so when the decision was asked for."""
-    ticket_id = await ticket_on(running)
+    """A person decides on the current state, not on the one when the decision was requested."""
+    ticket_id = await wait_for_ticket(running)
     ticket = running.service.tickets.get(ticket_id)
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "20 calls of search.")
-    [before] = await items(http)
+    [before] = await list_items(http)
     await running.service.ingest(list(looping(running.service.clock(), times=45))[1 + 2 * 20 :])
 
-    [item] = await items(http)
+    [item] = await list_items(http)
     health = (await http.get("/api/agents/looper/health")).json()
 
     assert "45 times" in health["reason"]
@@ -182,9 +190,9 @@ async def test_decision_has_the_current_numbers(running: RunningService, http: h
 async def test_forty_failing_workers_are_one_item(running: RunningService, http: httpx.AsyncClient) -> None:
     """B104: tickets that share a cause are listed as their incident."""
     names = [f"bee-{n:02}" for n in range(40)]
-    await failing(running, *names)
+    await fail_agents(running, *names)
 
-    [item] = await items(http)
+    [item] = await list_items(http)
 
     assert (item["kind"], item["workers"]) == ("incident", 40)
     assert item["title"] == "Model provider anthropic"
@@ -195,26 +203,26 @@ async def test_forty_failing_workers_are_one_item(running: RunningService, http:
 async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await failing(running, *(f"bee-{n}" for n in range(3)))
-    [item] = await items(http)
+    await fail_agents(running, *(f"bee-{n}" for n in range(3)))
+    [item] = await list_items(http)
     incidents = (await http.get("/api/incidents")).json()["incidents"]
     tickets = next(one["ticket_ids"] for one in incidents if one["incident_id"] == item["item_id"])
 
     for ticket_id in tickets[1:]:
         await http.post(f"/api/tickets/{ticket_id}/acknowledge")
-    [left] = await items(http)
+    [remaining] = await list_items(http)
     await http.post(f"/api/tickets/{tickets[0]}/acknowledge")
 
-    assert left["item_id"] == item["item_id"]
-    assert await items(http) == []
+    assert remaining["item_id"] == item["item_id"]
+    assert await list_items(http) == []
 
 
-async def test_incident_whose_sessions_have_ended_is_listed_until_it_is_acknowledged(
+async def test_incident_of_ended_sessions_is_listed_until_acknowledged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await failing(running, "a", "b", "c")
-    await ended(running, "a", "b", "c")
-    [item] = await items(http)
+    await fail_agents(running, "a", "b", "c")
+    await end_sessions(running, "a", "b", "c")
+    [item] = await list_items(http)
     assert (item["kind"], item["options"]) == ("incident", ["acknowledge"])
     assert item["text"] == "All its workers have ended. Nobody has acknowledged it."
 
@@ -224,4 +232,4 @@ async def test_incident_whose_sessions_have_ended_is_listed_until_it_is_acknowle
 
     assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
     assert (answer.json()["status"], answer.json()["actions"]) == ("worker_gone", [])
-    assert await items(http) == []
+    assert await list_items(http) == []

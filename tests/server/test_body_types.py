@@ -1,4 +1,4 @@
-"""What a request's body may hold: values of the types that the API's document names."""
+"""Request bodies with values of other types than the API document names."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ VALUES_OF_OTHER_TYPES: dict[str, list[Any]] = {
 }
 
 
-def bodies(kind: type[Body]) -> Iterator[type[Body]]:
+def list_bodies(kind: type[Body]) -> Iterator[type[Body]]:
     for body in kind.__subclasses__():
         yield body
-        yield from bodies(body)
+        yield from list_bodies(body)
 
 
 def test_wrong_type_is_refused_in_every_body() -> None:
-    """0 is not false and "60" is not 60, as the document says."""
-    looked_at = set[str]()
-    for body in bodies(Body):
+    """0 is not accepted as false, and "60" not as 60."""
+    checked_bodies = set[str]()
+    for body in list_bodies(Body):
         for name, schema in body.model_json_schema()["properties"].items():
             kind = schema.get("type")
             for value in VALUES_OF_OTHER_TYPES.get(kind, []):
                 with pytest.raises(ValidationError) as refused:
                     body.model_validate({name: value})
                 assert name in {fault["loc"][0] for fault in refused.value.errors()}, (body, name, value)
-                looked_at.add(kind)
+                checked_bodies.add(kind)
 
-    assert {"boolean", "number", "string"} <= looked_at
+    assert {"boolean", "number", "string"} <= checked_bodies

@@ -1,4 +1,6 @@
-"""Build, then run: nothing runs before the start, and a build that fails leaves nothing open."""
+"""
+Building the service, then running it: nothing runs before the start, and a failed build leaves nothing open.
+"""
 
 import asyncio
 import contextlib
@@ -13,7 +15,7 @@ from queenright.server.ops.background_tasks import BackgroundTasks
 from queenright.server.settings import Settings
 
 
-async def forever() -> None:
+async def run_forever() -> None:
     await asyncio.Event().wait()
 
 
@@ -31,12 +33,12 @@ async def test_build_starts_no_task_and_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_failed_build_releases_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*arguments: object, **options: object) -> None:
-        raise ValueError("a part cannot be made")
+    def fail_to_build(*arguments: object, **options: object) -> None:
+        raise ValueError("a part cannot be built")
 
     with monkeypatch.context() as broken:
-        broken.setattr(building, "TicketService", fail)
-        with pytest.raises(ValueError, match="a part cannot be made"):
+        broken.setattr(building, "TicketService", fail_to_build)
+        with pytest.raises(ValueError, match="a part cannot be built"):
             await build(Settings(storage=tmp_path))
 
     service = await build(Settings(storage=tmp_path))
@@ -48,7 +50,7 @@ async def test_failed_task_is_listed_and_cancels_no_other(caplog: pytest.LogCapt
         raise RuntimeError("a task cannot go on")
 
     tasks = BackgroundTasks()
-    await tasks.start({"fails": fail, "goes on": forever})
+    await tasks.start({"fails": fail, "goes on": run_forever})
     await asyncio.wait([tasks["fails"]])
 
     assert tasks.list_stopped() == ["fails"]
@@ -61,7 +63,7 @@ async def test_stop_cancels_all_tasks_and_waits_for_them() -> None:
 
     async def clean_up() -> None:
         try:
-            await forever()
+            await run_forever()
         finally:
             await asyncio.sleep(0)
             cleaned.append("done")
@@ -78,25 +80,25 @@ async def test_stop_cancels_all_tasks_and_waits_for_them() -> None:
 
 async def test_stop_before_a_task_has_run_leaves_nothing_unawaited() -> None:
     tasks = BackgroundTasks()
-    await tasks.start({"never": forever})
+    await tasks.start({"never": run_forever})
     await tasks.stop()
 
     assert tasks["never"].cancelled()
 
 
 async def test_stop_ends_a_task_that_swallows_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `asyncio.wait_for` of Python 3.11 can, inside a client library."""
+    """In Python 3.11, `asyncio.wait_for` inside a client library can swallow it."""
     monkeypatch.setattr(background_tasks, "_CANCEL_SECONDS", 0.01)
     cancelled: list[str] = []
 
-    async def go_on() -> None:
+    async def ignore_cancellation() -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await forever()
+            await run_forever()
         cancelled.append("once")
-        await forever()
+        await run_forever()
 
     tasks = BackgroundTasks()
-    await tasks.start({"stubborn": go_on})
+    await tasks.start({"stubborn": ignore_cancellation})
     await asyncio.sleep(0)
     await tasks.stop()
 

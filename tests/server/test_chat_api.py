@@ -1,4 +1,4 @@
-"""Talking with the queen over HTTP and in the terminal, against a service with real sockets."""
+"""Chat with the queen over HTTP and on the command line, with a service on real sockets."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests import warm
 from tests.server.conftest import looping
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 from tests.tui.canned import row
 from tests.waiting import until
 
@@ -43,10 +43,8 @@ async def queenright(running: RunningService, *arguments: str, typed: str = "") 
     return completed.returncode, completed.stdout, completed.stderr
 
 
-async def test_question_has_its_answer_and_both_stay(
-    running: RunningService, http: httpx.AsyncClient
-) -> None:
-    path = f"/api/tickets/{await ticket_on(running)}/chat"
+async def test_question_and_answer_are_stored(running: RunningService, http: httpx.AsyncClient) -> None:
+    path = f"/api/tickets/{await wait_for_ticket(running)}/chat"
 
     answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
     history = (await http.get(path)).json()["messages"]
@@ -77,7 +75,7 @@ async def test_queen_answers_about_a_session_without_a_ticket(
 async def test_chat_messages_are_in_the_feed_and_audit_trail(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     await http.post(f"/api/tickets/{ticket_id}/chat", json={"message": "What is wrong?", "by": "ada"})
     feed = [row["text"] for row in (await http.get("/api/status")).json()["feed"]]
@@ -100,7 +98,7 @@ async def test_chat_messages_are_in_the_feed_and_audit_trail(
 async def test_invalid_question_is_refused_by_field(
     running: RunningService, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
 ) -> None:
-    path = f"/api/tickets/{await ticket_on(running)}/chat"
+    path = f"/api/tickets/{await wait_for_ticket(running)}/chat"
 
     refused = await http.post(path, json=body)
 
@@ -111,7 +109,7 @@ async def test_invalid_question_is_refused_by_field(
 
 
 async def test_chat_of_an_unknown_ticket_is_404(running: RunningService, http: httpx.AsyncClient) -> None:
-    path = f"/api/tickets/{await ticket_on(running)}/chat"
+    path = f"/api/tickets/{await wait_for_ticket(running)}/chat"
 
     assert (await http.post("/api/tickets/none/chat", json={"message": "what?"})).status_code == 404
     assert (await http.get("/api/tickets/none/chat")).status_code == 404
@@ -129,7 +127,9 @@ async def test_chat_of_an_unknown_ticket_is_404(running: RunningService, http: h
 async def test_question_survives_a_kill_and_is_answered_once(
     settings: Settings, tmp_path: Path, moment: EventType
 ) -> None:
-    """Killed -9 when it was asked, in the middle of the answer, and with the answer there and not told."""
+    """
+    The service is killed after the question, during the answer, or between writing and publishing the answer.
+    """
     service = await build(settings)
     await service.start()
     try:
@@ -143,13 +143,13 @@ async def test_question_survives_a_kill_and_is_answered_once(
 
     died = await asyncio.to_thread(warm.queenright, file, ticket.ticket_id, moment.value, script=DYING)
     result = await texts_after_start(settings, ticket.ticket_id)
-    again = await texts_after_start(settings, ticket.ticket_id)
+    message_texts = await texts_after_start(settings, ticket.ticket_id)
 
     assert died.returncode == -9, died.stderr
     assert [one["role"] for one in result] == ["operator", "queen"]
     assert "What happened: looper" in result[1]["text"]
     assert result[1]["question_id"] == result[0]["id"]
-    assert again == result
+    assert message_texts == result
 
 
 async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
@@ -169,11 +169,11 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
         await service.stop()
 
 
-# -- in the terminal ----------------------------------------------------------------------------
+# -- command line ---------------------------------------------------------------------------------
 
 
-async def test_one_question_and_its_answer(running: RunningService) -> None:
-    ticket_id = await ticket_on(running)
+async def test_command_prints_the_answer_to_one_question(running: RunningService) -> None:
+    ticket_id = await wait_for_ticket(running)
 
     code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
     short = ticket_id[:-3]
@@ -187,22 +187,24 @@ async def test_one_question_and_its_answer(running: RunningService) -> None:
 async def test_only_one_message_at_a_time_is_sent_as_an_order(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
-    again, refusal, _ = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
-    everything, _, why = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
+    repeated, refusal, _ = await queenright(
+        running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada"
+    )
+    output, _, reason = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
 
     assert (code, "ada" in out, err) == (0, True, "")
-    assert (again, refusal.partition(":")[0]) == (1, "That was not done")
-    assert everything == 2
-    assert "--say" in why
+    assert (repeated, refusal.partition(":")[0]) == (1, "That was not done")
+    assert output == 2
+    assert "--say" in reason
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
     assert ticket["acknowledged_by"] == "ada (noted by the queen)"
 
 
 async def test_without_a_terminal_every_line_is_a_question(running: RunningService) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
     await queenright(running, ticket_id, "--say", "acknowledge")
 
     code, out, err = await queenright(running, ticket_id, typed="since when?\n\nwhat does it cost?\n")
@@ -215,7 +217,7 @@ async def test_without_a_terminal_every_line_is_a_question(running: RunningServi
 
 
 async def test_chat_command_refuses_an_unknown_ticket(running: RunningService) -> None:
-    ticket_id = await ticket_on(running)
+    ticket_id = await wait_for_ticket(running)
 
     unknown = await queenright(running, "nothing", "--say", "what?")
     blank = await queenright(running, ticket_id, "--say", " ")
@@ -227,11 +229,11 @@ async def test_chat_command_refuses_an_unknown_ticket(running: RunningService) -
     assert "../../etc" in path[2]
     assert blank[0] == 2
     assert too_long[0] == 1
-    assert all(part in too_long[2] for part in ("message", "4,000", "4,001"))
+    assert all(fragment in too_long[2] for fragment in ("message", "4,000", "4,001"))
 
 
 class FakeService:
-    """Streams pieces of an answer, then answers with the complete one, or raises an error."""
+    """Streams pieces of an answer, then returns the complete one or raises an error."""
 
     def __init__(self, *answers: str | BaseException, pieces: tuple[str, ...] = ()) -> None:
         self.answers = list(answers)
@@ -257,7 +259,7 @@ class FakeService:
 
 
 class FakeStream(Iterator[Event]):
-    """Breaks after the pieces of one answer."""
+    """Breaks off after the pieces of one answer."""
 
     def __init__(self, service: FakeService) -> None:
         self._service = service
@@ -290,22 +292,22 @@ TICKET: Final = Ticket.model_validate(
 )
 
 
-def write_to_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def pretend_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
 
 
-def ask(service: FakeService, *questions: str, as_json: bool = False) -> None:
+def run_chat(service: FakeService, *questions: str, as_json: bool = False) -> None:
     converse(service, TICKET, questions, by="ada", as_json=as_json)  # type: ignore[arg-type]  # stands in for the client
 
 
 def test_terminal_chat_shows_history_first_without_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_to_terminal(monkeypatch)  # or Typer itself would remove escape sequences
+    pretend_terminal(monkeypatch)  # otherwise Typer itself removes escape sequences
     service = FakeService("It is [red]stuck[/red].\x1b[2J\x07")
     service.is_read.set()
 
-    ask(service, "what is wrong?")
+    run_chat(service, "what is wrong?")
 
     text = capsys.readouterr().out
     assert service.questions == ["what is wrong?"]
@@ -331,7 +333,7 @@ def test_terminal_chat_shows_history_first_without_control_characters(
     ],
     ids=["none", "prefix", "begun again", "another answer", "beginning missing", "gap"],
 )
-def test_answer_is_printed_as_it_is_written(
+def test_answer_is_printed_while_it_is_written(
     pieces: list[tuple[int, str]], answer: str, printed: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printer = AnswerPrinter()
@@ -347,12 +349,12 @@ def test_answer_is_printed_as_it_is_written(
 def test_chat_streams_to_a_terminal(
     as_json: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_to_terminal(monkeypatch)
+    pretend_terminal(monkeypatch)
     service = FakeService("It loops.\nStop it.", pieces=("It ", "loops"))
     if as_json:
         service.is_read.set()
 
-    ask(service, "why?", as_json=as_json)
+    run_chat(service, "why?", as_json=as_json)
 
     text = capsys.readouterr().out
     assert text.count("loops") == 1
@@ -365,17 +367,17 @@ def test_chat_does_not_stream_without_a_terminal(
     service = FakeService("It loops.", pieces=("It ", "loops"))
     monkeypatch.setattr(service, "stream", None)
 
-    ask(service, "why?")
+    run_chat(service, "why?")
 
     assert "UTC\n  It loops.\n\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("status", [409, 503])
-def test_chat_goes_on_after_a_refused_question(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chat_continues_after_a_refused_question(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     refusal = RequestRejectedError("The queen is busy.\nAsk again.", status=status, problem={})
     service = FakeService(refusal, "It loops.")
 
-    ask(service, "why?", "and now?")
+    run_chat(service, "why?", "and now?")
 
     captured = capsys.readouterr()
     assert captured.err == "queenright: The queen is busy. Ask again.\n"
@@ -386,18 +388,18 @@ def test_refused_question_is_an_error_of_a_chat_in_json(capsys: pytest.CaptureFi
     refusal = RequestRejectedError("The queen is busy.", status=503, problem={})
 
     with pytest.raises(RequestRejectedError):
-        ask(FakeService(refusal), "why?", as_json=True)
+        run_chat(FakeService(refusal), "why?", as_json=True)
 
     assert capsys.readouterr().err == ""
 
 
-def test_refusal_is_on_its_own_line_below_what_was_written(
+def test_refusal_is_on_its_own_line_below_the_partial_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_to_terminal(monkeypatch)
+    pretend_terminal(monkeypatch)
     refusal = RequestRejectedError("The service stops.", status=503, problem={})
 
-    ask(FakeService(refusal, pieces=("It ", "loo")), "why?")
+    run_chat(FakeService(refusal, pieces=("It ", "loo")), "why?")
 
     assert capsys.readouterr().out.endswith("  It loo\n")
 
@@ -418,16 +420,16 @@ def test_ctrl_c_ends_a_conversation_and_interrupts_a_pipe(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: is_typed)
 
     with contextlib.nullcontext() if is_typed else pytest.raises(KeyboardInterrupt):
-        ask(FakeService(KeyboardInterrupt()), "why?")
+        run_chat(FakeService(KeyboardInterrupt()), "why?")
 
     assert capsys.readouterr().err == ""
 
 
-async def test_command_line_follows_the_answer_as_it_is_written(
+async def test_command_line_streams_the_answer(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_to_terminal(monkeypatch)
-    ticket_id = await ticket_on(running)
+    pretend_terminal(monkeypatch)
+    ticket_id = await wait_for_ticket(running)
     pieces: list[str] = []
     is_written = threading.Event()
 
@@ -436,12 +438,12 @@ async def test_command_line_follows_the_answer_as_it_is_written(
             pieces.append(piece)
             is_written.set()
 
-    def ask_service() -> str:
+    def ask_question() -> str:
         with Queenright(running.url) as service, stream_answer(service, ticket_id, Printer()):
             answer = service.tickets.chat(ticket_id, "What is wrong?", by="ada")
             assert is_written.wait(60)
             return answer.text
 
-    answer = await asyncio.to_thread(ask_service)
+    answer = await asyncio.to_thread(ask_question)
 
     assert answer.startswith("".join(pieces))

@@ -23,7 +23,7 @@ LOOP = {
 }
 
 
-def test_evaluate_prints_one_object_a_run(tmp_path: Path) -> None:
+def test_evaluate_prints_one_object_per_run(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl.gz"
     file.write_bytes(gzip.compress((json.dumps(LOOP) + "\n").encode()))
 
@@ -96,7 +96,7 @@ def test_audit_verify_without_a_log_is_a_usage_error_with_the_path(tmp_path: Pat
 
 
 CLI = (".app", ".command_table", ".lazy_group")
-"""What the program imports to show its help."""
+"""Modules that the program imports to show its help."""
 
 
 def test_commands_import_lazily(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ for module in pkgutil.walk_packages(queenright.cli.__path__, "queenright.cli."):
 """
 
 
-def test_each_part_of_the_commands_can_be_the_first_to_be_imported() -> None:
+def test_each_command_module_can_be_imported_first() -> None:
     result = subprocess.run(
         [sys.executable, "-c", IMPORTED_LATER], capture_output=True, text=True, check=False
     )
@@ -143,7 +143,9 @@ def test_each_part_of_the_commands_can_be_the_first_to_be_imported() -> None:
 
 
 def test_command_with_all_imports_gives_the_same_output(tmp_path: Path) -> None:
-    """As people start it; other tests fork it from a process that has imported everything."""
+    """
+    In a fresh process as users start it; other tests fork it from a process that has imported everything.
+    """
     for arguments in (["list", "--url", "http://127.0.0.1:9"], ["config", "show"], ["run", "nowhere"]):
         cold = subprocess.run(
             [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -186,14 +188,14 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
     arguments = ("run", "agent", "--storage", "here")
 
     failed = queenright(*arguments, "--input", '{"a": 1, "b": 0}', cwd=tmp_path)
-    [again] = [line.partition(": ")[2] for line in failed.stderr.splitlines() if "Retry" in line]
-    (path / "functions.py").write_text("def add(a, b):\n    return 'mended'\n", encoding="utf-8")
-    mended = queenright(*again.split()[1:], cwd=tmp_path)
+    [retried] = [line.partition(": ")[2] for line in failed.stderr.splitlines() if "Retry" in line]
+    (path / "functions.py").write_text("def add(a, b):\n    return 'repaired'\n", encoding="utf-8")
+    repaired = queenright(*retried.split()[1:], cwd=tmp_path)
 
     assert failed.returncode == 1
     assert "division by zero" in failed.stdout
-    assert mended.returncode == 0
-    assert "sum: mended" in mended.stdout
+    assert repaired.returncode == 0
+    assert "sum: mended" in repaired.stdout
 
 
 @pytest.mark.parametrize(
@@ -276,7 +278,7 @@ def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> 
 
     paused = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
     [resume] = [line.partition(": ")[2] for line in paused.stderr.splitlines() if line.startswith("Paused.")]
-    # The script begins anew in a new process: it asks once more.
+    # In a new process the script starts again, so it asks once more.
     result = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
 
     assert paused.returncode == 1
@@ -294,13 +296,13 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
         while not text.endswith(b"> "):
             text += os.read(running.stderr.fileno(), 4096)
         running.send_signal(signal.SIGINT)
-        rest, result = running.stderr.read().decode(), json.loads(running.stdout.read())
+        remaining_output, result = running.stderr.read().decode(), json.loads(running.stdout.read())
         code = running.wait()
 
     assert code == 1
     assert result["status"] == "paused"
-    assert f"queenright run agent --resume {result['session_id']} --storage here" in rest
-    assert "Traceback" not in rest
+    assert f"queenright run agent --resume {result['session_id']} --storage here" in remaining_output
+    assert "Traceback" not in remaining_output
 
 
 def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Path) -> None:

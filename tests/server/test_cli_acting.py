@@ -1,4 +1,4 @@
-"""Commands that act, against a service with real sockets."""
+"""Commands that intervene, with a service on real sockets."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests import warm
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import lost_ticket_on, ticket_on
+from tests.server.test_app import wait_for_lost_ticket, wait_for_ticket
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides; the queen would immediately."""
+    """Return settings with which only the test decides; otherwise the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -49,7 +49,7 @@ async def queenright(running: RunningService, *arguments: str) -> CommandResult:
     return CommandResult(completed.returncode, completed.stdout, completed.stderr)
 
 
-async def looper(running: RunningService, *, asks: bool = True) -> None:
+async def start_looper(running: RunningService, *, asks: bool = True) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=3)))
     if asks:
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
@@ -57,9 +57,9 @@ async def looper(running: RunningService, *, asks: bool = True) -> None:
 
 
 async def test_nudge_is_queued_or_refused_with_a_reason(running: RunningService) -> None:
-    await looper(running, asks=False)
+    await start_looper(running, asks=False)
     unreached = await queenright(running, "nudge", "looper")
-    await looper(running)
+    await start_looper(running)
     queued = await queenright(running, "nudge", "looper", "--message", "What blocks you?")
     unknown = await queenright(running, "interventions", "--agent", "nobody")
     assert (unknown.code, "no worker 'nobody' is known" in unknown.err) == (1, True)
@@ -76,7 +76,7 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: RunningService)
 
 
 async def test_json_output_is_the_response_of_the_service(running: RunningService) -> None:
-    await looper(running)
+    await start_looper(running)
 
     result = await queenright(running, "nudge", "looper", "--by", "ada", "--json")
     listed = await queenright(running, "interventions", "--json")
@@ -86,7 +86,7 @@ async def test_json_output_is_the_response_of_the_service(running: RunningServic
 
 
 async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(running: RunningService) -> None:
-    await looper(running)
+    await start_looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
@@ -100,7 +100,7 @@ async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(runnin
 
 
 async def test_refusal_is_one_line_with_a_remedy(running: RunningService) -> None:
-    await looper(running)
+    await start_looper(running)
     waiting = AgentEvent(
         type=EventType.WORKER_WAITING,
         time=running.service.clock(),
@@ -122,7 +122,7 @@ async def test_refusal_is_one_line_with_a_remedy(running: RunningService) -> Non
 
 
 async def test_unconfirmed_termination_has_the_next_command(running: RunningService) -> None:
-    await looper(running)
+    await start_looper(running)
     stopping = asyncio.create_task(queenright(running, "terminate", "looper", "--reason", "it loops"))
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
@@ -150,7 +150,7 @@ async def test_list_has_the_ids_that_other_commands_need(running: RunningService
         incarnation_id="one",
         data={"task_id": "report-7"},
     )
-    await looper(running)
+    await start_looper(running)
     await running.service.ingest([started])
 
     listed = await queenright(running, "list")
@@ -161,10 +161,10 @@ async def test_list_has_the_ids_that_other_commands_need(running: RunningService
     assert lines[0].split() == ["health", "agent", "session", "task", "steps", "bad"]
     assert max(len(line) for line in lines) <= 80
     [row] = [line.split() for line in lines if "reporter" in line]
-    # Of a session the end is kept: it tells one from another that began at the same time.
+    # The end of a session id distinguishes sessions that started at the same time.
     assert row[2:4] == [f"…{long[-39:]}", "report-7"]
     assert long in wide.out
-    assert [(one["agent_id"], one["session_id"], one["task_id"]) for one in plain.json] == [
+    assert [(row["agent_id"], row["session_id"], row["task_id"]) for row in plain.json] == [
         ("looper", "looper-session", "looper-session"),
         ("reporter", long, "report-7"),
     ]
@@ -198,41 +198,41 @@ async def test_emergency_stop_precedes_the_lists(running: RunningService) -> Non
 
 
 @pytest.mark.parametrize(
-    ("named", "who"), [({"USER": "ada"}, "ada"), ({"LOGNAME": "bob"}, "bob"), ({}, None)]
+    ("environment", "who"), [({"USER": "ada"}, "ada"), ({"LOGNAME": "bob"}, "bob"), ({}, None)]
 )
 def test_requester_is_the_logged_in_user(
-    monkeypatch: pytest.MonkeyPatch, named: dict[str, str], who: str | None
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], who: str | None
 ) -> None:
     for name in ("USER", "LOGNAME"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in named.items():
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
     assert current_user() == (who or pwd.getpwuid(os.getuid()).pw_name)
 
 
 async def test_escalation_is_listed_and_decided(running: RunningService) -> None:
-    await looper(running)
-    none = await queenright(running, "escalations", "list")
+    await start_looper(running)
+    empty = await queenright(running, "escalations", "list")
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
         response = await http.post("/api/agents/looper/escalate", json={"reason": "odd"})
     escalation = response.json()["escalation_id"]
 
     listed = await queenright(running, "escalations", "list")
-    bare = await queenright(running, "escalations")
+    without_decision = await queenright(running, "escalations")
     decided = await queenright(
         running, "escalations", "decide", escalation, "more_time", "--minutes", "30", "--reason", "slow"
     )
-    again = await queenright(running, "escalations", "decide", escalation, "terminate")
+    repeated = await queenright(running, "escalations", "decide", escalation, "terminate")
     result = await queenright(running, "escalations", "list", "--all", "--json")
 
-    assert none.out == "No pending escalations.\n"
+    assert empty.out == "No pending escalations.\n"
     assert listed.out.split()[0] == escalation
-    assert bare.out == listed.out
+    assert without_decision.out == listed.out
     assert "looper-session" in listed.out
     assert (decided.code, decided.out) == (0, "looper: more time.\n")
-    assert again.code == 1
-    assert "more_time" in again.err
+    assert repeated.code == 1
+    assert "more_time" in repeated.err
     assert result.json[0]["more_time_seconds"] == 1800
 
 
@@ -258,14 +258,14 @@ async def test_open_breaker_is_listed_and_reset(running: RunningService) -> None
 
 
 async def test_emergency_stop_is_set_and_released(running: RunningService) -> None:
-    await looper(running)
+    await start_looper(running)
 
     on = await queenright(running, "stop-acting", "on", "--reason", "drill")
     refused = await queenright(running, "nudge", "looper")
     status = await queenright(running, "stop-acting", "status")
     listed = await queenright(running, "list")
     off = await queenright(running, "stop-acting", "off")
-    again = await queenright(running, "stop-acting", "off")
+    repeated = await queenright(running, "stop-acting", "off")
     released = await queenright(running, "stop-acting", "status")
     queued = await queenright(running, "nudge", "looper")
 
@@ -278,15 +278,15 @@ async def test_emergency_stop_is_set_and_released(running: RunningService) -> No
     assert "looper" in listed.out
     assert "emergency stop is off" in released.out
     assert off.out == "The emergency stop is off; pending waits resume.\n"
-    assert again.out == "The emergency stop was off already.\n"
-    assert (off.code, again.code, queued.code) == (0, 0, 0)
+    assert repeated.out == "The emergency stop was off already.\n"
+    assert (off.code, repeated.code, queued.code) == (0, 0, 0)
 
 
 async def test_long_name_is_shortened_in_lists_unless_wide(
     running: RunningService,
 ) -> None:
     long = "a-name-" * 30
-    ticket = await ticket_on(running, agent=long)
+    ticket = await wait_for_ticket(running, agent=long)
 
     cut = await queenright(running, "tickets")
     whole = await queenright(running, "tickets", "list", "--wide")
@@ -298,30 +298,30 @@ async def test_long_name_is_shortened_in_lists_unless_wide(
 
 
 async def test_ticket_is_listed_acknowledged_and_resolved(running: RunningService) -> None:
-    ticket = await lost_ticket_on(running)
+    ticket = await wait_for_lost_ticket(running)
 
     plain = await queenright(running, "tickets")
     acknowledged = await queenright(running, "tickets", "acknowledge", ticket, "--by", "ada")
-    again = await queenright(running, "tickets", "acknowledge", ticket)
+    repeated = await queenright(running, "tickets", "acknowledge", ticket)
     resolved = await queenright(
         running, "tickets", "resolve", ticket, "--reason", "written by hand", "--by", "ada"
     )
-    left = await queenright(running, "tickets")
+    remaining = await queenright(running, "tickets")
     result = await queenright(running, "tickets", "--all", "--json")
     listed = await queenright(running, "tickets", "list", "--all", "--json")
 
     assert plain.out.split()[-1] == ticket
     assert (acknowledged.code, acknowledged.out) == (0, "Acknowledged by ada.\n")
-    assert again.code == 1
-    assert "ada" in again.err
+    assert repeated.code == 1
+    assert "ada" in repeated.err
     assert (resolved.code, resolved.out) == (0, "looper: resolved.\n")
-    assert left.out == "No open tickets.\n"
+    assert remaining.out == "No open tickets.\n"
     assert [(t["status"], t["closed_reason"]) for t in result.json] == [("resolved", "ada: written by hand")]
     assert [t["ticket_id"] for t in listed.json] == [ticket]
 
 
 async def test_ticket_that_closes_by_itself_is_refused_with_the_reason(running: RunningService) -> None:
-    ticket = await ticket_on(running)
+    ticket = await wait_for_ticket(running)
 
     result = await queenright(running, "tickets", "resolve", ticket, "--reason", "tired of it")
 
@@ -350,7 +350,7 @@ async def test_ticket_that_closes_by_itself_is_refused_with_the_reason(running: 
     ],
 )
 def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> None:
-    # Nobody is there: whoever is asked does not answer, and that is exit code 1.
+    # No service runs at this address: a request would fail with exit code 1.
     result = warm.queenright(*arguments, "--url", "http://127.0.0.1:9")
 
     assert result.returncode == 2
@@ -359,15 +359,15 @@ def test_usage_error_is_exit_code_2_without_a_request(arguments: list[str]) -> N
 
 async def test_list_has_current_findings_and_numbers(running: RunningService) -> None:
     service = running.service
-    # Lately: on a slow machine nothing else must be the matter by the time it is listed.
+    # Recent calls: on a slow machine no other finding may appear before the list.
     events = list(looping(service.clock() + 40, times=4))
     await service.ingest(events[:-2])
     [worker] = service.monitor.of_agent("looper")
-    at_first = worker.reason
+    first_lines = worker.reason
     await service.ingest(events[-2:])
     listed = await queenright(running, "list")
 
-    assert "3 times" in at_first
+    assert "3 times" in first_lines
     assert "4 times" in listed.out.splitlines()[-1]
 
 

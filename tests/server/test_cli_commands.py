@@ -1,4 +1,4 @@
-"""All commands: the table says what they say, they have help and an example, and take what they must take."""
+"""All commands: the table matches their help, they have help and an example, and the required options."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from tests.isolation import ROOT
 from tests.warm import queenright
 
 ALL = list(walk())
-RUNNING = [(words, command) for words, command in ALL if is_runnable(command)]
+RUNNING_COMMANDS = [(words, command) for words, command in ALL if is_runnable(command)]
 
-# What prints no data: it goes on until it is told to stop, talks, writes files, or only says that it is done.
+# Commands without data: they run until stopped, chat, write files, or only report completion.
 NO_JSON = {
     *("up", "serve", "shell", "code", "tui"),
     *("connect", "disconnect", "hook"),
     *("config check", "rules export", "dashboards export"),
     *("silences expire", "token revoke", "agents unload"),
-    "audit export",  # it is JSON lines
+    "audit export",  # prints JSON lines
 }
 
 
-def called(found: tuple[tuple[str, ...], Any]) -> str:
+def command_id(found: tuple[tuple[str, ...], Any]) -> str:
     return " ".join(found[0])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_command_table_equals_the_help_texts(name: str) -> None:
+def test_command_table_has_the_first_sentence_of_each_help(name: str) -> None:
     [command] = [command for words, command in ALL if words == (name,)]
 
     assert first_sentence(command) == f"{COMMANDS[name].help.rstrip('.')}."
 
 
-@pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
+@pytest.mark.parametrize(("words", "command"), RUNNING_COMMANDS, ids=map(command_id, RUNNING_COMMANDS))
 def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: Any) -> None:
     result = example(command)
 
@@ -52,14 +52,14 @@ def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: A
         assert getattr(parameter, "help", ""), f"{parameter.name} has no help"
 
 
-@pytest.mark.parametrize(("words", "command"), RUNNING, ids=map(called, RUNNING))
+@pytest.mark.parametrize(("words", "command"), RUNNING_COMMANDS, ids=map(command_id, RUNNING_COMMANDS))
 def test_data_commands_have_json_output(words: tuple[str, ...], command: Any) -> None:
     has = any("--json" in parameter.opts for parameter in command.params)
 
     assert has == (" ".join(words) not in NO_JSON)
 
 
-def test_lists_of_commands_are_not_cut() -> None:
+def test_lists_of_commands_are_not_truncated() -> None:
     groups = {words[:1] for words, _ in ALL if len(words) > 1}
 
     pages = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in groups}
@@ -68,7 +68,7 @@ def test_lists_of_commands_are_not_cut() -> None:
     assert not [group for group, page in pages.items() if "..." in page.split("Commands:")[1]]
 
 
-@pytest.mark.parametrize(("words", "command"), ALL, ids=map(called, ALL))
+@pytest.mark.parametrize(("words", "command"), ALL, ids=map(command_id, ALL))
 def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
     result = CliRunner().invoke(app, [*words, "--no-such-option"])
 
@@ -130,7 +130,7 @@ def test_invalid_combination_exits_with_2(
         ["token", "create", "--role"],
     ],
 )
-def test_long_argument_is_not_repeated_whole(
+def test_long_argument_is_truncated_in_the_error(
     words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from queenright.cli import main
@@ -155,13 +155,13 @@ def test_help_imports_no_command() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    ours = {
+    imported = {
         "queenright.cli",
         "queenright.cli.lazy_group",
         "queenright.cli.app",
         "queenright.cli.command_table",
     }
-    assert set(result.stdout.splitlines()[-1].split()) == ours
+    assert set(result.stdout.splitlines()[-1].split()) == imported
 
 
 def test_config_check_imports_no_server_and_no_client() -> None:

@@ -1,4 +1,4 @@
-"""What is proposed while a command is typed, and what a real bash makes of it."""
+"""Completions of the command line, also in a real bash."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.warm import PROGRAM, queenright
 AGENTS = [
     {"agent_id": "researcher", "state": "healthy", "ended": False},
     {"agent_id": "writer", "state": "stuck", "ended": False},
-    {"agent_id": "writer", "state": "healthy", "ended": False},  # another session of it
+    {"agent_id": "writer", "state": "healthy", "ended": False},  # another session of the same agent
     {"agent_id": "gone", "state": "healthy", "ended": True},
     {"agent_id": "$(touch evil)", "state": "healthy", "ended": False},
 ]
@@ -32,7 +32,7 @@ BREAKERS = [{"name": "tool_execution:researcher:search", "state": "open"}]
 
 
 class Service(http.server.BaseHTTPRequestHandler):
-    """Serve three lists to callers with the token."""
+    """Serves three lists to callers with the token."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") != "Bearer secret":
@@ -47,7 +47,7 @@ class Service(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def url() -> Iterator[str]:
 
 
 @pytest.fixture(autouse=True)
-def around(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_URL", url)
     monkeypatch.setenv("QUEENRIGHT_TOKEN", "secret")
 
@@ -90,7 +90,7 @@ def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
     assert list(list_proposals(app, f"queenright nudge --url '{address}' ")) == []
 
 
-def test_without_the_right_to_ask_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_access_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
 
     assert list(list_proposals(app, "queenright nudge ")) == []
@@ -109,20 +109,20 @@ def test_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ("line", "replies"),
     [
         ("queenright nudge ", ["researcher", "writer"]),
-        # Bash replaces what follows the last colon only.
+        # Bash replaces only the part after the last colon.
         ("queenright breakers reset tool_execution:res", ["researcher:search"]),
         ("queenright ter", ["terminate"]),
     ],
 )
 def test_bash_completes(tmp_path: Path, line: str, replies: list[str]) -> None:
-    test = f"""
+    script = f"""
     {SCRIPTS["bash"]}
     COMP_LINE={line!r} COMP_POINT={len(line)}
     _queenright_completion {PROGRAM}
     printf '%s\\n' "${{COMPREPLY[@]}}"
     """
     result = subprocess.run(
-        ["bash", "--norc", "-c", test], cwd=tmp_path, capture_output=True, text=True, check=True
+        ["bash", "--norc", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
 
     assert result.stdout.split() == replies

@@ -1,4 +1,4 @@
-"""`queenright hook`: the process that coding agents run, with real HTTP and the real program."""
+"""`queenright hook`, which coding agents run: real HTTP and the real program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 from queenright.cli.hook import LIMIT
 from queenright.server.serving import RunningService, serving
-from tests.server.test_permissions import answering as answering_permissions
+from tests.server.test_permissions import answering_settings as answering_permissions
 from tests.waiting import until
 from tests.warm import PROGRAM
 
@@ -31,29 +31,31 @@ CHUNKED = (
 )
 
 
-def hook(*words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = None) -> tuple[bytes, float]:
-    """Return what the program prints, and how long it takes; it prints no error and exits with 0."""
-    began = time.monotonic()
+def run_hook(
+    *words: str | Path, call: bytes = b"{}", env: dict[str, str] | None = None
+) -> tuple[bytes, float]:
+    """Run the hook; return its output and duration. It prints no error and exits with 0."""
+    start = time.monotonic()
     result = subprocess.run(
         [PROGRAM, "hook", *words], input=call, capture_output=True, check=False, timeout=60, env=env
     )
     assert (result.returncode, result.stderr) == (0, b"")
-    return result.stdout, time.monotonic() - began
+    return result.stdout, time.monotonic() - start
 
 
 @contextmanager
-def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
-    """Serve one connection with an answer, or with none at all; yield where, and what was asked."""
+def serve_answer(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
+    """Serve one connection with an answer, or with none; yield the address, and the request."""
     calls: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        over = threading.Event()
+        stop = threading.Event()
 
         def serve() -> None:
             connection = listener.accept()[0]
             with connection:
                 calls.append(connection.recv(1 << 16))
                 if answer is None:
-                    over.wait(60)
+                    stop.wait(60)
                 else:
                     connection.sendall(answer.encode())
 
@@ -62,7 +64,7 @@ def answering(answer: str | None) -> Iterator[tuple[str, list[bytes]]]:
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}", calls
         finally:
-            over.set()
+            stop.set()
             thread.join(60)
 
 
@@ -71,7 +73,12 @@ async def test_call_reaches_the_service(running: RunningService, client: str, pa
     call = json.dumps({**CALL, "hook_event_name": "SessionStart"}).encode()
 
     out, _ = await asyncio.to_thread(
-        hook, client, "--otlp-url", running.otlp_url, call=call, env={**os.environ, "USER": "ada lovelace"}
+        run_hook,
+        client,
+        "--otlp-url",
+        running.otlp_url,
+        call=call,
+        env={**os.environ, "USER": "ada lovelace"},
     )
 
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
@@ -88,13 +95,13 @@ async def test_call_reaches_the_service(running: RunningService, client: str, pa
         f"HTTP/1.1 200 OK\r\n\r\n{STOP}",
         CHUNKED,
     ],
-    ids=["length", "until the end", "chunked"],
+    ids=["length", "until the connection closes", "chunked"],
 )
 def test_answer_is_printed(answer: str, tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("honey\n")
-    with answering(answer) as (url, calls):
-        out, _ = hook("codex", "--otlp-url", f"{url}/base/", "--token-file", token, call=b'{"a": 1}')
+    with serve_answer(answer) as (url, calls):
+        out, _ = run_hook("codex", "--otlp-url", f"{url}/base/", "--token-file", token, call=b'{"a": 1}')
 
     assert json.loads(out) == {"continue": False}
     assert calls[0].startswith(b"POST /base/hooks/codex?user=")
@@ -116,20 +123,20 @@ def test_answer_is_printed(answer: str, tmp_path: Path) -> None:
     ],
 )
 def test_confused_service_does_not_affect_the_agent(answer: str | None) -> None:
-    """Hooks fail open: the agent gets no answer, no error, and waits no longer than its limit."""
-    with answering(answer) as (url, _):
-        out, seconds = hook("codex", "--otlp-url", url)
+    """Hooks fail open: the agent gets no answer and no error, and waits no longer than the limit."""
+    with serve_answer(answer) as (url, _):
+        out, seconds = run_hook("codex", "--otlp-url", url)
 
     assert out == b""
-    # The limit is 0.9 s; the rest is for a machine with much else to do.
+    # The limit is 0.9 s; the rest is for a busy machine.
     assert seconds < 10
 
 
-BEGUN = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n"
+STARTED_ANSWER = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\n \r\n"
 
 
-async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
-    """B93: the service holds it back, and has begun to answer."""
+async def test_hook_waits_for_the_answer_of_a_person(tmp_path: Path) -> None:
+    """B93: the service holds the answer back, and has sent the start of it."""
     call = {**CALL, "hook_event_name": "PermissionRequest", "tool_name": "Bash"}
     words = ("claude-code", "--wait", "60")
     async with (
@@ -138,11 +145,11 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
     ):
         body = json.dumps(call).encode()
         waiting = asyncio.create_task(
-            asyncio.to_thread(hook, *words, "--otlp-url", running.otlp_url, call=body)
+            asyncio.to_thread(run_hook, *words, "--otlp-url", running.otlp_url, call=body)
         )
         await until(lambda: running.service.permissions.open_requests(), "it asks")
         await asyncio.sleep(LIMIT)
-        assert not waiting.done(), "it waits for longer than for other answers"
+        assert not waiting.done(), "it waits longer than for other answers"
         [request] = running.service.permissions.open_requests()
         response = await http.post(
             f"/api/permissions/{request.request_id}/answer", json={"decision": "allow", "by": "ada"}
@@ -153,11 +160,14 @@ async def test_answer_of_a_person_is_waited_for(tmp_path: Path) -> None:
     assert json.loads(out)["hookSpecificOutput"]["decision"] == {"behavior": "allow"}
 
 
-@pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", BEGUN])
-def test_unavailable_service_is_not_waited_for(answer: str | None) -> None:
-    """B91: without the start of an answer the agent continues within a second, also after an early end."""
-    with answering(answer) as (url, _):
-        out, seconds = hook("codex", "--otlp-url", url, "--wait", "60")
+@pytest.mark.parametrize("answer", [None, "", "HTTP/1.1 503 Service Unavailable\r\n\r\n{}", STARTED_ANSWER])
+def test_hook_does_not_wait_for_an_unavailable_service(answer: str | None) -> None:
+    """
+    B91: without the start of an answer the agent continues within a second, even if the connection closes
+    early.
+    """
+    with serve_answer(answer) as (url, _):
+        out, seconds = run_hook("codex", "--otlp-url", url, "--wait", "60")
 
     assert out == b""
     assert seconds < 10
@@ -177,13 +187,13 @@ def test_unavailable_service_is_not_waited_for(answer: str | None) -> None:
     ],
 )
 def test_hook_never_stops_the_agent_on_errors(words: list[str]) -> None:
-    out, seconds = hook(*words)
+    out, seconds = run_hook(*words)
 
     assert out == b""
     assert seconds < 10
 
 
-def test_input_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> None:
+def test_hook_waits_for_endless_input_only_until_the_limit() -> None:
     process = subprocess.Popen([PROGRAM, "hook", "codex"], stdin=subprocess.PIPE)
     try:
         assert process.wait(60) == 0
@@ -195,7 +205,7 @@ def test_input_that_does_not_end_is_waited_for_no_longer_than_the_limit() -> Non
 
 
 def test_hook_command_imports_only_the_standard_library() -> None:
-    """It is started at each tool call of an agent."""
+    """The hook starts at each tool call of an agent."""
     code = (
         "import sys; before = set(sys.modules)\n"
         "import queenright.cli.hook\n"

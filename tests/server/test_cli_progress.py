@@ -1,4 +1,4 @@
-"""Bars are on a terminal's stderr, and nowhere else."""
+"""Progress bars appear only on the stderr of a terminal."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ RUN = {"dataset": "d", "run_id": "r", "steps": [{"kind": "tool", "name": "b", "a
 
 
 def read_to_end(terminal: int) -> Iterator[bytes]:
-    """Yield the output of a terminal; one read may return a part."""
+    """Yield the output of a terminal; a read may return only a part."""
     while True:
         try:
             yield os.read(terminal, 65536)
-        except OSError:  # EIO: all of it was read
+        except OSError:  # EIO: the end of the output
             return
 
 
 def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> None:
     (tmp_path / "runs.jsonl").write_text((json.dumps(RUN) + "\n") * 3)
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
 
     with (tmp_path / "out").open("w+b") as out, open(os.devnull, "rb") as nothing:
-        streams = (nothing.fileno(), out.fileno(), theirs)
+        streams = (nothing.fileno(), out.fileno(), terminal)
         code = Command("evaluate", "runs.jsonl", "--json", cwd=tmp_path, env=env, streams=streams).wait()
         out.seek(0)
         printed = out.read()
 
-    os.close(theirs)
-    text = b"".join(read_to_end(ours))
-    os.close(ours)
+    os.close(terminal)
+    text = b"".join(read_to_end(controller))
+    os.close(controller)
     assert code == 0
     assert b"Evaluating runs" in text
     assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]

@@ -1,4 +1,4 @@
-"""`queenright rules` and `queenright dashboards`: in this process, as nothing here needs one of its own."""
+"""`queenright rules` and `queenright dashboards`, run in this process."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from tools.dashboards.boards import dashboards
 ROOT = Path(__file__).parents[2]
 SLOWER = "health_monitoring: {stall: {unknown_seconds: 1200}}\nalerting: {console_url: https://q.example}\n"
 
-OWN = HealthSettings.model_validate(
+REDRAWN_SETTINGS = HealthSettings.model_validate(
     {"stall": {"unknown_seconds": 1200}, "rules": {"bad_steps": {"error_budget": 0.3}}}
 )
-"""Those of ``redrawn``."""
+"""The settings in the file of ``redrawn``."""
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No settings lie about, and what is found is the tools' own."""
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder without settings, so that only the given file applies."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
 @pytest.fixture
 def redrawn(tmp_path: Path) -> str:
-    """Settings that move a line of the dashboards, too."""
+    """Write settings that also change a line in the dashboards."""
     file = tmp_path / "redrawn.yaml"
     file.write_text(SLOWER.replace("1200}", "1200}, rules: {bad_steps: {error_budget: 0.3}}"))
     return str(file)
@@ -66,7 +66,7 @@ def queenright(*words: str) -> Result:
 # rules check
 
 
-def test_our_rules_are_right() -> None:
+def test_shipped_rules_are_valid() -> None:
     result = queenright("rules", "check")
 
     assert result.exit_code == 0, result.output
@@ -127,7 +127,7 @@ def test_invalid_selector_is_refused(matchers: str) -> None:
         ("--worker-selector", 'job=""', "nothing would match"),
     ],
 )
-def test_selector_that_prometheus_would_not_take_writes_nothing(
+def test_selector_that_prometheus_rejects_writes_nothing(
     tmp_path: Path, option: str, matchers: str, expected: str
 ) -> None:
     with pytest.raises(QueenrightError, match=expected):
@@ -195,7 +195,7 @@ def test_object_for_the_operator_is_one_document_on_standard_output() -> None:
     assert {"release": "prometheus", "a": "b"}.items() <= document["metadata"]["labels"].items()
 
 
-def test_archive_is_the_same_twice(tmp_path: Path) -> None:
+def test_archive_is_reproducible(tmp_path: Path) -> None:
     for name in ("one.tar.gz", "two.tar.gz"):
         result = queenright("rules", "export", "--format", "mixin", "-o", str(tmp_path / name))
         assert result.exit_code == 0, result.output
@@ -242,7 +242,7 @@ def test_exported_rules_are_equal_until_the_settings_change(tmp_path: Path, slow
     assert other.stdout.splitlines()[-1].startswith("2 changed; ")
 
 
-def test_differences_can_be_had_as_json(tmp_path: Path) -> None:
+def test_differences_are_available_as_json(tmp_path: Path) -> None:
     file = tmp_path / "rules.yml"
     file.write_text("groups: [{name: queenright-x, rules: [{alert: QueenrightOld, expr: vector(1)}]}]")
     result = queenright("rules", "diff", str(file), "--json")
@@ -302,19 +302,19 @@ def test_changed_thresholds_are_listed(tmp_path: Path, slower: str) -> None:
     assert ">= 1200" in output
 
 
-def test_files_and_a_prometheus_at_once_is_misuse(tmp_path: Path) -> None:
+def test_files_together_with_a_prometheus_is_a_usage_error(tmp_path: Path) -> None:
     assert queenright("rules", "diff", str(tmp_path), "--prometheus", "http://x").exit_code == 2
 
 
 # dashboards
 
 
-def test_other_thresholds_are_drawn(tmp_path: Path, redrawn: str) -> None:
+def test_exported_dashboards_have_the_configured_thresholds(tmp_path: Path, redrawn: str) -> None:
     result = queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
 
     assert result.exit_code == 0, result.output
     written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
-    assert written == dashboards(OWN, console="https://q.example")
+    assert written == dashboards(REDRAWN_SETTINGS, console="https://q.example")
     assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", redrawn).exit_code == 0
     other = queenright("dashboards", "check", str(tmp_path / "d"))
     assert other.exit_code == 1
@@ -335,11 +335,11 @@ def test_full_exports_have_the_configured_thresholds(redrawn: str, tmp_path: Pat
     mixin = tmp_path / "queenright-mixin"
     assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
-    assert boards == render_dashboards(OWN, console="https://q.example")
+    assert boards == render_dashboards(REDRAWN_SETTINGS, console="https://q.example")
 
 
 def test_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
-    """One after the other, in the order of the page, in one folder."""
+    """The commands run in the order of the page, in one folder."""
     text = (ROOT / "docs" / "adopting.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = [
@@ -349,14 +349,14 @@ def test_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
     assert len(lines) >= 8
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        if "--prometheus" in words:  # it is shown to work on a real one elsewhere
+        if "--prometheus" in words:  # another test runs it on a real one
             continue
         result = queenright(*words)
         assert result.exit_code == 0, f"{line}: {result.output}"
 
 
-def test_command_line_stays_light() -> None:
-    """What rules and dashboards need is imported when they run."""
+def test_command_line_imports_yaml_and_pydantic_lazily() -> None:
+    """The packages for rules and dashboards are imported when the command runs."""
     code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert result.stdout.strip() == "[]"

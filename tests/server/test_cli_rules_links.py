@@ -1,4 +1,4 @@
-"""Where the links of an export lead, and that none leads to the reader's own machine without a word."""
+"""Links in an export: their URLs, and a warning for each that points to the reader's own machine."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ HERE = re.compile(r"https?://(?:127\.|localhost|\[::1\])[^\s\"']*")
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
-def exported(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
-    """Return what an export said, and the whole text that it wrote."""
+def export_rules(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
+    """Return the output of an export, and all text that it wrote."""
     result = CliRunner().invoke(app, ["rules", "export", "--format", format_, "-o", "out", *words])
     if isinstance(result.exception, QueenrightError):
         raise result.exception
@@ -35,7 +35,7 @@ GRAFANA = ("--dashboards", "https://grafana.example/d")
 
 
 def test_service_url_leaves_no_link_to_this_machine() -> None:
-    result, text = exported("--service-url", "http://queenright.agents:8420/", *GRAFANA)
+    result, text = export_rules("--service-url", "http://queenright.agents:8420/", *GRAFANA)
 
     assert HERE.findall(text) == []
     assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
@@ -46,12 +46,14 @@ def test_service_url_leaves_no_link_to_this_machine() -> None:
 
 def test_settings_and_options_precede_the_service_url() -> None:
     Path("queenright.yaml").write_text("alerting: {console_url: https://q.example}\n")
-    _, text = exported("--service-url", "http://queenright.agents:8420", *GRAFANA)
+    _, text = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA)
     assert "https://q.example/runbooks/QueenrightLoop" in text
     assert '"query": "https://q.example"' in text
     assert "http://queenright.agents:8420/api/" in text
 
-    _, text = exported("--service-url", "http://queenright.agents:8420", "--runbooks", "https://w.example/r")
+    _, text = export_rules(
+        "--service-url", "http://queenright.agents:8420", "--runbooks", "https://w.example/r"
+    )
     assert "https://w.example/r/QueenrightLoop" in text
 
 
@@ -66,11 +68,11 @@ def test_settings_and_options_precede_the_service_url() -> None:
 )
 def test_links_use_the_configured_listen_address(http: str, url: str) -> None:
     Path("queenright.yaml").write_text(f"http: {http}\n")
-    _, text = exported(*GRAFANA, format_="prometheus")
+    _, text = export_rules(*GRAFANA, format_="prometheus")
     assert f"{url}/runbooks/QueenrightLoop" in text
     assert "8420" not in text
 
-    _, text = exported("--service-url", "http://queenright.agents:8420", *GRAFANA)
+    _, text = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA)
     assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
 
 
@@ -83,8 +85,8 @@ def test_dashboards_use_the_configured_listen_address() -> None:
     assert "8420" not in text
 
 
-def test_login_for_alertmanager_is_in_no_link() -> None:
-    _, text = exported("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
+def test_links_do_not_contain_the_login_for_alertmanager() -> None:
+    _, text = export_rules("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
     assert "http://queenright.agents:8420/runbooks/" in text
     assert "hunter2" not in "".join(re.findall(r".*(?:runbooks/|\"query\").*", text))
 
@@ -101,7 +103,7 @@ def test_login_for_alertmanager_is_in_no_link() -> None:
 def test_every_local_link_is_reported_with_the_option_that_changes_it(
     format_: str, named: tuple[str, ...]
 ) -> None:
-    result, _ = exported(format_=format_)
+    result, _ = export_rules(format_=format_)
 
     assert result.exit_code == 0
     assert all(option in result.stderr for option in named)
@@ -111,14 +113,14 @@ def test_every_local_link_is_reported_with_the_option_that_changes_it(
 
 def test_local_service_and_grafana_are_reported() -> None:
     words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
-    output = exported(*words)[0].stderr
+    output = export_rules(*words)[0].stderr
     assert "Alertmanager" in output
     assert "http://127.0.0.1:3000/d" in output
 
 
 def test_rules_exported_with_a_service_url_are_compared_with_it() -> None:
     words = ("--service-url", "http://queenright.agents:8420")
-    exported(*words)
+    export_rules(*words)
     assert CliRunner().invoke(app, ["rules", "diff", "out", *words]).exit_code == 0
     assert CliRunner().invoke(app, ["rules", "diff", "out"]).exit_code == 1
 
@@ -126,7 +128,7 @@ def test_rules_exported_with_a_service_url_are_compared_with_it() -> None:
 @pytest.mark.parametrize("url", ["queenright:8420", "ftp://q", "http://"])
 def test_invalid_service_url_is_refused(url: str) -> None:
     with pytest.raises(QueenrightError, match="--service-url needs"):
-        exported("--service-url", url)
+        export_rules("--service-url", url)
 
 
 @pytest.mark.parametrize(
@@ -143,5 +145,5 @@ def test_invalid_service_url_is_refused(url: str) -> None:
         ("", False),
     ],
 )
-def test_addresses_of_each_machine_itself_are_known(url: str, here: bool) -> None:
+def test_local_addresses_are_recognised(url: str, here: bool) -> None:
     assert is_local_url(url) is here

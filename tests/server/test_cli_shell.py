@@ -1,4 +1,4 @@
-"""`queenright shell` and `queenright code`, with what is typed on stdin."""
+"""`queenright shell` and `queenright code`, with input on stdin."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from queenright.runtime.agents.lifecycle_tools import Lifecycle
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
-from tests.runtime.agents import adder, chatter, folder_of
+from tests.runtime.agents import adder, chatter, write_agent
 from tests.warm import Talking, queenright
 
 
-def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -> Any:
+def run_shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -> Any:
     words = ("shell", agent, "--storage", "here", "--no-telemetry", *more)
     return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
 
@@ -30,7 +30,7 @@ def shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -
 def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
+    done = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
 
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 7"]
@@ -38,13 +38,13 @@ def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
     assert f"{session}  completed" in done.stdout
 
 
-def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
+def test_first_line_of_a_shell_has_no_double_full_stops(tmp_path: Path) -> None:
     folder = adder(tmp_path / "agent")
     spec = json.loads((folder / "agent.json").read_text("utf-8"))
     spec["description"] = "It adds two numbers."
     (folder / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
 
-    done = shell(tmp_path, "agent", "/quit")
+    done = run_shell(tmp_path, "agent", "/quit")
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("adder: ")
@@ -54,7 +54,7 @@ def test_first_line_of_a_shell_ends_its_sentences_once(tmp_path: Path) -> None:
 def test_typed_text_answers_the_waiting_node(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", "hello", "Ada")
+    done = run_shell(tmp_path, "agent", "hello", "Ada")
 
     assert "Hello, who are you?\nThank you." in done.stdout
     assert "name: Ada\n" in done.stdout
@@ -65,7 +65,7 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
     chatter(tmp_path / "other")
     lines = ("/load other", "/graphs", "/graph chatter", "hello", "Ada", "/graph adder", "/unload chatter")
 
-    done = shell(tmp_path, "agent", *lines, "/graphs", "/new", '{"a": 1, "b": 1}')
+    done = run_shell(tmp_path, "agent", *lines, "/graphs", "/new", '{"a": 1, "b": 1}')
 
     out = done.stdout
     assert "loaded 'chatter'" in out
@@ -93,7 +93,7 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
 def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: str, expected: str) -> None:
     adder(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
+    done = run_shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
 
     assert done.returncode == 0, done.stderr
     assert expected in done.stdout
@@ -101,10 +101,10 @@ def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: 
 
 
 def test_refused_input_runs_nothing(tmp_path: Path) -> None:
-    """B99: no run, so no session and no failure."""
+    """B99: without a run there is no session and no failure."""
     adder(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", '{"a": 1, "c": 2}', "/quit")
+    done = run_shell(tmp_path, "agent", '{"a": 1, "c": 2}', "/quit")
 
     assert done.returncode == 0, done.stderr
     assert "input 'b' is missing" in done.stdout
@@ -112,10 +112,10 @@ def test_refused_input_runs_nothing(tmp_path: Path) -> None:
 
 
 def test_misspelt_input_is_not_filled_from_session_memory(tmp_path: Path) -> None:
-    """B99: the run before set the field; a misspelt one must not repeat that run."""
+    """B99: the previous run set the field; a misspelt name must not repeat that run."""
     adder(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"A1": 5}', '{"a": 2}', "/quit")
+    done = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"A1": 5}', '{"a": 2}', "/quit")
 
     assert done.returncode == 0, done.stderr
     assert "input 'A1' is unknown" in done.stdout
@@ -123,13 +123,13 @@ def test_misspelt_input_is_not_filled_from_session_memory(tmp_path: Path) -> Non
 
 
 def test_data_command_lists_and_shows_agent_files(tmp_path: Path) -> None:
-    """004: `/data escalation_log.jsonl` opens what was written down for a person."""
+    """004: `/data escalation_log.jsonl` shows a file that the agent wrote for a person."""
     writes = "def add(a, b, data_dir):\n    data_dir.mkdir(parents=True, exist_ok=True)\n"
     writes += "    (data_dir / 'log.jsonl').write_text(f'{a}\\x1b[2J and {b}\\n')\n    return a + b\n"
     adder(tmp_path / "agent", writes)
 
     typed = ("/data", '{"a": 1, "b": 2}', "/data", "/data log.jsonl", "/data ../state.json")
-    done = shell(tmp_path, "agent", *typed)
+    done = run_shell(tmp_path, "agent", *typed)
 
     assert "No files." in done.stdout
     assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in done.stdout.splitlines())
@@ -140,7 +140,7 @@ def test_data_command_lists_and_shows_agent_files(tmp_path: Path) -> None:
 def test_failed_run_has_a_reason_and_sets_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
-    done = shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
+    done = run_shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
 
     assert done.returncode == 1
     assert "failed: " in done.stdout
@@ -186,12 +186,14 @@ SORTER = {
 }
 
 
-def call(tool: str, **arguments: object) -> dict[str, Any]:
+def tool_reply(tool: str, **arguments: object) -> dict[str, Any]:
     return {"tool_calls": [{"name": tool, "arguments": arguments}]}
 
 
 class Builder:
-    """A model: as coder it writes a failing agent and starts it; as guardian it repairs it, or asks."""
+    """
+    A model: as coder it writes a failing agent and starts it; as guardian it repairs the agent, or asks.
+    """
 
     name = "builder"
 
@@ -204,8 +206,8 @@ class Builder:
         if not answers:
             return tool_call("get_user_presence")
         if '"user_present": true' in answers[0]:
-            return tool_call("ask_user", question="sorter fails. Mend it?")
-        return MENDED[len(answers) - 1]
+            return tool_call("ask_user", question="sorter fails. Repair it?")
+        return REPAIRED[len(answers) - 1]
 
 
 def tool_call(name: str, **arguments: object) -> ModelReply:
@@ -218,7 +220,7 @@ BUILT = [
     tool_call("load_agent", agent_path="sorter"),
     tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
 ]
-MENDED = [
+REPAIRED = [
     tool_call("edit_file", path="sorter/functions.py", old="inbox['letters']", new="sorted(inbox)"),
     tool_call("restart_agent", graph_id="sorter"),
     tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
@@ -243,12 +245,11 @@ async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absen
     workshop: AgentRuntime,
 ) -> None:
     """
-    004: the coder builds an agent and starts it; it fails while the user is absent; the guardian repairs
-    it.
+    004: the coder builds and starts an agent, which fails while the user is absent; the guardian repairs it.
     """
-    with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as mended:
+    with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as repaired:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
-        event = await mended.within(20)
+        event = await repaired.within(20)
 
     result = workshop.get_execution_result(event.execution_id)
     assert result is not None
@@ -258,7 +259,7 @@ async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absen
 async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failure(
     workshop: AgentRuntime,
 ) -> None:
-    """004: a guardian that repaired an agent without a user has ended, and is ready for the next failure."""
+    """004: a guardian that repaired an agent has ended, and handles the next failure."""
     bus = workshop.bus
     with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as first:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
@@ -275,23 +276,23 @@ async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failu
 
 
 async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
-    """004: the same, with a present user."""
+    """004: if the user is present, the guardian asks."""
     await workshop.inject_input("code", "hello")
 
     with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
         event = await question.within(20)
 
-    assert event.data["question"] == "sorter fails. Mend it?"
+    assert event.data["question"] == "sorter fails. Repair it?"
 
 
 def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     replies = [
-        call("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
-        call("load_agent", agent_path="../elsewhere"),
+        tool_reply("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
+        tool_reply("load_agent", agent_path="../elsewhere"),
         {"text": "It is written."},
     ]
-    folder_of(tmp_path / "script", {}, replies)
+    write_agent(tmp_path / "script", {}, replies)
     (tmp_path / "work").mkdir()
     words = ("code", "work", "--model", "scripted:script/replies.json", "--storage", "here", "--no-telemetry")
 

@@ -28,7 +28,7 @@ class Row:
 
 @dataclass
 class Service:
-    """The part of a client that sessions are looked up with."""
+    """The methods of a client that look up sessions."""
 
     rows: list[Row] = field(default_factory=list)
 
@@ -45,7 +45,7 @@ def service(*rows: Row) -> Any:
 
 
 @pytest.mark.parametrize("text", ["../../etc", "a/b", "a b"])
-def test_text_that_cannot_be_an_id_is_refused(text: str) -> None:
+def test_invalid_id_is_refused(text: str) -> None:
     result = CliRunner().invoke(app, ["chat", text])
 
     assert result.exit_code == 2
@@ -58,13 +58,13 @@ def test_blank_id_is_refused() -> None:
     assert (result.exit_code, "the id is empty" in result.output) == (2, True)
 
 
-def test_beginning_of_an_id_names_the_only_match() -> None:
+def test_id_prefix_selects_the_only_match() -> None:
     assert complete_id("018f6f7e", "silences", {WHOLE: "a", "4a0a2d0c": "b"}) == WHOLE
     assert complete_id(WHOLE, "silences", {WHOLE: "a", f"{WHOLE}0": "b"}) == WHOLE
     assert complete_id("b3c5", "silences", {WHOLE: "a"}) == "b3c5"
 
 
-def test_short_beginning_names_nothing_even_if_it_is_unique() -> None:
+def test_short_prefix_is_refused_even_if_unique() -> None:
     """`approvals approve 01` must not terminate the only worker with a request."""
     with pytest.raises(HTTPException) as caught:
         complete_id("01", "approvals", {WHOLE: "ada"})
@@ -76,7 +76,7 @@ def test_short_beginning_names_nothing_even_if_it_is_unique() -> None:
     assert complete_id("call_1", "requests", {"call_1": "ada", "call_12": "bob"}) == "call_1"
 
 
-def test_ambiguous_beginning_lists_the_matches() -> None:
+def test_ambiguous_prefix_lists_the_matches() -> None:
     with pytest.raises(HTTPException) as caught:
         complete_id("4a", "approvals", {"4a01": "ada", "4a02": "bob", "b3": "eve"})
 
@@ -85,13 +85,13 @@ def test_ambiguous_beginning_lists_the_matches() -> None:
 
 
 @pytest.mark.parametrize("given", ["…n-7f3a", "7f3a", "session-7f3a"])
-def test_session_id_suffix_from_the_list_names_the_session(given: str) -> None:
+def test_session_id_suffix_from_the_list_selects_the_session(given: str) -> None:
     rows = service(Row("session-7f3a"), Row("session-9b21"))
 
     assert resolve_session(rows, "researcher", given) == "session-7f3a"
 
 
-def test_ambiguous_end_of_a_session_id_lists_the_matches() -> None:
+def test_ambiguous_session_id_suffix_lists_the_matches() -> None:
     with pytest.raises(UnresolvedIdError, match="2 sessions end with '…1'"):
         resolve_session(service(Row("a-1"), Row("b-1")), "researcher", "…1")
 

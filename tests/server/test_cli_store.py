@@ -1,4 +1,4 @@
-"""`queenright store copy` in a process of its own."""
+"""`queenright store copy` in a separate process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.warm import queenright
 
 
 def write_log(folder: Path, events: int) -> str:
-    """Write an event log to the database in a storage folder, and return its address."""
+    """Write an event log to the database in a storage folder, and return the database URL."""
     url = f"sqlite:///{folder / 'queenright.db'}"
     database = open_database(url, read_only=False, busy_timeout=5)
     with database.writer.begin():
@@ -60,9 +60,9 @@ def test_audit_covers_each_partition_of_a_cluster(tmp_path: Path, postgres: Post
     assert (checked.returncode, exported.returncode) == (0, 0)
     assert (refused.returncode, "has 2 partitions" in refused.stderr) == (2, True)
     assert changed.returncode == 1
-    found = json.loads(changed.stdout)
-    assert [(row["partition"], row["ok"]) for row in found["partitions"]] == [(0, True), (1, False)]
-    assert found["ok"] is False
+    result = json.loads(changed.stdout)
+    assert [(row["partition"], row["ok"]) for row in result["partitions"]] == [(0, True), (1, False)]
+    assert result["ok"] is False
     postgres.drop(url)
 
 

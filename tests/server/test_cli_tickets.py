@@ -1,4 +1,4 @@
-"""What the commands about tickets print, and which ticket an id names."""
+"""The output of ticket commands, and the ticket that an id selects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.server.agents.operations import Action
 from queenright.server.serving import RunningService
 from queenright.server.views.api_models import event_line
 from tests.server.conftest import looping
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 from tests.server.test_cli_acting import queenright, settings
 from tests.waiting import until
 
@@ -52,8 +52,8 @@ def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
     ]
 
 
-async def test_list_names_its_columns(running: RunningService) -> None:
-    found = await ticket_on(running)
+async def test_list_has_column_headings(running: RunningService) -> None:
+    found = await wait_for_ticket(running)
 
     heading, row = (await queenright(running, "tickets")).out.splitlines()
 
@@ -63,17 +63,17 @@ async def test_list_names_its_columns(running: RunningService) -> None:
 
 async def test_status_filter_lists_closed_tickets(running: RunningService) -> None:
     service = running.service
-    closed_id = await ticket_on(running)
+    closed_id = await wait_for_ticket(running)
     first = next(iter(looping(service.clock())))
     await service.ingest([replace(first, id="end", type=EventType.EXECUTION_COMPLETED, time=service.clock())])
     await until(lambda: not service.tickets.open_tickets(), "a ticket that closed")
-    open_id = await ticket_on(running, agent="other")
+    open_id = await wait_for_ticket(running, agent="other")
 
-    gone = await queenright(running, "tickets", "list", "--status", "worker_gone")
+    closed = await queenright(running, "tickets", "list", "--status", "worker_gone")
     intervening = await queenright(running, "tickets", "--all", "--status", "intervening")
     dismissed = await queenright(running, "tickets", "list", "--status", "dismissed")
 
-    assert (closed_id in gone.out, open_id in gone.out) == (True, False)
+    assert (closed_id in closed.out, open_id in closed.out) == (True, False)
     assert (closed_id in intervening.out, open_id in intervening.out) == (False, True)
     assert (dismissed.code, dismissed.out) == (0, "No tickets with status dismissed.\n")
 
@@ -82,7 +82,7 @@ def test_status_filter_has_each_status_of_a_ticket() -> None:
     assert [status.value for status in StatusFilter] == [status.value for status in TicketStatus]
 
 
-async def test_unknown_status_is_misuse(running: RunningService) -> None:
+async def test_unknown_status_is_a_usage_error(running: RunningService) -> None:
     result = await queenright(running, "tickets", "list", "--status", "closed")
 
     assert (result.code, result.out) == (2, "")
@@ -91,14 +91,14 @@ async def test_unknown_status_is_misuse(running: RunningService) -> None:
 
 
 def test_ticket_in_another_alert_names_it() -> None:
-    """B123."""
+    """B123: the list and the ticket name the ticket of the alert."""
     lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
 
     assert any("018f-first" in line for line in lines)
 
 
-def test_ticket_is_named_by_the_finding_that_its_text_describes() -> None:
-    """B102: the finding that opened it may be over."""
+def test_ticket_has_the_name_of_the_finding_that_its_text_describes() -> None:
+    """B102: the finding that opened the ticket may be over."""
     changed = ticket(kind="resource_limit", words_kind="stall", severity="critical")
 
     assert ": critical, stall, " in ticket_lines(changed, NOW)[0]
@@ -116,14 +116,14 @@ def test_ticket_has_cause_and_action_once() -> None:
     assert ticket().worker_excerpt in output
 
 
-def test_closed_ticket_says_how_long_it_was_open() -> None:
+def test_closed_ticket_shows_how_long_it_was_open() -> None:
     closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW)
 
     assert ", resolved after 12 min, at " in ticket_lines(closed, NOW + 10_000)[0]
     assert ticket_lines(ticket(first_seen=NOW), NOW + 10_800)[0].endswith(" for 3 h")
 
 
-def test_notified_receivers_are_in_the_order_of_time() -> None:
+def test_notified_receivers_are_in_chronological_order() -> None:
     notified = [
         {"receiver": "slack", "status": status, "first_at": NOW + seconds, "at": NOW + 99}
         for status, seconds in (("resolved", 60), ("firing", 1))
@@ -139,10 +139,8 @@ def test_notified_receivers_are_in_the_order_of_time() -> None:
 
 
 @pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
-async def test_ticket_is_found_by_the_beginning_of_its_id(
-    running: RunningService, words: tuple[str, ...]
-) -> None:
-    found = await ticket_on(running)
+async def test_ticket_is_found_by_an_id_prefix(running: RunningService, words: tuple[str, ...]) -> None:
+    found = await wait_for_ticket(running)
 
     result = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
 
@@ -150,17 +148,17 @@ async def test_ticket_is_found_by_the_beginning_of_its_id(
 
 
 async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: RunningService) -> None:
-    one = await ticket_on(running)
-    await ticket_on(running, agent="other")
+    first = await wait_for_ticket(running)
+    await wait_for_ticket(running, agent="other")
     await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
-    [other] = {t.ticket_id for t in running.service.tickets.open_tickets()} - {one}
+    [other] = {t.ticket_id for t in running.service.tickets.open_tickets()} - {first}
 
-    result = await queenright(running, "tickets", "show", one[:2])
+    result = await queenright(running, "tickets", "show", first[:2])
 
-    assert one[:2] == other[:2]
+    assert first[:2] == other[:2]
     assert (result.code, result.out) == (1, "")
-    assert all(part in result.err for part in ("2 tickets", repr(one[:2])))
-    assert f"{one} (looper)" in result.err
+    assert all(part in result.err for part in ("2 tickets", repr(first[:2])))
+    assert f"{first} (looper)" in result.err
     assert f"{other} (other)" in result.err
 
 
@@ -197,11 +195,11 @@ async def test_list_states_that_ended_sessions_are_hidden(running: RunningServic
 async def test_ended_session_is_shown_with_its_outcome(
     running: RunningService, http: httpx.AsyncClient, end: EventType, outcome: str
 ) -> None:
-    """B103: it is neither terminated nor healthy, and not waiting, by API and command."""
+    """B103: it is neither terminated nor healthy, and not waiting, in the API and the command."""
     service = running.service
     result = list(looping(service.clock(), times=1))
-    who = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
-    await service.ingest([*result, AgentEvent(type=end, time=service.clock(), **who)])
+    worker = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
+    await service.ingest([*result, AgentEvent(type=end, time=service.clock(), **worker)])
 
     [row] = (await http.get("/api/agents")).json()["agents"]
     listed = (await queenright(running, "list", "--all")).out
@@ -213,24 +211,26 @@ async def test_ended_session_is_shown_with_its_outcome(
     assert "terminated" not in f"{row} {listed}"
 
 
-def change(reason: str, *, to: str, **more: str) -> str:
+def describe_change(reason: str, *, to: str, **more: str) -> str:
     data = {"from": "failing", "to": to, "reason": reason, **more}
     return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
 def test_health_change_is_one_sentence() -> None:
-    assert change("no findings", to="healthy") == "a: failing → healthy: no findings"
-    assert change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"
+    assert describe_change("no findings", to="healthy") == "a: failing → healthy: no findings"
+    assert (
+        describe_change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"
+    )
 
 
 def test_end_of_a_session_is_not_a_change_to_healthy() -> None:
-    ended = change(END_REASONS["completed"], to="healthy", outcome="completed")
+    ended = describe_change(END_REASONS["completed"], to="healthy", outcome="completed")
 
     assert ended == "a: the session is completed; it was failing"
 
 
-def test_session_that_stands_for_failed_runs_is_failing_after_its_end() -> None:
-    ended = change("4 runs failed in a row", to="failing", outcome="failed")
+def test_session_of_failed_runs_is_failing_after_its_end() -> None:
+    ended = describe_change("4 runs failed in a row", to="failing", outcome="failed")
 
     assert ended == "a: failing → failing: 4 runs failed in a row"
 
@@ -251,17 +251,17 @@ def test_operation_on_an_agent_is_one_sentence(what: str, detail: str, text: str
     assert event_line(event).text == f"a: {text}"
 
 
-def test_every_operation_on_an_agent_has_words() -> None:
+def test_every_operation_on_an_agent_has_a_text() -> None:
     assert set(OPERATIONS) == set(get_args(Action))
 
 
 async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: RunningService) -> None:
-    """The console asks with what its URL has; so does any other client."""
-    found = await ticket_on(running)
+    """The console and other clients pass the abbreviated id from the URL."""
+    found = await wait_for_ticket(running)
 
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        one = await http.get(f"/api/tickets/{found[:-1]}")
+        response = await http.get(f"/api/tickets/{found[:-1]}")
         none = await http.get("/api/tickets/%25")
 
-    assert (one.status_code, one.json()["ticket_id"]) == (200, found)
+    assert (response.status_code, response.json()["ticket_id"]) == (200, found)
     assert none.status_code == 404

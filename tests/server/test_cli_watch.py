@@ -31,7 +31,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 
 
 class FakeService:
-    """A view that keeps what it is shown."""
+    """A view that stores what it is given."""
 
     def __init__(self) -> None:
         self.lists: list[list[AgentRow]] = []
@@ -46,42 +46,42 @@ class FakeService:
 
 @on_its_service
 async def test_list_is_requested_only_after_an_event(running: RunningService) -> None:
-    seen, stop = FakeService(), asyncio.Event()
+    view, stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
-        watching = asyncio.create_task(follow(service, seen, stop))
-        await until(lambda: seen.lists, "a list")
-        before = len(seen.lists)
+        watching = asyncio.create_task(follow(service, view, stop))
+        await until(lambda: view.lists, "a list")
+        before = len(view.lists)
         await running.service.ingest(list(looping(running.service.clock())))
-        await until(lambda: any(a.tool_calls for a in seen.lists[-1]), "the worker")
+        await until(lambda: any(a.tool_calls for a in view.lists[-1]), "the worker")
         stop.set()
         await watching
 
     assert before == 1
-    assert seen.lists[0] == []
-    assert seen.troubles[0] == ""
+    assert view.lists[0] == []
+    assert view.troubles[0] == ""
 
 
 @on_its_service
 async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: RunningService) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     command = ("list", "--watch", "--url", running.url)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
-    watching = Command(*command, env=env, streams=(theirs, theirs, theirs))
-    os.close(theirs)
-    os.set_blocking(ours, False)
+    watching = Command(*command, env=env, streams=(terminal, terminal, terminal))
+    os.close(terminal)
+    os.set_blocking(controller, False)
     result = b""
 
-    def has(text: bytes) -> bool:
+    def wait_for_text(text: bytes) -> bool:
         nonlocal result
         with contextlib.suppress(OSError):
-            result += os.read(ours, 65536)
+            result += os.read(controller, 65536)
         return text in result
 
-    await until(lambda: has(b"looper-session"), "a table")
-    os.write(ours, b"q")
-    await until(lambda: has(b"\x1b[?1049l") and watching.ended(), "its end")
-    os.close(ours)
+    await until(lambda: wait_for_text(b"looper-session"), "a table")
+    os.write(controller, b"q")
+    await until(lambda: wait_for_text(b"\x1b[?1049l") and watching.ended(), "its end")
+    os.close(controller)
 
     assert watching.wait() == 0
     assert b"1 agent: " in result
@@ -95,14 +95,14 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
     assert b'"agent_id": "looper"' in line
 
 
-def agent(name: str, state: str, **more: object) -> AgentRow:
+def make_agent(name: str, state: str, **more: object) -> AgentRow:
     example = make_example(AgentRow)
     return AgentRow.model_validate(example | {"agent_id": name, "state": state, "health": state} | more)
 
 
 def test_short_terminal_states_the_number_of_hidden_rows() -> None:
     console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
-    agents = [agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
+    agents = [make_agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
 
     console.print(render_table(agents, "http://x", "", 10, False))
 
@@ -115,9 +115,9 @@ def test_short_terminal_states_the_number_of_hidden_rows() -> None:
 
 def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ChangeLog(as_json=False)
-    lines.show_agents([agent("a", "healthy", findings=[])])
-    lines.show_agents([agent("a", "healthy", findings=[])])
-    lines.show_agents([agent("a", "stuck")])
+    lines.show_agents([make_agent("a", "healthy", findings=[])])
+    lines.show_agents([make_agent("a", "healthy", findings=[])])
+    lines.show_agents([make_agent("a", "stuck")])
 
     output = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in output] == ["healthy", "stuck"]

@@ -1,4 +1,4 @@
-"""What restarts, slow databases and wrong clocks must not do to workers and to those who watch them."""
+"""Restarts, slow databases and wrong clocks do not change the states of workers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ T = 1_700_000_000.0
 
 
 class Clock:
-    """The time that the service gets, and whether a restart finds a snapshot or reads the log."""
+    """The service's clock, and whether a restart finds a snapshot or replays the log."""
 
     def __init__(self, *, keeps_snapshots: bool = True) -> None:
         self.now = T
@@ -73,7 +73,7 @@ def beat(at: float, agent: str = "bee") -> AgentEvent:
 
 
 class ServiceRun:
-    """Services that follow one another on one storage, each with its own life in the same time."""
+    """A service on a storage that may have had other services before, at the current time of the clock."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -92,8 +92,8 @@ class ServiceRun:
             await store.close()
 
 
-def look(service: Service, clock: Clock, seconds: float) -> None:
-    """Let time pass without the loop that would take it for a jump of the clock."""
+def advance_clock(service: Service, clock: Clock, seconds: float) -> None:
+    """Advance time without the loop that would treat it as a clock jump."""
     clock.now += seconds
     service.pipeline.arrivals.write_alive(clock.now)
     service.pipeline.pending += service.monitor.advance(clock.now)
@@ -103,32 +103,32 @@ def states(service: Service) -> dict[str, str]:
     return {health.vitals.agent_id: health.state.value for health in service.workers()}
 
 
-# -- one clock moves nobody else's ------------------------------------------------------------------
+# -- wrong clocks ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
-async def test_wrong_clock_of_one_worker_makes_no_other_stuck_after_a_restart(
+async def test_wrong_clock_of_one_worker_does_not_make_others_stuck_after_a_restart(
     settings: Settings, clock: Clock, skew: float
 ) -> None:
-    """B23: one event from a wrong clock, then a restart."""
+    """B23: an event from a wrong clock, followed by a restart."""
     fleet = [f"w{number}" for number in range(5)]
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now, agent) for agent in fleet])
-        look(service, clock, 30)
+        advance_clock(service, clock, 30)
         await service.ingest([start_event(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
-        look(service, clock, 30)
+        advance_clock(service, clock, 30)
     clock.now += 30 * MINUTE
     async with ServiceRun(settings, clock) as service:
-        after = states(service)
-        look(service, clock, 60)
+        state_after = states(service)
+        advance_clock(service, clock, 60)
         later = states(service)
 
-    assert set(after.values()) == set(later.values()) == {"healthy"}
-    assert set(after) == {*fleet, "odd"}
+    assert set(state_after.values()) == set(later.values()) == {"healthy"}
+    assert set(state_after) == {*fleet, "odd"}
 
 
 @pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
-def test_event_from_a_wrong_clock_moves_no_other_worker(skew: float) -> None:
+def test_event_from_a_wrong_clock_does_not_affect_other_workers(skew: float) -> None:
     monitor = HealthMonitor(HealthSettings())
     monitor.apply(start_event(T), T)
 
@@ -161,12 +161,12 @@ async def test_without_notes_events_are_timed_by_the_services_own_events(
 async def test_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 200)
+        advance_clock(service, clock, 200)
     clock.now += 2
     async with ServiceRun(settings, clock) as service:
-        look(service, clock, 39)
+        advance_clock(service, clock, 39)
         assert states(service) == {"bee": "healthy"}
-        look(service, clock, 2)
+        advance_clock(service, clock, 2)
         assert states(service) == {"bee": "stuck"}
 
 
@@ -177,49 +177,49 @@ async def test_repeatedly_restarted_service_finds_a_stall(settings: Settings, cl
     for _ in range(5):
         clock.now += 5
         async with ServiceRun(settings, clock) as service:
-            look(service, clock, 55)
+            advance_clock(service, clock, 55)
             found.append(states(service)["bee"])
 
     assert found == ["healthy", "healthy", "healthy", "healthy", "stuck"]
 
 
 async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
-    """B23: away for an hour, twice; what workers told meanwhile is lost."""
+    """B23: down for an hour, twice; telemetry in between is lost."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
             [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
         )
-        look(service, clock, 60)
+        advance_clock(service, clock, 60)
     for _ in range(2):
         clock.now += HOUR
         async with ServiceRun(settings, clock) as service:
             assert states(service) == {"bee": "healthy"}
-            look(service, clock, 60)
+            advance_clock(service, clock, 60)
             assert states(service) == {"bee": "healthy"}
     clock.now += HOUR
     async with ServiceRun(settings, clock) as service:
-        look(service, clock, 125)
+        advance_clock(service, clock, 125)
         assert states(service) == {"bee": "stuck"}
 
 
 async def test_restarts_and_clock_jumps_are_not_progress(settings: Settings, clock: Clock) -> None:
     """
-    B66: what was climbed because a worker got no further is climbed after it, too.
+    B66: a worker without progress before a restart is still without progress after it.
 
-    Silences are counted on a clock that leaves out the time away; when it got further is not moved by that.
+    Downtime is excluded from silence, and does not move the time of the last progress.
     """
     reached = T
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
             [start_event(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")]
         )
-        look(service, clock, 60)
+        advance_clock(service, clock, 60)
         service.scheduler.handle_clock_jump(clock.now, MINUTE)
         worker = service.monitor.get("bee")
         assert worker is not None
         assert worker.vitals.last_progress == reached
-    for away in (17.0, HOUR):
-        clock.now += away
+    for downtime in (17.0, HOUR):
+        clock.now += downtime
         async with ServiceRun(settings, clock) as service:
             worker = service.monitor.get("bee")
             assert worker is not None
@@ -228,32 +228,32 @@ async def test_restarts_and_clock_jumps_are_not_progress(settings: Settings, clo
 
 
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
-    """B23: the host slept for eight hours, and the service starts again a minute later."""
+    """B23: the host slept for eight hours, and the service restarts a minute later."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 100)
+        advance_clock(service, clock, 100)
         clock.now += 8 * HOUR
         service.scheduler.handle_clock_jump(clock.now, 8 * HOUR)
-        look(service, clock, 60)
+        advance_clock(service, clock, 60)
     async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
-        look(service, clock, 185)
+        advance_clock(service, clock, 185)
         assert states(service) == {"bee": "stuck"}
 
 
 class Outage:
-    """Whether telemetry can arrive."""
+    """Whether telemetry can arrive, and the number of checks."""
 
     def __init__(self) -> None:
         self.is_over = True
-        self.looks = 0
+        self.checks = 0
 
     def __call__(self) -> bool:
-        self.looks += 1
+        self.checks += 1
         return self.is_over
 
-    async def last(self, service: Service, clock: Clock, seconds: float) -> None:
-        """Let time pass in which nothing can arrive."""
+    async def start_and_wait(self, service: Service, clock: Clock, seconds: float) -> None:
+        """Start the outage, and let time pass."""
         service.pipeline.can_receive = self
         assert service.pipeline.check_listening(clock.now)
         self.is_over = False
@@ -262,60 +262,62 @@ class Outage:
 
 
 async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
-    """B119: NATS was away for an hour, and senders were told to retry; also after a restart."""
+    """B119: NATS was unavailable for an hour, and clients were told to retry; also after a restart."""
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 100)
-        await outage.last(service, clock, HOUR)
+        advance_clock(service, clock, 100)
+        await outage.start_and_wait(service, clock, HOUR)
         outage.is_over = True
         assert service.pipeline.check_listening(clock.now)
-        look(service, clock, 60)
+        advance_clock(service, clock, 60)
         assert states(service) == {"bee": "healthy"}
     async with ServiceRun(settings, clock) as service:
-        look(service, clock, 75)
+        advance_clock(service, clock, 75)
         assert states(service) == {"bee": "healthy"}
-        look(service, clock, 10)
+        advance_clock(service, clock, 10)
         assert states(service) == {"bee": "stuck"}
 
 
 async def test_restart_while_nothing_can_arrive_counts_no_silence(settings: Settings, clock: Clock) -> None:
-    """B119: the service is stopped before NATS is back."""
+    """B119: the service stops before NATS is back."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 100)
-        await Outage().last(service, clock, HOUR)
+        advance_clock(service, clock, 100)
+        await Outage().start_and_wait(service, clock, HOUR)
     async with ServiceRun(settings, clock) as service:
-        look(service, clock, 135)
+        advance_clock(service, clock, 135)
         assert states(service) == {"bee": "healthy"}
-        look(service, clock, 10)
+        advance_clock(service, clock, 10)
         assert states(service) == {"bee": "stuck"}
 
 
 async def test_first_telemetry_after_an_outage_ends_it(settings: Settings, clock: Clock) -> None:
-    """B119: the worker that is heard first is not judged by the age of its open call either."""
+    """B119: the first worker to report is not stalled by the age of its open call either."""
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
             [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
         )
-        look(service, clock, 100)
-        await outage.last(service, clock, HOUR)
+        advance_clock(service, clock, 100)
+        await outage.start_and_wait(service, clock, HOUR)
         outage.is_over = True
         await service.ingest([beat(clock.now)])
         assert states(service) == {"bee": "healthy"}
 
 
-async def test_database_that_is_away_is_an_outage(
+async def test_unavailable_database_is_an_outage(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B119: PostgreSQL away for ten minutes: what agents sent was refused; nobody is late for that."""
+    """
+    B119: PostgreSQL was unavailable for ten minutes and telemetry was refused; no worker is late for that.
+    """
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 200)
+        advance_clock(service, clock, 200)
         assert service.pipeline.check_listening(clock.now)
-        with monkeypatch.context() as away:
-            away.setattr(Store, "is_writable", False)
+        with monkeypatch.context() as outage:
+            outage.setattr(Store, "is_writable", False)
             clock.now += 10 * MINUTE
             assert not service.pipeline.check_listening(clock.now)
         await service.ingest([beat(clock.now)])
@@ -326,19 +328,21 @@ async def test_database_that_is_away_is_an_outage(
 async def test_outage_extends_the_waits_of_actions(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B119: a worker that was nudged before it has its whole time to answer, and nothing is done at once."""
+    """B119: a worker nudged before the outage has its whole time to respond; nothing happens at once."""
     outage = Outage()
-    moved: list[tuple[str, float]] = []
+    extensions: list[tuple[str, float]] = []
     async with ServiceRun(settings, clock) as service:
-        monkeypatch.setattr(service.interventions, "handle_clock_jump", lambda now: moved.append(("i", now)))
         monkeypatch.setattr(
-            service.remediation.recovery, "handle_clock_jump", lambda by: moved.append(("r", by))
+            service.interventions, "handle_clock_jump", lambda now: extensions.append(("i", now))
         )
-        await outage.last(service, clock, HOUR)
+        monkeypatch.setattr(
+            service.remediation.recovery, "handle_clock_jump", lambda by: extensions.append(("r", by))
+        )
+        await outage.start_and_wait(service, clock, HOUR)
         outage.is_over = True
         assert service.pipeline.check_listening(clock.now)
 
-    assert moved == [("i", clock.now), ("r", HOUR)]
+    assert extensions == [("i", clock.now), ("r", HOUR)]
 
 
 async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
@@ -351,12 +355,12 @@ async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
         for name in ("deadlines", "sweep"):
             service.tasks[name].cancel()
         await service.ingest([start_event(clock.now)])
-        await outage.last(service, clock, HOUR)
-        outage.looks = 0
+        await outage.start_and_wait(service, clock, HOUR)
+        outage.checks = 0
         async with asyncio.TaskGroup() as loops:
             deadlines = loops.create_task(service.scheduler.run_deadlines())
             sweeps = loops.create_task(service.scheduler.run_sweeps())
-            await until(lambda: outage.looks > 20, "looks of both loops")
+            await until(lambda: outage.checks > 20, "checks by both loops")
             assert states(service) == {"bee": "healthy"}
             checks = service.metrics.evaluated_workers
             outage.is_over = True
@@ -369,9 +373,9 @@ async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
 async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Settings, clock: Clock) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
-    began = clock.now - 26 * HOUR
-    await store.append([start_event(began), event(EventType.CLIENT_INPUT_REQUESTED, began + 1)])
-    await store.append([beat(began + 300 * n) for n in range(1, 312)])
+    start = clock.now - 26 * HOUR
+    await store.append([start_event(start), event(EventType.CLIENT_INPUT_REQUESTED, start + 1)])
+    await store.append([beat(start + 300 * n) for n in range(1, 312)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
@@ -379,7 +383,7 @@ async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Se
         for _ in range(4):
             clock.now += 300
             await service.ingest([beat(clock.now)])
-            look(service, clock, 0)
+            advance_clock(service, clock, 0)
         assert states(service) == {"bee": "healthy"}
 
 
@@ -388,10 +392,10 @@ async def test_steps_since_accept_include_those_before_the_replayed_day(
 ) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
-    began = clock.now - 26 * HOUR
-    steps = [event(EventType.STEP_COMPLETED, began + n, verdict="RETRY") for n in range(200)]
-    accepted = event(EventType.STEP_COMPLETED, began + 49.5, verdict="ACCEPT")
-    await store.append([start_event(began), *steps[:50], accepted, *steps[50:]])
+    start = clock.now - 26 * HOUR
+    steps = [event(EventType.STEP_COMPLETED, start + n, verdict="RETRY") for n in range(200)]
+    accepted = event(EventType.STEP_COMPLETED, start + 49.5, verdict="ACCEPT")
+    await store.append([start_event(start), *steps[:50], accepted, *steps[50:]])
     await store.append([beat(clock.now - 60)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
@@ -406,7 +410,7 @@ async def test_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
 ) -> None:
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 400)
+        advance_clock(service, clock, 400)
         await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
@@ -414,11 +418,11 @@ async def test_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
         assert states(service) == {"bee": "stuck"}
 
 
-# -- what nobody said -------------------------------------------------------------------------------
+# -- unpublished events ---------------------------------------------------------------------------
 
 
 async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
-    """B77: killed between what a worker did and what the monitor says of it."""
+    """B77: the service is killed between a worker's event and the monitor's events about it."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
     store = Store.open(settings.database_url)
@@ -427,12 +431,12 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
     clock.now += 5
     for _ in range(2):
         async with ServiceRun(settings, clock) as service:
-            await until(lambda: bool(service.recent) or not service.pipeline.pending, "it is heard")
+            await until(lambda: bool(service.recent) or not service.pipeline.pending, "the event is applied")
             clock.now += 1
             events = await service.store.history(types={EventType.HEALTH_STATE_CHANGED})
             history = await service.health.get_health_history("bee", HOUR)
 
-    assert [(one.agent_id, one.data["from"], one.data["to"]) for one in events] == [
+    assert [(item.agent_id, item.data["from"], item.data["to"]) for item in events] == [
         ("bee", "healthy", "terminated")
     ]
     assert history[-1].state is HealthState.TERMINATED
@@ -441,16 +445,18 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
 async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 300)
+        advance_clock(service, clock, 300)
         await service.pipeline.publish_pending()
         before = await service.store.history(limit=1000)
     async with ServiceRun(settings, clock) as service:
         assert states(service) == {"bee": "stuck"}
         assert service.pipeline.pending == []
-        after = await service.store.history(limit=1000, types={one.type for one in before})
+        after = await service.store.history(limit=1000, types={item.type for item in before})
 
     types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
-    assert [one.id for one in after if one.type in types] == [one.id for one in before if one.type in types]
+    assert [item.id for item in after if item.type in types] == [
+        item.id for item in before if item.type in types
+    ]
 
 
 # -- the service's own clock ------------------------------------------------------------------------
@@ -486,15 +492,17 @@ async def test_clock_jump_renews_pending_deadlines(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ServiceRun(settings, clock) as service:
-        moved: list[tuple[str, float]] = []
-        monkeypatch.setattr(service.interventions, "handle_clock_jump", lambda now: moved.append(("i", now)))
+        renewals: list[tuple[str, float]] = []
         monkeypatch.setattr(
-            service.remediation.recovery, "handle_clock_jump", lambda by: moved.append(("r", by))
+            service.interventions, "handle_clock_jump", lambda now: renewals.append(("i", now))
+        )
+        monkeypatch.setattr(
+            service.remediation.recovery, "handle_clock_jump", lambda by: renewals.append(("r", by))
         )
         clock.now += HOUR
         service.scheduler.handle_clock_jump(clock.now, HOUR)
 
-    assert moved == [("i", clock.now), ("r", HOUR)]
+    assert renewals == [("i", clock.now), ("r", HOUR)]
 
 
 async def test_recovery_waits_for_the_quiet_time(
@@ -502,16 +510,16 @@ async def test_recovery_waits_for_the_quiet_time(
 ) -> None:
     requested: list[bool] = []
 
-    async def advance(now: float, *, begin: bool) -> None:
+    async def record_request(now: float, *, begin: bool) -> None:
         requested.append(begin)
 
-    quiet = settings.health_monitoring.intervention.quiet_seconds
+    grace_end = settings.health_monitoring.intervention.quiet_seconds
     async with ServiceRun(settings, clock) as service:
-        monkeypatch.setattr(service.remediation.recovery, "advance", advance)
+        monkeypatch.setattr(service.remediation.recovery, "advance", record_request)
         monkeypatch.setattr(service.remediation.recovery, "next_deadline", lambda: clock.now - 1)
-        assert service.remediation.next_deadline() == clock.now + quiet
-        await service.remediation.advance(clock.now + quiet - 0.1)
-        await service.remediation.advance(clock.now + quiet)
+        assert service.remediation.next_deadline() == clock.now + grace_end
+        await service.remediation.advance(clock.now + grace_end - 0.1)
+        await service.remediation.advance(clock.now + grace_end)
         await asyncio.sleep(0)
 
     assert requested[:2] == [False, True]
@@ -522,40 +530,40 @@ async def test_housekeeping_continues_after_a_failed_write(
 ) -> None:
     calls = []
 
-    async def refused(now: float) -> None:
+    async def fail_write(now: float) -> None:
         calls.append(now)
-        raise StoreError("database is away")
+        raise StoreError("the database is unavailable")
 
     monkeypatch.setattr(remediation, "_EXPIRE_SECONDS", 0.001)
     async with ServiceRun(settings, clock) as service:
-        monkeypatch.setattr(service.instructions, "expire", refused)
+        monkeypatch.setattr(service.instructions, "expire", fail_write)
         await until(lambda: len(calls) >= 3, "three calls")
         assert service.ready() == []
 
 
-# -- the file ---------------------------------------------------------------------------------------
+# -- the notes file -------------------------------------------------------------------------------
 
 
 def test_notes_round_trip(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
     file.start([Gap("away", T, T + 5)], T + 5)
-    first, last = beat(T + 6), beat(T + 7)
+    first, start_and_wait = beat(T + 6), beat(T + 7)
     file.record_events([first], T + 6)
-    file.record_events([last], T + 7)
+    file.record_events([start_and_wait], T + 7)
     file.write_alive(T + 8)
     assert ArrivalLog(file.path).read(T) == [Gap("away", T, T + 5)]
     file.record_gap(Gap("jump", T + 9, T + HOUR))
     file.close()
 
-    again = ArrivalLog(file.path)
-    assert again.read(T) == [
+    reopened = ArrivalLog(file.path)
+    assert reopened.read(T) == [
         Gap("away", T, T + 5),
         ArrivalMark(T + 6, first.id),
-        ArrivalMark(T + 7, last.id),
+        ArrivalMark(T + 7, start_and_wait.id),
         Gap("jump", T + 9, T + HOUR),
     ]
-    assert again.alive_until == T + HOUR
-    assert again.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
+    assert reopened.alive_until == T + HOUR
+    assert reopened.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
 
 
 @pytest.mark.parametrize(
@@ -573,23 +581,23 @@ def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
 def test_last_logged_event_of_a_batch_is_noted(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
     file.start([], T)
-    first, last = beat(T), beat(T)
-    file.record_events([first, last, AgentEvent(type=EventType.LLM_TEXT_DELTA, time=T, data={})], T)
+    first, start_and_wait = beat(T), beat(T)
+    file.record_events([first, start_and_wait, AgentEvent(type=EventType.LLM_TEXT_DELTA, time=T, data={})], T)
     file.write_alive(T, at_once=True)
     file.close()
 
-    assert file.read(T) == [ArrivalMark(T, first.id), ArrivalMark(T, last.id)]
+    assert file.read(T) == [ArrivalMark(T, first.id), ArrivalMark(T, start_and_wait.id)]
 
 
 def test_failed_compaction_keeps_the_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
     file.start([], T)
-    blocking = tmp_path / "arrivals.new"
-    blocking.mkdir()
+    obstacle = tmp_path / "arrivals.new"
+    obstacle.mkdir()
     monkeypatch.setattr(arrivals, "_MAX_NOTES", 0)
     gaps = [Gap("jump", T, T + 1), Gap("jump", T + 2, T + 3)]
     file.record_gap(gaps[0])
-    blocking.rmdir()
+    obstacle.rmdir()
     file.record_gap(gaps[1])
     file.close()
 
@@ -625,8 +633,8 @@ def test_clock_set_back_bounds_only_later_rows() -> None:
 # -- fleets ---------------------------------------------------------------------------------------
 
 
-def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
-    """A day of sessions that began before it, and a little of what they did then."""
+def make_fleet(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
+    """Return the last events, in one day, of sessions that started before it."""
     names = [f"w{number}" for number in range(sessions)]
     yield [start_event(T - 30 * HOUR, name) for name in names]
     yield [
@@ -640,7 +648,7 @@ def fleet_of(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
 
 async def test_fleet_started_before_the_replayed_day_is_known(database_url: str) -> None:
     store = Store.open(database_url)
-    for batch in fleet_of(sessions=50, events=2000):
+    for batch in make_fleet(sessions=50, events=2000):
         await store.append(batch)
     monitor = HealthMonitor(HealthSettings())
 

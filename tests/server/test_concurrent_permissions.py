@@ -1,4 +1,4 @@
-"""A permission request while other calls of the session go on: it waits until it is answered itself."""
+"""A permission request waits for its answer while other calls of the session continue."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import httpx
 import pytest
 
 from queenright.server.serving import RunningService, serving
-from tests.server.test_hooks import HOOK, calls
-from tests.server.test_permissions import answering, client_of, waiting_of
+from tests.server.test_hooks import HOOK, hook_calls
+from tests.server.test_permissions import answering_settings, telemetry_client, waiting_reason
 from tests.waiting import until
 
 
-def call_of(kind: str, command: str, call_id: str = "", **more: str) -> dict[str, Any]:
+def hook_call(kind: str, command: str, call_id: str = "", **more: str) -> dict[str, Any]:
     """Return a hook call of one tool call of the recorded session."""
-    _, _, before, after, *_ = calls("healthy")
+    _, _, before, after, *_ = hook_calls("healthy")
     call = dict(after if kind == "PostToolUse" else before)
     call |= {"hook_event_name": kind, "tool_name": "Bash", "tool_input": {"command": command}} | more
     call.pop("tool_use_id")
     return call | ({"tool_use_id": call_id} if call_id else {})
 
 
-FIRST_CALL = (call_of("PreToolUse", "make docs", "call-a"),)
-FIRST_REQUEST = (*FIRST_CALL, call_of("PermissionRequest", "make docs"))
-FIRST_CALL_END = call_of("PostToolUse", "make docs", "call-a")
+FIRST_CALL = (hook_call("PreToolUse", "make docs", "call-a"),)
+FIRST_REQUEST = (*FIRST_CALL, hook_call("PermissionRequest", "make docs"))
+FIRST_CALL_END = hook_call("PostToolUse", "make docs", "call-a")
 OTHER_TOOL = {"tool_name": "WebFetch"}
-OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
+SUBAGENT_FIELDS = {"agent_id": "a1", "agent_type": "general-purpose"}
 
 
 @pytest.mark.parametrize(
@@ -37,15 +37,15 @@ OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
         pytest.param(FIRST_REQUEST, (FIRST_CALL_END,), id="another-request-was-granted"),
         pytest.param(FIRST_CALL, (FIRST_CALL_END,), id="call-that-needed-none-ends"),
         pytest.param(
-            (call_of("PreToolUse", "", "call-a", **OTHER_TOOL),),
-            (call_of("PostToolUse", "", "call-a", **OTHER_TOOL),),
+            (hook_call("PreToolUse", "", "call-a", **OTHER_TOOL),),
+            (hook_call("PostToolUse", "", "call-a", **OTHER_TOOL),),
             id="call-of-another-tool-ends",
         ),
         pytest.param(
             (),
             (
-                call_of("PreToolUse", "ls", "call-a", **OF_A_SUBAGENT),
-                call_of("PostToolUse", "ls", "call-a", **OF_A_SUBAGENT),
+                hook_call("PreToolUse", "ls", "call-a", **SUBAGENT_FIELDS),
+                hook_call("PostToolUse", "ls", "call-a", **SUBAGENT_FIELDS),
             ),
             id="sub-agent-works-on",
         ),
@@ -54,36 +54,36 @@ OF_A_SUBAGENT = {"agent_id": "a1", "agent_type": "general-purpose"}
 async def test_permission_request_waits_while_other_calls_go_on(
     running: RunningService, before: tuple[dict[str, Any], ...], after: tuple[dict[str, Any], ...]
 ) -> None:
-    """B93: an agent that waits for its user is not a stall, whatever its other calls do."""
-    start, prompt, *_ = calls("healthy")
+    """B93: an agent that waits for its user is not stalled, whatever its other calls do."""
+    start, prompt, *_ = hook_calls("healthy")
     result = (
-        call_of("PreToolUse", "rm -rf build", "call-b"),
-        call_of("PermissionRequest", "rm -rf build"),
+        hook_call("PreToolUse", "rm -rf build", "call-b"),
+        hook_call("PermissionRequest", "rm -rf build"),
     )
-    async with client_of(running) as telemetry:
+    async with telemetry_client(running) as telemetry:
         for call in (start, prompt, *before, *result):
             assert (await telemetry.post(HOOK, json=call)).json() == {}
-        assert waiting_of(running) == "user_input"
+        assert waiting_reason(running) == "user_input"
 
         for call in after:
             assert (await telemetry.post(HOOK, json=call)).json() == {}
 
-    assert waiting_of(running) == "user_input"
+    assert waiting_reason(running) == "user_input"
 
 
 async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> None:
-    """B93: an answer is for the request with that id; what else is asked at the time waits on."""
-    start, prompt, *_ = calls("healthy")
+    """B93: an answer belongs to the request with its id; other requests keep waiting."""
+    start, prompt, *_ = hook_calls("healthy")
     commands = ("make docs", "rm -rf build")
-    async with serving(answering(tmp_path)) as running, client_of(running) as telemetry:
-        for call in (start, prompt, *(call_of("PreToolUse", command, command) for command in commands)):
+    async with serving(answering_settings(tmp_path)) as running, telemetry_client(running) as telemetry:
+        for call in (start, prompt, *(hook_call("PreToolUse", command, command) for command in commands)):
             await telemetry.post(HOOK, json=call)
         questions = [
-            asyncio.create_task(telemetry.post(HOOK, json=call_of("PermissionRequest", command)))
+            asyncio.create_task(telemetry.post(HOOK, json=hook_call("PermissionRequest", command)))
             for command in commands
         ]
         pending_requests = running.service.permissions.open_requests
-        await until(lambda: len(pending_requests()) == 2, "both are asked")
+        await until(lambda: len(pending_requests()) == 2, "both requests are pending")
         [first] = [
             pending_request
             for pending_request in pending_requests()
@@ -98,5 +98,5 @@ async def test_answer_to_one_request_leaves_the_other_open(tmp_path: Path) -> No
         assert answer.status_code == 202
         assert given["hookSpecificOutput"]["decision"]["behavior"] == "allow"
         assert [pending_request.question for pending_request in pending_requests()] == ["Bash: rm -rf build"]
-        assert waiting_of(running) == "user_input"
+        assert waiting_reason(running) == "user_input"
         questions[1].cancel()

@@ -1,4 +1,4 @@
-"""`config check` refuses what a service could not use."""
+"""`config check` refuses settings that a service could not use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def check(block: dict[str, object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -74,7 +74,7 @@ def test_reachable_address_without_a_token_is_refused(block: str) -> None:
         check({block: {"host": "0.0.0.0"}})
 
 
-def test_host_name_counts_as_the_address_that_it_is_bound_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_host_name_counts_as_the_address_that_it_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"bees.internal": "127.0.0.1", "localhost": "192.0.2.1"}
     monkeypatch.setattr("socket.getaddrinfo", lambda host, *_: [(0, 0, 0, "", (found.get(host, host), 0))])
 

@@ -1,4 +1,4 @@
-"""Settings of coding agents: what is there stays, and disconnect puts it back."""
+"""Connecting coding agents: their settings are kept, and disconnect restores the file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ DOCUMENTS = st.fixed_dictionaries(
 
 @st.composite
 def json_texts(draw: st.DrawFn) -> bytes:
-    """A settings file in one of the ways in which people and programs write JSON."""
+    """Draw a settings file in one of the layouts in which people and programs write JSON."""
     indent = draw(st.sampled_from([None, 0, 1, 2, 4, "\t"]))
     separators = draw(st.sampled_from([None, (",", ":"), (" , ", " :  ")]))
     text = json.dumps(draw(DOCUMENTS), indent=indent, separators=separators)
@@ -99,8 +99,8 @@ def toml_texts(draw: st.DrawFn) -> bytes:
     return (text.replace("\n", "\r\n") if draw(st.booleans()) else text).encode()
 
 
-class Place:
-    """A folder with a settings file and the records of what was done to it."""
+class SettingsFile:
+    """A folder with a settings file, and the records of changes to it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / "of-client" / name
@@ -125,58 +125,62 @@ class Place:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, "settings.json")
+def settings_file(tmp_path: Path) -> SettingsFile:
+    return SettingsFile(tmp_path, "settings.json")
 
 
-def has(document: Any, one: RequiredKey | Item) -> bool:
-    for step in one.path:
+def has_entry(document: Any, entry: RequiredKey | Item) -> bool:
+    for step in entry.path:
         document = document[step]
-    if isinstance(one, Item):
-        return one.value in document
-    return bool(document == one.value or (one.is_list and one.value.split(",")[0] in document))
+    if isinstance(entry, Item):
+        return entry.value in document
+    return bool(document == entry.value or (entry.is_list and entry.value.split(",")[0] in document))
 
 
 @given(content=json_texts() | st.none(), times=st.integers(1, 3), moves=st.booleans())
-def test_json_settings_are_put_back_byte_for_byte(content: bytes | None, times: int, moves: bool) -> None:
-    """B94: connect, once or again and to another service, then disconnect."""
+def test_disconnect_restores_json_settings_byte_for_byte(
+    content: bytes | None, times: int, moves: bool
+) -> None:
+    """B94: connect once or repeatedly, also to another service, then disconnect."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), "settings.json")
-        place.begin(content)
+        settings_file = SettingsFile(Path(folder), "settings.json")
+        settings_file.begin(content)
         if moves:
-            place.connect(CLIENTS["claude-code"].settings(OTHER)["settings.json"])
+            settings_file.connect(CLIENTS["claude-code"].settings(OTHER)["settings.json"])
         for _ in range(times):
-            place.connect(CLAUDE)
+            settings_file.connect(CLAUDE)
 
-        written = json.loads(place.content or b"")
-        assert all(has(written, one) for one in CLAUDE)
-        assert b":9999" not in (place.content or b"")
-        place.disconnect()
+        written = json.loads(settings_file.content or b"")
+        assert all(has_entry(written, one) for one in CLAUDE)
+        assert b":9999" not in (settings_file.content or b"")
+        settings_file.disconnect()
 
-        assert place.content == content
-        assert content is not None or not place.path.parent.exists()
+        assert settings_file.content == content
+        assert content is not None or not settings_file.path.parent.exists()
 
 
 @given(content=toml_texts() | st.none(), times=st.integers(1, 3))
-def test_toml_settings_are_put_back_byte_for_byte(content: bytes | None, times: int) -> None:
-    """B94: the same for Codex, comments included."""
+def test_disconnect_restores_toml_settings_byte_for_byte(content: bytes | None, times: int) -> None:
+    """B94: the same for Codex, with comments."""
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), "config.toml")
-        place.begin(content)
+        settings_file = SettingsFile(Path(folder), "config.toml")
+        settings_file.begin(content)
         for _ in range(times):
-            place.connect(CODEX)
+            settings_file.connect(CODEX)
 
-        written = tomllib.loads((place.content or b"").decode())
+        written = tomllib.loads((settings_file.content or b"").decode())
         assert written["otel"]["exporter"] == CODEX[0].value
         for line in (content or b"").decode().splitlines():
-            assert line.strip() in (place.content or b"").decode()
-        place.disconnect()
+            assert line.strip() in (settings_file.content or b"").decode()
+        settings_file.disconnect()
 
-        assert place.content == content
+        assert settings_file.content == content
 
 
 @given(content=json_texts(), mine=VALUES, hook=st.booleans(), emptied=st.booleans())
-def test_values_changed_by_a_person_are_kept(content: bytes, mine: Any, hook: bool, emptied: bool) -> None:
+def test_disconnect_keeps_values_changed_by_a_person(
+    content: bytes, mine: Any, hook: bool, emptied: bool
+) -> None:
     """B94: disconnect removes only what connect added."""
 
     def change(document: Any) -> Any:
@@ -188,15 +192,15 @@ def test_values_changed_by_a_person_are_kept(content: bytes, mine: Any, hook: bo
         return document
 
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder), "settings.json")
-        place.begin(content)
-        place.connect(CLAUDE)
-        changed = change(json.loads(place.content or b""))
-        place.path.write_text(json.dumps(changed, indent=3))
-        place.connect(CLAUDE)
-        place.disconnect()
+        settings_file = SettingsFile(Path(folder), "settings.json")
+        settings_file.begin(content)
+        settings_file.connect(CLAUDE)
+        changed = change(json.loads(settings_file.content or b""))
+        settings_file.path.write_text(json.dumps(changed, indent=3))
+        settings_file.connect(CLAUDE)
+        settings_file.disconnect()
 
-        assert json.loads(place.content or b"") == change(json.loads(content))
+        assert json.loads(settings_file.content or b"") == change(json.loads(content))
 
 
 COMMENTS: Final = (
@@ -212,73 +216,77 @@ COMMENTS: Final = (
 
 
 @pytest.mark.parametrize("content", [*COMMENTS, b"", b" \n"])
-def test_settings_with_comments_and_empty_files_are_put_back_byte_for_byte(
-    place: Place, content: bytes
+def test_disconnect_restores_commented_and_empty_settings_byte_for_byte(
+    settings_file: SettingsFile, content: bytes
 ) -> None:
-    """B94: some clients accept comments and trailing commas, and an empty file."""
-    place.begin(content)
-    place.connect(CLAUDE)
-    written = place.content or b""
+    """B94: some clients accept comments, trailing commas and an empty file."""
+    settings_file.begin(content)
+    settings_file.connect(CLAUDE)
+    written = settings_file.content or b""
 
-    assert all(has(json_text.load(written.decode()), one) for one in CLAUDE)
+    assert all(has_entry(json_text.load(written.decode()), one) for one in CLAUDE)
     assert all(comment in written for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content))
-    place.disconnect()
-    assert place.content == content
+    settings_file.disconnect()
+    assert settings_file.content == content
 
 
 @pytest.mark.parametrize("content", COMMENTS)
-def test_comments_are_kept_if_settings_are_changed_after_connect(place: Place, content: bytes) -> None:
-    place.begin(content)
-    place.connect(CLAUDE)
-    place.path.write_bytes((place.content or b"") + b"// later\n")
+def test_comments_are_kept_if_settings_are_changed_after_connect(
+    settings_file: SettingsFile, content: bytes
+) -> None:
+    settings_file.begin(content)
+    settings_file.connect(CLAUDE)
+    settings_file.path.write_bytes((settings_file.content or b"") + b"// later\n")
 
-    place.disconnect()
+    settings_file.disconnect()
 
-    left = place.content or b""
+    left = settings_file.content or b""
     assert json_text.load(left.decode()) == json_text.load(content.decode())
     for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content + b"// later"):
         assert comment in left
 
 
-def test_values_replaced_by_a_person_are_kept(place: Place) -> None:
-    """B94: a value that was set by hand after connect is not ours to remove."""
-    place.begin(b'{"env": {}}')
-    place.connect(CLAUDE)
-    text = place.path.read_text().replace('"http://127.0.0.1:4318"', '"http://mine"')
-    place.path.write_text(text)
+def test_disconnect_keeps_values_replaced_by_a_person(settings_file: SettingsFile) -> None:
+    """B94: disconnect does not remove a value that a person set after connect."""
+    settings_file.begin(b'{"env": {}}')
+    settings_file.connect(CLAUDE)
+    text = settings_file.path.read_text().replace('"http://127.0.0.1:4318"', '"http://mine"')
+    settings_file.path.write_text(text)
 
-    place.disconnect()
+    settings_file.disconnect()
 
-    assert json.loads(place.path.read_text()) == {"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine"}}
+    assert json.loads(settings_file.path.read_text()) == {
+        "env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://mine"}
+    }
 
 
-def test_file_changed_during_the_prompt_is_not_overwritten(place: Place) -> None:
-    place.begin(b"{}")
-    update = plan_connect(place.path, CLAUDE, place.records)
-    place.path.write_text('{"new": 1}')
+def test_file_changed_during_the_prompt_is_not_overwritten(settings_file: SettingsFile) -> None:
+    settings_file.begin(b"{}")
+    update = plan_connect(settings_file.path, CLAUDE, settings_file.records)
+    settings_file.path.write_text('{"new": 1}')
 
     with pytest.raises(AgentSettingsError, match="was changed in the meantime"):
-        write(update, place.records)
+        write(update, settings_file.records)
 
-    assert place.content == b'{"new": 1}'
+    assert settings_file.content == b'{"new": 1}'
 
 
-def test_symlinked_file_keeps_its_target_and_mode(place: Place, tmp_path: Path) -> None:
+def test_symlinked_file_keeps_its_target_and_mode(settings_file: SettingsFile, tmp_path: Path) -> None:
     target = tmp_path / "dotfiles.json"
     target.write_text('{\n\t"a": 1\n}\n')
     target.chmod(0o640)
-    place.path.parent.mkdir()
-    place.path.symlink_to(target)
+    settings_file.path.parent.mkdir()
+    settings_file.path.symlink_to(target)
 
-    place.connect(CLAUDE)
+    settings_file.connect(CLAUDE)
 
-    assert place.path.is_symlink()
+    assert settings_file.path.is_symlink()
     assert target.read_text().startswith('{\n\t"a": 1,\n\t"env": {\n\t\t"CLAUDE_CODE_ENABLE_TELEMETRY": "1"')
     assert target.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-    place.disconnect()
+    settings_file.disconnect()
     assert target.read_text() == '{\n\t"a": 1\n}\n'
-    assert place.path.is_symlink()
+    assert settings_file.path.is_symlink()
 
 
 # -- the commands ------------------------------------------------------------------------------
@@ -294,14 +302,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not list(folder.rglob("*.tmp"))
 
 
-def run(*words: str | Path) -> Result:
-    """Run a command; `connect` asks a service that is not there, unless told otherwise."""
+def run_command(*words: str | Path) -> Result:
+    """Run a command; by default `connect` uses a service that does not run."""
     absent = ("--url", "http://127.0.0.1:9") if words[0] == "connect" and "--url" not in words else ()
     return CliRunner().invoke(app, [str(word) for word in (*words, *absent)])
 
 
 def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Path) -> None:
-    result = run("connect", "claude-code")
+    result = run_command("connect", "claude-code")
 
     assert result.exit_code == 1
     assert '+    "CLAUDE_CODE_ENABLE_TELEMETRY": "1",' in result.output
@@ -311,19 +319,19 @@ def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Pa
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str) -> None:
-    """B94: of each client, where it has no settings yet."""
-    assert run("connect", name, "--yes").exit_code == 0
+    """B94: for each client, if it has no settings yet."""
+    assert run_command("connect", name, "--yes").exit_code == 0
     assert (home / CLIENTS[name].folder).is_dir()
-    assert "already connected" in run("connect", name, "--yes").output
+    assert "already connected" in run_command("connect", name, "--yes").output
 
-    assert run("disconnect", name, "--yes").exit_code == 0
+    assert run_command("disconnect", name, "--yes").exit_code == 0
 
     assert [path.name for path in home.iterdir()] == [".queenright"]
-    assert "is not connected in" in run("disconnect", name).output
+    assert "is not connected in" in run_command("disconnect", name).output
 
 
 @pytest.mark.parametrize(
-    ("name", "file", "content", "place"),
+    ("name", "file", "content", "settings_file"),
     [
         ("claude-code", ".claude/settings.json", b'{\n  // one\n  "a": 1\n  "b": 2\n}', "line 4 column 3"),
         ("gemini", ".gemini/settings.json", b"{} /* mine", "line 1 column 4"),
@@ -333,19 +341,19 @@ def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str)
         ("claude-code", ".claude/settings.json", b"[]", "the document must be an object"),
     ],
 )
-def test_file_that_is_not_settings_is_not_changed(
-    home: Path, name: str, file: str, content: bytes, place: str
+def test_invalid_settings_file_is_not_changed(
+    home: Path, name: str, file: str, content: bytes, settings_file: str
 ) -> None:
-    """B94: the error names the file, where in it, and the way out."""
+    """B94: the error names the file, the position, and the remedy."""
     path = home / file
     path.parent.mkdir()
     path.write_bytes(content)
 
-    result = run("connect", name, "--yes")
+    result = run_command("connect", name, "--yes")
 
     assert isinstance(result.exception, AgentSettingsError)
     assert str(path) in str(result.exception)
-    assert place in str(result.exception)
+    assert settings_file in str(result.exception)
     assert "--print" in str(result.exception)
     assert path.read_bytes() == content
 
@@ -356,45 +364,45 @@ def test_setting_with_another_value_needs_replace(home: Path) -> None:
     before = '{"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}}'
     path.write_text(before)
 
-    refused = run("connect", "claude-code", "--yes")
+    refused = run_command("connect", "claude-code", "--yes")
 
     assert refused.exit_code == 1
     assert "env.OTEL_EXPORTER_OTLP_ENDPOINT is 'http://collector:4318'" in refused.output
     assert "--replace" in refused.output
     assert path.read_text() == before
-    assert run("connect", "claude-code", "--yes", "--replace").exit_code == 0
+    assert run_command("connect", "claude-code", "--yes", "--replace").exit_code == 0
     assert "collector" not in path.read_text()
     path.write_text(path.read_text().replace("{", '{"mine": 1, ', 1))
-    assert run("disconnect", "claude-code", "--yes").exit_code == 0
+    assert run_command("disconnect", "claude-code", "--yes").exit_code == 0
     assert json.loads(path.read_text()) == {"mine": 1, **json.loads(before)}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_token_is_never_printed(home: Path, tmp_path: Path, name: str) -> None:
-    """B94: neither in the difference, nor by --print, nor when it is removed again."""
+    """B94: not in the difference, with --print, or when it is removed."""
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     file.chmod(0o600)
 
     done = [
-        run("connect", name, "--token-file", file, "--print"),
-        run("connect", name, "--token-file", file, "--yes"),
-        run("disconnect", name),
-        run("disconnect", name, "--yes"),
+        run_command("connect", name, "--token-file", file, "--print"),
+        run_command("connect", name, "--token-file", file, "--yes"),
+        run_command("disconnect", name),
+        run_command("disconnect", name, "--yes"),
     ]
 
-    assert [one.exit_code for one in done] == [0, 0, 1, 0]
-    assert "the-secret" not in "".join(one.output for one in done)
+    assert [line.exit_code for line in done] == [0, 0, 1, 0]
+    assert "the-secret" not in "".join(line.output for line in done)
 
 
-def test_secrets_that_are_in_the_settings_are_not_shown(home: Path) -> None:
+def test_secrets_in_the_settings_are_masked(home: Path) -> None:
     path = home / ".claude/settings.json"
     path.parent.mkdir()
     path.write_text(
         '{\n  "env": {\n    "ANTHROPIC_API_KEY": "sk-ant-api03-0123456789abcdefghijklmnop"\n  }\n}\n'
     )
 
-    result = run("connect", "claude-code")
+    result = run_command("connect", "claude-code")
 
     assert "ANTHROPIC_API_KEY" in result.output
     assert "0123456789abcdefghijklmnop" not in result.output
@@ -405,7 +413,7 @@ def test_settings_with_a_token_are_owner_only(home: Path, tmp_path: Path) -> Non
     file.write_text(TOKEN)
     file.chmod(0o600)
 
-    run("connect", "claude-code", "--token-file", file, "--yes")
+    run_command("connect", "claude-code", "--token-file", file, "--yes")
 
     path = home / ".claude/settings.json"
     assert path.stat().st_mode & 0o077 == 0
@@ -415,12 +423,12 @@ def test_settings_with_a_token_are_owner_only(home: Path, tmp_path: Path) -> Non
     assert TOKEN not in json.dumps(written["hooks"]["SessionStart"])
 
 
-def test_settings_of_a_project_name_no_person_and_hold_no_token(home: Path, tmp_path: Path) -> None:
+def test_settings_of_a_project_contain_no_user_and_no_token(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN)
 
-    refused = run("connect", "claude-code", "--scope", "project", "--token-file", file)
-    result = run("connect", "claude-code", "--scope", "project", "--yes")
+    refused = run_command("connect", "claude-code", "--scope", "project", "--token-file", file)
+    result = run_command("connect", "claude-code", "--scope", "project", "--yes")
 
     assert "--scope user" in str(refused.exception)
     assert result.exit_code == 0
@@ -432,8 +440,8 @@ def test_settings_of_a_project_name_no_person_and_hold_no_token(home: Path, tmp_
 
 
 def test_printed_settings_are_documents(home: Path) -> None:
-    claude = run("connect", "claude-code", "--print")
-    codex = run("connect", "codex", "--print")
+    claude = run_command("connect", "claude-code", "--print")
+    codex = run_command("connect", "codex", "--print")
 
     assert "Stop" in json.loads(claude.stdout)["hooks"]
     toml, _, hooks = codex.stdout.partition("{\n")
@@ -446,7 +454,7 @@ def test_printed_settings_are_documents(home: Path) -> None:
     "url", ["nonsense", "http://", "ftp://x", "http://u:p@x", "http://x:y", "http://x?q=1"]
 )
 def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
-    result = run("connect", "claude-code", "--otlp-url", url)
+    result = run_command("connect", "claude-code", "--otlp-url", url)
 
     assert "is not a URL" in str(result.exception)
 
@@ -465,25 +473,29 @@ async def test_connect_asks_the_service_for_its_telemetry_address(
     port = running.service.settings.otlp.model_copy(update={"port": 4318} | otlp)
     running.service.settings = running.service.settings.model_copy(update={"otlp": port})
 
-    completed = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+    completed = await asyncio.to_thread(
+        run_command, "connect", "claude-code", "--print", "--url", running.url
+    )
 
     assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in completed.output
 
 
 async def test_connect_writes_the_port_that_a_service_took(home: Path, running: RunningService) -> None:
-    completed = await asyncio.to_thread(run, "connect", "claude-code", "--print", "--url", running.url)
+    completed = await asyncio.to_thread(
+        run_command, "connect", "claude-code", "--print", "--url", running.url
+    )
 
     assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{running.otlp_url}"' in completed.output
 
 
 def test_connect_without_a_service_writes_its_host_and_the_default_port(home: Path) -> None:
-    result = run("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
+    result = run_command("connect", "claude-code", "--print", "--url", "http://127.0.0.2:9")
 
     assert '"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.2:4318"' in result.output
 
 
 def test_connect_requires_the_telemetry_address_of_an_https_service(home: Path) -> None:
-    result = run("connect", "claude-code", "--yes", "--url", "https://127.0.0.1:9")
+    result = run_command("connect", "claude-code", "--yes", "--url", "https://127.0.0.1:9")
 
     assert isinstance(result.exception, UsageError)
     assert "pass --otlp-url, such as https://127.0.0.1:4318" in str(result.exception)
@@ -491,50 +503,56 @@ def test_connect_requires_the_telemetry_address_of_an_https_service(home: Path) 
 
 
 async def test_check_lists_arriving_and_missing_sources(home: Path, running: RunningService) -> None:
-    words = ("connect", "claude-code", "--check", "--url", running.url)
+    lines = ("connect", "claude-code", "--check", "--url", running.url)
 
-    nothing = await asyncio.to_thread(run, *words)
-    await asyncio.to_thread(run, "connect", "claude-code", "--yes", "--otlp-url", running.otlp_url)
+    nothing = await asyncio.to_thread(run_command, *lines)
+    await asyncio.to_thread(run_command, "connect", "claude-code", "--yes", "--otlp-url", running.otlp_url)
     settings = json.loads((home / ".claude/settings.json").read_text())
     [hook] = settings["hooks"]["UserPromptSubmit"][0]["hooks"]
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
     async with httpx.AsyncClient(verify=False, trust_env=False) as http:
         assert (await http.post(hook["url"], json={})).status_code == 400
-        refused = await asyncio.to_thread(run, *words)
+        refused = await asyncio.to_thread(run_command, *lines)
         assert (await http.post(hook["url"], json=call)).status_code == 200
-    some = await asyncio.to_thread(run, *words)
+    partial = await asyncio.to_thread(run_command, *lines)
 
-    assert nothing.exit_code == some.exit_code == 1
+    assert nothing.exit_code == partial.exit_code == 1
     assert "`queenright connect claude-code`" in nothing.output
     assert "Claude Code" in nothing.output
-    assert f"claude-code/{os.environ.get('USER') or 'root'}" in some.output or "/honey s-1" in some.output
-    assert "not written" not in some.output
+    assert (
+        f"claude-code/{os.environ.get('USER') or 'root'}" in partial.output or "/honey s-1" in partial.output
+    )
+    assert "not written" not in partial.output
     assert all(part in refused.output for part in ("1 request", "/hooks/claude-code", "400"))
-    assert "were refused" not in some.output
-    assert "missing: " in some.output
+    assert "were refused" not in partial.output
+    assert "missing: " in partial.output
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
-def test_permission_request_may_wait_and_no_other_hook_does(name: str) -> None:
-    """B91, B93: what waits runs our command, which gives up within a second if the service is away."""
-    asking = replace(SERVICE, permission_seconds=60)
+def test_only_the_permission_hook_waits(name: str) -> None:
+    """
+    B91, B93: the waiting hook is our command, which gives up within a second if the service is unavailable.
+    """
+    waiting_hooks = replace(SERVICE, permission_seconds=60)
     hooks = {
         item.path[1]: item.value["hooks"][0]
-        for items in CLIENTS[name].settings(asking).values()
+        for items in CLIENTS[name].settings(waiting_hooks).values()
         for item in items
         if isinstance(item, Item)
     }
 
-    asks = hooks.pop("PermissionRequest")
-    assert asks["timeout"] == 61
-    assert asks["command"].endswith("--wait 60")
+    is_waiting = hooks.pop("PermissionRequest")
+    assert is_waiting["timeout"] == 61
+    assert is_waiting["command"].endswith("--wait 60")
     assert {hook["timeout"] for hook in hooks.values()} == {1}
     assert not any("--wait" in hook.get("command", "") for hook in hooks.values())
-    assert CLIENTS[name].settings(replace(asking, permission_seconds=0)) == CLIENTS[name].settings(SERVICE)
+    assert CLIENTS[name].settings(replace(waiting_hooks, permission_seconds=0)) == CLIENTS[name].settings(
+        SERVICE
+    )
 
 
-def test_waiting_for_an_answer_that_a_client_does_not_take_is_refused() -> None:
-    refused = run("connect", "gemini", "--print", "--permission-seconds", "60")
+def test_waiting_is_refused_for_a_client_that_takes_no_answer() -> None:
+    refused = run_command("connect", "gemini", "--print", "--permission-seconds", "60")
 
     assert isinstance(refused.exception, UsageError)
     assert "Gemini CLI" in str(refused.exception)

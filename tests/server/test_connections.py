@@ -1,4 +1,4 @@
-"""Connections that ask nothing hold no place from those that do, and heads of requests have limits (B128)."""
+"""Idle connections do not block active ones, and the sizes of request heads are limited (B128)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
-    """Answer immediately; ``/slow`` when released, and a POST once its body has arrived."""
+    """Responds immediately; to ``/slow`` when released, and to a POST once its body has arrived."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -57,8 +57,8 @@ class App:
 
 
 @contextlib.asynccontextmanager
-async def served() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Connection]]]]:
-    """Serve the app on a free port; yield what opens a connection and says something on it."""
+async def run_app() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Connection]]]]:
+    """Serve the app on a free port; yield a function that opens a connection and sends bytes."""
     app, writers = App(), list[asyncio.StreamWriter]()
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as sock:
         port = sock.getsockname()[1]
@@ -76,7 +76,7 @@ async def served() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Conne
                 writer.close()
 
 
-async def answered(connection: Connection) -> bool:
+async def is_answered(connection: Connection) -> bool:
     async with asyncio.timeout(60):
         with contextlib.suppress(ConnectionError):
             return b" 200 " in await connection[0].readline()
@@ -102,55 +102,55 @@ async def is_closed(connection: Connection) -> bool:
 async def test_incomplete_request_is_disconnected(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
-    async with served() as (_, connect):
+    async with run_app() as (_, connect):
         assert await is_closed(await connect(words))
         connection = await connect(REQUEST)
-        assert await answered(connection)
+        assert await is_answered(connection)
 
 
 async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         waiting = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
         app.go_on.set()
-        assert await answered(waiting)
+        assert await is_answered(waiting)
 
 
 async def test_full_port_closes_the_longest_idle_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
-    async with served() as (app, connect):
-        asking = await connect(REQUEST.replace(b"/ ", b"/slow "))
+    async with run_app() as (app, connect):
+        active = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
         idle = [await connect(b"GET") for _ in range(20)]
         for connection in idle[:17]:
             assert await is_closed(connection)
-        assert await answered(await connect(REQUEST))
+        assert await is_answered(await connect(REQUEST))
         app.go_on.set()
-        assert await answered(asking)
+        assert await is_answered(active)
 
 
 async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 2)
-    async with served() as (app, connect):
-        served_now = []
+    async with run_app() as (app, connect):
+        served = []
         for _ in range(2):
             app.started.clear()
-            served_now.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
+            served.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
             await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(REQUEST))
         app.go_on.set()
-        assert [await answered(one) for one in served_now] == [True, True]
-        assert await answered(await connect(REQUEST))
+        assert [await is_answered(connection) for connection in served] == [True, True]
+        assert await is_answered(await connect(REQUEST))
 
 
-async def test_connection_is_used_again_and_again() -> None:
-    async with served() as (_, connect):
+async def test_connection_is_reused() -> None:
+    async with run_app() as (_, connect):
         reader, writer = await connect(REQUEST)
         for _ in range(3):
             async with asyncio.timeout(60):
@@ -177,7 +177,7 @@ TOO_LARGE = [
 
 
 @pytest.mark.parametrize(("start", "rest", "_"), TOO_LARGE)
-async def test_parser_reads_no_more_than_the_limit_of_a_head(
+async def test_parser_reads_no_more_than_the_head_limit(
     start: bytes, rest: bytes, _: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed, parse = list[int](), HttpToolsProtocol.data_received
@@ -187,7 +187,7 @@ async def test_parser_reads_no_more_than_the_limit_of_a_head(
         parse(self, data)
 
     monkeypatch.setattr(HttpToolsProtocol, "data_received", counted)
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         connection = await connect(start + rest)
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
@@ -196,12 +196,12 @@ async def test_parser_reads_no_more_than_the_limit_of_a_head(
         assert max(parsed) <= SLICE_BYTES
         assert sum(parsed) <= len(start) + HEAD_BYTES + 2 * SLICE_BYTES
         assert app.calls <= 1
-        assert await answered(await connect(REQUEST))
+        assert await is_answered(await connect(REQUEST))
 
 
 @pytest.mark.parametrize(("start", "rest", "status"), TOO_LARGE)
 async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest: bytes, status: int) -> None:
-    async with served() as (_, connect):
+    async with run_app() as (_, connect):
         reader, writer = await connect(b"")
         async with asyncio.timeout(60):
             if start.startswith(REQUEST):
@@ -216,17 +216,17 @@ async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest
 
 async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
     gc.collect()
-    gc.disable()  # what a closed connection leaves must not wait for the collector
+    gc.disable()  # a closed connection must be freed without the garbage collector
 
-    def requests() -> int:
-        return sum(isinstance(one, RequestResponseCycle) for one in gc.get_objects())
+    def count_requests() -> int:
+        return sum(isinstance(item, RequestResponseCycle) for item in gc.get_objects())
 
     try:
-        before = requests()
-        async with served() as (app, connect):
+        before = count_requests()
+        async with run_app() as (app, connect):
             connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
-            assert requests() - before <= MAX_PIPELINED + 1
+            assert count_requests() - before <= MAX_PIPELINED + 1
             app.go_on.set()
             async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
@@ -234,38 +234,38 @@ async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
                         pass
             assert app.calls <= MAX_PIPELINED + 1
             async with asyncio.timeout(60):
-                while requests() > before:  # noqa: ASYNC110
+                while count_requests() > before:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
     finally:
         gc.enable()
 
 
-async def test_requests_of_a_pipeline_are_forgotten_when_the_connection_breaks() -> None:
+async def test_requests_of_a_pipeline_are_dropped_when_the_connection_breaks() -> None:
     gc.collect()
     gc.disable()
 
-    def waiting() -> int:
+    def count_waiting() -> int:
         return sum(
             isinstance(one, RequestResponseCycle) and one.scope["path"] == "/" for one in gc.get_objects()
         )
 
     try:
-        async with served() as (app, connect):
+        async with run_app() as (app, connect):
             _, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * MAX_PIPELINED)
             await asyncio.wait_for(app.started.wait(), 60)
-            assert waiting() == MAX_PIPELINED
+            assert count_waiting() == MAX_PIPELINED
             writer.transport.abort()
             await asyncio.sleep(0)
             app.go_on.set()
             async with asyncio.timeout(60):
-                while waiting() > 1:  # noqa: ASYNC110  # the last is the connection's own, as long as there is its error
+                while count_waiting() > 1:  # noqa: ASYNC110  # the last is the connection's own, as long as there is its error
                     await asyncio.sleep(0.01)
     finally:
         gc.enable()
 
 
-async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
-    async with served() as (app, connect):
+async def test_last_response_of_a_long_pipeline_closes_the_connection() -> None:
+    async with run_app() as (app, connect):
         reader, _ = await connect(REQUEST * (2 * MAX_PIPELINED))
         async with asyncio.timeout(60):
             answers = await reader.read()
@@ -275,7 +275,7 @@ async def test_last_answer_of_a_long_pipeline_closes_the_connection() -> None:
 
 
 async def test_bad_request_does_not_break_the_preceding_response() -> None:
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         reader, _ = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
@@ -288,9 +288,9 @@ async def test_bad_request_does_not_break_the_preceding_response() -> None:
 
 @pytest.mark.parametrize("whole", [0, 1, 2])
 async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
-    """B128: requests before one whose body is no body are answered."""
+    """B128: requests before one with an invalid body are answered."""
     result = REQUEST.replace(b"/ ", b"/slow ") + REQUEST * whole
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + REQUEST)
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
@@ -305,19 +305,19 @@ async def test_response_outlasts_the_deadline_of_a_following_bad_body(
 ) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         waiting = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
         app.go_on.set()
-        assert await answered(waiting)
+        assert await is_answered(waiting)
 
 
 async def test_data_after_a_refused_request_is_read_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B128: what is read is at most a limit and the reads on their way."""
+    """B128: at most the limit is read, plus the reads in progress."""
     protocols, received = list[connections.GuardedProtocol](), list[int]()
     receive = connections.GuardedProtocol.data_received
 
@@ -328,7 +328,7 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
 
     monkeypatch.setattr(connections.GuardedProtocol, "data_received", counted)
     size = 64 * connections.DROPPED_BYTES
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         reader, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         writer.write(b"x" * size)
@@ -342,14 +342,14 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
                 assert (await reader.read()).startswith(b"HTTP/1.1 200")
 
 
-async def test_upgrade_to_a_websocket_is_answered_as_any_request(
+async def test_websocket_upgrade_is_answered_like_any_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B128: no library that happens to be installed takes a connection over, and nothing is logged."""
+    """B128: an installed WebSocket library does not take the connection over, and nothing is logged."""
     taken_over = list[object]()
     monkeypatch.setattr(auto, "AutoWebSocketsProtocol", lambda **_: taken_over.append(1))
     words = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
-    async with served() as (_, connect):
+    async with run_app() as (_, connect):
         reader, writer = await connect(words)
         for _ in range(2):
             async with asyncio.timeout(60):
@@ -365,10 +365,10 @@ async def test_upgrade_to_a_websocket_is_answered_as_any_request(
         pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\ncookie: %s\r\n\r\n" % (b"c" * 8_192), id="cookie"),
         pytest.param(b"GET /?%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"q" * 8_192), id="URL"),
         pytest.param(
-            b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MAX_HEADERS), id="as many headers as there may be"
+            b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MAX_HEADERS), id="maximum number of headers"
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (HEAD_BYTES - 23)), id="head as large as it may be"
+            b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (HEAD_BYTES - 23)), id="maximum size of the head"
         ),
         pytest.param(
             b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (BODY_BYTES, b"b" * BODY_BYTES), id="body"
@@ -380,7 +380,7 @@ async def test_upgrade_to_a_websocket_is_answered_as_any_request(
     ],
 )
 async def test_large_request_within_limits_is_answered_and_the_connection_stays_open(words: bytes) -> None:
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         reader, writer = await connect(words)
         for _ in range(3):
             async with asyncio.timeout(60):
@@ -390,7 +390,7 @@ async def test_large_request_within_limits_is_answered_and_the_connection_stays_
 
 
 async def test_body_is_requested_with_100_continue() -> None:
-    async with served() as (app, connect):
+    async with run_app() as (app, connect):
         reader, writer = await connect(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"
         )

@@ -1,4 +1,4 @@
-"""The pages beside the console over HTTP: addresses that redirect to it, runbooks, sign-in, errors."""
+"""Pages beside the console: redirects to it, runbooks, sign-in, errors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import pytest
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides and acts, however long it takes."""
+    """Return settings with which only the test decides and acts, however long it takes."""
     found = demo_settings(tmp_path / "storage", orchestrator="none")
     health = found.health_monitoring
     calm = health.model_copy(
@@ -30,7 +30,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def browser(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """What a browser is to the service: it reads pages, keeps cookies, says where its forms are from."""
+    """Yield a client that behaves as a browser: it accepts HTML, keeps cookies and sends Origin."""
     headers = {"Accept": "text/html", "Origin": running.url}
     async with httpx.AsyncClient(
         base_url=running.url, trust_env=False, headers=headers, follow_redirects=True, timeout=60
@@ -38,8 +38,8 @@ async def browser(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-def refusal(response: httpx.Response) -> str:
-    """What the page says is wrong."""
+def read_error(response: httpx.Response) -> str:
+    """Return the error text on a page."""
     return unescape("".join(re.findall(r'<p class="refusal"[^>]*>(.*?)</p>', response.text, re.DOTALL)))
 
 
@@ -50,7 +50,7 @@ async def test_missing_resource_is_a_page_for_browsers_and_json_for_programs(htt
 
         assert (page.status_code, program.status_code) == (404, 404)
         assert page.headers["content-type"].startswith("text/html")
-        assert refusal(page).lower().startswith(program.json()["title"].lower().partition(";")[0])
+        assert read_error(page).lower().startswith(program.json()["title"].lower().partition(";")[0])
 
 
 REDIRECTS = {
@@ -90,14 +90,14 @@ REDIRECTS = {
 }
 
 
-async def test_address_leads_to_its_page_of_the_console(idle_http: httpx.AsyncClient) -> None:
-    answers = {address: await idle_http.get(address) for address in REDIRECTS}
+async def test_stable_url_redirects_to_its_console_page(idle_http: httpx.AsyncClient) -> None:
+    locations = {address: await idle_http.get(address) for address in REDIRECTS}
 
-    assert {answer.status_code for answer in answers.values()} == {307}
-    assert {address: one.headers["location"] for address, one in answers.items()} == REDIRECTS
+    assert {answer.status_code for answer in locations.values()} == {307}
+    assert {address: path.headers["location"] for address, path in locations.items()} == REDIRECTS
 
 
-async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.AsyncClient) -> None:
+async def test_unknown_url_is_named_in_html_and_json(http: httpx.AsyncClient) -> None:
     page = await http.get("/nowhere", headers={"Accept": "text/html"})
     program = await http.get("/api/nowhere")
 
@@ -105,9 +105,9 @@ async def test_unknown_address_is_named_on_a_page_and_to_programs(http: httpx.As
     assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
 
 
-async def test_looking_changes_nothing(running: RunningService, browser: httpx.AsyncClient) -> None:
-    """A chat that previews a link acknowledges nothing."""
-    ticket_id = await ticket_on(running)
+async def test_get_requests_change_nothing(running: RunningService, browser: httpx.AsyncClient) -> None:
+    """The link preview of a chat program acknowledges nothing."""
+    ticket_id = await wait_for_ticket(running)
 
     for path in (f"/tickets/{ticket_id}", f"/tickets/{ticket_id}/acknowledge?by=ada"):
         page = await browser.get(path)
@@ -121,7 +121,7 @@ async def test_looking_changes_nothing(running: RunningService, browser: httpx.A
     assert dict(browser.cookies) == {}
 
 
-async def test_console_says_what_to_do_without_scripts(
+async def test_console_without_scripts_names_the_command_line(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
@@ -151,14 +151,14 @@ async def test_pages_run_only_our_scripts_and_cannot_be_framed(browser: httpx.As
         policy = (await browser.get(path)).headers["content-security-policy"].split("; ")
         assert "default-src 'none'" in policy
         assert "frame-ancestors 'none'" in policy
-        assert [one for one in policy if one.startswith("script-src")] == ([scripts] if scripts else [])
+        assert [page for page in policy if page.startswith("script-src")] == ([scripts] if scripts else [])
 
 
 # -- colours --------------------------------------------------------------------------------------
 
 
-def luminance(colour: str) -> float:
-    """How bright a colour is, as WCAG reckons it."""
+def compute_luminance(colour: str) -> float:
+    """Return the relative luminance of a colour, as WCAG defines it."""
     digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
     parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
     linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
@@ -174,5 +174,5 @@ async def test_text_has_enough_contrast(browser: httpx.AsyncClient) -> None:
 
     for theme in themes:
         for ink, paper in itertools.product(("ink", "muted"), ("paper", "card")):
-            dark, light = sorted((luminance(theme[ink]), luminance(theme[paper])))
+            dark, light = sorted((compute_luminance(theme[ink]), compute_luminance(theme[paper])))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, paper)

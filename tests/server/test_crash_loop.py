@@ -45,7 +45,7 @@ def consecutive_failures() -> int:
 @pytest.fixture
 def settings(tmp_path: Path, consecutive_failures: int) -> Settings:
     known = demo_settings(tmp_path / "storage")
-    # That run after run fails is an incident of its own.
+    # Consecutive failed runs are a separate incident.
     check = known.health_monitoring.health_check.model_copy(
         update={"consecutive_failures": consecutive_failures}
     )
@@ -60,15 +60,15 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
-    """A service whose time passes only where a test lets it."""
-    found = await build(settings, clock=clock)
-    await found.start()
-    yield found
-    await found.stop()
+    """Yield a service whose time only the test advances."""
+    service_run = await build(settings, clock=clock)
+    await service_run.start()
+    yield service_run
+    await service_run.stop()
 
 
 def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
-    """A session that repeats one call for so long."""
+    """Return the events of a session that repeats one call for ``seconds``."""
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
         return AgentEvent(
@@ -84,9 +84,9 @@ def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30)
     start = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
     call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     calls = [
-        one
+        item
         for turn in range(20)
-        for one in (
+        for item in (
             event(EventType.TOOL_CALL_COMPLETED, clock.now + turn * seconds / 20, turn=str(turn), **call),
             event(EventType.STEP_COMPLETED, clock.now + turn * seconds / 20, index=turn, verdict="RETRY"),
         )
@@ -95,23 +95,25 @@ def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30)
     return [start, *calls]
 
 
-async def live(
+async def start_looping_session(
     service: Service, clock: Clock, number: int, agent: str = "bee", seconds: float = 30
 ) -> EscalationTicket:
-    """Let a session begin and loop; return the ticket that people have been told of."""
+    """Let a session start and loop; return its ticket once it is notified."""
     await service.ingest(run_once(clock, number, agent, seconds))
 
     def ticket() -> EscalationTicket | None:
         return service.tickets.open_for(agent, f"{agent}-{number}")
 
-    await until(lambda: (found := ticket()) and found.notified_at, f"the ticket of life {number}")
+    await until(lambda: (found := ticket()) and found.notified_at, f"the ticket of session {number}")
     found = ticket()
     assert found is not None
     return found
 
 
-async def run(service: Service, clock: Clock, number: int, *kinds: EventType, agent: str = "bee") -> None:
-    """Let a session begin, end, or both."""
+async def report_session(
+    service: Service, clock: Clock, number: int, *kinds: EventType, agent: str = "bee"
+) -> None:
+    """Let a session start, end, or both."""
     session = f"{agent}-{number}"
     await service.ingest(
         [
@@ -124,16 +126,16 @@ async def run(service: Service, clock: Clock, number: int, *kinds: EventType, ag
 async def crash(
     service: Service, clock: Clock, number: int, agent: str = "bee", *, ends: bool = True
 ) -> None:
-    await run(service, clock, number, EventType.EXECUTION_FAILED, agent=agent)
+    await report_session(service, clock, number, EventType.EXECUTION_FAILED, agent=agent)
     if not ends:
         return
     await until(
-        lambda: service.tickets.open_for(agent, f"{agent}-{number}") is None, f"the end of life {number}"
+        lambda: service.tickets.open_for(agent, f"{agent}-{number}") is None, f"the end of session {number}"
     )
 
 
-async def alerts(service: Service, agent: str = "bee") -> list[tuple[str, str]]:
-    """Return reminder and title of every alert that there was, in the order in which they began."""
+async def list_alerts(service: Service, agent: str = "bee") -> list[tuple[str, str]]:
+    """Return reminder number and title of each alert, in the order of their start."""
     rows = await service.store.read(
         lambda conn: conn.execute(select(OUTBOX.c.alert_key, OUTBOX.c.labels, OUTBOX.c.annotations)).all()
     )
@@ -144,10 +146,10 @@ async def alerts(service: Service, agent: str = "bee") -> list[tuple[str, str]]:
     return list(found.values())
 
 
-async def test_crash_loop_is_reminded_of_like_one_ticket(service: Service, clock: Clock) -> None:
-    """B123, B41: each life's ticket closes long before a reminder is due."""
+async def test_crash_loop_has_the_reminders_of_one_ticket(service: Service, clock: Clock) -> None:
+    """B123, B41: each session's ticket closes long before a reminder is due."""
     for number in range(15):
-        ticket = await live(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await service.tickets.settle(clock.now)
         clock.now += 4.5 * MINUTE
         await crash(service, clock, number)
@@ -155,7 +157,7 @@ async def test_crash_loop_is_reminded_of_like_one_ticket(service: Service, clock
     found = service.tickets.get(ticket.ticket_id)
     assert found is not None
     assert (found.reminders, found.incident_since) == (1, clock.now - 13 * 5 * MINUTE - 4.5 * MINUTE)
-    assert [turn for turn, _ in await alerts(service)] == ["", "", "1"]
+    assert [turn for turn, _ in await list_alerts(service)] == ["", "", "1"]
     reminded = [event for event in service.recent if event.type is EventType.TICKET_REESCALATED]
     assert [event.data["unacknowledged_seconds"] for event in reminded] == [60 * MINUTE]
 
@@ -164,29 +166,29 @@ async def test_crash_loop_is_reminded_of_like_one_ticket(service: Service, clock
 async def test_crash_loop_that_keeps_its_session_pages_twice(
     tmp_path: Path, settings: Settings, clock: Clock, ends: bool
 ) -> None:
-    """B123: the next incarnation of a session is one of a crash loop as the next session is."""
+    """B123: the next incarnation of a session continues a crash loop like the next session does."""
     tickets = TicketSettings(hold_seconds=5)
     health = settings.health_monitoring.model_copy(update={"tickets": tickets})
     service = await build(settings.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
         for number in range(4):
-            again = run_once(clock, 1, seconds=10)
-            await service.ingest([replace(event, incarnation_id=f"i{number}") for event in again])
+            restarted = run_once(clock, 1, seconds=10)
+            await service.ingest([replace(event, incarnation_id=f"i{number}") for event in restarted])
             await until(partial(has_notified, service, "bee-1"), f"the ticket of incarnation {number}")
             if ends:
-                end = replace(again[0], type=EventType.EXECUTION_FAILED, time=clock.now, data={})
+                end = replace(restarted[0], type=EventType.EXECUTION_FAILED, time=clock.now, data={})
                 await service.ingest([replace(end, incarnation_id=f"i{number}")])
                 await service.bus.drain()
             clock.now += 1
-            start = replace(again[0], time=clock.now, incarnation_id=f"i{number + 1}")
+            start = replace(restarted[0], time=clock.now, incarnation_id=f"i{number + 1}")
             await service.ingest([start])
             await service.bus.drain()
             clock.now += 15
             await service.tickets.settle(clock.now)
             assert service.tickets.open_tickets() == []
         await service.bus.drain()
-        assert [turn for turn, _ in await alerts(service)] == ["", ""]
+        assert [turn for turn, _ in await list_alerts(service)] == ["", ""]
 
         clock.now += 11 * MINUTE
         assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
@@ -195,18 +197,18 @@ async def test_crash_loop_that_keeps_its_session_pages_twice(
 
 
 async def test_tickets_of_killed_sessions_have_one_reminder(service: Service, clock: Clock) -> None:
-    """B123, B41: tickets of killed lives stay open; they are due together, and are one reminder."""
+    """B123, B41: tickets of killed sessions stay open; they are due together, and have one reminder."""
     for number in range(8):
-        await live(service, clock, number)
+        await start_looping_session(service, clock, number)
         clock.now += MINUTE
     joined = [ticket for ticket in service.tickets.open_tickets() if ticket.incident_id]
-    assert len(joined) == 6, "the first two page"
+    assert len(joined) == 6, "the first two send pages"
     for _ in range(5 * 60):
         clock.now += MINUTE
         await service.tickets.settle(clock.now)
 
     assert {ticket.reminders for ticket in service.tickets.open_tickets()} == {3}
-    titles = await alerts(service)
+    titles = await list_alerts(service)
     assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
     assert all(part in titles[-1][1] for part in ("3 h", "7 sessions"))
 
@@ -215,73 +217,73 @@ async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
     service: Service, clock: Clock
 ) -> None:
     """B123: it was not notified again, and its timeline says so."""
-    joined = [await live(service, clock, number) for number in range(4)][-1]
+    joined = [await start_looping_session(service, clock, number) for number in range(4)][-1]
 
     story = await service.store.read(lambda conn: timeline(conn, joined))
 
     assert joined.incident_id
-    [entry] = [one for one in story.timeline if one.what == "incident_joined"]
+    [entry] = [entry_ticket for entry_ticket in story.timeline if entry_ticket.what == "incident_joined"]
     assert str(joined.incident_id) in entry.text
     assert entry.at == joined.triaged_at
 
 
-async def test_ticket_handed_back_stays_unacknowledged(service: Service, clock: Clock) -> None:
+async def test_unacknowledged_ticket_stays_unacknowledged(service: Service, clock: Clock) -> None:
     """B123: a ticket is acknowledged automatically only when it joins, not at later decisions."""
-    await live(service, clock, 1)
+    await start_looping_session(service, clock, 1)
     await crash(service, clock, 1)
     clock.now += MINUTE
-    second = await live(service, clock, 2)
+    second = await start_looping_session(service, clock, 2)
     await service.tickets.acknowledge(second.ticket_id, by="ada")
     await crash(service, clock, 2)
     clock.now += MINUTE
-    third = await live(service, clock, 3)
+    third = await start_looping_session(service, clock, 3)
     assert (third.acknowledged_by, third.incident_id) == ("ada", second.ticket_id)
 
     await service.tickets.unacknowledge(third.ticket_id, by="ada")
     await service.tickets.intervene(third.ticket_id, "It still loops.", "high")
     await service.bus.drain()
-    again = service.tickets.get(third.ticket_id)
-    assert again is not None
-    assert (again.status, again.acknowledged_by) == (TicketStatus.INTERVENING, "")
+    reloaded = service.tickets.get(third.ticket_id)
+    assert reloaded is not None
+    assert (reloaded.status, reloaded.acknowledged_by) == (TicketStatus.INTERVENING, "")
 
 
 async def test_crash_loop_of_one_agent_is_not_a_storm(service: Service, clock: Clock) -> None:
-    """B123, B71: five lives within the window of a storm are one agent's trouble."""
+    """B123, B71: five sessions within the window of a storm are one agent's problem."""
     for number in range(8):
-        ticket = await live(service, clock, number, seconds=6)
+        ticket = await start_looping_session(service, clock, number, seconds=6)
         await crash(service, clock, number)
         assert ticket.storm_id == ""
 
 
-async def test_sessions_side_by_side_are_a_storm(service: Service, clock: Clock) -> None:
+async def test_concurrent_sessions_are_a_storm(service: Service, clock: Clock) -> None:
     """B71: many concurrent sessions of one agent are one incident, too."""
     start = clock.now
     for number in range(6):
         clock.now = start
-        ticket = await live(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
     assert ticket.storm_id
 
 
-async def test_storm_goes_on_after_a_restart(
+async def test_storm_continues_after_a_restart(
     service: Service, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else the next worker that gets worse would be a page of its own, or begin a second storm."""
+    """Otherwise the next unhealthy worker would send its own page, or start a second storm."""
     start = clock.now
     for number in range(6):
         clock.now = start
-        before = await live(service, clock, number)
+        before = await start_looping_session(service, clock, number)
     await service.stop()
     clock.now += 20
 
-    again = await build(settings, clock=clock)
-    await again.start()
-    storm = again.remediation.storm.current
-    after = await live(again, clock, 7)
-    await again.stop()
+    reopened = await build(settings, clock=clock)
+    await reopened.start()
+    storm = reopened.remediation.storm.current
+    storm_after = await start_looping_session(reopened, clock, 7)
+    await reopened.stop()
 
     assert before.storm_id
     assert storm is not None
-    assert (storm[0], after.storm_id) == (before.storm_id, before.storm_id)
+    assert (storm[0], storm_after.storm_id) == (before.storm_id, before.storm_id)
     assert caplog.text.count("a storm:") == 1
 
 
@@ -289,84 +291,88 @@ async def test_storm_is_over_after_a_long_restart(service: Service, settings: Se
     start = clock.now
     for number in range(6):
         clock.now = start
-        await live(service, clock, number)
+        await start_looping_session(service, clock, number)
     await service.stop()
     clock.now += 10 * MINUTE
 
-    again = await build(settings, clock=clock)
-    await again.start()
-    storm = again.remediation.storm.current
-    await again.stop()
+    reopened = await build(settings, clock=clock)
+    await reopened.start()
+    storm = reopened.remediation.storm.current
+    await reopened.stop()
 
     assert storm is None
 
 
-async def test_life_that_begins_in_a_storm_joins_the_incident_of_the_one_before(
+async def test_session_that_starts_in_a_storm_joins_the_incident_of_the_previous_session(
     service: Service, clock: Clock
 ) -> None:
     """B123: a storm does not notify a crash loop again."""
     for number in range(3):
-        await live(service, clock, number)
+        await start_looping_session(service, clock, number)
         await crash(service, clock, number)
         clock.now += MINUTE
     for number in range(6):
         service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3, 6):
-        ticket = await live(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         assert ticket.storm_id
         assert ticket.incident_id
         await crash(service, clock, number)
-    assert len(await alerts(service)) == 2, "the first two page"
+    assert len(await list_alerts(service)) == 2, "the first two send pages"
 
 
 async def test_crash_loop_that_outlasts_a_storm_is_a_separate_incident(
     service: Service, clock: Clock
 ) -> None:
-    """B123: it is notified once more, as the storm's incident has ended for the others."""
+    """B123: it is notified once more, because the storm's incident has ended for the others."""
     for number in range(6):
         service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3):
-        ticket = await live(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await crash(service, clock, number)
     assert ticket.storm_id
     assert ticket.incident_id
     clock.now += 3 * MINUTE
     for number in range(3, 6):
-        ticket = await live(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await crash(service, clock, number)
     assert ticket.storm_id == ""
-    assert len(await alerts(service)) == 3, "two in the storm, one after it"
+    assert len(await list_alerts(service)) == 3, "two in the storm, one after it"
 
 
 @pytest.mark.parametrize("end", ["a run completes", "a person resolves it"])
 async def test_crash_loop_with_default_settings_pages_three_times(
     tmp_path: Path, clock: Clock, end: str
 ) -> None:
-    """B123, B41: the first two lives, and that run after run fails, of which people are reminded."""
+    """B123, B41: the first two sessions page, then the consecutive failures, which have reminders."""
     known = demo_settings(tmp_path / "storage")
     health = known.health_monitoring.model_copy(update={"tickets": TicketSettings()})
     service = await build(known.model_copy(update={"health_monitoring": health}), clock=clock)
     await service.start()
     try:
         for number in range(8):
-            await live(service, clock, number)
+            await start_looping_session(service, clock, number)
             clock.now += MINUTE
-            await run(service, clock, number, EventType.EXECUTION_FAILED)
+            await report_session(service, clock, number, EventType.EXECUTION_FAILED)
             if number < 3:
-                await until(lambda: not service.tickets.open_tickets(), f"the end of life {number}")
+                await until(lambda: not service.tickets.open_tickets(), f"the end of session {number}")
             else:
-                await until(lambda: fails_run_after_run(service), f"the ticket after life {number}")
-        last = await failed_runs(service)
-        assert [turn for turn, _ in await alerts(service)] == ["", "", ""]
+                await until(
+                    lambda: has_only_failed_runs_ticket(service), f"the ticket after session {number}"
+                )
+        last = await wait_for_failed_runs_ticket(service)
+        assert [turn for turn, _ in await list_alerts(service)] == ["", "", ""]
         assert (last.session_id, last.incident) == ("bee-3", last.ticket_id)
 
         for _ in range(5 * 60):
             clock.now += MINUTE
             await service.tickets.settle(clock.now)
-        assert [turn for turn, _ in await alerts(service)] == ["", "", "", "1", "2", "3"]
+        assert [turn for turn, _ in await list_alerts(service)] == ["", "", "", "1", "2", "3"]
 
         if end == "a run completes":
-            await run(service, clock, 8, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+            await report_session(
+                service, clock, 8, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
+            )
         else:
             await service.tickets.resolve(last.ticket_id, "rolled back", by="ada")
         await service.bus.drain()
@@ -379,14 +385,14 @@ async def test_crash_loop_with_default_settings_pages_three_times(
         await service.stop()
 
 
-def fails_run_after_run(service: Service) -> bool:
-    """Return whether one ticket is left, as the agent's runs fail."""
+def has_only_failed_runs_ticket(service: Service) -> bool:
+    """Return whether the only open ticket is about consecutive failed runs."""
     kinds = [ticket.active_kinds for ticket in service.tickets.open_tickets()]
     return kinds == [(FindingKind.RUNS_FAILED,)]
 
 
-async def failed_runs(service: Service) -> EscalationTicket:
-    """Return the ticket that people were notified of: one run after another has failed."""
+async def wait_for_failed_runs_ticket(service: Service) -> EscalationTicket:
+    """Return the notified ticket about consecutive failed runs."""
 
     def find() -> EscalationTicket | None:
         kind = FindingKind.RUNS_FAILED
@@ -402,12 +408,12 @@ async def failed_runs(service: Service) -> EscalationTicket:
 async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_their_own(
     service: Service, clock: Clock
 ) -> None:
-    """B122: a session that is over loops no more; that runs fail holds until one completes."""
+    """B122: an ended session no longer loops; consecutive failures hold until a run completes."""
     for number in range(4):
-        looping = await live(service, clock, number)
+        looping = await start_looping_session(service, clock, number)
         clock.now += MINUTE
         await crash(service, clock, number, ends=number < 3)
-    ticket = await failed_runs(service)
+    ticket = await wait_for_failed_runs_ticket(service)
     ended = await service.tickets.find(looping.ticket_id)
     assert ended is not None
     assert (ended.kind, ended.status) == (FindingKind.DOOM_LOOP, TicketStatus.WORKER_GONE)
@@ -415,11 +421,11 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_thei
     assert [ticket.ticket_id for ticket in service.tickets.open_tickets()] == [ticket.ticket_id]
 
     clock.now += MINUTE
-    await run(service, clock, 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+    await report_session(service, clock, 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
     await service.bus.drain()
     held = service.tickets.get(ticket.ticket_id)
     assert held is not None
-    assert held.is_live, "that it is over has to hold, as of any other trouble"
+    assert held.is_live, "the end of the condition must hold, as for any other"
     clock.now += 10 * MINUTE
     await service.tickets.settle(clock.now)
     closed = await service.tickets.find(ticket.ticket_id)
@@ -429,13 +435,13 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_thei
 
 @pytest.mark.parametrize("consecutive_failures", [3])
 async def test_dismissed_ticket_states_when_it_becomes_resolvable(service: Service, clock: Clock) -> None:
-    """B122: its worker is over, so that it does not close by itself when that recovers or ends."""
+    """B122: its worker has ended, so the ticket does not close by itself when the worker recovers or ends."""
     for number in range(4):
-        await live(service, clock, number)
+        await start_looping_session(service, clock, number)
         await crash(service, clock, number, ends=number < 3)
-    ticket = await failed_runs(service)
+    ticket = await wait_for_failed_runs_ticket(service)
     with pytest.raises(TicketStatusError) as refused:
-        await service.tickets.dismiss(ticket.ticket_id, "it is known", by="ada")
+        await service.tickets.dismiss(ticket.ticket_id, "the service knows it", by="ada")
     assert f"queenright tickets resolve {ticket.ticket_id} --reason" in str(refused.value)
 
 
@@ -443,39 +449,41 @@ async def test_dismissed_ticket_states_when_it_becomes_resolvable(service: Servi
 async def test_crash_after_failed_runs_were_resolved_is_notified_again(
     service: Service, clock: Clock
 ) -> None:
-    """B123: resolving it ends the alert that was held open for the next crash, too."""
+    """B123: resolving the ticket also ends the alert that was held open for the next crash."""
     for number in range(5):
-        await live(service, clock, number)
+        await start_looping_session(service, clock, number)
         clock.now += MINUTE
         await crash(service, clock, number, ends=number != 3)
-    ticket = await failed_runs(service)
-    before = len(await alerts(service))
+    ticket = await wait_for_failed_runs_ticket(service)
+    before = len(await list_alerts(service))
     await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
     assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
 
-    first = await live(service, clock, 5)
-    assert (first.incident_id, len(await alerts(service))) == ("", before + 1)
+    first = await start_looping_session(service, clock, 5)
+    assert (first.incident_id, len(await list_alerts(service))) == ("", before + 1)
     await crash(service, clock, 5)
-    second = await live(service, clock, 6)
-    assert (second.incident_id, len(await alerts(service))) == (first.ticket_id, before + 1)
+    second = await start_looping_session(service, clock, 6)
+    assert (second.incident_id, len(await list_alerts(service))) == (first.ticket_id, before + 1)
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
 async def test_agent_failing_four_of_five_runs_pages_twice(service: Service, clock: Clock) -> None:
-    """B123: one incident with a count, not a page for each row of four."""
+    """B123: one incident with a count, not a page for each four failures."""
     for row in range(0, 30, 5):
         for number in range(row, row + 4):
-            await run(service, clock, number, EventType.EXECUTION_STARTED)
+            await report_session(service, clock, number, EventType.EXECUTION_STARTED)
             clock.now += 30
-            await run(service, clock, number, EventType.EXECUTION_FAILED)
-        await failed_runs(service)
+            await report_session(service, clock, number, EventType.EXECUTION_FAILED)
+        await wait_for_failed_runs_ticket(service)
         clock.now += 30
-        await run(service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        await report_session(
+            service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
+        )
         await until(lambda: is_clear(service), "its condition is gone")
         clock.now += 2.5 * MINUTE
         await service.tickets.settle(clock.now)
         assert service.tickets.open_tickets() == []
-    found = await alerts(service)
+    found = await list_alerts(service)
     assert [turn for turn, _ in found] == ["", ""]
 
     clock.now += 11 * MINUTE
@@ -484,15 +492,17 @@ async def test_agent_failing_four_of_five_runs_pages_twice(service: Service, clo
 
 @pytest.mark.parametrize("consecutive_failures", [3])
 async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Service, clock: Clock) -> None:
-    """B124: a ticket that a person has resolved has no alert that fires; and it says who resolved it."""
+    """B124: a ticket resolved by a person has no firing alert; it names who resolved it."""
     for row in (0, 5):
         for number in range(row, row + 4):
-            await run(service, clock, number, EventType.EXECUTION_STARTED)
+            await report_session(service, clock, number, EventType.EXECUTION_STARTED)
             clock.now += 30
-            await run(service, clock, number, EventType.EXECUTION_FAILED)
-        ticket = await failed_runs(service)
+            await report_session(service, clock, number, EventType.EXECUTION_FAILED)
+        ticket = await wait_for_failed_runs_ticket(service)
         clock.now += 30
-        await run(service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
+        await report_session(
+            service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
+        )
         await until(lambda: is_clear(service), "its condition is gone")
         if row == 0:
             clock.now += 2.5 * MINUTE
@@ -503,32 +513,33 @@ async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Servi
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
-async def test_loop_of_the_session_of_failed_runs_is_reported_on_their_ticket(
+async def test_loop_in_the_session_of_failed_runs_is_reported_on_their_ticket(
     service: Service, clock: Clock
 ) -> None:
-    """B102: a session has one ticket, so people are notified once more, and the page has both conditions."""
+    """B102: a session has one ticket, so another notification is sent, and the page has both conditions."""
     for number in range(4):
-        await run(service, clock, number, EventType.EXECUTION_STARTED)
+        await report_session(service, clock, number, EventType.EXECUTION_STARTED)
         clock.now += 30
-        await run(service, clock, number, EventType.EXECUTION_FAILED)
-    ticket = await failed_runs(service)
-    before = await alerts(service)
+        await report_session(service, clock, number, EventType.EXECUTION_FAILED)
+    ticket = await wait_for_failed_runs_ticket(service)
+    before = await list_alerts(service)
 
     clock.now += MINUTE
-    again = [replace(event, incarnation_id="two") for event in run_once(clock, 3)]
-    await service.ingest(again)
+    renotified = [replace(event, incarnation_id="two") for event in run_once(clock, 3)]
+    await service.ingest(renotified)
     await until(
-        lambda: (one := service.tickets.get(ticket.ticket_id)) and one.requests, "people are told once more"
+        lambda: (entry := service.tickets.get(ticket.ticket_id)) and entry.requests,
+        "another notification is sent",
     )
     await service.bus.drain()
-    later = await alerts(service)
+    later = await list_alerts(service)
     assert len(later) == len(before) + 1
     assert "bee fails run after run, and now it is in a loop" in later[-1][1]
     stored_ticket = service.tickets.get(ticket.ticket_id)
     assert stored_ticket is not None
     assert (stored_ticket.requests, stored_ticket.reminders) == (1, 0)
 
-    # What comes on top of it is folded into the ticket, as it is into any other.
+    # Later conditions are added to the ticket, as to any other.
     kinds = [FindingKind.RETRY_STORM, *stored_ticket.related_kinds]
     after = stored_ticket.model_copy(update={"related_kinds": kinds})
     assert has_new_trouble(ticket, stored_ticket)
@@ -546,13 +557,13 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
     ladders = service.interventions.ledger.ladders
 
     for number in range(3):
-        await live(service, clock, number)
-        clock.now += 3 * MINUTE  # past what it has to begin in, and the service too
+        await start_looping_session(service, clock, number)
+        clock.now += 3 * MINUTE  # after the time in which it can start again, with the service down too
         await service.interventions.advance(clock.now)
         await service.interventions.wait_until_idle()
         assert list(ladders) == [("bee", f"bee-{number}")]
         await crash(service, clock, number)
-        await until(lambda: not ladders, "its run is over")
+        await until(lambda: not ladders, "its run has ended")
         await service.bus.drain()
         assert service.tickets.open_tickets() == []
     assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []
@@ -560,15 +571,15 @@ async def test_unrecoverable_failing_loop_has_one_ticket_per_incarnation(
 
 @pytest.fixture
 async def demo(tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
-    """A service with the short hold of the demo."""
-    found = await build(demo_settings(tmp_path / "demo"), clock=clock)
-    await found.start()
-    yield found
-    await found.stop()
+    """Yield a service with the demo's short hold."""
+    service_run = await build(demo_settings(tmp_path / "demo"), clock=clock)
+    await service_run.start()
+    yield service_run
+    await service_run.stop()
 
 
 def deliver(clock: Clock, number: int) -> list[AgentEvent]:
-    """A session of a courier whose provider refuses every request after a while."""
+    """Return the events of a courier's session whose provider refuses every request after a while."""
 
     def event(kind: EventType, **data: object) -> AgentEvent:
         clock.now += 1
@@ -594,7 +605,7 @@ def deliver(clock: Clock, number: int) -> list[AgentEvent]:
     return events
 
 
-def answer(clock: Clock, agent: str) -> AgentEvent:
+def model_answer(clock: Clock, agent: str) -> AgentEvent:
     return AgentEvent(
         type=EventType.LLM_CALL_COMPLETED,
         time=clock.now,
@@ -608,8 +619,8 @@ def answer(clock: Clock, agent: str) -> AgentEvent:
 async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clock: Clock) -> None:
     for number in range(4):
         await demo.ingest(deliver(clock, number))
-        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
-    ticket = await failed_runs(demo)
+        await report_session(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+    ticket = await wait_for_failed_runs_ticket(demo)
     first = deliver(clock, 4)[0]
     await demo.ingest([replace(first, data={**first.data, "framework": DEMO_FRAMEWORK})])
 
@@ -633,12 +644,12 @@ def has_notified(service: Service, session_id: str) -> bool:
 async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
     demo: Service, clock: Clock, others: int, pages: int
 ) -> None:
-    """B123: with a short hold too, the first two runs page, and that run after run fails."""
+    """B123: with a short hold too, the first two runs page, then the consecutive failures."""
     for number in range(12):
-        await demo.ingest([answer(clock, f"librarian{n}") for n in range(others)])
+        await demo.ingest([model_answer(clock, f"librarian{n}") for n in range(others)])
         await demo.ingest(deliver(clock, number))
         await until(partial(has_notified, demo, f"courier-{number}"), f"a ticket of run {number}")
-        await run(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
+        await report_session(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
         if number < 3:
             await until(lambda: not demo.tickets.open_tickets(), f"the end of run {number}")
         for _ in range(12):
@@ -646,7 +657,7 @@ async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
             await demo.tickets.settle(clock.now)
     await demo.bus.drain()
 
-    titles = [title for _, title in await alerts(demo, "courier")]
+    titles = [title for _, title in await list_alerts(demo, "courier")]
     assert len(titles) == pages, titles
 
 
@@ -654,11 +665,11 @@ async def test_agent_whose_runs_fail_every_few_minutes_pages_few_times(
 async def test_alert_that_waits_for_the_next_run_outlasts_a_restart_of_the_service(
     tmp_path: Path, clock: Clock, minutes: int, pages: int
 ) -> None:
-    """B123: it is neither lost nor sent again, and ends in time while the service is down."""
+    """B123: the alert is neither lost nor repeated, and ends in time while the service is down."""
     first = await build(demo_settings(tmp_path / "demo"), clock=clock)
     await first.start()
     for number in range(2):
-        await live(first, clock, number)
+        await start_looping_session(first, clock, number)
         await crash(first, clock, number)
     before = [one for one in await first.store.read(read_active) if one.is_firing(clock.now)]
     await first.stop()
@@ -668,10 +679,10 @@ async def test_alert_that_waits_for_the_next_run_outlasts_a_restart_of_the_servi
     await second.start()
     try:
         after = [one for one in await second.store.read(read_active) if one.is_firing(clock.now)]
-        ticket = await live(second, clock, 2)
+        ticket = await start_looping_session(second, clock, 2)
 
         assert [one.key for one in after] == [one.key for one in before] * (minutes < 10)
         assert bool(ticket.incident_id) is (minutes < 10)
-        assert len(await alerts(second)) == pages
+        assert len(await list_alerts(second)) == pages
     finally:
         await second.stop()

@@ -1,4 +1,4 @@
-"""B125 over HTTP, by hand and on its page: the ticket of a killed worker is settled by a person."""
+"""B125: a person settles the ticket of a killed worker over HTTP, on the command line or in the console."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from tests.waiting import until
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """A worker is dead as soon as it is silent for a moment; nothing is done to it by itself."""
+    """
+    Return settings with which a worker is dead after a short silence, and nothing is done automatically.
+    """
     known = demo_settings(tmp_path / "storage", orchestrator="none")
     health = known.health_monitoring
     changed = health.model_copy(
@@ -36,8 +38,8 @@ def settings(tmp_path: Path) -> Settings:
     return known.model_copy(update={"health_monitoring": changed})
 
 
-async def killed(running: RunningService) -> EscalationTicket:
-    """A worker says that it has begun, and no more; return the ticket that people were notified of."""
+async def kill_worker(running: RunningService) -> EscalationTicket:
+    """Report the start of a worker, and nothing more; return its ticket once it is notified."""
     service = running.service
     event = AgentEvent(
         type=EventType.EXECUTION_STARTED,
@@ -50,7 +52,7 @@ async def killed(running: RunningService) -> EscalationTicket:
     await service.ingest([event])
     await until(
         lambda: any(t.status.value == "intervening" for t in service.tickets.open_tickets()),
-        "people are told",
+        "the ticket is notified",
     )
     [ticket] = service.tickets.open_tickets()
     return ticket
@@ -60,9 +62,9 @@ async def killed(running: RunningService) -> EscalationTicket:
 async def test_ticket_of_a_killed_worker_is_settled(
     running: RunningService, http: httpx.AsyncClient, way: str
 ) -> None:
-    ticket = await killed(running)
-    where = f"tickets/{ticket.ticket_id}"
-    assert "resolve" in (await http.get(f"/api/{where}")).json()["actions"]
+    ticket = await kill_worker(running)
+    path = f"tickets/{ticket.ticket_id}"
+    assert "resolve" in (await http.get(f"/api/{path}")).json()["actions"]
 
     match way.split():
         case [verb, "by", "hand"]:
@@ -71,7 +73,7 @@ async def test_ticket_of_a_killed_worker_is_settled(
             )
             assert (result.code, result.out) == (0, "bee: resolved.\n"), result.err
         case [verb, *_]:
-            answer = await http.post(f"/api/{where}/{verb}", json={"reason": "killed it", "by": "ada"})
+            answer = await http.post(f"/api/{path}/{verb}", json={"reason": "killed it", "by": "ada"})
             assert answer.status_code == 200, answer.text
 
     closed = running.service.tickets.get(ticket.ticket_id)
@@ -86,22 +88,25 @@ async def test_ticket_of_a_killed_worker_is_settled(
 
 @pytest.mark.parametrize("is_told", [True, False])
 async def test_abandoned_work_is_resolved_and_not_dismissed(running: RunningService, is_told: bool) -> None:
-    """B125: its run is over, and its work is not; the refusal says how its ticket is closed."""
+    """
+    B125: the run is over, but its work is not complete; the refusal names the command that closes the ticket.
+    """
     service = running.service
     if not is_told:
         await service.judging.stop()
-    who = {"agent_id": "bee", "session_id": "s1", "incarnation_id": "i1"}
-    life: dict[EventType, dict[str, Any]] = {
+    worker_fields = {"agent_id": "bee", "session_id": "s1", "incarnation_id": "i1"}
+    incarnation: dict[EventType, dict[str, Any]] = {
         EventType.EXECUTION_STARTED: {},
         EventType.EXECUTION_FAILED: {"error_type": "OSError"},
         EventType.RECOVERY_FAILED: {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"},
     }
-    for kind, data in life.items():
-        await service.ingest([AgentEvent(type=kind, time=service.clock(), data=data, **who)])
+    for kind, data in incarnation.items():
+        await service.ingest([AgentEvent(type=kind, time=service.clock(), data=data, **worker_fields)])
     await service.bus.drain()
     if is_told:
         await until(
-            lambda: any(ticket.notified_at for ticket in service.tickets.open_tickets()), "people are told"
+            lambda: any(ticket.notified_at for ticket in service.tickets.open_tickets()),
+            "the ticket is notified",
         )
         [ticket] = service.tickets.open_tickets()
     else:

@@ -62,19 +62,19 @@ def test_unknown_tool_is_named_with_the_known_ones(library: Library) -> None:
         run(library.tools(), "dig", {})
 
 
-def verdicts_of(
+def run_persona(
     model: Model, *, steps: int, tools: dict[str, Any], take_nudges: TakeNudges = list
 ) -> Counter[str]:
-    """Let one agent work a number of steps; return their verdicts."""
+    """Let one agent work ``steps`` steps; return their verdicts."""
     registry = CollectorRegistry()
-    left = steps
+    remaining = steps
 
     def sleep(seconds: float) -> bool:
-        nonlocal left
-        left -= 1
-        return left < 0
+        nonlocal remaining
+        remaining -= 1
+        return remaining < 0
 
-    found: Counter[str] = Counter()
+    verdicts: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
         with contextlib.suppress(CancelledError, ProviderError):
             task = Task("node", "task", turn_seconds=0, answer_seconds=0)
@@ -89,24 +89,24 @@ def verdicts_of(
         for family in registry.collect():
             for sample in family.samples:
                 if sample.name == names.WORKER_STEPS.name:
-                    found[sample.labels["verdict"]] += int(sample.value)
-    return found
+                    verdicts[sample.labels["verdict"]] += int(sample.value)
+    return verdicts
 
 
 @pytest.mark.parametrize(
-    ("agent", "mostly"),
+    ("agent", "typical_verdict"),
     [("researcher", "retry"), ("librarian", "continue"), ("proofreader", "retry"), ("concierge", "continue")],
 )
-def test_each_persona_behaves_as_scripted(agent: str, mostly: str) -> None:
+def test_each_persona_has_its_typical_verdicts(agent: str, typical_verdict: str) -> None:
     [persona] = [p for p in FLEET if p.agent == agent]
 
-    verdicts = verdicts_of(scripted(persona), steps=40, tools=Library(ROOT).tools())
+    verdicts = run_persona(create_persona_model(persona), steps=40, tools=Library(ROOT).tools())
 
-    assert verdicts.most_common(1)[0][0] == mostly
+    assert verdicts.most_common(1)[0][0] == typical_verdict
     assert verdicts["error"] == 0
 
 
-def scripted(persona: Persona) -> ScriptedModel:
+def create_persona_model(persona: Persona) -> ScriptedModel:
     return ScriptedModel(persona.script(Library(ROOT), random.Random(7)))
 
 
@@ -132,14 +132,14 @@ def test_agent_with_a_failing_provider_stops() -> None:
         while True:
             yield ProviderError("529 overloaded")
 
-    verdicts = verdicts_of(ScriptedModel(refused()), steps=100, tools={})
+    verdicts = run_persona(ScriptedModel(refused()), steps=100, tools={})
 
     assert sum(verdicts.values()) == 12
     assert verdicts["accept"] == verdicts["continue"] == 0
 
 
 def test_surveyor_waits_for_a_message_and_continues() -> None:
-    """002 §11: a nudge gets into the agent's context."""
+    """002 §11: the nudge is in the agent's context."""
     [persona] = [p for p in FLEET if p.agent == "surveyor"]
     assert persona.extra_tools is not None
     inbox = NudgeInbox(threading.Event())
@@ -154,7 +154,7 @@ def test_surveyor_waits_for_a_message_and_continues() -> None:
                 inbox.put(Nudge(message="What takes so long?", instruction_id="1", expires_at=0.0))
             return move
 
-    verdicts = verdicts_of(
+    verdicts = run_persona(
         Listening(persona.script(library, random.Random(7))),
         steps=80,
         tools=library.tools() | persona.extra_tools(library, inbox.wait),
@@ -175,13 +175,13 @@ def test_wait_ends_when_the_fleet_is_stopped() -> None:
 
 
 async def test_stopped_fleet_is_cancelled(running: RunningService, tmp_path: Path) -> None:
-    """Failed workers would be recovered at the next start; completed ones end tickets about failed runs."""
+    """Otherwise failed workers would be recovered at the next start, and completed ones end their tickets."""
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
-    await until(lambda: len(running.service.workers()) >= 3, "some are at work")
+    await until(lambda: len(running.service.workers()) >= 3, "some agents are running")
     await asyncio.to_thread(fleet.stop)
     await until(
-        lambda: all(worker.vitals.has_ended for worker in running.service.workers()), "all have ended"
+        lambda: all(worker.vitals.has_ended for worker in running.service.workers()), "all agents have ended"
     )
 
     assert {worker.vitals.status for worker in running.service.workers()} == {WorkerStatus.CANCELLED}
@@ -197,25 +197,28 @@ async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
         return [item for item in attention(running.service).items if item.kind == "permission"]
 
     hooks.start()
-    await until(requests, "it asks for a permission")
+    await until(requests, "the client requests a permission")
     [first] = requests()
     assert (first.agent_id, first.options) == (HOOK_AGENT, ["allow", "deny"])
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         answer = {"decision": "allow", "by": "ada"}
         assert (await http.post(f"/api/permissions/{first.item_id}/answer", json=answer)).is_success
     await until(
-        lambda: [one.session_id for one in requests()] not in ([], [first.session_id]), "it asks again"
+        lambda: [event.session_id for event in requests()] not in ([], [first.session_id]),
+        "the client requests a permission again",
     )
     await asyncio.to_thread(hooks.stop)
 
-    await until(lambda: all(one.vitals.has_ended for one in running.service.workers()), "its sessions ended")
+    await until(
+        lambda: all(event.vitals.has_ended for event in running.service.workers()), "its sessions have ended"
+    )
     assert requests() == []
 
 
 async def test_demo_shows_everything_that_needs_a_person(tmp_path: Path) -> None:
-    """The first two minutes of `make up`."""
+    """During the first two minutes of `make up`."""
     options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
-    seen: dict[str, api.AttentionItem] = {}
+    seen_items: dict[str, api.AttentionItem] = {}
     kinds = {"permission", "question", "approval", "incident", "ticket"}
     settings = load_settings(
         defaults=UP_DEFAULTS | {"storage": tmp_path / "storage"}, http={"port": 0}, otlp={"port": 0}
@@ -223,12 +226,12 @@ async def test_demo_shows_everything_that_needs_a_person(tmp_path: Path) -> None
     async with up(settings, options, say=lambda _: None, find=lambda _: None) as running:
 
         def has_seen_all() -> bool:
-            seen.update({item.kind: item for item in attention(running.service).items})
-            return seen.keys() >= kinds and seen["incident"].workers == 3
+            seen_items.update({item.kind: item for item in attention(running.service).items})
+            return seen_items.keys() >= kinds and seen_items["incident"].workers == 3
 
         await until(has_seen_all, f"all of {sorted(kinds)}, and three workers in the incident", seconds=120)
-        owners = {one.vitals.owner for one in running.service.workers()}
-        repositories = {one.vitals.repository for one in running.service.workers()}
+        owners = {owner.vitals.owner for owner in running.service.workers()}
+        repositories = {owner.vitals.repository for owner in running.service.workers()}
 
     assert len(owners - {""}) >= 3
     assert len(repositories - {""}) >= 3
@@ -244,30 +247,32 @@ async def test_demo_agents_take_nudges(tmp_path: Path) -> None:
             workers = running.service.workers()
             return [worker.vitals for worker in workers if worker.vitals.framework == DEMO_FRAMEWORK]
 
-        await until(lambda: {one.agent_id for one in fleet()} >= {one.agent for one in FLEET}, "all work")
-        assert all(one.fetches for one in fleet())
+        await until(
+            lambda: {worker.agent_id for worker in fleet()} >= {worker.agent for worker in FLEET}, "all work"
+        )
+        assert all(worker.fetches for worker in fleet())
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
-    """The real litellm, with a provider of our own behind its interface."""
+    """The real litellm, with a test provider behind its interface."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LiteLLMModel("bees/dancer")
         import litellm
 
-        class Dancer(litellm.CustomLLM):  # type: ignore[misc, name-defined]  # litellm is not typed
+        class FakeProvider(litellm.CustomLLM):  # type: ignore[misc, name-defined]  # litellm is not typed
             replies = 0
 
             def completion(self, *args: Any, **kwargs: Any) -> Any:
-                Dancer.replies += 1
-                if Dancer.replies == 1:
+                FakeProvider.replies += 1
+                if FakeProvider.replies == 1:
                     call = {
                         "id": "1",
                         "type": "function",
                         "function": {"name": "search", "arguments": '{"word": "bees"}'},
                     }
                     message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [call]}
-                elif Dancer.replies == 2:
+                elif FakeProvider.replies == 2:
                     message = {"role": "assistant", "content": "Bees dance."}
                 else:
                     raise litellm.exceptions.InternalServerError("the hive is full", "bees", "dancer")
@@ -276,7 +281,7 @@ def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
                     usage={"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
                 )
 
-        litellm.custom_provider_map = [{"provider": "bees", "custom_handler": Dancer()}]
+        litellm.custom_provider_map = [{"provider": "bees", "custom_handler": FakeProvider()}]
         first, second = model.reply([{"role": "user", "content": "Go."}]), model.reply([])
         with pytest.raises(ProviderError, match="from bees/dancer"):
             model.reply([])
@@ -295,18 +300,18 @@ async def test_demo_agent_asks_its_user_at_once_and_ends_with_the_answer(tmp_pat
             def questions(service: Service = service) -> list[api.AttentionItem]:
                 return [item for item in attention(service).items if item.can_answer]
 
-            await until(questions, "the demo agent asks")
+            await until(questions, "the demo agent asks a question")
             assert service.agents.slots["publisher"].warnings == ()
             [question] = questions()
             assert (question.agent_id, question.kind) == ("publisher", "question")
             assert "Which one shall I publish?" in question.title
             if not is_answered:
-                continue  # the next start asks again
+                continue  # the next run asks again
             body = {"content": "The notes", "session_id": question.session_id, "node_id": question.node_id}
             async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
                 assert (await http.post("/api/agents/publisher/inject", json=body)).is_success
 
-            await until(lambda: not questions(), "the answer ends the question")
+            await until(lambda: not questions(), "the question is answered")
             worker = service.monitor.get("publisher")
             assert worker is not None
             assert worker.vitals.cost_usd
@@ -321,6 +326,8 @@ async def test_scripted_model_of_the_demo_has_a_price(tmp_path: Path) -> None:
         workers = running.service.workers
 
         await until(
-            lambda: any(one.vitals.cost_usd for one in workers() if one.vitals.agent_id == "librarian"),
-            "a demo agent has spent something",
+            lambda: any(
+                worker.vitals.cost_usd for worker in workers() if worker.vitals.agent_id == "librarian"
+            ),
+            "a demo agent has a cost",
         )

@@ -1,4 +1,4 @@
-"""A process with few file descriptors reserves some and continues without any (B128)."""
+"""A process with few file descriptors keeps some in reserve, and continues when it has none (B128)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def ports() -> Iterator[Ports]:
         )
         try:
             assert process.stdout is not None
-            one, other = process.stdout.readline().split()
-            yield int(one), int(other)
+            api_port, otlp_port = process.stdout.readline().split()
+            yield int(api_port), int(otlp_port)
             assert process.poll() is None
         finally:
             process.kill()
@@ -47,18 +47,18 @@ def _port(sock: socket.socket) -> str:
     return str(sock.getsockname()[1])
 
 
-def ask(client: http.client.HTTPConnection, command: str) -> Any:
+def send_command(client: http.client.HTTPConnection, command: str) -> Any:
     client.request("GET", command)
     return json.loads(client.getresponse().read())
 
 
-def ask_again(port: int, command: str) -> Any:
-    """Ask on a connection of its own, and again as long as it is broken off."""
+def retry_command(port: int, command: str) -> Any:
+    """Send a command on its own connection, and repeat it while the connection breaks."""
     until = time.monotonic() + 60
     while True:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as client:
             try:
-                return ask(client, command)
+                return send_command(client, command)
             except (OSError, http.client.HTTPException):
                 if time.monotonic() > until:
                     raise
@@ -66,8 +66,8 @@ def ask_again(port: int, command: str) -> Any:
 
 
 @contextlib.contextmanager
-def half_open(ports: Ports) -> Iterator[None]:
-    """Hold connections that have asked nothing yet."""
+def open_idle_connections(ports: Ports) -> Iterator[None]:
+    """Hold connections that have sent no request."""
     with contextlib.ExitStack() as stack:
         for _ in range(CONNECTIONS):
             for port in ports:
@@ -78,24 +78,24 @@ def half_open(ports: Ports) -> Iterator[None]:
 
 
 def test_half_open_connections_leave_descriptors_to_the_outbox(ports: Ports) -> None:
-    """B128: on both ports at once, with 64 descriptors in all."""
-    with half_open(ports):
+    """B128: on both ports at once, with 64 descriptors in total."""
+    with open_idle_connections(ports):
         for port in ports:
-            assert ask_again(port, "/deliver") == "delivered"
+            assert retry_command(port, "/deliver") == "delivered"
 
 
 def test_process_without_descriptors_does_not_spin_and_continues(ports: Ports) -> None:
-    """B128: regardless of what took them."""
+    """B128: regardless of what uses the descriptors."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[0], timeout=60)) as client:
-        assert ask(client, "/exhaust") == "EMFILE"
-        with half_open(ports):
-            began, before = time.monotonic(), ask(client, "/time")
-            while time.monotonic() - began < 2:
+        assert send_command(client, "/exhaust") == "EMFILE"
+        with open_idle_connections(ports):
+            start, before = time.monotonic(), send_command(client, "/time")
+            while time.monotonic() - start < 2:
                 time.sleep(0.5)
-                used = ask(client, "/time") - before
+                used = send_command(client, "/time") - before
 
             assert used < 1
-        ask(client, "/release")
+        send_command(client, "/release")
 
         for port in ports:
-            assert ask_again(port, "/deliver") == "delivered"
+            assert retry_command(port, "/deliver") == "delivered"

@@ -26,7 +26,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 _MANY, _LONG = 6000, 1000
-"""More than kernel and service keep for who does not read."""
+"""More than the kernel and the service buffer for a client that does not read."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -62,14 +62,14 @@ async def test_stream_has_only_the_requested_events(running: RunningService) -> 
         await running.service.store.append(end)
         events += end
 
-        async def had(follower: Follower, ids: list[str]) -> None:
-            await follower.until(lambda: len(follower.ids) >= len(ids), "everything asked for came")
+        async def has_ids(follower: Follower, ids: list[str]) -> None:
+            await follower.until(lambda: len(follower.ids) >= len(ids), "all requested events have arrived")
             assert follower.ids == ids
 
-        await had(usual, [one.id for one in events if one.type in DEFAULT_TYPES])
-        await had(bees, [one.id for one in events if one.agent_id == "bee"])
+        await has_ids(usual, [one.id for one in events if one.type in DEFAULT_TYPES])
+        await has_ids(bees, [one.id for one in events if one.agent_id == "bee"])
         few = {EventType.NUDGE_SENT, EventType.STEP_STARTED, EventType.EDGE_TRAVERSED}
-        await had(wasps, [one.id for one in events if one.agent_id == "team/wasp" and one.type in few])
+        await has_ids(wasps, [one.id for one in events if one.agent_id == "team/wasp" and one.type in few])
         first = bees.events[0]
         assert (first.event, first.id) == (events[0].type, events[0].id)
         assert first.data == events[0].to_dict()
@@ -84,11 +84,11 @@ async def test_stream_of_an_unknown_worker_is_not_found(running: RunningService)
 
     async with Follower(f"{running.url}/api/events?types=all&agent_id=not-yet") as early:
         await running.service.store.append([event(agent="not-yet")])
-        await early.until(lambda: early.ids, "the first of it comes")
+        await early.until(lambda: early.ids, "the first event arrives")
 
 
 async def test_unknown_type_is_rejected_with_suggestions(running: RunningService) -> None:
-    """B65: an unknown type is a 400."""
+    """B65: the response is a 400."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         for path in ("/api/events", "/api/agents/bee/events"):
             answer = await http.get(path, params={"types": "nudge_sent,nudge_snt"})
@@ -104,7 +104,7 @@ async def test_unknown_type_is_rejected_with_suggestions(running: RunningService
 
 
 async def test_resumed_stream_misses_no_event(running: RunningService) -> None:
-    """B64: with Last-Event-ID nothing is missed, also by who was gone before the first event."""
+    """B64: with Last-Event-ID no event is missed, even if the client left before the first event."""
     service, url = running.service, f"{running.url}/api/events?types=all&agent_id=returns"
     async with Follower(url) as first:
         pass
@@ -112,45 +112,45 @@ async def test_resumed_stream_misses_no_event(running: RunningService) -> None:
     before = [event(agent="returns", n=n) for n in range(3)]
     await service.store.append(before)
     async with Follower(url, {"Last-Event-ID": first.last_id}) as second:
-        await second.until(lambda: len(second.ids) == 3, "what was missed comes")
+        await second.until(lambda: len(second.ids) == 3, "the missed events arrive")
         service.bus.fan_out(event(EventType.CLIENT_OUTPUT_DELTA, "returns", text="hm"))
-        await second.until(lambda: len(second.events) == 4, "a piece of text comes")
+        await second.until(lambda: len(second.events) == 4, "a text delta arrives")
         assert second.events[-1].id is None
         assert second.last_id == before[-1].id
-    # A browser repeats the address as it was, and says in the header where it is.
+    # A browser repeats the original URL, and puts its position in the header.
     async with Follower(f"{url}&after={before[0].id}", {"Last-Event-ID": before[1].id}) as third:
-        await third.until(lambda: third.ids, "the rest comes")
+        await third.until(lambda: third.ids, "the remaining events arrive")
         assert third.ids == [before[2].id]
-    async with Follower(f"{url}&after={before[0].id}") as fourth:
-        await fourth.until(lambda: len(fourth.ids) == 2, "the rest comes")
-    await until(lambda: service.feed.readers == 0, "who has gone is forgotten")
+    async with Follower(f"{url}&after={before[0].id}") as follower:
+        await follower.until(lambda: len(follower.ids) == 2, "the remaining events arrive")
+    await until(lambda: service.feed.readers == 0, "the disconnected client is removed")
     assert not service.feed.recent
 
 
 async def test_unknown_last_event_id_resets_the_stream(running: RunningService) -> None:
     await running.service.store.append([event()])
     async with Follower(f"{running.url}/api/events", {"Last-Event-ID": "of another service"}) as follower:
-        await follower.until(lambda: follower.events, "the stream says so")
+        await follower.until(lambda: follower.events, "the stream reports the reset")
         assert follower.events[0].event == "reset"
         assert "'of another service' is not in the log" in follower.events[0].data["reason"]
         new = event()
         await running.service.store.append([new])
-        await follower.until(lambda: len(follower.ids) > 1, "it goes on")
+        await follower.until(lambda: len(follower.ids) > 1, "the stream continues")
         assert follower.ids[1:] == [new.id]
 
 
-async def test_more_streams_than_are_allowed_are_refused(running: RunningService) -> None:
+async def test_streams_beyond_the_limit_are_refused(running: RunningService) -> None:
     url = f"{running.url}/api/events"
     async with Follower(url), Follower(url), Follower(url), Follower(url):
         async with httpx.AsyncClient(trust_env=False) as http:
             answer = await http.get(url)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
         assert "there are 4 event streams" in answer.json()["title"]
-    await until(lambda: running.service.feed.readers == 0, "all have gone")
+    await until(lambda: running.service.feed.readers == 0, "all clients have disconnected")
 
 
-class Deaf:
-    """A client that reads only when told to."""
+class SlowClient:
+    """A client that reads only on request."""
 
     def __init__(self, url: str) -> None:
         host, port = httpx.URL(url).host, httpx.URL(url).port
@@ -162,8 +162,8 @@ class Deaf:
         self.read = b""
         self.ended = False
 
-    def listen(self) -> None:
-        """Read what is there."""
+    def read_available(self) -> None:
+        """Read the available data."""
         try:
             while not self.ended:
                 part = self.socket.recv(1 << 20)
@@ -179,69 +179,74 @@ class Deaf:
 
     @property
     def ids(self) -> list[str]:
-        """Ids of the events that came whole."""
+        """Return the ids of the complete events."""
         return re.findall(r"\nid: (\S+)\ndata: [^\n]*\n\n", self.read.decode(errors="replace"))
 
 
 async def test_slow_client_gets_every_alert_or_is_disconnected_and_resumes(
     running: RunningService,
 ) -> None:
-    """B64: a slow client is never silently skipped; with Last-Event-ID it misses nothing."""
+    """B64: no event is skipped for a slow client; with Last-Event-ID it gets all events."""
     url = f"{running.url}/api/events?types=all&agent_id=busy"
     kinds = sorted(ALERT_CLASS)
     events = [event(kinds[n % len(kinds)], "busy", n=n, text="x" * _LONG) for n in range(_MANY)]
-    with contextlib.closing(Deaf(running.url)) as slow, contextlib.closing(Deaf(running.url)) as lost:
-        await _tell_all(running, url, events, slow, lost)
+    with (
+        contextlib.closing(SlowClient(running.url)) as slow,
+        contextlib.closing(SlowClient(running.url)) as lost,
+    ):
+        await _publish_all(running, url, events, slow, lost)
 
 
-async def _tell_all(
-    running: RunningService, url: str, events: list[AgentEvent], slow: Deaf, lost: Deaf
+async def _publish_all(
+    running: RunningService, url: str, events: list[AgentEvent], slow: SlowClient, lost: SlowClient
 ) -> None:
     service, ids = running.service, [one.id for one in events]
     async with Follower(url) as fast:
-        await until(lambda: service.feed.readers == 3, "all three read")
+        await until(lambda: service.feed.readers == 3, "all three clients are connected")
         for start in range(0, _MANY, 500):
             await service.store.append(events[start : start + 500])
-        await fast.until(lambda: fast.text.count("\nid: ") >= _MANY, "the fast one has everything meanwhile")
+        await fast.until(lambda: fast.text.count("\nid: ") >= _MANY, "the fast client has all events")
         assert fast.ids == ids
 
-    def hears() -> bool:
-        slow.listen()
+    def has_all() -> bool:
+        slow.read_available()
         return len(slow.read) > _MANY * _LONG and len(slow.ids) == _MANY
 
-    await until(hears, "the slow one has everything as soon as it reads")
+    await until(has_all, "the slow client has all events once it reads")
     assert slow.ids == ids
     now, clock = service.feed.clock(), service.feed.clock
     service.feed.clock = lambda: now + 31
     try:
         service.feed.check_readers()
-        await until(lambda: service.feed.readers == 1, "who takes nothing is cut off")
+        await until(lambda: service.feed.readers == 1, "the client that does not read is disconnected")
     finally:
         service.feed.clock = clock
 
-    def broken_off() -> bool:
-        lost.listen()
+    def is_disconnected() -> bool:
+        lost.read_available()
         return lost.ended
 
-    await until(broken_off, "its connection is broken off")
+    await until(is_disconnected, "the connection is closed")
     assert 0 < len(lost.ids) < _MANY
-    async with Follower(url, {"Last-Event-ID": lost.ids[-1]}) as again:
+    async with Follower(url, {"Last-Event-ID": lost.ids[-1]}) as resumed:
         rest = _MANY - len(lost.ids)
-        await again.until(lambda: again.text.count("\nid: ") >= rest, "it has the rest")
-        assert lost.ids + again.ids == ids
+        await resumed.until(
+            lambda: resumed.text.count("\nid: ") >= rest, "the client has the remaining events"
+        )
+        assert lost.ids + resumed.ids == ids
 
 
-async def test_little_is_kept_for_a_client_that_does_not_read(running: RunningService) -> None:
+async def test_buffer_for_a_client_that_does_not_read_is_bounded(running: RunningService) -> None:
     feed = running.service.feed
-    await until(lambda: feed.readers == 0, "all have gone")
-    with contextlib.closing(Deaf(running.url)):
+    await until(lambda: feed.readers == 0, "all clients have disconnected")
+    with contextlib.closing(SlowClient(running.url)):
         await until(lambda: feed.readers == 1, "it reads")
         [reader] = feed._readers
         for _ in range(16):
             await running.service.store.append([event(agent="busy", text="x" * _LONG) for _ in range(100)])
 
-        await until(lambda: reader.sending_since is not None, "it is known to be slow after 1.6 MB")
-    await until(lambda: feed.readers == 0, "it has gone")
+        await until(lambda: reader.sending_since is not None, "the client counts as slow after 1.6 MB")
+    await until(lambda: feed.readers == 0, "the client has disconnected")
 
 
 async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ async def test_streams_end_when_the_service_stops(tmp_path: Path) -> None:
     async with serving(settings) as running:
         follower = Follower(f"{running.url}/api/events")
         await follower.__aenter__()
-    await follower.until(lambda: follower.ended, "the stream ends as a whole answer")
+    await follower.until(lambda: follower.ended, "the stream ends as a complete response")
     assert follower.blocks[-1].comment == "the service is stopping"
 
 
@@ -269,7 +274,7 @@ async def test_client_that_does_not_receive_does_not_delay_the_stop(
     with contextlib.ExitStack() as stack:
         async with serving(settings) as running:
             feed = running.service.feed
-            stack.enter_context(contextlib.closing(Deaf(running.url)))
+            stack.enter_context(contextlib.closing(SlowClient(running.url)))
             await until(lambda: feed.readers == 1, "it reads")
             [reader], [transport] = feed._readers, transports
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

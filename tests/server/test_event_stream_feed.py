@@ -1,4 +1,4 @@
-"""The feed: every reader gets the log in order, at its own pace."""
+"""The feed gives every reader the log in order, at the reader's pace."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from queenright.server.access.roles import Role
 from queenright.server.routes.events import Shares
 from queenright.server.stream.feed import Feed, Reader
 from queenright.server.stream.lines import StreamFilter
-from tests.server.streams import Block, blocks
+from tests.server.streams import Block, parse_blocks
 from tests.waiting import until
 
 
-def event(number: int, kind: EventType = EventType.STEP_COMPLETED, agent: str = "bee") -> AgentEvent:
+def make_event(number: int, kind: EventType = EventType.STEP_COMPLETED, agent: str = "bee") -> AgentEvent:
     return AgentEvent(type=kind, time=1000.0 + number, agent_id=agent, data={"n": number})
 
 
-class Time:
+class FakeTime:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -47,135 +47,135 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def fed(store: Store, **how: Any) -> Feed:
+async def start_feed(store: Store, **how: Any) -> Feed:
     feed = Feed(store, batch_seconds=0.0, **how)
     await feed.start()
     return feed
 
 
-async def all_there(reader: Reader) -> list[Block]:
-    """Read until nothing more is there."""
-    found: list[Block] = []
+async def read_all(reader: Reader) -> list[Block]:
+    """Read until no more blocks arrive."""
+    blocks: list[Block] = []
     while True:
         task = asyncio.ensure_future(reader.read())
         while not task.done() and not reader.is_waiting:  # noqa: ASYNC110  # the reader is somebody else's
             await asyncio.sleep(0)
-        # What was committed is told in one of the next turns of the loop.
+        # Committed events are passed on in a later turn of the loop.
         for _ in range(4):
             await asyncio.sleep(0)
         if not task.done():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            return found
+            return blocks
         piece = task.result()
         if piece is None:
-            return found
-        found += blocks(piece.decode())
+            return blocks
+        blocks += parse_blocks(piece.decode())
 
 
 async def test_reader_starts_at_the_end_of_the_log(store: Store) -> None:
-    feed = await fed(store)
-    await store.append([event(0)])
+    feed = await start_feed(store)
+    await store.append([make_event(0)])
     reader = feed.open(StreamFilter())
-    await store.append([event(1), event(2)])
-    await store.transact(lambda conn: append_events(conn, [event(3)]))
-    assert [block.data["data"]["n"] for block in await all_there(reader)] == [1, 2, 3]
+    await store.append([make_event(1), make_event(2)])
+    await store.transact(lambda conn: append_events(conn, [make_event(3)]))
+    assert [block.data["data"]["n"] for block in await read_all(reader)] == [1, 2, 3]
 
 
 async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
-    feed = await fed(store)
+    feed = await start_feed(store)
     reader = feed.open(StreamFilter())
 
     def fails(conn: Any) -> None:
-        append_events(conn, [event(1)])
+        append_events(conn, [make_event(1)])
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
         await store.transact(fails)
-    await store.append([event(2)])
-    twice = event(3)
+    await store.append([make_event(2)])
+    twice = make_event(3)
     await store.append([twice])
-    await store.append([twice, event(4)])
-    assert [block.data["data"]["n"] for block in await all_there(reader)] == [2, 3, 4]
+    await store.append([twice, make_event(4)])
+    assert [block.data["data"]["n"] for block in await read_all(reader)] == [2, 3, 4]
 
 
 async def test_distant_reader_reads_the_database_then_memory(store: Store) -> None:
-    feed = await fed(store, max_recent=10)
+    feed = await start_feed(store, max_recent=10)
     reader = feed.open(StreamFilter())
     for start in range(0, 1500, 50):
-        await store.append([event(n) for n in range(start, start + 50)])
-    assert [block.data["data"]["n"] for block in await all_there(reader)] == list(range(1500))
-    await store.append([event(1500)])
-    assert [block.data["data"]["n"] for block in await all_there(reader)] == [1500]
+        await store.append([make_event(n) for n in range(start, start + 50)])
+    assert [block.data["data"]["n"] for block in await read_all(reader)] == list(range(1500))
+    await store.append([make_event(1500)])
+    assert [block.data["data"]["n"] for block in await read_all(reader)] == [1500]
 
 
 async def test_text_deltas_keep_their_position_and_have_no_id(store: Store) -> None:
-    feed = await fed(store)
+    feed = await start_feed(store)
     reader = feed.open(StreamFilter())
-    await store.append([event(1)])
-    feed.add_transient([event(2, EventType.LLM_TEXT_DELTA)])
-    logged = event(3, EventType.LLM_TEXT_DELTA)
+    await store.append([make_event(1)])
+    feed.add_transient([make_event(2, EventType.LLM_TEXT_DELTA)])
+    logged = make_event(3, EventType.LLM_TEXT_DELTA)
     await store.append([logged])
     feed.add_transient([logged])
-    feed.add_transient([event(4, EventType.CLIENT_OUTPUT_DELTA)])
-    await store.append([event(5)])
-    found = await all_there(reader)
+    feed.add_transient([make_event(4, EventType.CLIENT_OUTPUT_DELTA)])
+    await store.append([make_event(5)])
+    found = await read_all(reader)
     assert [block.data["data"]["n"] for block in found] == [1, 2, 3, 4, 5]
     assert [block.id is None for block in found] == [False, True, False, True, False]
 
 
 async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> None:
     drops: list[tuple[str, int]] = []
-    feed = await fed(store, on_drop=lambda name, count: drops.append((name, count)))
+    feed = await start_feed(store, on_drop=lambda name, count: drops.append((name, count)))
     slow = feed.open(StreamFilter(), capacity=3)
     other = feed.open(StreamFilter(agent="another"), capacity=3)
     for n in range(10):
-        feed.add_transient([event(n, EventType.LLM_TEXT_DELTA)])
-        await store.append([event(100 + n)])
-    found = await all_there(slow)
+        feed.add_transient([make_event(n, EventType.LLM_TEXT_DELTA)])
+        await store.append([make_event(100 + n)])
+    found = await read_all(slow)
     assert [block.data["count"] for block in found if block.event == "dropped"] == [7]
     assert [block.data["data"]["n"] for block in found if block.event == "llm_text_delta"] == [7, 8, 9]
     assert [block.data["data"]["n"] for block in found if block.id] == list(range(100, 110))
     assert sum(count for _, count in drops) == 7
     assert {name for name, _ in drops} == {"event-stream"}
-    assert await all_there(other) == []
+    assert await read_all(other) == []
 
 
 async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
-    time = Time()
-    feed = await fed(store, clock=time, sleep=time.sleep)
+    time = FakeTime()
+    feed = await start_feed(store, clock=time, sleep=time.sleep)
     reader = feed.open(StreamFilter(types=frozenset({EventType.NUDGE_SENT})))
-    unwanted = event(1)
+    unwanted = make_event(1)
     await store.append([unwanted])
-    assert await all_there(reader) == []
+    assert await read_all(reader) == []
     time.now = 14.0
     feed.check_readers()
-    assert await all_there(reader) == []
+    assert await read_all(reader) == []
     time.now = 15.0
     feed.check_readers()
-    (alive,) = await all_there(reader)
+    (alive,) = await read_all(reader)
     assert (alive.event, alive.id, alive.data) == ("alive", unwanted.id, {})
 
 
 async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:
-    time = Time()
-    feed = await fed(store, clock=time, sleep=time.sleep)
-    reader, cut = feed.open(StreamFilter()), []
-    reader.on_disconnect = lambda: cut.append(True)
+    time = FakeTime()
+    feed = await start_feed(store, clock=time, sleep=time.sleep)
+    reader, disconnected = feed.open(StreamFilter()), []
+    reader.on_disconnect = lambda: disconnected.append(True)
     reader.mark_sending()
     time.now = 29.0
     feed.check_readers()
-    assert not cut
+    assert not disconnected
     time.now = 30.0
     feed.check_readers()
     feed.check_readers()
-    assert cut == [True]
+    assert disconnected == [True]
     assert await reader.read() is None
 
 
 async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
-    time = Time()
-    feed = await fed(store, clock=time, sleep=time.sleep)
+    time = FakeTime()
+    feed = await start_feed(store, clock=time, sleep=time.sleep)
     stopping = asyncio.Event()
     running = asyncio.create_task(feed.run(stopping))
     reader = feed.open(StreamFilter())
@@ -188,32 +188,32 @@ async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
 
 
 async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
-    feed = await fed(store)
+    feed = await start_feed(store)
     reader = feed.open(StreamFilter())
-    await store.append([event(1)])
+    await store.append([make_event(1)])
     assert len(feed.recent) == 1
     reader.close()
-    await store.append([event(2)])
+    await store.append([make_event(2)])
     assert (len(feed.recent), feed.head.seq) == (0, 2)
 
 
 async def test_expired_events_reset_the_stream(store: Store) -> None:
-    feed = await fed(store, max_recent=2)
-    await store.append([event(n) for n in range(10)])
-    place = await feed.find_position((await store.history(limit=10))[0].id)
-    assert place is not None
+    feed = await start_feed(store, max_recent=2)
+    await store.append([make_event(n) for n in range(10)])
+    position = await feed.find_position((await store.history(limit=10))[0].id)
+    assert position is not None
 
     def forget(conn: Any) -> None:
         conn.exec_driver_sql("UPDATE event_log_head SET base_length = 5")
         conn.exec_driver_sql("DELETE FROM events WHERE seq <= 5")
 
     await store.transact(forget)
-    found = await all_there(feed.open(StreamFilter(), after=place))
+    found = await read_all(feed.open(StreamFilter(), after=position))
     assert found[0].event == "reset"
     assert [block.data["data"]["n"] for block in found[1:]] == [5, 6, 7, 8, 9]
 
 
-_ACTS = st.lists(
+_ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("append"), st.integers(1, 8)),
         st.tuples(st.just("transact"), st.integers(1, 3)),
@@ -225,29 +225,31 @@ _ACTS = st.lists(
 )
 
 
-@given(acts=_ACTS, max_recent=st.integers(1, 12), few=st.booleans())
+@given(acts=_ACTIONS, max_recent=st.integers(1, 12), few=st.booleans())
 def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
 ) -> None:
-    """B64: no reader is skipped silently; resuming from the last id loses nothing."""
+    """B64: no reader is skipped silently; after resuming from the last id nothing is missing."""
     folder = tmp_path_factory.mktemp("feed")
-    asyncio.run(_lags(folder, acts, max_recent, few))
+    asyncio.run(_run_actions(folder, acts, max_recent, few))
 
 
-async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
+async def _run_actions(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
     store = Store.open(f"sqlite:///{folder / 'feed.db'}")
     wanted = StreamFilter(agent="bee") if few else StreamFilter()
     written: list[AgentEvent] = []
     try:
-        feed = await fed(store, max_recent=max_recent)
+        feed = await start_feed(store, max_recent=max_recent)
         readers = [feed.open(wanted) for _ in range(3)]
-        had: list[list[str]] = [[] for _ in readers]
+        received: list[list[str]] = [[] for _ in readers]
 
         async def read(which: int) -> None:
-            had[which] += [block.id for block in await all_there(readers[which]) if block.id and block.data]
+            received[which] += [
+                block.id for block in await read_all(readers[which]) if block.id and block.data
+            ]
 
         for act, number in acts:
-            new = [event(n, agent="bee" if n % 3 else "wasp") for n in range(number)]
+            new = [make_event(n, agent="bee" if n % 3 else "wasp") for n in range(number)]
             match act:
                 case "append":
                     await store.append(new)
@@ -256,23 +258,23 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few:
                     await store.transact(lambda conn, new=new: append_events(conn, new))  # type: ignore[misc]
                     written += new
                 case "text":
-                    feed.add_transient([event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
+                    feed.add_transient([make_event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
                 case "read":
                     await read(number)
                 case "again":
                     readers[number].close()
-                    last = had[number][-1] if had[number] else None
-                    if last is None:
-                        # As the first block of a stream says: from where the reader began.
-                        had[number] = []
+                    last_ids = received[number][-1] if received[number] else None
+                    if last_ids is None:
+                        # As in the first block of a stream: the position where the reader starts.
+                        received[number] = []
                         place = type(feed.head)(0, "")
                     else:
-                        place = await feed.find_position(last)  # type: ignore[assignment]
+                        place = await feed.find_position(last_ids)  # type: ignore[assignment]
                     readers[number] = feed.open(wanted, after=place)
         for which in range(3):
             await read(which)
         expected = [one.id for one in written if not few or one.agent_id == "bee"]
-        assert had == [expected] * 3
+        assert received == [expected] * 3
     finally:
         await store.close()
 
@@ -280,7 +282,7 @@ async def _lags(folder: Path, acts: list[tuple[str, int]], max_recent: int, few:
 async def test_many_readers_leave_the_event_loop_to_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    feed = await fed(store)
+    feed = await start_feed(store)
     wake_all = feed._wake_all
     rounds: list[float] = []
 
@@ -289,15 +291,15 @@ async def test_many_readers_leave_the_event_loop_to_others(
         wake_all()
 
     with contextlib.ExitStack() as stack:
-        for _ in range(17):  # more than one turn of the loop wakes
+        for _ in range(17):  # waking takes more than one turn of the loop
             reader = feed.open(StreamFilter())
             stack.callback(reader.close)
             reader._waiting = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(Reader, "wake", lambda reader: time.sleep(0.002))
         monkeypatch.setattr(feed, "_wake_all", wake_timed)
-        await store.append([event(0)])
+        await store.append([make_event(0)])
         await until(lambda: rounds, "the first round")
-        await store.append([event(1)])
+        await store.append([make_event(1)])
         await until(lambda: len(rounds) > 1, "the second round")
 
     assert rounds[1] - rounds[0] >= 5 * 16 * 0.002

@@ -1,4 +1,4 @@
-"""The event stream of a service that is killed: what it told is in the log, and the rest comes."""
+"""The event stream of a service that is killed: what it sent is in the log, and the rest follows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.waiting import until
 from tests.warm import Command
 
 
-def serve(storage: Path, port: int) -> Command:
+def start_process(storage: Path, port: int) -> Command:
     with Path(os.devnull).open("r+b") as nothing:
         return Command(
             *("serve", f"--storage={storage}", f"--port={port}", "--otlp-port=0"),
@@ -24,8 +24,8 @@ def serve(storage: Path, port: int) -> Command:
         )
 
 
-async def start(storage: Path, port: int) -> Command:
-    process = serve(storage, port)
+async def start_service(storage: Path, port: int) -> Command:
+    process = start_process(storage, port)
     async with httpx.AsyncClient(trust_env=False) as http:
         for _ in range(600):
             try:
@@ -36,45 +36,45 @@ async def start(storage: Path, port: int) -> Command:
     raise AssertionError("the service is not ready within a minute")
 
 
-async def tell(url: str, numbers: range) -> None:
-    """Send heartbeats, four at a time, until all are taken in or the service is gone."""
+async def send_heartbeats(url: str, numbers: range) -> None:
+    """Send heartbeats, four at a time, until all are accepted or the service is gone."""
     left = iter(numbers)
 
-    async def some(http: httpx.AsyncClient) -> None:
+    async def send_next(http: httpx.AsyncClient) -> None:
         for n in left:
             await http.post("/api/heartbeats", json={"agent_id": f"bee-{n}", "task_id": "t"})
 
     async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
-        await asyncio.gather(*(some(http) for _ in range(4)), return_exceptions=True)
+        await asyncio.gather(*(send_next(http) for _ in range(4)), return_exceptions=True)
 
 
 async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Path, port: int) -> None:
-    """B64: also where the service was killed in between."""
+    """B64: this includes a kill of the service."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
-    process = await start(storage, port)
+    process = await start_service(storage, port)
     follower = Follower(f"{url}/api/events?types=all")
     await follower.__aenter__()
     begin = follower.last_id
-    telling = asyncio.create_task(tell(url, range(2000)))
+    sending = asyncio.create_task(send_heartbeats(url, range(2000)))
     await follower.until(lambda: len(follower.ids) > 60, "events come")
     process.send_signal(signal.SIGKILL)
     process.wait()
-    await telling
+    await sending
     await until(lambda: follower._task.done(), "the stream breaks off")
     assert isinstance(follower._task.exception(), httpx.TransportError)
 
-    process = await start(storage, port)
+    process = await start_service(storage, port)
     try:
         assert follower.last_id is not None
-        async with Follower(follower.url, {"Last-Event-ID": follower.last_id}) as again:
-            await tell(url, range(3000, 3020))
+        async with Follower(follower.url, {"Last-Event-ID": follower.last_id}) as rest:
+            await send_heartbeats(url, range(3000, 3020))
 
             def is_listed() -> bool:
-                return any(event.data["agent_id"] == "bee-3019" for event in again.events)
+                return any(event.data["agent_id"] == "bee-3019" for event in rest.events)
 
-            await again.until(is_listed, "what came after the restart is told")
-            had = follower.ids + again.ids
+            await rest.until(is_listed, "the events after the restart are streamed")
+            received = follower.ids + rest.ids
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait()
@@ -84,5 +84,5 @@ async def test_stream_across_a_kill_has_the_whole_log_once_in_order(tmp_path: Pa
     finally:
         store.close_now()
     began = 0 if begin in (None, "beginning") else log.index(begin) + 1
-    assert had == log[began : began + len(had)]
-    assert len(had) > 80
+    assert received == log[began : began + len(received)]
+    assert len(received) > 80

@@ -1,4 +1,4 @@
-"""B131: what many workers send at once is looked at in parts, and in the order of the log."""
+"""B131: events of many workers at once are observed in parts, in the order of the log."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def steps(count: int, first: int) -> list[AgentEvent]:
 
 
 async def test_parts_of_two_requests_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B131: the loop is free between parts, and yet a worker's events are seen as they are in the log."""
+    """B131: the event loop is free between parts, and a worker's events are still observed in log order."""
     service = await build(Settings(storage=tmp_path), clock=lambda: T)
     await service.start()
     try:
         parts: list[list[int]] = []
         fan_out = service.bus.fan_out
 
-        def noting(*events: AgentEvent) -> None:
+        def record_part(*events: AgentEvent) -> None:
             found = [event.data["index"] for event in events if event.type is EventType.STEP_COMPLETED]
             if found:
                 parts.append(found)
             fan_out(*events)
 
-        monkeypatch.setattr(service.bus, "fan_out", noting)
+        monkeypatch.setattr(service.bus, "fan_out", record_part)
         await asyncio.gather(service.ingest(steps(700, 0)), service.ingest(steps(700, 700)))
     finally:
         await service.stop()

@@ -1,4 +1,4 @@
-"""The list of sessions: filters, orders, counts and pages, made by the service."""
+"""The list of sessions: filters, orders, counts and pages, computed by the service."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RANKS = {"failing": 0, "stuck": 1, "degraded": 2, "healthy": 3}
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Nothing is done about the agents that fail."""
+    """Return settings with which nothing is done about failing agents."""
     found = demo_settings(tmp_path / "storage")
     health = found.health_monitoring
     idle = health.model_copy(
@@ -36,8 +36,8 @@ def settings(tmp_path: Path) -> Settings:
     return found.model_copy(update={"health_monitoring": idle})
 
 
-def run_of(number: int, now: float) -> Iterator[AgentEvent]:
-    """Events of one agent; what it is follows from its number."""
+def make_run(number: int, now: float) -> Iterator[AgentEvent]:
+    """Return the events of one agent whose properties follow from its number."""
     names = {"agent_id": f"agent-{number:05}", "session_id": f"session-{number}"}
 
     def event(kind: EventType, ago: float, **data: Any) -> AgentEvent:
@@ -48,7 +48,7 @@ def run_of(number: int, now: float) -> Iterator[AgentEvent]:
     yield event(
         EventType.LLM_CALL_COMPLETED, 45, input_tokens=number % 97, cost_usd=(number % 13) / 100, model="m"
     )
-    # Not in the order of their names: the numbers repeat after 61.
+    # Not in the order of the names, because the numbers repeat after 61.
     yield event(EventType.TOOL_CALL_COMPLETED, 40 - number % 61 / 2, tool="search", result_hash=f"{number}")
     if number % 50 == 7:
         yield event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, 5, name="search", to="open")
@@ -62,21 +62,21 @@ def run_of(number: int, now: float) -> Iterator[AgentEvent]:
 
 def add_agents(running: RunningService, count: int) -> None:
     now = running.service.clock()
-    for event in itertools.chain.from_iterable(run_of(number, now) for number in range(count)):
+    for event in itertools.chain.from_iterable(make_run(number, now) for number in range(count)):
         running.service.monitor.apply(event, now)
 
 
-async def read(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
+async def read_list(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
     answer = await http.get("/api/agents", params=params)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-async def walk(http: httpx.AsyncClient, limit: int, **params: Any) -> list[dict[str, Any]]:
+async def read_pages(http: httpx.AsyncClient, limit: int, **params: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while True:
-        page = await read(http, limit=limit, **params)
+        page = await read_list(http, limit=limit, **params)
         assert len(page["agents"]) <= limit
         rows += page["agents"]
         if page["next"] is None:
@@ -92,12 +92,12 @@ def rank(row: dict[str, Any]) -> int:
 async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
     running: RunningService, http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B113: 60 rows a page, the worst first, each session once; rows are made of one page only."""
+    """B113: 60 rows per page, worst first, each session once; rows are built for one page only."""
     add_agents(running, AGENTS)
-    made = Counter[str]()
+    built = Counter[str]()
 
     def make_row(service: Service, worker: WorkerHealth) -> api.AgentRow:
-        made["rows"] += 1
+        built["rows"] += 1
         return agent_row(service, worker)
 
     monkeypatch.setattr("queenright.server.routes.workers.agent_row", make_row)
@@ -105,14 +105,14 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
     rows: list[dict[str, Any]] = []
     params: dict[str, Any] = {"limit": PAGE}
     for _ in range(10):
-        page = await read(http, **params)
+        page = await read_list(http, **params)
         rows += page["agents"]
         params["cursor"] = page["next"]
-    last = (await read(http, limit=PAGE, sort="-attention"))["agents"]
+    last = (await read_list(http, limit=PAGE, sort="-attention"))["agents"]
 
     assert page["total"] == AGENTS
-    assert made["rows"] == 11 * PAGE
-    expected = sorted(running.service.monitor.workers(), key=attention)
+    assert built["rows"] == 11 * PAGE
+    expected = sorted(running.service.monitor.workers(), key=sort_by_urgency)
     assert [row["session_id"] for row in rows] == [one.vitals.session_id for one in expected[: 10 * PAGE]]
     assert [row["session_id"] for row in last] == [
         one.vitals.session_id for one in expected[: -PAGE - 1 : -1]
@@ -120,15 +120,15 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
     assert {row["state"] for row in rows[:200]} == {"failing"}
 
 
-def attention(worker: WorkerHealth) -> tuple[int, float, str]:
-    """The worst health first, then the longest time without progress; last what ended last."""
+def sort_by_urgency(worker: WorkerHealth) -> tuple[int, float, str]:
+    """Sort by health, worst first, then by the longest time without progress; ended sessions last."""
     v = worker.vitals
     if v.has_ended:
         return 4, -(v.ended_at or 0.0), v.agent_id
     return RANKS[worker.state.value], v.last_progress or 0.0, v.agent_id
 
 
-async def test_failed_session_says_what_failed_and_a_completed_one_nothing(
+async def test_failed_session_has_a_reason_and_a_completed_one_has_none(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ends: list[tuple[EventType, dict[str, Any]]] = [
@@ -139,24 +139,24 @@ async def test_failed_session_says_what_failed_and_a_completed_one_nothing(
         event = AgentEvent(type=kind, time=running.service.clock(), agent_id=kind, session_id="s", data=data)
         await running.service.ingest([event])
 
-    reasons = {row["outcome"]: row["reason"] for row in (await read(http))["agents"]}
+    reasons = {row["outcome"]: row["reason"] for row in (await read_list(http))["agents"]}
 
     assert reasons == {"failed": "the session has failed: the disk is full", "completed": ""}
 
 
-async def test_filters_and_counts_are_of_the_whole_fleet(
+async def test_filters_and_counts_cover_the_whole_fleet(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B113"""
+    """B113: filters and counts apply before paging."""
     add_agents(running, 1_000)
-    everything = await read(http, limit=1)
-    failing = await read(http, health="failing", limit=1000)
-    waiting = await read(http, activity="waiting, paused", limit=1000)
-    mine = await read(http, owner="user-03", limit=1000)
-    page = await read(http, search="deploy BUILD 11", limit=1000)
-    named = await read(http, search="SESSION-999")
-    owned = await read(http, search="user-70", limit=1000)
-    both = await read(http, owner="user-03", health="ended", repository="website", limit=1000)
+    everything = await read_list(http, limit=1)
+    failing = await read_list(http, health="failing", limit=1000)
+    waiting = await read_list(http, activity="waiting, paused", limit=1000)
+    own = await read_list(http, owner="user-03", limit=1000)
+    page = await read_list(http, search="deploy BUILD 11", limit=1000)
+    named = await read_list(http, search="SESSION-999")
+    owned = await read_list(http, search="user-70", limit=1000)
+    both = await read_list(http, owner="user-03", health="ended", repository="website", limit=1000)
 
     assert (everything["total"], len(everything["agents"])) == (1_000, 1)
     assert everything["counts"]["health"] == {
@@ -167,21 +167,21 @@ async def test_filters_and_counts_are_of_the_whole_fleet(
     assert everything["counts"]["repository"] == {"website": 750}
     assert {row["state"] for row in failing["agents"]} == {"failing"}
     assert failing["total"] == len(failing["agents"]) == 20
-    # A facet counts without its own filter: there is something else to choose.
+    # A facet ignores its own filter, so that other values can be chosen.
     assert failing["counts"]["health"] == everything["counts"]["health"]
     assert sum(failing["counts"]["activity"].values()) == 20
     kinds = {row["waiting"] for row in waiting["agents"]}
     assert kinds == {"user_input", "paused"}
     activity = everything["counts"]["activity"]
     assert waiting["total"] == activity["waiting"] + activity["paused"]
-    assert {row["owner"] for row in mine["agents"]} == {"user-03"}
-    assert mine["total"] == everything["counts"]["owner"]["user-03"]
+    assert {row["owner"] for row in own["agents"]} == {"user-03"}
+    assert own["total"] == everything["counts"]["owner"]["user-03"]
     questions = {f"Deploy build {number}?" for number in (11, 111, 116)}
     assert {row["question"] for row in page["agents"]} == questions
     assert [row["agent_id"] for row in named["agents"]] == ["agent-00999"]
     assert {row["owner"] for row in owned["agents"]} == {"user-70"}, "also one that is not counted"
     assert both["total"] == len(both["agents"]) == both["counts"]["health"]["ended"] > 0
-    assert both["total"] < mine["total"]
+    assert both["total"] < own["total"]
 
 
 @pytest.mark.parametrize(
@@ -199,11 +199,11 @@ async def test_filters_and_counts_are_of_the_whole_fleet(
 async def test_every_order_can_be_reversed(
     running: RunningService, http: httpx.AsyncClient, sort: str, key: Any
 ) -> None:
-    """B113"""
+    """B113: the service sorts in both directions."""
     add_agents(running, 150)
 
-    rows = await walk(http, 40, sort=sort)
-    reverse = await walk(http, 40, sort=sort[1:] if sort.startswith("-") else f"-{sort}")
+    rows = await read_pages(http, 40, sort=sort)
+    reverse = await read_pages(http, 40, sort=sort[1:] if sort.startswith("-") else f"-{sort}")
 
     keys = [key(row) for row in rows]
     assert keys == sorted(keys)
@@ -219,15 +219,15 @@ def kind_of(row: dict[str, Any]) -> str:
 async def test_cursor_stays_valid_while_sessions_come_and_go(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B113: a cursor names a place, not a number of rows."""
+    """B113: a cursor is a position, not a number of rows."""
     add_agents(running, 30)
-    first = await read(http, sort="agent", limit=10)
+    first = await read_list(http, sort="agent", limit=10)
     now = running.service.clock()
     running.service.monitor.forget(("agent-00009", "session-9"))  # the last row of the page
-    for event in run_of(30, now):
+    for event in make_run(30, now):
         running.service.monitor.apply(event, now)
 
-    second = await read(http, sort="agent", limit=100, cursor=first["next"])
+    second = await read_list(http, sort="agent", limit=100, cursor=first["next"])
 
     assert [row["agent_id"] for row in second["agents"]] == [f"agent-{n:05}" for n in range(10, 31)]
 
@@ -236,7 +236,7 @@ async def test_unknown_words_and_cursors_of_another_order_are_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     add_agents(running, 3)
-    cursor = (await read(http, sort="agent", limit=1))["next"]
+    cursor = (await read_list(http, sort="agent", limit=1))["next"]
 
     for params in ({"health": "sleepy"}, {"activity": "working,odd"}, {"sort": "size"}):
         answer = await http.get("/api/agents", params=params)

@@ -10,7 +10,7 @@ from queenright.server.serving import serving
 from queenright.server.settings import Settings
 
 
-def works(endpoint: str) -> None:
+def run_worker(endpoint: str) -> None:
     with Worker("traveller", endpoint=endpoint, registry=CollectorRegistry()) as worker:
         for _ in range(3):
             with worker.step("go") as step:
@@ -18,11 +18,11 @@ def works(endpoint: str) -> None:
 
 
 async def test_received_telemetry_is_forwarded(settings: Settings, tmp_path: Path) -> None:
-    """Two services in a row: the second knows of the agent what the first does."""
+    """Two services in series: the second has the same data about the agent as the first."""
     async with serving(settings.model_copy(update={"storage": tmp_path / "far"})) as far:
         otlp = settings.otlp.model_copy(update={"forward": far.otlp_url})
         async with serving(settings.model_copy(update={"otlp": otlp})) as near:
-            await asyncio.to_thread(works, near.otlp_url)
+            await asyncio.to_thread(run_worker, near.otlp_url)
             for _ in range(3000):
                 found = [running.service.monitor.get("traveller") for running in (near, far)]
                 steps = [health.vitals.steps_total if health else 0 for health in found]

@@ -1,4 +1,4 @@
-"""Who may ask, by what name, and how much may be said: on a service with real sockets."""
+"""Requests from other origins and hosts, and limits of request bodies, on a service with real sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 
-# -- other sites' pages ---------------------------------------------------------------------------
+# -- other origins --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -32,11 +32,13 @@ async def test_cross_site_request_changes_nothing(
     assert "may not change anything" in response.json()["title"]
 
 
-async def test_our_own_page_and_programs_may(idle: RunningService, idle_http: httpx.AsyncClient) -> None:
-    ours = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
+async def test_own_origin_and_programs_are_allowed(
+    idle: RunningService, idle_http: httpx.AsyncClient
+) -> None:
+    same_origin = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
     program = await idle_http.post("/api/deadman")
 
-    assert (ours.status_code, program.status_code) == (204, 204)
+    assert (same_origin.status_code, program.status_code) == (204, 204)
 
 
 async def test_allowed_origin_gets_the_access_of_a_reader(idle_http: httpx.AsyncClient) -> None:
@@ -60,12 +62,12 @@ async def test_every_response_has_nosniff(idle_http: httpx.AsyncClient) -> None:
         assert response.headers["referrer-policy"] == "no-referrer"
 
 
-# -- names ----------------------------------------------------------------------------------------
+# -- host names -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["/", "/api/status", "/metrics", "/healthz", "/readyz", "/docs"])
 async def test_foreign_host_name_gets_no_data(idle_http: httpx.AsyncClient, path: str) -> None:
-    """A site whose name was let point to 127.0.0.1 reads nothing here."""
+    """A site whose host name resolves to 127.0.0.1 cannot read data."""
     response = await idle_http.get(path, headers={"Host": "evil.example:8420"})
 
     assert response.status_code == 403
@@ -103,7 +105,7 @@ def test_lookalike_of_loopback_is_foreign(host: str) -> None:
     assert check_host(["localhost", host], frozenset()) is not None
 
 
-def test_names_that_the_settings_give_are_ours() -> None:
+def test_host_names_from_the_settings_are_own() -> None:
     names = accepted_hosts("queen.internal", "https://Bees.Example/console", bind_address="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
@@ -113,7 +115,7 @@ def test_names_that_the_settings_give_are_ours() -> None:
 
 @pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
 def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
-    """Containers call each other by names that no setting knows."""
+    """Containers use host names that are in no settings."""
     assert accepted_hosts(bound, bind_address=bound) is None
     assert check_host(["queenright:8420"], None) is None
 
@@ -134,11 +136,11 @@ async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def test_proxied_service_uses_the_forwarded_host_name(proxied: httpx.AsyncClient) -> None:
-    its_page = {"Origin": "https://bees.example", "Host": "bees.example"}
-    ours = await proxied.post("/api/deadman", headers=its_page)
+    same_origin = {"Origin": "https://bees.example", "Host": "bees.example"}
+    own = await proxied.post("/api/deadman", headers=same_origin)
     other = await proxied.get("/healthz", headers={"Host": "wasps.example"})
 
-    assert (ours.status_code, other.status_code) == (204, 403)
+    assert (own.status_code, other.status_code) == (204, 403)
 
 
 # -- telemetry ------------------------------------------------------------------------------------
@@ -149,19 +151,19 @@ OTLP = {"Content-Type": "application/json"}
 async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     idle: RunningService, idle_http: httpx.AsyncClient
 ) -> None:
-    """A name that was let point to 127.0.0.1 makes no worker."""
+    """A host name that resolves to 127.0.0.1 creates no worker."""
     for path in ("/v1/traces", "/v1/logs", "/nowhere"):
-        named = await idle_http.post(
+        foreign_host = await idle_http.post(
             idle.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
         )
-        assert named.status_code == 403
-        assert "'evil.example:4318'" in named.json()["message"]
-        assert "otlp.host" in named.json()["message"]
-    paged = await idle_http.post(
+        assert foreign_host.status_code == 403
+        assert "'evil.example:4318'" in foreign_host.json()["message"]
+        assert "otlp.host" in foreign_host.json()["message"]
+    foreign_origin = await idle_http.post(
         f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}
     )
 
-    assert (paged.status_code, paged.json()["code"]) == (403, 7)
+    assert (foreign_origin.status_code, foreign_origin.json()["code"]) == (403, 7)
 
 
 @pytest.mark.parametrize(
@@ -170,17 +172,17 @@ async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
 async def test_telemetry_with_our_host_name_is_accepted(
     idle: RunningService, idle_http: httpx.AsyncClient, host: str
 ) -> None:
-    """By a container engine's name of its machine, too: no other site can have it."""
+    """A container engine's name of the host machine is accepted too: no public site can use it."""
     response = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
 
     assert response.status_code == 200
 
 
-# -- how much -------------------------------------------------------------------------------------
+# -- body limits ----------------------------------------------------------------------------------
 
 
-async def chunks(size: int) -> AsyncIterator[bytes]:
-    """A body that does not say how long it is."""
+async def stream_chunks(size: int) -> AsyncIterator[bytes]:
+    """Yield a body without a Content-Length."""
     for _ in range(size // 4096):
         yield b" " * 4096
     yield b" " * (size % 4096)
@@ -198,8 +200,8 @@ async def test_oversized_body_is_refused_unread(idle_http: httpx.AsyncClient) ->
 )
 async def test_chunked_body_is_counted_as_it_arrives(idle_http: httpx.AsyncClient, path: str) -> None:
     headers = {"Content-Type": "application/json"}
-    long = await idle_http.post(path, content=chunks(MAX_BODY + 1), headers=headers)
-    short = await idle_http.post(path, content=chunks(MAX_BODY), headers=headers)
+    long = await idle_http.post(path, content=stream_chunks(MAX_BODY + 1), headers=headers)
+    short = await idle_http.post(path, content=stream_chunks(MAX_BODY), headers=headers)
 
     assert long.status_code == 413
     assert str(MAX_BODY) in long.json()["title"]
@@ -218,7 +220,7 @@ PATHS = [
 
 
 async def test_json_with_too_many_values_is_refused_before_parsing(idle_http: httpx.AsyncClient) -> None:
-    """B127: 1 MB of lists in a list would hold the event loop for 44 ms and more."""
+    """B127: 1 MB of nested lists would block the event loop for 44 ms or more."""
     body = b"[" + b"[]," * (MAX_VALUES // 2) + b"[]]"
 
     for path in PATHS:
@@ -243,7 +245,7 @@ async def test_json_in_chunks_is_counted_as_a_whole(idle_http: httpx.AsyncClient
 
 
 async def test_deeply_nested_json_is_refused(idle_http: httpx.AsyncClient) -> None:
-    """B127."""
+    """B127: nesting is refused before parsing."""
     body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
 
     for path in PATHS:

@@ -22,20 +22,20 @@ LOOPER = Target(agent_id="looper", **WORKER)
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides; the queen would immediately."""
+    """Return settings with which only the test decides; otherwise the queen would immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def looper(running: RunningService, **how: Any) -> None:
+async def start_looper(running: RunningService, **how: Any) -> None:
     await running.service.ingest(list(looping(running.service.clock(), **how)))
 
 
-async def say(running: RunningService, kind: EventType, **data: object) -> None:
+async def report_event(running: RunningService, kind: EventType, **data: object) -> None:
     event = AgentEvent(type=kind, time=running.service.clock(), agent_id="looper", data=data, **WORKER)
     await running.service.ingest([event])
 
 
-async def pull(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dict[str, Any]]:
+async def fetch_instructions(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dict[str, Any]]:
     params: dict[str, str | float] = {**WORKER, "wait": wait, **who}
     answer = await http.get("/api/agents/looper/instructions", params=params)
     assert answer.status_code == 200, answer.text
@@ -43,7 +43,9 @@ async def pull(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dic
     return instructions
 
 
-async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **more: Any) -> int:
+async def post_answer(
+    http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **more: Any
+) -> int:
     path = f"/api/agents/looper/instructions/{instruction_id}/answer"
     return (await http.post(path, json=WORKER | {"outcome": outcome} | more)).status_code
 
@@ -54,8 +56,8 @@ async def answered(http: httpx.AsyncClient, instruction_id: str, outcome: str = 
 async def test_workers_health_has_state_signals_metrics_and_breakers(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """002 §11: a worker's health, and each signal behind it, can be asked for while it works."""
-    await looper(running, times=3)
+    """002 §11: a worker's health and its signals can be read while it runs."""
+    await start_looper(running, times=3)
 
     health = (await http.get("/api/agents/looper/health")).json()
 
@@ -67,8 +69,8 @@ async def test_workers_health_has_state_signals_metrics_and_breakers(
     assert health["state"] in ("healthy", "degraded", "stuck")
 
 
-async def test_name_with_slashes_is_a_name(running: RunningService, http: httpx.AsyncClient) -> None:
-    await looper(running, agent="team/looper", times=1)
+async def test_agent_name_may_contain_slashes(running: RunningService, http: httpx.AsyncClient) -> None:
+    await start_looper(running, agent="team/looper", times=1)
 
     health = await http.get("/api/agents/team%2Flooper/health")
 
@@ -78,8 +80,8 @@ async def test_name_with_slashes_is_a_name(running: RunningService, http: httpx.
 async def test_history_lists_state_changes_and_interventions(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await looper(running)
-    await pull(http)
+    await start_looper(running)
+    await fetch_instructions(http)
     await http.post("/api/agents/looper/nudge")
 
     history = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
@@ -90,7 +92,7 @@ async def test_history_lists_state_changes_and_interventions(
 
 
 async def test_history_lists_failed_interventions(running: RunningService, http: httpx.AsyncClient) -> None:
-    await looper(running)
+    await start_looper(running)
     unreached = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
     refused = await http.post("/api/agents/looper/terminate", json={"reason": "it loops", "by": "bob"})
@@ -108,7 +110,7 @@ async def test_history_lists_failed_interventions(running: RunningService, http:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e12", "x"])
-async def test_history_of_no_time_is_refused(idle_http: httpx.AsyncClient, seconds: str) -> None:
+async def test_history_without_a_period_is_refused(idle_http: httpx.AsyncClient, seconds: str) -> None:
     response = await idle_http.get("/api/agents/looper/history", params={"seconds": seconds})
 
     assert response.status_code == 422
@@ -130,11 +132,11 @@ async def test_received_heartbeat_is_readable(running: RunningService, http: htt
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"agent_id": ""}', b'{"agent_id": "looper", "token'])
-async def test_torn_heartbeat_is_refused_and_moves_nothing(
+async def test_invalid_heartbeat_is_refused_and_changes_nothing(
     running: RunningService, http: httpx.AsyncClient, body: bytes
 ) -> None:
-    """B68: it is unknown, never a kill."""
-    await looper(running, times=1)
+    """B68: a damaged heartbeat never makes a worker look dead."""
+    await start_looper(running, times=1)
     before = (await http.get("/api/agents/looper/health")).json()
 
     response = await http.post("/api/heartbeats", content=body)
@@ -148,7 +150,7 @@ async def test_torn_heartbeat_is_refused_and_moves_nothing(
 async def test_missing_heartbeat_is_404_with_a_message(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await looper(running, times=1)
+    await start_looper(running, times=1)
 
     response = await http.get("/api/agents/looper/heartbeat")
 
@@ -160,10 +162,10 @@ async def test_missing_heartbeat_is_404_with_a_message(
 
 
 async def test_nudge_reaches_a_worker_that_fetches(running: RunningService, http: httpx.AsyncClient) -> None:
-    """002 §11: a nudge gets to an agent in another process."""
-    await looper(running, times=3)
-    polling = asyncio.create_task(pull(http, wait=30))
-    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker asks")
+    """002 §11: a nudge reaches an agent in another process."""
+    await start_looper(running, times=3)
+    polling = asyncio.create_task(fetch_instructions(http, wait=30))
+    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker polls")
 
     nudged = await http.post("/api/agents/looper/nudge", json={"message": "What blocks you?", "by": "ada"})
 
@@ -171,40 +173,40 @@ async def test_nudge_reaches_a_worker_that_fetches(running: RunningService, http
     assert nudged.status_code == 202
     assert (nudged.json()["delivered"], nudged.json()["outcome"]) == (True, "queued")
     assert (instruction["kind"], instruction["message"]) == ("nudge", "What blocks you?")
-    assert await answered(http, instruction["instruction_id"]) == 204
-    assert await answered(http, instruction["instruction_id"]) == 204
-    assert await answered(http, instruction["instruction_id"], "failed") == 409
-    assert await pull(http) == []
+    assert await post_answer(http, instruction["instruction_id"]) == 204
+    assert await post_answer(http, instruction["instruction_id"]) == 204
+    assert await post_answer(http, instruction["instruction_id"], "failed") == 409
+    assert await fetch_instructions(http) == []
 
 
 async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B67: a nudge is for one life of a worker."""
-    await looper(running, times=3)
-    await pull(http)
+    """B67: a nudge is for one incarnation of a worker."""
+    await start_looper(running, times=3)
+    await fetch_instructions(http)
     nudged = (await http.post("/api/agents/looper/nudge")).json()
 
-    status = await answered(http, nudged["intervention_id"], incarnation_id="two")
-    instructions = await pull(http, incarnation_id="two")
+    status = await post_answer(http, nudged["intervention_id"], incarnation_id="two")
+    instructions = await fetch_instructions(http, incarnation_id="two")
 
     assert status == 409
     assert instructions == []
 
 
 async def test_answer_to_nothing_is_a_404(idle_http: httpx.AsyncClient) -> None:
-    assert await answered(idle_http, "none") == 404
+    assert await post_answer(idle_http, "none") == 404
 
 
 @pytest.mark.parametrize(
     "more", [{"outcome": "maybe"}, {"extra": 1}, {"detail": "x" * 2001}, {"session_id": None}]
 )
 async def test_invalid_answer_is_refused(idle_http: httpx.AsyncClient, more: dict[str, Any]) -> None:
-    assert await answered(idle_http, "none", **more) == 422
+    assert await post_answer(idle_http, "none", **more) == 422
 
 
 async def test_unreachable_worker_is_reported(running: RunningService, http: httpx.AsyncClient) -> None:
-    await looper(running, times=3)
+    await start_looper(running, times=3)
 
     nudged = await http.post("/api/agents/looper/nudge")
 
@@ -217,30 +219,30 @@ async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: termination stops an agent and keeps its state."""
-    await looper(running, times=3)
-    await pull(http)
+    await start_looper(running, times=3)
+    await fetch_instructions(http)
     stopping = asyncio.create_task(http.post("/api/agents/looper/terminate", json={"reason": "it loops"}))
-    [instruction] = await pull(http, wait=30)
+    [instruction] = await fetch_instructions(http, wait=30)
 
-    await answered(http, instruction["instruction_id"], checkpoint_id="cp-7")
+    await post_answer(http, instruction["instruction_id"], checkpoint_id="cp-7")
 
     done = (await stopping).json()
     listed = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
     assert (instruction["kind"], instruction["message"]) == ("terminate", "it loops")
     assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-7")
-    assert [(one["kind"], one["outcome"]) for one in listed] == [("terminate", "done")]
+    assert [(item["kind"], item["outcome"]) for item in listed] == [("terminate", "done")]
 
 
 async def test_long_poll_does_not_delay_a_stop(running: RunningService, http: httpx.AsyncClient) -> None:
-    polling = asyncio.create_task(pull(http, wait=60))
-    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker asks")
+    polling = asyncio.create_task(fetch_instructions(http, wait=60))
+    await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker polls")
 
     running.service.stopping.set()
 
     assert await polling == []
 
 
-# -- what is refused ----------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -296,8 +298,8 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
     running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
     """B69: every request passes the guard."""
-    await looper(running, times=1)
-    await say(running, EventType.WORKER_WAITING, reason="user_input")
+    await start_looper(running, times=1)
+    await report_event(running, EventType.WORKER_WAITING, reason="user_input")
 
     response = await http.post(
         f"/api/agents/looper/{action}", json={} if action == "nudge" else {"reason": "r"}
@@ -321,16 +323,16 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
         ((EventType.EXECUTION_FAILED, {"error": "boom"}), set()),
     ],
 )
-async def test_actions_that_are_offered_are_not_refused(
+async def test_possible_actions_are_not_refused(
     running: RunningService,
     http: httpx.AsyncClient,
     state: tuple[EventType, dict[str, Any]] | None,
     possible: set[str],
 ) -> None:
-    await looper(running, times=12)
+    await start_looper(running, times=12)
     await until(lambda: running.service.tickets.open_tickets(), "the ticket")
     if state is not None:
-        await say(running, state[0], **state[1])
+        await report_event(running, state[0], **state[1])
 
     health = (await http.get("/api/agents/looper/health")).json()
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
@@ -351,7 +353,7 @@ async def test_actions_that_are_offered_are_not_refused(
 
 
 async def test_running_worker_is_not_recovered(running: RunningService, http: httpx.AsyncClient) -> None:
-    await looper(running, times=1)
+    await start_looper(running, times=1)
 
     response = await http.post("/api/recoveries", json={"task_id": "looper-session"})
 
@@ -359,12 +361,12 @@ async def test_running_worker_is_not_recovered(running: RunningService, http: ht
     assert "running" in response.json()["reason"]
 
 
-async def test_emergency_stop_freezes_acting_and_not_seeing(
+async def test_emergency_stop_blocks_actions_but_not_monitoring(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B71: nothing is done to anybody, and everything is still seen."""
+    """B71: no worker is acted on, and monitoring continues."""
     put = await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
-    await looper(running)
+    await start_looper(running)
 
     refused = await http.post("/api/agents/looper/nudge")
     state = (await http.get("/api/emergency-stop")).json()
@@ -381,7 +383,7 @@ async def test_emergency_stop_freezes_acting_and_not_seeing(
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t "])
 async def test_empty_nudge_is_refused(running: RunningService, http: httpx.AsyncClient, message: str) -> None:
-    await looper(running)
+    await start_looper(running)
 
     response = await http.post("/api/agents/looper/nudge", json={"message": message})
 
@@ -404,7 +406,7 @@ async def test_name_is_kept_without_control_characters(
 async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await looper(running)
+    await start_looper(running)
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
 
     refused = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
@@ -419,28 +421,30 @@ async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
 async def test_escalation_is_listed_and_decided_once(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await looper(running, times=3)
+    await start_looper(running, times=3)
     escalated = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
     path = f"/api/escalations/{escalated['escalation_id']}/decision"
 
     [pending] = (await http.get("/api/escalations", params={"open": True})).json()["escalations"]
     decided = await http.post(path, json={"decision": "more_time", "more_time_seconds": 60, "by": "ada"})
-    again = await http.post(path, json={"decision": "terminate"})
+    repeated = await http.post(path, json={"decision": "terminate"})
     beginning = escalated["escalation_id"][:8]
     by_beginning = await http.post(f"/api/escalations/{beginning}/decision", json={"decision": "terminate"})
 
     assert (pending["agent_id"], pending["reason"], pending["status"]) == ("looper", "odd", "pending")
     assert decided.status_code == 202
     assert (decided.json()["decision"], decided.json()["decided_by"]) == ("more_time", "ada")
-    assert (again.status_code, by_beginning.status_code) == (409, 409)
-    assert by_beginning.json()["title"] == again.json()["title"]
+    assert (repeated.status_code, by_beginning.status_code) == (409, 409)
+    assert by_beginning.json()["title"] == repeated.json()["title"]
     assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
 
 
-async def test_breaker_is_shown_and_closed_by_hand(running: RunningService, http: httpx.AsyncClient) -> None:
-    """002 §11: an open breaker can be seen and reset."""
+async def test_breaker_is_shown_and_closed_by_a_person(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    """002 §11: an open breaker is listed, and can be reset."""
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
-    await looper(running, times=1)
+    await start_looper(running, times=1)
     for _ in range(10):
         try:
             breaker.call(lambda: 1 // 0)
@@ -460,15 +464,15 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     running.service.breakers.get("tool_execution", "looper", "search")
-    await looper(running, times=1)
-    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="open")
+    await start_looper(running, times=1)
+    await report_event(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="open")
 
     pages = [(await http.get("/api/breakers", params={"limit": 1})).json()]
     pages.append((await http.get("/api/breakers", params={"limit": 1, "cursor": pages[0]["next"]})).json())
     [only] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
     health = (await http.get("/api/agents/looper/health")).json()
     reset = await http.post(f"/api/breakers/{only['name']}/reset")
-    await say(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
+    await report_event(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
 
     name = f"process:looper:{WORKER['session_id']}:external_api::maps"
     assert [row["name"] for page in pages for row in page["breakers"]] == [

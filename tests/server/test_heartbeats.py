@@ -1,4 +1,4 @@
-"""Heartbeats that name no session: whose they are."""
+"""Heartbeats without a session id, and the sessions that they belong to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.server.settings import Settings
 
 
 class RunningService:
-    """A service and the clock that it goes by."""
+    """A service and its clock."""
 
     def __init__(self) -> None:
         self.now = 1_700_000_000.0
@@ -28,7 +28,9 @@ class RunningService:
         self.service = await build(settings, clock=lambda: self.now)
         await self.service.start()
 
-    async def say(self, kind: EventType, session: str = "run", after: float = 1.0, **data: Any) -> None:
+    async def send_event(
+        self, kind: EventType, session: str = "run", after: float = 1.0, **data: Any
+    ) -> None:
         self.now += after
         event = AgentEvent(
             type=kind,
@@ -40,11 +42,11 @@ class RunningService:
         )
         await self.service.ingest([event])
 
-    async def beat(self, after: float = 1.0, **said: Any) -> None:
+    async def send_heartbeat(self, after: float = 1.0, **said: Any) -> None:
         self.now += after
         await self.service.health.record_heartbeat(Heartbeat(agent_id="bee", **said))
 
-    def beats(self) -> dict[str, float | None]:
+    def heartbeat_ages(self) -> dict[str, float | None]:
         """Return the age of the last heartbeat of each open session."""
         return {
             w.vitals.session_id: None
@@ -64,20 +66,20 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningService]:
 
 
 async def test_heartbeat_of_an_unknown_worker_starts_a_session(running: RunningService) -> None:
-    await running.beat()
-    await running.beat(task_id="nectar", session_id="named")
+    await running.send_heartbeat()
+    await running.send_heartbeat(task_id="nectar", session_id="named")
 
-    assert running.beats() == {"default": 1.0, "named": 0.0}
+    assert running.heartbeat_ages() == {"default": 1.0, "named": 0.0}
 
 
 async def test_heartbeat_after_a_run_ended_starts_a_new_session(running: RunningService) -> None:
-    await running.say(EventType.EXECUTION_STARTED)
-    await running.beat()
-    await running.say(EventType.EXECUTION_COMPLETED)
+    await running.send_event(EventType.EXECUTION_STARTED)
+    await running.send_heartbeat()
+    await running.send_event(EventType.EXECUTION_COMPLETED)
 
-    await running.beat(task_id="nectar")
+    await running.send_heartbeat(task_id="nectar")
 
-    assert running.beats() == {"nectar": 0.0}
+    assert running.heartbeat_ages() == {"nectar": 0.0}
     last = await running.service.health.get_last_heartbeat("bee")
     assert last is not None
     assert (last.session_id, last.timestamp) == ("nectar", running.now)
@@ -88,53 +90,53 @@ async def test_heartbeat_after_a_run_ended_starts_a_new_session(running: Running
 async def test_heartbeat_sent_before_the_run_ended_starts_nothing(
     running: RunningService, expected: dict[str, Any]
 ) -> None:
-    await running.say(EventType.EXECUTION_STARTED)
-    await running.say(EventType.EXECUTION_COMPLETED)
+    await running.send_event(EventType.EXECUTION_STARTED)
+    await running.send_event(EventType.EXECUTION_COMPLETED)
     ended = running.now
 
-    await running.beat(after=59, **expected)
-    assert running.beats() == {}
+    await running.send_heartbeat(after=59, **expected)
+    assert running.heartbeat_ages() == {}
 
-    await running.beat(after=1, timestamp=ended - 5, **expected)
-    assert running.beats() == {}
+    await running.send_heartbeat(after=1, timestamp=ended - 5, **expected)
+    assert running.heartbeat_ages() == {}
 
-    await running.beat(**expected)
-    assert list(running.beats().values()) == [0.0]
+    await running.send_heartbeat(**expected)
+    assert list(running.heartbeat_ages().values()) == [0.0]
 
 
 async def test_session_after_each_end_has_a_new_name(running: RunningService) -> None:
     for session in ("default", "default-2", "default-3"):
-        await running.beat(after=100)
-        assert running.beats() == {session: 0.0}
-        await running.say(EventType.EXECUTION_COMPLETED, session)
-    assert running.beats() == {}
+        await running.send_heartbeat(after=100)
+        assert running.heartbeat_ages() == {session: 0.0}
+        await running.send_event(EventType.EXECUTION_COMPLETED, session)
+    assert running.heartbeat_ages() == {}
 
 
 async def test_heartbeat_session_does_not_stall_when_a_run_begins(running: RunningService) -> None:
-    await running.beat(interval=300)
-    await running.say(EventType.EXECUTION_STARTED)
+    await running.send_heartbeat(interval=300)
+    await running.send_event(EventType.EXECUTION_STARTED)
 
-    await running.beat(interval=300)
+    await running.send_heartbeat(interval=300)
 
-    assert running.beats() == {"default": 0.0, "run": 0.0}
+    assert running.heartbeat_ages() == {"default": 0.0, "run": 0.0}
 
 
 async def test_heartbeat_with_an_incarnation_id_continues_the_session(running: RunningService) -> None:
-    await running.say(EventType.EXECUTION_STARTED)
-    await running.say(EventType.EXECUTION_COMPLETED)
+    await running.send_event(EventType.EXECUTION_STARTED)
+    await running.send_event(EventType.EXECUTION_COMPLETED)
 
-    await running.beat(incarnation_id="two")
+    await running.send_heartbeat(incarnation_id="two")
 
-    assert running.beats() == {"run": 0.0}
+    assert running.heartbeat_ages() == {"run": 0.0}
 
 
-# -- what they name -----------------------------------------------------------------------------
+# -- names in heartbeats ------------------------------------------------------------------------
 
 ESCAPES = "t\x1b]0;own\x07"
 
 
 async def test_task_and_phase_are_stored_without_control_characters(running: RunningService) -> None:
-    await running.beat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
+    await running.send_heartbeat(task_id=ESCAPES, phase=ESCAPES, progress_indicator=ESCAPES)
 
     [worker] = running.service.monitor.of_agent("bee")
     assert worker.vitals.beat is not None
@@ -144,7 +146,7 @@ async def test_task_and_phase_are_stored_without_control_characters(running: Run
 
 
 async def test_raw_names_of_earlier_telemetry_are_cleaned(running: RunningService) -> None:
-    await running.say(EventType.EXECUTION_STARTED, task_id=ESCAPES)
+    await running.send_event(EventType.EXECUTION_STARTED, task_id=ESCAPES)
 
     [worker] = running.service.monitor.of_agent("bee")
     assert worker.vitals.task_id == "t"

@@ -23,8 +23,8 @@ from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.routes.errors import add_exception_handlers
 
 
-class Counter:
-    """An app that counts what it does, and can be told to wait, to fail, or to break."""
+class CountingApp:
+    """An app that counts its actions, and can wait, fail or break off."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -38,12 +38,12 @@ class Counter:
         add_exception_handlers(app, render_error)
 
         @app.post("/api/things/{name}", status_code=201)
-        async def make(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        async def act(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
             self.begun.set()
             await self.go_on.wait()
             self.done.append(name)
             if self.status == 500:
-                raise RuntimeError("a fault of ours")
+                raise RuntimeError("an internal error")
             if self.status != 201:
                 raise HTTPException(self.status, "no")
             return {"name": name, "number": len(self.done), "said": body}
@@ -56,7 +56,7 @@ class Counter:
 
 
 @contextlib.asynccontextmanager
-async def opened(folder: Path) -> AsyncIterator[Store]:
+async def open_store(folder: Path) -> AsyncIterator[Store]:
     store = await asyncio.to_thread(Store.open, f"sqlite:///{folder / 'queenright.db'}")
     try:
         yield store
@@ -66,7 +66,7 @@ async def opened(folder: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with opened(tmp_path) as found:
+    async with open_store(tmp_path) as found:
         yield found
 
 
@@ -78,14 +78,14 @@ class Clock:
 
 
 class Service:
-    """The counter behind the middleware, and who asks."""
+    """The counting app behind the middleware, and the caller's identity."""
 
     def __init__(self, store: Store) -> None:
-        self.counter, self.clock = Counter(), Clock()
-        self.restarted(store)
+        self.counter, self.clock = CountingApp(), Clock()
+        self.restart(store)
         self.caller = Caller(Role.ADMIN, "127.0.0.1", name="ada", token_id="t1")
 
-    def restarted(self, store: Store) -> None:
+    def restart(self, store: Store) -> None:
         keyed = Idempotency(self.counter.app(), store=store, clock=self.clock)
 
         async def known(scope: Any, receive: Any, send: Any) -> None:
@@ -105,12 +105,14 @@ def service(store: Store) -> Service:
 
 async def test_repeated_request_is_executed_once_with_the_same_response(service: Service) -> None:
     first = await service.post(json={"a": 1})
-    again = await service.post(json={"a": 1})
+    repeated = await service.post(json={"a": 1})
 
     assert service.counter.done == ["bee"]
-    assert (again.status_code, again.content) == (first.status_code, first.content) == (201, first.content)
-    assert again.headers["content-type"] == first.headers["content-type"]
-    assert again.headers["idempotent-replayed"] == "true"
+    assert (
+        (repeated.status_code, repeated.content) == (first.status_code, first.content) == (201, first.content)
+    )
+    assert repeated.headers["content-type"] == first.headers["content-type"]
+    assert repeated.headers["idempotent-replayed"] == "true"
     assert "idempotent-replayed" not in first.headers
 
 
@@ -124,9 +126,9 @@ async def test_requests_without_a_key_are_separate(service: Service) -> None:
 async def test_response_without_a_body_is_replayed_unchanged(service: Service) -> None:
     headers = {"Idempotency-Key": "gone"}
     first = await service.http.delete("/api/things/bee", headers=headers)
-    again = await service.http.delete("/api/things/bee", headers=headers)
+    repeated = await service.http.delete("/api/things/bee", headers=headers)
 
-    assert (first.status_code, again.status_code, again.content) == (204, 204, b"")
+    assert (first.status_code, repeated.status_code, repeated.content) == (204, 204, b"")
     assert service.counter.done == ["bee"]
 
 
@@ -176,9 +178,9 @@ async def test_refusal_is_replayed(service: Service) -> None:
     service.counter.status = 409
     await service.post()
     service.counter.status = 201
-    again = await service.post()
+    repeated = await service.post()
 
-    assert (again.status_code, again.headers["idempotent-replayed"]) == (409, "true")
+    assert (repeated.status_code, repeated.headers["idempotent-replayed"]) == (409, "true")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
@@ -186,51 +188,51 @@ async def test_server_error_may_be_retried(service: Service, status: int) -> Non
     service.counter.status = status
     failed = await service.post()
     service.counter.status = 201
-    again = await service.post()
+    retried = await service.post()
 
-    assert (failed.status_code, again.status_code) == (status, 201)
-    assert "idempotent-replayed" not in again.headers
+    assert (failed.status_code, retried.status_code) == (status, 201)
+    assert "idempotent-replayed" not in retried.headers
 
 
-async def test_restart_forgets_no_answer(tmp_path: Path, service: Service, store: Store) -> None:
+async def test_responses_survive_a_restart(tmp_path: Path, service: Service, store: Store) -> None:
     await service.post()
     await store.close()
-    async with opened(tmp_path) as anew:
-        service.restarted(anew)
-        again = await service.post()
+    async with open_store(tmp_path) as restarted:
+        service.restart(restarted)
+        repeated = await service.post()
 
-    assert again.headers["idempotent-replayed"] == "true"
+    assert repeated.headers["idempotent-replayed"] == "true"
     assert service.counter.done == ["bee"]
 
 
 async def test_interrupted_request_is_reported_as_unknown(
     tmp_path: Path, service: Service, store: Store
 ) -> None:
-    """The first request was claimed; the process died before it was answered."""
+    """The first request was claimed, and the process died before the response."""
     service.counter.go_on.clear()
-    cut = asyncio.create_task(service.post())
+    interrupted = asyncio.create_task(service.post())
     await service.counter.begun.wait()
-    cut.cancel()
+    interrupted.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await cut
+        await interrupted
     service.counter.go_on.set()
     await store.close()
-    async with opened(tmp_path) as anew:
-        service.restarted(anew)
-        again = await service.post()
+    async with open_store(tmp_path) as restarted:
+        service.restart(restarted)
+        repeated = await service.post()
         other = await service.post(key="k2")
 
-    assert again.status_code == 409
-    assert "another key" in again.json()["title"]
+    assert repeated.status_code == 409
+    assert "another key" in repeated.json()["title"]
     assert other.status_code == 201
 
 
 async def test_key_is_free_again_after_a_day(service: Service) -> None:
     await service.post()
     service.clock.now += KEPT_SECONDS + 1
-    again = await service.post()
+    repeated = await service.post()
 
-    assert again.json()["number"] == 2
+    assert repeated.json()["number"] == 2
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "tab\there"])
@@ -277,13 +279,13 @@ async def test_aborted_upload_is_not_executed(service: Service, store: Store) ->
 async def test_event_stream_is_passed_through(store: Store) -> None:
     sent: list[Message] = []
 
-    async def streaming(scope: Any, receive: Any, send: Any) -> None:
+    async def stream_events(scope: Any, receive: Any, send: Any) -> None:
         kind = (b"content-type", b"text/event-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind]})
         assert sent, "held back"
         await send({"type": "http.response.body", "body": b"data: 1\n\n"})
 
-    keyed = Idempotency(streaming, store=store, clock=Clock())
+    keyed = Idempotency(stream_events, store=store, clock=Clock())
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b""}

@@ -1,4 +1,4 @@
-"""What JSON may hold: refused before it is parsed (B127)."""
+"""Limits of JSON bodies, checked before they are parsed (B127)."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)', re.DOTALL)
 
 @given(VALUES, st.integers(1, 9))
 def test_strings_are_found_at_any_chunk_boundary(value: object, part: int) -> None:
-    """B127: a body is looked through a part at a time, so that no call holds the interpreter for long."""
+    """B127: a body is checked in parts, so that no call blocks the interpreter for long."""
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_limits, "_PART", part)
+        patch.setattr(json_limits, "_CHUNK_BYTES", part)
         outside, texts = json_limits._strip_strings(body, LIMIT)
     assert (bytes(outside), texts) == TEXT.subn(b'"', body)
 
@@ -61,7 +61,7 @@ def test_strings_are_found_at_any_chunk_boundary(value: object, part: int) -> No
 def test_long_number_is_found_at_any_chunk_boundary(
     end: bytes, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_limits, "_PART", part)
+    monkeypatch.setattr(json_limits, "_CHUNK_BYTES", part)
 
     assert json_limits._has_long_number(b"1 " * 50 + end) == (len(end) > MAX_DIGITS)
 
@@ -78,7 +78,7 @@ def test_long_number_is_found_at_any_chunk_boundary(
         b"[" + b"[]," * (LIMIT // 2 - 1) + b"1]",
     ],
 )
-def test_texts_cost_nothing_and_width_does_not_count_as_depth(body: bytes) -> None:
+def test_strings_do_not_count_as_values_and_width_does_not_count_as_depth(body: bytes) -> None:
     check_json_size(body, LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""What the judge did, as the API tells it; and what it may look at."""
+"""The judge's checks in the API, and the judge's tools."""
 
 import httpx
 import pytest
@@ -9,13 +9,13 @@ from queenright.judge.judge import JUDGE_GRAPH
 from queenright.judge.queen_triage import QUEEN_GRAPH
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 
 
 async def test_checks_are_listed_newest_first_with_their_cost(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await ticket_on(running)
+    await wait_for_ticket(running)
 
     checks = (await http.get("/api/judge/checks")).json()["checks"]
     [first] = (await http.get("/api/judge/checks?limit=1")).json()["checks"]
@@ -61,8 +61,11 @@ async def test_checks_are_read_in_pages(running: RunningService, http: httpx.Asy
 async def test_check_with_missing_fields_is_listed(
     running: RunningService, http: httpx.AsyncClient, missing: str
 ) -> None:
-    whole = make_example(JudgeCheck)
-    for data in ({name: whole[name] for name in whole if name != missing}, whole | {missing: {"odd": 1}}):
+    complete = make_example(JudgeCheck)
+    for data in (
+        {name: complete[name] for name in complete if name != missing},
+        complete | {missing: {"odd": 1}},
+    ):
         await running.service.bus.publish(AgentEvent(type=EventType.JUDGE_CHECKED, time=1.0, data=data))
     answer = await http.get("/api/judge/checks")
 
@@ -70,5 +73,5 @@ async def test_check_with_missing_fields_is_listed(
     body = [check for check in answer.json()["checks"] if check["checked_at"] == 1.0]
     assert len(body) == 2
     nothing = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
-    for one in body:
-        assert one == whole | {"checked_at": 1.0, missing: nothing}
+    for field in body:
+        assert field == complete | {"checked_at": 1.0, missing: nothing}

@@ -67,7 +67,7 @@ async def test_config_check_refuses_what_serve_refuses(
             pass
 
     assert (check_result.exit_code, str(check_result.exception)) == (1, str(start_error.value))
-    # A path that is a setting becomes absolute; a script's path is part of a model's name and does not.
+    # A path in a setting becomes absolute. A script's path is part of a model name and does not.
     assert str(start_error.value).startswith(
         reason.replace("prompt: mine.md", f"prompt: {tmp_path / 'mine.md'}")
     )

@@ -1,4 +1,4 @@
-"""What the service's log says, and how often, while something does not work."""
+"""Contents and frequency of the service's log lines during failures."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.warm import PROGRAM, Command
 FULL = StoreError("cannot write to hive.db: database or disk is full")
 
 
-class Lines:
-    """A log's lines, at times that the test says."""
+class LogLines:
+    """The lines of a log, at times that the test sets."""
 
     def __init__(self) -> None:
         self._once = RateLimiter()
-        self.said: list[str] = []
+        self.logged: list[str] = []
 
     def log(
         self,
@@ -45,85 +45,85 @@ class Lines:
         record.created = at
         passed = self._once.filter_record(record)
         if passed is not None:
-            self.said.append(logging.Formatter().format(passed))
+            self.logged.append(logging.Formatter().format(passed))
 
 
 @pytest.fixture
-def lines() -> Lines:
-    return Lines()
+def lines() -> LogLines:
+    return LogLines()
 
 
-def test_repeated_failure_is_logged_every_half_minute_with_a_count(lines: Lines) -> None:
+def test_repeated_failure_is_logged_every_half_minute_with_a_count(lines: LogLines) -> None:
     for second in range(61):
         lines.log(1000.0 + second, "%d findings wait: %s", second, FULL)
 
     assert INTERVAL_SECONDS == 30
-    assert lines.said == [
+    assert lines.logged == [
         f"0 findings wait: {FULL}",
         f"30 findings wait: {FULL} (and 29 more like this in the 30 s before)",
         f"60 findings wait: {FULL} (and 29 more like this in the 30 s before)",
     ]
 
 
-def test_equal_cause_of_many_workers_is_one_kind(lines: Lines) -> None:
+def test_equal_cause_of_many_workers_is_one_repeated_message(lines: LogLines) -> None:
     for agent in ("ant", "bee", "cicada"):
         lines.log(1.0, "acting on %r failed: %s", agent, "the disk is full")
-    lines.log(1.0, "acting on %r failed: %s", "dragonfly", "nobody reaches it")
+    lines.log(1.0, "acting on %r failed: %s", "dragonfly", "it is unreachable")
 
-    assert lines.said == [
+    assert lines.logged == [
         "acting on 'ant' failed: the disk is full",
-        "acting on 'dragonfly' failed: nobody reaches it",
+        "acting on 'dragonfly' failed: it is unreachable",
     ]
 
 
-def test_own_error_is_one_line_and_unexpected_one_has_its_stack(lines: Lines) -> None:
+def test_own_error_is_one_line_and_unexpected_one_has_its_stack(lines: LogLines) -> None:
     lines.log(1.0, "a sweep failed", error=FULL)
     lines.log(1.0, "a sweep failed", error=ZeroDivisionError("by 0"))
 
-    assert lines.said == [f"a sweep failed: {FULL}", "a sweep failed\nZeroDivisionError: by 0"]
+    assert lines.logged == [f"a sweep failed: {FULL}", "a sweep failed\nZeroDivisionError: by 0"]
 
 
-def test_ordinary_records_are_always_logged(lines: Lines) -> None:
+def test_ordinary_records_are_always_logged(lines: LogLines) -> None:
     lines.log(1.0, "read %d events", 3, level=logging.INFO)
     lines.log(1.0, "read %d events", 3, level=logging.INFO)
 
-    assert len(lines.said) == 2
+    assert len(lines.logged) == 2
 
 
-def test_clock_set_back_suppresses_nothing(lines: Lines) -> None:
+def test_clock_set_back_suppresses_nothing(lines: LogLines) -> None:
     lines.log(1000.0, "it failed")
     lines.log(1.0, "it failed")
 
-    assert len(lines.said) == 2
+    assert len(lines.logged) == 2
 
 
-def test_kinds_without_end_are_forgotten_from_the_oldest(lines: Lines) -> None:
+def test_kinds_without_end_are_forgotten_from_the_oldest(lines: LogLines) -> None:
     for number in range(1_001):
         lines.log(number / 1000, "it failed for %s", "x" * number)
     lines.log(2.0, "it failed for %s", "x" * 1000)
     lines.log(2.0, "it failed for %s", "")
 
-    assert len(lines.said) == 1_002
+    assert len(lines.logged) == 1_002
 
 
-class Counting(logging.Handler):
-    """Counts what a service wanted to say, and keeps what was let pass."""
+class CountingHandler(logging.Handler):
+    """Counts log records before the limit, and stores those that pass it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._once = RateLimiter()
-        self.wanted: list[str] = []
-        self.said: list[str] = []
+        self.attempted: list[str] = []
+        self.logged: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.wanted.append(str(record.msg))
+        self.attempted.append(str(record.msg))
         if (result := self._once.filter_record(record)) is not None:
-            self.said.append(logging.Formatter().format(result))
+            self.logged.append(logging.Formatter().format(result))
 
 
 @pytest.fixture
-def log() -> Iterator[Counting]:
-    handler = Counting()
+def log() -> Iterator[CountingHandler]:
+    handler = CountingHandler()
     logger = logging.getLogger("queenright")
     logger.addHandler(handler)
     yield handler
@@ -133,10 +133,10 @@ def log() -> Iterator[Counting]:
 async def test_requests_that_are_not_http_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Garbage sent to a port does not fill the log."""
-    handler = Counting()
+    """Invalid requests to a port do not fill the log."""
+    handler = CountingHandler()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    for name in ("uvicorn", "uvicorn.error"):  # another server of this process may have set them up
+    for name in ("uvicorn", "uvicorn.error"):  # another server in this process may have set the handlers up
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     async with serving(demo_settings(tmp_path)) as running:
@@ -146,29 +146,29 @@ async def test_requests_that_are_not_http_are_logged_once(
             await asyncio.wait_for(reader.read(), 60)
             writer.close()
 
-    assert len([one for one in handler.wanted if "Invalid HTTP" in one]) == 40
-    assert len([one for one in handler.said if "Invalid HTTP" in one]) == 1
+    assert len([socket_ for socket_ in handler.attempted if "Invalid HTTP" in socket_]) == 40
+    assert len([socket_ for socket_ in handler.logged if "Invalid HTTP" in socket_]) == 1
     for name in ("uvicorn", "uvicorn.error"):
-        assert not logging.getLogger(name).handlers, "a handler of uvicorn's own has no limit"
+        assert not logging.getLogger(name).handlers, "uvicorn's own handlers have no limit"
 
 
-async def test_repeated_retry_is_logged_once(tmp_path: Path, log: Counting) -> None:
+async def test_repeated_retry_is_logged_once(tmp_path: Path, log: CountingHandler) -> None:
     async with serving(demo_settings(tmp_path)) as running:
         service = running.service
         await service.store.transact(lambda conn: conn.exec_driver_sql("PRAGMA busy_timeout = 10").close())
         with locked(f"sqlite:///{tmp_path / 'queenright.db'}"):
             service.bus.fan_out(*looping(service.clock()))
             await until(
-                lambda: sum("findings and states, retrying" in one for one in log.wanted) >= 3,
-                "it tries again",
+                lambda: sum("findings and states, retrying" in one for one in log.attempted) >= 3,
+                "the write is retried",
             )
 
-    [result] = [one for one in log.said if "findings and states, retrying" in one]
+    [result] = [one for one in log.logged if "findings and states, retrying" in one]
     assert "retrying: cannot write to" in result
-    assert not any("Traceback" in one for one in log.said)
+    assert not any("Traceback" in one for one in log.logged)
 
 
-def first_words_of_serve(folder: Path) -> str:
+def read_first_lines_of_serve(folder: Path) -> str:
     command = [str(PROGRAM), "serve", "--port", "0", "--otlp-port", "0"]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True) as running:
@@ -179,8 +179,8 @@ def first_words_of_serve(folder: Path) -> str:
     return output
 
 
-async def test_serve_without_standard_streams_stops_as_asked(tmp_path: Path, port: int) -> None:
-    """As from a shell with ``<&-``: its files and sockets must not become its standard streams."""
+async def test_serve_without_standard_streams_stops_on_request(tmp_path: Path, port: int) -> None:
+    """As after ``<&-`` in a shell: its files and sockets must not get the descriptors of standard streams."""
     serve = Command(
         *("serve", f"--storage={tmp_path / 's'}", f"--port={port}", "--otlp-port=0"),
         streams=(None, None, None),
@@ -197,7 +197,7 @@ async def test_serve_without_standard_streams_stops_as_asked(tmp_path: Path, por
 
 
 def test_serve_logs_the_database_first_and_no_tools(tmp_path: Path) -> None:
-    first, second = first_words_of_serve(tmp_path), first_words_of_serve(tmp_path)
+    first, second = read_first_lines_of_serve(tmp_path), read_first_lines_of_serve(tmp_path)
 
     assert "revision " in first.splitlines()[0]
     assert "revision " not in second

@@ -1,4 +1,4 @@
-"""Text that was cut in the middle of an emoji: JavaScript sends half of it, and UTF-8 has none."""
+"""Text truncated within an emoji: JavaScript sends half a surrogate pair, which UTF-8 cannot encode."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.server.test_hooks import HOOK
 
 @given(st.text(st.one_of(st.characters(), st.sampled_from('\\"\ud83d\ude00u'))))
 def test_valid_text_is_unchanged(text: str) -> None:
-    whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    full_text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     for ensure_ascii in (True, False):
         body = json.dumps({"a": [text]}, ensure_ascii=ensure_ascii).encode("utf-8", "surrogatepass")
 
         if ensure_ascii or text == text.encode("utf-8", "replace").decode():
-            assert json.loads(replace_lone_surrogates(body))["a"][0].replace("\ufffd", "") == whole.replace(
+            assert json.loads(replace_lone_surrogates(body))["a"][0].replace(
                 "\ufffd", ""
-            )
+            ) == full_text.replace("\ufffd", "")
 
 
 async def test_hook_call_with_half_a_character_counts(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B90: nothing of it is lost but that half."""
+    """B90: only that half is lost."""
     body = b'{"hook_event_name":"PreToolUse","session_id":"s","tool_use_id":"t","tool_name":"cut \\ud83d"}'
     async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
         answer = await client.post(HOOK, content=body)
@@ -41,7 +41,7 @@ async def test_hook_call_with_half_a_character_counts(
 
 @pytest.mark.parametrize("half", [b"\\ud83d", b"\\uDE00"])
 async def test_span_with_half_a_character_counts(running: RunningService, half: bytes) -> None:
-    """B90: its request is taken whole."""
+    """B90: the whole request is accepted."""
     span = {"traceId": "0" * 31 + "1", "spanId": "0" * 15 + "1", "name": "chat HALF", "kind": 1}
     span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()

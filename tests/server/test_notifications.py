@@ -1,4 +1,4 @@
-"""What was handed to Alertmanager, as the API, the page and the feed tell it."""
+"""Notifications sent to Alertmanager, in the API, the console and the feed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from queenright.server.views.api_models import event_line, notification_row, status
-from tests.alerting.parts import MoodyPeer
+from tests.alerting.parts import FakePeer
 from tests.server.conftest import looping
 from tests.waiting import until
 
 
-class Peer(MoodyPeer):
-    """With its address."""
+class Peer(FakePeer):
+    """A peer and its address."""
 
     url = ""
 
@@ -52,10 +52,10 @@ def notification_rows(running: RunningService) -> list[dict[str, Any]]:
     service = running.service
     outbox = Outbox.of(service.outbox.status())
     records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
-    return [notification_row(one, outbox).model_dump(mode="json") for one in records]
+    return [notification_row(notification, outbox).model_dump(mode="json") for notification in records]
 
 
-async def loop(running: RunningService, **looper: Any) -> None:
+async def start_loop(running: RunningService, **looper: Any) -> None:
     await running.service.ingest(list(looping(running.service.clock(), **looper)))
 
 
@@ -66,8 +66,8 @@ def is_delivered(running: RunningService) -> bool:
 async def test_api_lists_every_notification_with_its_deliveries(
     running: RunningService, http: httpx.AsyncClient, peer: Peer
 ) -> None:
-    await loop(running)
-    await until(lambda: is_delivered(running), "the peer has it")
+    await start_loop(running)
+    await until(lambda: is_delivered(running), "the peer has the alert")
 
     answer = (await http.get("/api/notifications")).json()
 
@@ -90,7 +90,7 @@ async def test_unavailable_peer_is_named_with_the_reason(
     running: RunningService, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     peer.status = 503
-    await loop(running)
+    await start_loop(running)
     await until(
         lambda: notification_rows(running) and notification_rows(running)[0]["peers"][0]["last_error"],
         "a failed attempt",
@@ -106,7 +106,7 @@ async def test_unavailable_peer_is_named_with_the_reason(
 
 async def test_refusal_of_a_peer_is_shown_with_its_reason(running: RunningService, peer: Peer) -> None:
     peer.refuses.add("looper")
-    await loop(running)
+    await start_loop(running)
     await until(
         lambda: (
             notification_rows(running)
@@ -118,24 +118,26 @@ async def test_refusal_of_a_peer_is_shown_with_its_reason(running: RunningServic
     assert notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
 
 
-async def test_end_of_a_run_is_shown_as_the_end(running: RunningService, peer: Peer) -> None:
-    await loop(running)
-    await until(lambda: is_delivered(running), "the peer has it")
+async def test_end_of_a_run_is_shown_as_resolved(running: RunningService, peer: Peer) -> None:
+    await start_loop(running)
+    await until(lambda: is_delivered(running), "the peer has the alert")
 
-    await loop(running, times=0, ended=True)
-    await until(lambda: "end accepted" in json.dumps(notification_rows(running)), "the peer has the end")
+    await start_loop(running, times=0, ended=True)
+    await until(
+        lambda: "end accepted" in json.dumps(notification_rows(running)), "the peer has the end of the alert"
+    )
 
     assert notification_rows(running)[0]["status"] == "resolved"
 
 
-async def test_restart_forgets_no_notification(settings: Settings, peer: Peer) -> None:
+async def test_notifications_survive_a_restart(settings: Settings, peer: Peer) -> None:
     async with serving(settings) as running:
-        await loop(running)
-        await until(lambda: is_delivered(running), "the peer has it")
+        await start_loop(running)
+        await until(lambda: is_delivered(running), "the peer has the alert")
     peer.status = 503
 
-    async with serving(settings) as again:
-        [found] = notification_rows(again)
+    async with serving(settings) as restarted:
+        [found] = notification_rows(restarted)
 
     assert found["agent_id"] == "looper"
     assert found["peers"][0]["outcome"] == "accepted"
@@ -147,7 +149,7 @@ async def test_without_a_peer_a_notification_waits(tmp_path: Path) -> None:
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "alone"}, http={"port": 0}, otlp={"port": 0}
     )
     async with serving(settings) as running:
-        await loop(running)
+        await start_loop(running)
         await until(lambda: notification_rows(running), "a notification")
         [waiting] = notification_rows(running)
 
@@ -157,8 +159,8 @@ async def test_without_a_peer_a_notification_waits(tmp_path: Path) -> None:
 async def test_rendering_does_not_query_the_store(
     running: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await loop(running)
-    await until(lambda: is_delivered(running), "the peer has it")
+    await start_loop(running)
+    await until(lambda: is_delivered(running), "the peer has the alert")
     queries: list[object] = []
     monkeypatch.setattr(running.service.store, "read_now", queries.append)
 

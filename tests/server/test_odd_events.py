@@ -37,7 +37,7 @@ NAMES = (
     "verdict",
 )
 VALUES = st.none() | st.booleans() | st.integers(-3, 3) | st.text("a\u00e9 ", max_size=3)
-SENT = st.lists(
+EVENT_TYPES = st.lists(
     st.tuples(
         st.sampled_from(sorted(WORKER_EVENTS)),
         st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4),
@@ -47,39 +47,41 @@ SENT = st.lists(
 )
 
 
-def test_odd_events_of_agents_fail_no_subscriber(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each type that agents send, without data and with any."""
+def test_odd_events_of_agents_cause_no_subscriber_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each type that agents send, without data and with arbitrary data."""
     with asyncio.Runner() as runner:
-        service = runner.run(started(tmp_path))
+        service = runner.run(start_service(tmp_path))
         numbers = itertools.count()
 
         @settings(suppress_health_check=list(HealthCheck))
-        @given(SENT)
-        def check(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
-            runner.run(send(service, f"session-{next(numbers)}", sent))
+        @given(EVENT_TYPES)
+        def check_no_errors(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
+            runner.run(send_and_wait(service, f"session-{next(numbers)}", sent))
             assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
         try:
-            runner.run(send(service, "empty", [(kind, {}) for kind in sorted(WORKER_EVENTS)]))
-            check()
+            runner.run(send_and_wait(service, "empty", [(kind, {}) for kind in sorted(WORKER_EVENTS)]))
+            check_no_errors()
         finally:
             runner.run(service.stop())
 
 
-async def test_recoveries_without_an_id_fail_no_subscriber(
+async def test_recoveries_without_an_id_cause_no_subscriber_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = await started(tmp_path)
+    service = await start_service(tmp_path)
     try:
         kinds = [EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED, EventType.RECOVERY_FAILED]
-        await send(service, "session", [(kind, {}) for kind in kinds])
+        await send_and_wait(service, "session", [(kind, {}) for kind in kinds])
         assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
     finally:
         await service.stop()
 
 
 @pytest.mark.parametrize("data", [{}, {"ticket": "odd", "by": None, "came": None, "outcome": ["odd"]}])
-def test_record_that_lacks_its_fields_has_a_line(data: dict[str, Any]) -> None:
+def test_record_without_its_fields_has_a_line(data: dict[str, Any]) -> None:
     for kind in EventType:
         event = AgentEvent(type=kind, time=1.0, agent_id="bee", data=data)
 
@@ -90,7 +92,7 @@ def test_record_that_lacks_its_fields_has_a_line(data: dict[str, Any]) -> None:
         assert line is None or line.text, kind
 
 
-async def test_status_has_lines_for_records_that_lack_their_fields(
+async def test_status_has_lines_for_records_without_their_fields(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     running.service.recent.extend(AgentEvent(type=kind, time=1.0, agent_id="bee") for kind in EventType)
@@ -99,14 +101,14 @@ async def test_status_has_lines_for_records_that_lack_their_fields(
     assert any("bee: health state changed" in line["text"] for line in status["feed"])
 
 
-async def started(folder: Path) -> Service:
+async def start_service(folder: Path) -> Service:
     service = await build(demo_settings(folder))
     await service.start()
     return service
 
 
-async def send(service: Service, session: str, sent: list[tuple[EventType, dict[str, Any]]]) -> None:
-    """Take events in; return once every subscriber has handled them."""
+async def send_and_wait(service: Service, session: str, sent: list[tuple[EventType, dict[str, Any]]]) -> None:
+    """Ingest events; return once every subscriber has handled them."""
     events = [
         AgentEvent(type=kind, time=service.clock(), agent_id="odd", session_id=session, data=data)
         for kind, data in sent

@@ -1,4 +1,4 @@
-"""The OpenAPI document: complete, true, and the same as what is documented for people."""
+"""The OpenAPI document is complete, matches the responses, and agrees with the docs."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ SPEC: Final = {
     "initiateRecovery": "POST /api/recoveries",
     "getRecoveryStatus": "GET /api/recoveries/{task_id}",
 }
-"""Every method of the health monitoring service's interface, and its route."""
+"""Each method of the health monitoring service's interface, and its route."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    """A service with a worker in trouble, one that is well, and one whose run is over."""
+    """Yield a service with an unhealthy worker, a healthy one, and one whose run is over."""
     settings = demo_settings(tmp_path_factory.mktemp("openapi"), orchestrator="none")
     async with serving(settings) as found:
         service = found.service
@@ -84,32 +84,32 @@ async def document(http: httpx.AsyncClient) -> dict[str, Any]:
     return body
 
 
-def operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every operation, by method and path."""
+def list_operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Return every operation, by method and path."""
     for path, found in document["paths"].items():
         for method in METHODS & found.keys():
             yield f"{method.upper()} {path}", found[method]
 
 
-def success(operation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def get_success(operation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     [(status, answer)] = [pair for pair in operation["responses"].items() if pair[0].startswith("2")]
     return status, answer
 
 
-def resolved(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """A schema that says itself where its parts are."""
+def resolve_schema(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that contains the definitions that it refers to."""
     return schema | {"components": document["components"]}
 
 
-# -- complete -----------------------------------------------------------------------------------
+# -- completeness -------------------------------------------------------------------------------
 
 
 async def test_every_operation_has_a_name_description_model_example_and_errors(
     document: dict[str, Any],
 ) -> None:
     faults = []
-    for name, operation in operations(document):
-        _, answer = success(operation)
+    for name, operation in list_operations(document):
+        _, answer = get_success(operation)
         content = answer.get("content", {})
         model = content.get("application/json", {}).get("schema", {})
         if reference := model.get("$ref"):
@@ -120,22 +120,22 @@ async def test_every_operation_has_a_name_description_model_example_and_errors(
             "a summary": operation.get("summary"),
             "a description": operation.get("description"),
             "a known tag": operation.get("tags") and set(operation["tags"]) <= TAGS.keys(),
-            "words for its answer": answer.get("description"),
-            "a model of its answer, with an example": "application/json" not in content
-            or (("$ref" in str(model) or model.get("type") == "object") and _exemplified(document, model)),
-            "an example of its body": all(_exemplified(document, body["schema"]) for body in bodies),
+            "a description of its response": answer.get("description"),
+            "a response model with an example": "application/json" not in content
+            or (("$ref" in str(model) or model.get("type") == "object") and _has_example(document, model)),
+            "an example of its body": all(_has_example(document, body["schema"]) for body in bodies),
             "its refusals": {"400", "403", "413", "429"} <= operation["responses"].keys(),
-            "words for its parameters": all(
+            "descriptions of its parameters": all(
                 parameter.get("description") for parameter in operation.get("parameters", ())
             ),
         }
-        faults += [f"{name} has not {what}" for what, there in required.items() if not there]
+        faults += [f"{name} lacks {what}" for what, components in required.items() if not components]
     assert not faults, "\n".join(faults)
 
 
-def _exemplified(document: dict[str, Any], schema: dict[str, Any]) -> bool:
+def _has_example(document: dict[str, Any], schema: dict[str, Any]) -> bool:
     if "anyOf" in schema:
-        return any(_exemplified(document, one) for one in schema["anyOf"])
+        return any(_has_example(document, one) for one in schema["anyOf"])
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if schema.get("examples"):
@@ -143,8 +143,8 @@ def _exemplified(document: dict[str, Any], schema: dict[str, Any]) -> bool:
     return all("examples" in schema["properties"][name] for name in schema.get("required", ()))
 
 
-async def test_every_refusal_is_a_problem(document: dict[str, Any]) -> None:
-    for name, operation in operations(document):
+async def test_every_error_response_is_a_problem(document: dict[str, Any]) -> None:
+    for name, operation in list_operations(document):
         for status, answer in operation["responses"].items():
             if status.startswith(("4", "5")) and name != "GET /readyz":
                 assert list(answer["content"]) == ["application/problem+json"], f"{name} {status}"
@@ -154,47 +154,47 @@ async def test_every_refusal_is_a_problem(document: dict[str, Any]) -> None:
     assert all(ERRORS.values())
 
 
-async def test_every_operation_has_an_id_of_its_own_and_links_lead_to_some(document: dict[str, Any]) -> None:
-    named = {operation["operationId"]: operation for _, operation in operations(document)}
-    assert len(named) == len(list(operations(document)))
-    led: set[str] = set()
-    for name, operation in operations(document):
-        for link in success(operation)[1].get("links", {}).values():
-            aim = named[link["operationId"]]
-            known = {parameter["name"] for parameter in aim["parameters"]}
-            needed = {parameter["name"] for parameter in aim["parameters"] if parameter["in"] == "path"}
+async def test_operation_ids_are_unique_and_links_refer_to_them(document: dict[str, Any]) -> None:
+    named = {operation["operationId"]: operation for _, operation in list_operations(document)}
+    assert len(named) == len(list(list_operations(document)))
+    linked: set[str] = set()
+    for name, operation in list_operations(document):
+        for link in get_success(operation)[1].get("links", {}).values():
+            target = named[link["operationId"]]
+            known = {parameter["name"] for parameter in target["parameters"]}
+            needed = {parameter["name"] for parameter in target["parameters"] if parameter["in"] == "path"}
             assert needed <= link["parameters"].keys() <= known, f"{name} → {link['operationId']}"
-            led.add(link["operationId"])
-    assert {"get_agent_health", "get_ticket", "acknowledge_ticket", "reset_breaker", "get_recovery"} <= led
+            linked.add(link["operationId"])
+    assert {"get_agent_health", "get_ticket", "acknowledge_ticket", "reset_breaker", "get_recovery"} <= linked
 
 
-async def test_every_example_is_of_its_model(document: dict[str, Any]) -> None:
+async def test_every_example_matches_its_model(document: dict[str, Any]) -> None:
     for name, schema in document["components"]["schemas"].items():
         for example in schema.get("examples", ()):
-            faults = list(jsonschema_rs.validator_for(resolved(document, schema)).iter_errors(example))
+            faults = list(jsonschema_rs.validator_for(resolve_schema(document, schema)).iter_errors(example))
             assert not faults, f"{name}: {faults[0].message}"
 
 
 async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any]) -> None:
-    elsewhere = [p for p in document["paths"] if not p.startswith(("/api/", "/-/"))]
-    assert sorted(elsewhere) == ["/healthz", "/readyz"]
+    undocumented = [p for p in document["paths"] if not p.startswith(("/api/", "/-/"))]
+    assert sorted(undocumented) == ["/healthz", "/readyz"]
 
 
 async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
-    bare = []
-    for name, operation in operations(document):
-        for media, result in success(operation)[1].get("content", {}).items():
+    missing = []
+    for name, operation in list_operations(document):
+        for media, result in get_success(operation)[1].get("content", {}).items():
             reference = result.get("schema", {}).get("$ref", "").rpartition("/")[2]
             model = document["components"]["schemas"].get(reference)
             example_keys = {"example", "examples"} & result.keys() or (
-                model and _exemplified(document, model)
+                model and _has_example(document, model)
             )
             if not example_keys:
-                bare.append(f"{name}: {media}")
-    assert not bare, "\n".join(bare)
+                missing.append(f"{name}: {media}")
+    assert not missing, "\n".join(missing)
 
 
-# -- true ---------------------------------------------------------------------------------------
+# -- responses ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ async def test_unknown_enum_value_is_read_unchanged() -> None:
     newer = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
     findings = api.AgentHealth.model_validate(health | {"findings": newer}).findings
     assert [finding.kind for finding in findings] == ["daydreaming"] * len(newer) != []
-    # Text it is all the same, and of the service itself such a word is a fault.
+    # It is still text. From the service itself, such a value would be an error.
     with pytest.raises(ValidationError, match="state"):
         api.AgentRow.model_validate(row | {"state": 7})
     schema = api.AgentRow.model_json_schema(mode="serialization")
@@ -248,10 +248,10 @@ async def test_unknown_enum_value_is_read_unchanged() -> None:
 async def test_responses_match_the_document(
     running: RunningService, http: httpx.AsyncClient, document: dict[str, Any]
 ) -> None:
-    """Also what is in no example: a ticket, a ladder, a history, all of them really there."""
+    """Including what no example has: a real ticket, ladder and history."""
     await until(
         lambda: running.service.tickets.open_for("looper", "looper-session"),
-        "a ticket on the worker that repeats itself",
+        "a ticket about the looping worker",
     )
     ticket = running.service.tickets.open_for("looper", "looper-session")
     assert ticket is not None
@@ -265,7 +265,7 @@ async def test_responses_match_the_document(
     }
     waiting = {"session_id": "looper-session", "incarnation_id": "one"}
     seen, faults = 0, list[str]()
-    for name, operation in operations(document):
+    for name, operation in list_operations(document):
         method, path = name.split()
         if method != "GET" or path.endswith("/events") or "loaded agents" in operation["tags"]:
             continue
@@ -278,7 +278,9 @@ async def test_responses_match_the_document(
             faults.append(f"{name}: {answer.status_code} {kind} is not documented: {answer.text[:200]}")
         elif kind != "text/plain":
             seen += answer.status_code == 200
-            for error in jsonschema_rs.validator_for(resolved(document, schema)).iter_errors(answer.json()):
+            for error in jsonschema_rs.validator_for(resolve_schema(document, schema)).iter_errors(
+                answer.json()
+            ):
                 faults.append(f"{name}: {error.instance_path}: {error.message}")
     assert not faults, "\n".join(faults)
     assert seen > 20
@@ -296,23 +298,23 @@ async def test_client_models_accept_new_fields() -> None:
             }, name
 
 
-# -- the same as what is documented -------------------------------------------------------------
+# -- docs ---------------------------------------------------------------------------------------
 
 
-async def test_operations_on_pages_exist(document: dict[str, Any]) -> None:
+async def test_operations_named_in_docs_exist(document: dict[str, Any]) -> None:
     text = "".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
     named = {
         f"{method} {_plain(path)}"
         for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/(?:api(?!/v2/)|-)/[^\s`?]*)[^`]*`", text)
     }
     assert len(named) > 10
-    assert sorted(named - {_plain(name) for name, _ in operations(document)}) == []
+    assert sorted(named - {_plain(name) for name, _ in list_operations(document)}) == []
 
 
 async def test_paths_in_the_overview_of_the_api_page_exist(document: dict[str, Any]) -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     overview = text.partition("## What there is")[2].partition("\n## ")[0]
-    paths = [_plain(name.partition(" ")[2]) for name, _ in operations(document)]
+    paths = [_plain(name.partition(" ")[2]) for name, _ in list_operations(document)]
 
     named = re.findall(r"`(/[^`…]*)", overview)
 
@@ -335,14 +337,14 @@ def _plain(path: str) -> str:
 async def test_every_method_of_the_health_monitoring_service_has_a_route(
     document: dict[str, Any], method: str
 ) -> None:
-    """002 §6: the interface of the service, each method by its own name."""
-    assert SPEC[method] in dict(operations(document))
+    """002 §6: each method of the service's interface, by its name."""
+    assert SPEC[method] in dict(list_operations(document))
 
 
-# -- lists are asked for what is wanted ---------------------------------------------------------
+# -- filters ------------------------------------------------------------------------------------
 
 
-async def listed(http: httpx.AsyncClient, path: str, what: str, **which: Any) -> list[dict[str, Any]]:
+async def list_rows(http: httpx.AsyncClient, path: str, what: str, **which: Any) -> list[dict[str, Any]]:
     answer = await http.get(path, params=which)
     assert answer.status_code == 200, answer.text
     rows: list[dict[str, Any]] = answer.json()[what]
@@ -350,12 +352,12 @@ async def listed(http: httpx.AsyncClient, path: str, what: str, **which: Any) ->
 
 
 async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -> None:
-    terminated = await listed(http, "/api/agents", "agents", state="terminated", agent_id="looper")
+    terminated = await list_rows(http, "/api/agents", "agents", state="terminated", agent_id="looper")
     assert terminated == []
-    [walker] = await listed(http, "/api/agents", "agents", agent_id="team/walker")
-    same = await listed(http, "/api/agents", "agents", state=walker["state"], limit=1000)
-    assert walker["agent_id"] in {one["agent_id"] for one in same}
-    assert {one["state"] for one in same} == {walker["state"]}
+    [walker] = await list_rows(http, "/api/agents", "agents", agent_id="team/walker")
+    same = await list_rows(http, "/api/agents", "agents", state=walker["state"], limit=1000)
+    assert walker["agent_id"] in {row["agent_id"] for row in same}
+    assert {row["state"] for row in same} == {walker["state"]}
     refused = await http.get("/api/agents", params={"state": "sleepy"})
     assert refused.status_code == 422
     assert "healthy" in refused.json()["title"]
@@ -364,19 +366,19 @@ async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -
 async def test_tickets_are_listed_by_worker_status_severity_and_time(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """003: a worker's escalations, and one of them."""
+    """003: a worker's escalations can be listed, and read one by one."""
     await until(
         lambda: running.service.tickets.open_tickets(),
-        "a ticket on the worker that repeats itself",
+        "a ticket about the looping worker",
     )
-    [ticket] = await listed(http, "/api/tickets", "tickets", agent_id="looper")
+    [ticket] = await list_rows(http, "/api/tickets", "tickets", agent_id="looper")
     found = {
         "agent_id": "looper",
         "severity": ticket["severity"],
         "status": ["dismissed", ticket["status"]],
         "since": 1,
     }
-    assert [one["ticket_id"] for one in await listed(http, "/api/tickets", "tickets", **found)] == [
+    assert [one["ticket_id"] for one in await list_rows(http, "/api/tickets", "tickets", **found)] == [
         ticket["ticket_id"]
     ]
     others: tuple[dict[str, Any], ...] = (
@@ -386,26 +388,28 @@ async def test_tickets_are_listed_by_worker_status_severity_and_time(
         {"severity": "low"},
     )
     for other in others:
-        assert await listed(http, "/api/tickets", "tickets", **other) == []
+        assert await list_rows(http, "/api/tickets", "tickets", **other) == []
 
-    [same] = await listed(http, "/api/agents/looper/escalations", "tickets")
+    [same] = await list_rows(http, "/api/agents/looper/escalations", "tickets")
     assert same["ticket_id"] == ticket["ticket_id"]
     one = await http.get(f"/api/agents/looper/escalations/{ticket['ticket_id']}")
     assert one.json()["cause"] == ticket["cause"]
-    other_one = await http.get(f"/api/agents/team%2Fwalker/escalations/{ticket['ticket_id']}")
-    assert other_one.status_code == 404
-    assert "looper" in other_one.json()["title"]
+    other_ticket = await http.get(f"/api/agents/team%2Fwalker/escalations/{ticket['ticket_id']}")
+    assert other_ticket.status_code == 404
+    assert "looper" in other_ticket.json()["title"]
 
 
 async def test_interventions_and_recoveries_are_filtered(http: httpx.AsyncClient) -> None:
     nudged = await http.post("/api/agents/team%2Fwalker/nudge", json={})
     made = nudged.json()
     which = {"agent_id": "team/walker", "kind": "nudge", "outcome": made["outcome"]}
-    rows = await listed(http, "/api/interventions", "interventions", **which)
+    rows = await list_rows(http, "/api/interventions", "interventions", **which)
     assert made["intervention_id"] in {one["intervention_id"] for one in rows}
-    assert await listed(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
-    assert await listed(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
-    assert await listed(http, "/api/recoveries", "recoveries", state="succeeded") == []
+    assert await list_rows(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
+    assert (
+        await list_rows(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
+    )
+    assert await list_rows(http, "/api/recoveries", "recoveries", state="succeeded") == []
 
 
 async def test_code_in_descriptions_is_rendered_as_code() -> None:

@@ -19,27 +19,29 @@ from queenright.server.service import Service
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 from tests.waiting import until
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only a person decides."""
+    """Return settings with which only a person decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def firing(service: Service) -> Notification:
-    """Return the one notification that is out."""
-    [found] = [one for one in await service.store.read(read_active) if one.ends_at is None]
-    return found
+async def get_firing_notification(service: Service) -> Notification:
+    """Return the only firing notification."""
+    [notifications] = [
+        notification for notification in await service.store.read(read_active) if notification.ends_at is None
+    ]
+    return notifications
 
 
-def times_brought_up(service: Service) -> int:
+def count_renotifications(service: Service) -> int:
     return sum(ticket.requests for ticket in service.tickets.open_tickets())
 
 
-def requests_of(service: Service) -> OperatorRequests:
+def list_requests(service: Service) -> OperatorRequests:
     return OperatorRequests(
         store=service.store,
         tickets=service.tickets,
@@ -53,14 +55,14 @@ async def test_pending_decision_is_notified_once_with_deadline_and_command(
     running: RunningService, settings: Settings
 ) -> None:
     service = running.service
-    await ticket_on(running)
-    before = await firing(service)
+    await wait_for_ticket(running)
+    before = await get_firing_notification(service)
 
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
-    await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
+    await until(lambda: count_renotifications(service) == 1, "the ticket is notified again")
     [question] = service.interventions.ledger.pending.values()
-    alerts = await firing(service)
-    assert alerts.labels != before.labels, "equal labels would be no news for Alertmanager"
+    alerts = await get_firing_notification(service)
+    assert alerts.labels != before.labels, "Alertmanager would send no notification for equal labels"
     assert alerts.labels["severity"] == "critical"
     action = alerts.annotations["suggested_action"]
     assert f"queenright escalations decide {question.escalation_id} more_time" in action
@@ -71,15 +73,17 @@ async def test_pending_decision_is_notified_once_with_deadline_and_command(
     assert "reminder" not in title
     assert [ticket.reminders for ticket in service.tickets.open_tickets()] == [0]
 
-    await requests_of(service).load()
-    assert times_brought_up(service) == 1
+    await list_requests(service).load()
+    assert count_renotifications(service) == 1
 
     await service.interventions.decide(question.escalation_id, "more_time", by="ann")
     ticket = service.tickets.open_tickets()[0]
     await service.tickets.request_attention(ticket.ticket_id, since=0.0)
-    assert "escalations decide" not in (await firing(service)).annotations["suggested_action"]
-    assert "Decide until" not in (await firing(service)).annotations["summary"]
-    assert times_brought_up(service) == 1
+    assert (
+        "escalations decide" not in (await get_firing_notification(service)).annotations["suggested_action"]
+    )
+    assert "Decide until" not in (await get_firing_notification(service)).annotations["summary"]
+    assert count_renotifications(service) == 1
 
 
 async def test_pending_decision_is_notified_after_a_restart(
@@ -87,67 +91,73 @@ async def test_pending_decision_is_notified_after_a_restart(
 ) -> None:
     async with serving(settings) as running:
         service = running.service
-        await ticket_on(running)
-        # As if it was killed before anybody could be told.
-        monkeypatch.setattr(service.tickets, "request_attention", _nothing)
+        await wait_for_ticket(running)
+        # As if the service was killed before the notification.
+        monkeypatch.setattr(service.tickets, "request_attention", _do_nothing)
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
-        assert times_brought_up(service) == 0
+        assert count_renotifications(service) == 0
     async with serving(settings) as running:
-        await until(lambda: times_brought_up(running.service) == 1, "the ticket is brought up")
-        assert "Decide until" in (await firing(running.service)).annotations["suggested_action"]
+        await until(lambda: count_renotifications(running.service) == 1, "the ticket is notified again")
+        assert (
+            "Decide until" in (await get_firing_notification(running.service)).annotations["suggested_action"]
+        )
 
 
-async def _nothing(*args: Any, **kwargs: Any) -> None:
+async def _do_nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
 async def test_unreachable_termination_is_notified_once(running: RunningService) -> None:
     service = running.service
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
-    await until(lambda: times_brought_up(service) == 1, "the ticket is brought up")
+    await until(lambda: count_renotifications(service) == 1, "the ticket is notified again")
     [question] = service.interventions.ledger.pending.values()
 
     await service.interventions.decide(question.escalation_id, "terminate", by="ann")
-    await until(lambda: times_brought_up(service) == 2, "the ticket is brought up again")
-    action = (await firing(service)).annotations["suggested_action"]
+    await until(lambda: count_renotifications(service) == 2, "the ticket is notified once more")
+    action = (await get_firing_notification(service)).annotations["suggested_action"]
     assert "could not be reached" in action
     assert "end its process yourself" in action
-    title = (await firing(service)).annotations["summary"]
+    title = (await get_firing_notification(service)).annotations["summary"]
     assert title.endswith("It could not be terminated: end its process yourself.")
-    await requests_of(service).load()
-    assert times_brought_up(service) == 2
+    await list_requests(service).load()
+    assert count_renotifications(service) == 2
 
 
-async def test_decision_about_a_worker_with_a_lesser_ticket_pages(tmp_path: Path, settings: Settings) -> None:
-    """A deadline of minutes is useless in a channel that is read tomorrow."""
+async def test_decision_about_a_worker_with_a_low_severity_ticket_pages(
+    tmp_path: Path, settings: Settings
+) -> None:
+    """A deadline within minutes is useless in a channel that is read the next day."""
     async with serving(settings) as running:
         service = running.service
-        ticket_id = await ticket_on(running, times=4)
+        ticket_id = await wait_for_ticket(running, times=4)
         ticket = service.tickets.get(ticket_id)
         assert ticket is not None
         assert ticket.severity is Severity.MEDIUM
 
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
 
-        def risen() -> bool:
+        def is_high() -> bool:
             now = service.tickets.get(ticket_id)
             return now is not None and now.severity is Severity.HIGH
 
-        await until(risen, "the ticket is high")
-        alerts = await firing(service)
+        await until(is_high, "the ticket's severity is high")
+        alerts = await get_firing_notification(service)
         assert alerts.labels["severity"] == "critical"
         assert "Decide until" in alerts.annotations["suggested_action"]
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 
-async def test_notification_by_the_ladder_names_no_queen(running: RunningService, tmp_path: Path) -> None:
+async def test_notification_by_the_ladder_does_not_mention_the_queen(
+    running: RunningService, tmp_path: Path
+) -> None:
     service = running.service
-    await ticket_on(running)
+    await wait_for_ticket(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
     published: list[AgentEvent] = []
     store = Store.open(f"sqlite:///{tmp_path / 'no_ticket.db'}")
-    requests = requests_of(service)
+    requests = list_requests(service)
     requests.tickets = TicketService(
         store,
         settings=service.settings.health_monitoring,
@@ -165,7 +175,7 @@ async def test_notification_by_the_ladder_names_no_queen(running: RunningService
 async def test_queen_as_orchestrator_asks_no_one(tmp_path: Path) -> None:
     async with serving(demo_settings(tmp_path / "storage", orchestrator="queen")) as running:
         service = running.service
-        await ticket_on(running)
+        await wait_for_ticket(running)
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
         await until(lambda: not service.interventions.ledger.pending, "the queen decides")
-        assert "Decide until" not in (await firing(service)).annotations["suggested_action"]
+        assert "Decide until" not in (await get_firing_notification(service)).annotations["suggested_action"]

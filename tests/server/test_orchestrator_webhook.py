@@ -1,4 +1,4 @@
-"""The orchestrator's webhook, against a real HTTP server."""
+"""The orchestrator's webhook, with a real HTTP server."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ ESCALATION = Escalation(
 
 
 class Orchestrator(ThreadingHTTPServer):
-    """Answers as it was told to, and keeps what it was sent."""
+    """An HTTP server that responds as configured, and stores the requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, bytes]] = []
-        """What it answers, in turn; the last one again and again."""
-        self.got: list[tuple[dict[str, str], bytes]] = []
+        """Responses in sequence; the last one repeats."""
+        self.requests: list[tuple[dict[str, str], bytes]] = []
 
     @property
     def url(self) -> str:
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append((dict(self.headers), body))
+        self.server.requests.append((dict(self.headers), body))
         answers = self.server.answers
         status, answer = answers[0] if len(answers) == 1 else answers.pop(0)
         self.send_response(status)
@@ -86,12 +86,12 @@ def orchestrator() -> Iterator[Orchestrator]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
+def _no_retry_delay() -> Iterator[None]:
     with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
         yield
 
 
-async def ask(url: str, secret: str | None = None) -> EscalationAnswer | None:
+async def call_webhook(url: str, secret: str | None = None) -> EscalationAnswer | None:
     webhook = OrchestratorWebhook(
         SecretStr(url), api="http://queen:8420/", secret=SecretStr(secret) if secret else None
     )
@@ -101,15 +101,15 @@ async def ask(url: str, secret: str | None = None) -> EscalationAnswer | None:
         await webhook.close()
 
 
-async def test_escalation_arrives_with_its_whole_context_and_where_to_answer(
+async def test_escalation_has_its_whole_context_and_the_url_for_the_answer(
     orchestrator: Orchestrator,
 ) -> None:
-    """002 §11: an escalation tells the orchestrator everything it needs to decide."""
+    """002 §11: an escalation contains everything that the orchestrator needs to decide."""
     orchestrator.answers = [(202, b"")]
 
-    assert await ask(orchestrator.url) is None
+    assert await call_webhook(orchestrator.url) is None
 
-    [(_, body)] = orchestrator.got
+    [(_, body)] = orchestrator.requests
     sent = json.loads(body)
     assert sent == {
         "type": "escalation_triggered",
@@ -131,7 +131,7 @@ async def test_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None
         (200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow API"}')
     ]
 
-    answer = await ask(orchestrator.url)
+    answer = await call_webhook(orchestrator.url)
 
     assert answer == EscalationAnswer(decision="more_time", more_time_seconds=60, reason="slow API")
 
@@ -140,7 +140,7 @@ async def test_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None
 async def test_answer_without_a_decision_leaves_it_open(orchestrator: Orchestrator, thanks: bytes) -> None:
     orchestrator.answers = [(200, thanks)]
 
-    assert await ask(orchestrator.url) is None
+    assert await call_webhook(orchestrator.url) is None
 
 
 @pytest.mark.parametrize(
@@ -153,19 +153,19 @@ async def test_invalid_decision_is_refused_and_not_requested_again(
     orchestrator.answers = [(200, answer)]
 
     with pytest.raises(OrchestratorError, match="its answer is invalid: "):
-        await ask(orchestrator.url)
+        await call_webhook(orchestrator.url)
 
-    assert len(orchestrator.got) == 1
+    assert len(orchestrator.requests) == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_transient_failures_are_retried(orchestrator: Orchestrator, status: int) -> None:
     orchestrator.answers = [(status, b"busy"), (status, b""), (200, b'{"decision": "terminate"}')]
 
-    answer = await ask(orchestrator.url)
+    answer = await call_webhook(orchestrator.url)
 
     assert answer == EscalationAnswer(decision="terminate")
-    assert len({body for _, body in orchestrator.got}) == 1
+    assert len({body for _, body in orchestrator.requests}) == 1
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
@@ -173,40 +173,40 @@ async def test_refusal_is_raised_without_a_retry(orchestrator: Orchestrator, sta
     orchestrator.answers = [(status, b"no such hook")]
 
     with pytest.raises(OrchestratorError, match=f"it answered {status} no such hook"):
-        await ask(orchestrator.url)
+        await call_webhook(orchestrator.url)
 
-    assert len(orchestrator.got) == 1
+    assert len(orchestrator.requests) == 1
 
 
 async def test_endless_answer_is_read_up_to_a_limit(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [(200, b" " * (1 << 20))]
 
     with pytest.raises(OrchestratorError, match="longer than 65536 bytes"):
-        await ask(orchestrator.url)
+        await call_webhook(orchestrator.url)
 
 
 async def test_posts_are_signed_with_the_secret(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [(200, b"")]
 
-    await ask(orchestrator.url, secret="honey")
+    await call_webhook(orchestrator.url, secret="honey")
 
-    [(headers, body)] = orchestrator.got
+    [(headers, body)] = orchestrator.requests
     expected = hmac.new(b"honey", headers[TIMESTAMP].encode() + b"." + body, hashlib.sha256).hexdigest()
     assert headers[SIGNATURE] == f"sha256={expected}"
 
 
-@pytest.mark.parametrize("way", ["refused", "unreachable", "bad"])
+@pytest.mark.parametrize("failure", ["refused", "unreachable", "bad"])
 async def test_url_and_the_secret_are_in_no_message_log_or_repr(
-    orchestrator: Orchestrator, way: str, caplog: pytest.LogCaptureFixture
+    orchestrator: Orchestrator, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` has it
+    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` sets it
     orchestrator.answers = [(500, b"down")]
     url = {
         "refused": orchestrator.url,
         "unreachable": f"http://127.0.0.1:9/{TOKEN}",
         "bad": f"ftp://u:{TOKEN}@127.0.0.1/{TOKEN}",
-    }[way]
+    }[failure]
     webhook = OrchestratorWebhook(SecretStr(url), secret=SecretStr("honeypot"))
 
     with pytest.raises(OrchestratorError) as refused:
@@ -223,7 +223,7 @@ async def test_url_and_the_secret_are_in_no_message_log_or_repr(
 async def test_orchestrator_url_is_called_and_its_decision_applied(
     orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
-    """002 §11: an escalation reaches the orchestrator, and what it decides is done."""
+    """002 §11: an escalation reaches the orchestrator, and its decision is carried out."""
     orchestrator.answers = [(200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow"}')]
     settings = demo_settings(tmp_path / "storage", orchestrator="webhook", webhook_url=orchestrator.url)
 
@@ -234,7 +234,7 @@ async def test_orchestrator_url_is_called_and_its_decision_applied(
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
         [decided] = await service.health.escalations()
 
-    sent = json.loads(orchestrator.got[0][1])
+    sent = json.loads(orchestrator.requests[0][1])
     assert (sent["agent_id"], sent["reason"]) == ("looper", "it looks odd")
     assert sent["context"]
     assert sent["answer_url"].startswith("http")

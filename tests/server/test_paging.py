@@ -1,4 +1,4 @@
-"""Lists in pages, over HTTP, while more comes in."""
+"""Paged lists over HTTP while entries are added."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def pages(
+async def read_pages(
     http: httpx.AsyncClient, path: str, name: str, size: int, between: Any = None, **asked: Any
 ) -> list[list[dict[str, Any]]]:
     found, cursor = [], None
@@ -56,7 +56,7 @@ async def pages(
             await between()
 
 
-async def test_cursor_of_no_list_is_refused_with_a_reason(http: httpx.AsyncClient) -> None:
+async def test_invalid_cursor_is_refused_with_a_reason(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", encode_cursor("other", 1.0, "x"), "W" * 900):
             response = await http.get(path, params={"cursor": cursor})
@@ -65,7 +65,7 @@ async def test_cursor_of_no_list_is_refused_with_a_reason(http: httpx.AsyncClien
             assert "`next`" in response.json()["title"]
 
 
-async def test_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
+async def test_page_size_of_zero_is_refused(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for limit in ("0", "1001", "x"):
             assert (await http.get(path, params={"limit": limit})).status_code == 422, (path, limit)
@@ -74,18 +74,20 @@ async def test_page_of_no_size_is_refused(http: httpx.AsyncClient) -> None:
 async def test_every_agent_is_listed_once_while_others_start(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """002 §11: the health of all agents can be asked for."""
+    """002 §11: the health of all agents can be read."""
     names = ["a", "b/c", "d", "health", "z"]
     for name in names:
         await running.service.ingest(list(looping(running.service.clock(), agent=name, times=1)))
     running.service.breakers.get("tool_execution", "d", "search")
 
-    async def another() -> None:
+    async def start_another() -> None:
         number = len(running.service.workers())
         await running.service.ingest(list(looping(running.service.clock(), agent=f"a{number:03d}", times=1)))
 
     for path, order in (("/api/agents", {"sort": "agent"}), ("/api/agents/health", {})):
-        rows = [one for page in await pages(http, path, "agents", 2, another, **order) for one in page]
+        rows = [
+            one for page in await read_pages(http, path, "agents", 2, start_another, **order) for one in page
+        ]
         seen = [one["agent_id"] for one in rows]
         assert [name for name in seen if name in names] == names
         assert seen == sorted(set(seen))
@@ -106,15 +108,17 @@ async def test_interventions_are_listed_once_newest_first_while_others_start(
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), agent="bee", times=1)))
 
-    async def nudge() -> str:
+    async def add_nudge() -> str:
         return str((await http.post("/api/agents/bee/nudge")).json()["intervention_id"])
 
-    there = [await nudge() for _ in range(5)]
+    existing = [await add_nudge() for _ in range(5)]
     rows = [
-        one for page in await pages(http, LISTS["interventions"], "interventions", 2, nudge) for one in page
+        one
+        for page in await read_pages(http, LISTS["interventions"], "interventions", 2, add_nudge)
+        for one in page
     ]
 
-    assert [one["intervention_id"] for one in rows] == there[::-1]
+    assert [one["intervention_id"] for one in rows] == existing[::-1]
 
 
 async def test_history_is_read_back_from_its_end_each_page_oldest_first(
@@ -135,7 +139,7 @@ async def test_history_is_read_back_from_its_end_each_page_oldest_first(
 
     for number in range(5):
         await record_escalation(number)
-    found = await pages(http, LISTS["history"], "history", 2, lambda: record_escalation(100))
+    found = await read_pages(http, LISTS["history"], "history", 2, lambda: record_escalation(100))
 
     reasons = [[one["reason"] for one in page] for page in found]
     assert reasons == [["3", "4"], ["1", "2"], ["0"]]
@@ -149,14 +153,18 @@ async def test_breakers_are_listed_by_name_and_filtered_by_state(
         while target in "be" and breaker.state.value == "closed":
             breaker.admit().record_failure("x")
 
-    every = [one["target"] for page in await pages(http, LISTS["breakers"], "breakers", 2) for one in page]
-    tripped = await pages(http, LISTS["breakers"], "breakers", 1, open=True)
+    every = [
+        breaker_row["target"]
+        for page in await read_pages(http, LISTS["breakers"], "breakers", 2)
+        for breaker_row in page
+    ]
+    tripped = await read_pages(http, LISTS["breakers"], "breakers", 1, open=True)
 
     assert every == list("abcde")
-    assert [one["target"] for page in tripped for one in page] == ["b", "e"]
+    assert [breaker_row["target"] for page in tripped for breaker_row in page] == ["b", "e"]
 
 
-places = st.one_of(
+positions = st.one_of(
     st.tuples(
         st.floats(allow_nan=False, allow_infinity=False, max_value=1e12, min_value=0), st.text("é\"'/x")
     ),
@@ -164,11 +172,11 @@ places = st.one_of(
 )
 
 
-@given(places)
-def test_cursor_gives_back_the_place_exactly(place: tuple[Any, ...]) -> None:
-    kinds = [type(part) for part in place]
+@given(positions)
+def test_decoded_cursor_equals_the_encoded_position(position: tuple[Any, ...]) -> None:
+    kinds = [type(part) for part in position]
 
-    assert decode_cursor(encode_cursor("things", *place), "things", *kinds) == place
+    assert decode_cursor(encode_cursor("things", *position), "things", *kinds) == position
 
 
 @given(
@@ -180,15 +188,15 @@ def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [("nan",), (True,), (2**63,), ("a\0",), ("\ud800",), (None,), ([1],), (1, 2)], ids=repr
+    "position", [("nan",), (True,), (2**63,), ("a\0",), ("\ud800",), (None,), ([1],), (1, 2)], ids=repr
 )
 @pytest.mark.parametrize("kind", [int, float, str])
-def test_place_that_no_list_has_is_refused(place: tuple[Any, ...], kind: type[Any]) -> None:
-    if kind is str and place == ("nan",):
+def test_position_of_another_type_is_refused(position: tuple[Any, ...], kind: type[Any]) -> None:
+    if kind is str and position == ("nan",):
         return
-    made = base64.urlsafe_b64encode(json.dumps(["agents", *place]).encode()).decode()
+    cursor = base64.urlsafe_b64encode(json.dumps(["agents", *position]).encode()).decode()
     with pytest.raises(InvalidCursorError):
-        decode_cursor(made, "agents", kind)
+        decode_cursor(cursor, "agents", kind)
 
 
 async def test_command_line_reads_every_page(running: RunningService) -> None:

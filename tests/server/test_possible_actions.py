@@ -34,7 +34,7 @@ STATES: dict[str, tuple[list[tuple[EventType, dict[str, Any]]], list[str]]] = {
 
 
 def settings(storage: Path, *, respawns: bool) -> Settings:
-    """Return settings with a respawner, or without one."""
+    """Return settings with or without a respawner."""
     found = demo_settings(storage, orchestrator="none")
     monitoring = found.health_monitoring
     url = SecretStr("http://127.0.0.1:9/") if respawns else None
@@ -62,12 +62,12 @@ async def enter_states(running: RunningService, http: httpx.AsyncClient) -> None
     await until(lambda: running.service.monitor.get("lost"), "the worker is known")
 
 
-async def offered(http: httpx.AsyncClient, agent: str) -> list[str]:
+async def list_offered(http: httpx.AsyncClient, agent: str) -> list[str]:
     actions: list[str] = (await http.get(f"/api/agents/{agent}/health")).json()["actions"]
     return actions
 
 
-async def accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:
+async def is_accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:
     if action == "recover":
         body: dict[str, Any] = {"task_id": agent, "from_start": True}
         answer = await http.post("/api/recoveries", json=body)
@@ -78,13 +78,13 @@ async def accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:
     return answer.is_success and bool(answer.json().get("accepted", True))
 
 
-async def disagreements(http: httpx.AsyncClient) -> list[tuple[str, str, bool]]:
-    """Return actions that are offered and refused, or accepted and not offered."""
+async def find_disagreements(http: httpx.AsyncClient) -> list[tuple[str, str, bool]]:
+    """Return actions that are listed but refused, or accepted but not listed."""
     return [
         (agent, action, is_offered)
         for agent in STATES
         for action in ("nudge", "escalate", "escalate", "terminate", "recover", "recover")
-        if (is_offered := action in await offered(http, agent)) != await accepted(http, agent, action)
+        if (is_offered := action in await list_offered(http, agent)) != await is_accepted(http, agent, action)
     ]
 
 
@@ -97,13 +97,13 @@ async def test_worker_lists_the_actions_that_its_routes_accept(tmp_path: Path, r
         await enter_states(running, http)
         await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
 
-        assert {state: await offered(http, state) for state in STATES} == {state: [] for state in STATES}
-        assert await disagreements(http) == []
+        assert {state: await list_offered(http, state) for state in STATES} == {state: [] for state in STATES}
+        assert await find_disagreements(http) == []
 
         await http.put("/api/emergency-stop", json={"on": False, "reason": "over", "by": "ada"})
         without = set() if respawns else {"recover"}
 
-        assert {state: await offered(http, state) for state in STATES} == {
+        assert {state: await list_offered(http, state) for state in STATES} == {
             state: [one for one in possible if one not in without] for state, (_, possible) in STATES.items()
         }
-        assert await disagreements(http) == []
+        assert await find_disagreements(http) == []

@@ -1,4 +1,4 @@
-"""Errors in one shape."""
+"""All errors are problem documents of the same form."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.isolation import ROOT
 
 
 @pytest.mark.parametrize("package", ["server", "health", "judge", "runtime", "alerting"])
-def test_errors_name_commands_and_no_request(package: str) -> None:
-    """A title is what people read in the terminal too: the way out is a command."""
+def test_error_titles_name_commands_and_no_http_requests(package: str) -> None:
+    """The command line prints the title too, so the remedy is a command."""
     raised = [
         (path, node)
         for path in (ROOT / package).rglob("*.py")
@@ -30,10 +30,10 @@ def test_errors_name_commands_and_no_request(package: str) -> None:
         if isinstance(part, ast.Constant)
     ]
 
-    named = [(path, text) for path, text in texts if re.search(r"\b(?:GET|POST|PUT|PATCH|DELETE) /", text)]
+    commands = [(path, text) for path, text in texts if re.search(r"\b(?:GET|POST|PUT|PATCH|DELETE) /", text)]
 
     assert texts
-    assert named == []
+    assert commands == []
 
 
 async def test_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> None:
@@ -44,7 +44,7 @@ async def test_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> 
     assert "query.limit: 'many' is refused" in response.json()["title"]
 
 
-async def test_paths_and_methods_that_are_not_there_are_problems_too(http: httpx.AsyncClient) -> None:
+async def test_unknown_paths_and_methods_are_problems(http: httpx.AsyncClient) -> None:
     path = await http.get("/api/nothing")
     method = await http.post("/api/status")
 
@@ -66,12 +66,12 @@ async def test_long_value_is_shortened_and_text_shown_by_length(
     assert "9,004 characters" in longer.json()["title"]
 
 
-async def test_fault_of_the_service_itself_is_a_problem_too() -> None:
+async def test_internal_error_is_a_problem() -> None:
     app = FastAPI()
     add_exception_handlers(app, render_error)
 
     @app.get("/fault")
-    async def fault() -> None:
+    async def fail() -> None:
         raise RuntimeError("token=hunter2hunter2")
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -126,7 +126,7 @@ async def test_head_equals_get_without_the_body(
     assert (stream.status_code, stream.headers["allow"]) == (405, "GET")
 
 
-async def test_unknown_page_is_a_page_for_a_browser_and_a_problem_for_a_program(
+async def test_unknown_url_is_html_for_browsers_and_a_problem_for_programs(
     http: httpx.AsyncClient,
 ) -> None:
     browser = {"Accept": "text/html,application/xhtml+xml"}

@@ -8,7 +8,7 @@ import pytest
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 
 
-def program(folder: Path, name: str) -> Path:
+def write_program(folder: Path, name: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text("#!/bin/sh\n")
@@ -18,7 +18,7 @@ def program(folder: Path, name: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder that is all of PATH; the working folder is elsewhere, and no variable is set."""
+    """Use an empty folder as PATH, another working folder, and no variables."""
     elsewhere = tmp_path / "work" / "deep"
     elsewhere.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
@@ -29,22 +29,22 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_environment_wins_over_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(path, "promtool")
-    chosen = program(tmp_path / "own", "promtool-3")
+    write_program(path, "promtool")
+    chosen = write_program(tmp_path / "own", "promtool-3")
     monkeypatch.setenv("PROMTOOL_BIN", str(chosen))
 
     assert find_program("promtool") == chosen
 
 
 def test_path_wins_over_the_tools_of_the_checkout(path: Path, tmp_path: Path) -> None:
-    program(tmp_path / "work" / ".tools" / "bin", "promtool")
-    on_path = program(path, "promtool")
+    write_program(tmp_path / "work" / ".tools" / "bin", "promtool")
+    on_path = write_program(path, "promtool")
 
     assert find_program("promtool") == on_path
 
 
 def test_tools_are_found_in_parent_folders(path: Path, tmp_path: Path) -> None:
-    tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
+    tool = write_program(tmp_path / "work" / ".tools" / "bin", "bee")
 
     assert find_program("bee") == tool
 
@@ -52,34 +52,34 @@ def test_tools_are_found_in_parent_folders(path: Path, tmp_path: Path) -> None:
 def test_tools_of_another_user_are_not_run(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tool = program(tmp_path / "work" / ".tools" / "bin", "bee")
+    tool = write_program(tmp_path / "work" / ".tools" / "bin", "bee")
     owner = tool.parent.stat().st_uid
     monkeypatch.setattr("os.getuid", lambda: owner + 1)
     if owner == 0:
-        # Root's tools are trusted by everyone; root can give them away.
+        # Tools of root are trusted by everyone. Root can change their owner.
         os.chown(tool.parent, 2, -1)
 
     assert find_program("bee") is None
 
 
 def test_alertmanager_is_found_under_its_debian_name(path: Path) -> None:
-    debians = program(path, "prometheus-alertmanager")
+    debian_path = write_program(path, "prometheus-alertmanager")
 
-    assert find_program("alertmanager") == debians
+    assert find_program("alertmanager") == debian_path
 
 
 def test_unknown_program_is_not_found(path: Path) -> None:
     assert find_program("bee") is None
 
 
-def test_file_that_cannot_be_run_is_not_a_program(path: Path) -> None:
-    program(path, "bee").chmod(0o644)
+def test_non_executable_file_is_not_a_program(path: Path) -> None:
+    write_program(path, "bee").chmod(0o644)
 
     assert find_program("bee") is None
 
 
-def test_wrong_choice_is_an_error_and_not_skipped(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program(path, "promtool")
+def test_invalid_program_variable_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_program(path, "promtool")
     monkeypatch.setenv("PROMTOOL_BIN", "/no/such/promtool")
 
     with pytest.raises(ProgramNotFoundError, match="PROMTOOL_BIN is '/no/such/promtool'"):

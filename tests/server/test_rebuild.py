@@ -1,4 +1,4 @@
-"""What the service knows of its workers after a start, from a log of which it reads only the end."""
+"""The workers after a start, rebuilt from the end of a log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await opened.close()
 
 
-def event(type_: EventType, after: float, incarnation: str = "first", **data: Any) -> AgentEvent:
+def make_event(type_: EventType, after: float, incarnation: str = "first", **data: Any) -> AgentEvent:
     return AgentEvent(
         type=type_,
         time=START + after,
@@ -40,18 +40,18 @@ def event(type_: EventType, after: float, incarnation: str = "first", **data: An
     )
 
 
-def rebuilt(store: Store, since: float, now: float) -> HealthMonitor:
+def rebuild_monitor(store: Store, since: float, now: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
     store.read_now(lambda conn: rebuild(conn, monitor, since=START + since, now=START + now))
     monitor.handle_clock_jump(START + now)
     return monitor
 
 
-LIFE = (
-    event(EventType.EXECUTION_STARTED, 0, start_records=True),
-    event(EventType.STEP_COMPLETED, 10, verdict="ACCEPT"),
+INCARNATION = (
+    make_event(EventType.EXECUTION_STARTED, 0, start_records=True),
+    make_event(EventType.STEP_COMPLETED, 10, verdict="ACCEPT"),
 )
-BROUGHT_BACK = event(
+RECOVERED = make_event(
     EventType.RECOVERY_COMPLETED, 900, recovery_id="r", new_incarnation_id="second", new_session_id="s"
 )
 
@@ -59,26 +59,28 @@ BROUGHT_BACK = event(
 @pytest.mark.parametrize(
     "ended",
     [
-        event(EventType.AGENT_TERMINATED, 300, reason="it hangs"),
-        event(EventType.EXECUTION_FAILED, 300, error_type="OSError"),
+        make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs"),
+        make_event(EventType.EXECUTION_FAILED, 300, error_type="OSError"),
     ],
     ids=["terminated", "failed"],
 )
-async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
+async def test_incarnation_without_events_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
     """
-    B67: its recovery is read again, and the end of the life before is not any more.
+    B67: the log contains its recovery, but no longer the end of the previous incarnation.
 
-    As it was then: the session is over, and nobody nudges or terminates a life that never began.
+    The session is over, so nobody nudges or terminates an incarnation that never started.
     """
-    failed = event(EventType.RECOVERY_FAILED, 1800, "second", reason="it sent no events", exhausted=False)
-    await store.append([*LIFE, ended, BROUGHT_BACK, failed])
+    failed = make_event(
+        EventType.RECOVERY_FAILED, 1800, "second", reason="it sent no events", exhausted=False
+    )
+    await store.append([*INCARNATION, ended, RECOVERED, failed])
 
-    monitor = rebuilt(store, since=600, now=600 + DAY)
+    monitor = rebuild_monitor(store, since=600, now=600 + DAY)
     for later in (600 + DAY + 600, 600 + 2 * DAY):
         monitor.advance(START + later)
         worker = monitor.get("bee", "s")
         if worker is None:
-            continue  # it is over, and forgotten
+            continue  # it is over, and removed
         assert worker.vitals.has_ended
         assert worker.vitals.status in (WorkerStatus.TERMINATED, WorkerStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
@@ -87,24 +89,24 @@ async def test_unheard_incarnation_is_not_alive_a_day_later(store: Store, ended:
 
 
 async def test_incarnation_with_recent_events_is_alive_a_day_later(store: Store) -> None:
-    ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
-    result = event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
-    step = event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
-    await store.append([*LIFE, ended, BROUGHT_BACK, result, step])
+    ended = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    result = make_event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
+    step = make_event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
+    await store.append([*INCARNATION, ended, RECOVERED, result, step])
 
-    worker = rebuilt(store, since=600, now=1000).get("bee", "s")
+    worker = rebuild_monitor(store, since=600, now=1000).get("bee", "s")
     assert worker is not None
     assert not worker.vitals.has_ended
     assert worker.vitals.incarnation_id == "second"
 
 
 async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) -> None:
-    """An abandoned recovery is about its own incarnation, not about one without a name."""
-    ended = event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
-    given_up = event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
-    await store.append([*LIFE, ended, given_up])
+    """An abandoned recovery concerns its own incarnation, not one without an id."""
+    ended = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    abandoned = make_event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
+    await store.append([*INCARNATION, ended, abandoned])
 
-    worker = rebuilt(store, since=600, now=1000).get("bee", "s")
+    worker = rebuild_monitor(store, since=600, now=1000).get("bee", "s")
     assert worker is not None
     assert worker.vitals.status is WorkerStatus.TERMINATED
     assert worker.vitals.incarnation_id == "first"

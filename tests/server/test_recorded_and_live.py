@@ -1,4 +1,4 @@
-"""A recorded run gets the verdict that the live one got: the same calls by `evaluate` and by hooks."""
+"""A run gives the same findings as a recording in `evaluate` and as live hook calls."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pytest
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import evaluate_run
 from queenright.server.serving import RunningService
-from tests.server.test_hooks import AGENT, ask, telemetry
+from tests.server.test_hooks import AGENT, post_call, telemetry
 
 __all__ = ["telemetry"]
 
-_ERRORS = (
+ERRORS = (
     "Exit code 1\nModuleNotFoundError: No module named 'yaml'",
     "Exit code 2\npytest: error: unrecognized arguments: --x",
     "Exit code 1\nFAILED tests/a.py::test_a - AssertionError",
@@ -25,7 +25,7 @@ _ERRORS = (
     "Exit code 1\nKeyError: 'q'",
     "Exit code 128\nfatal: not a git repository",
 )
-_REFUSALS = (
+REFUSED_EDITS = (
     "File has not been read yet.",
     "String to replace not found",
     "Found 2 matches",
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     result: str = ""
 
 
-def edits(errors: tuple[str, ...]) -> list[Call]:
+def refused_edits(errors: tuple[str, ...]) -> list[Call]:
     arguments = [
         {"file_path": "/a.py", "old_string": f"o{n}", "new_string": f"n{n}"} for n in range(len(errors))
     ]
@@ -50,10 +50,10 @@ def edits(errors: tuple[str, ...]) -> list[Call]:
 
 RUNS = {
     "errors of different kinds": [
-        Call("Bash", {"command": f"cmd {n}"}, error) for n, error in enumerate(_ERRORS)
+        Call("Bash", {"command": f"cmd {n}"}, error) for n, error in enumerate(ERRORS)
     ],
-    "edits refused for different reasons": edits(_REFUSALS),
-    "edits refused for one reason": edits((_REFUSALS[1],) * 6),
+    "edits refused for different reasons": refused_edits(REFUSED_EDITS),
+    "edits refused for one reason": refused_edits((REFUSED_EDITS[1],) * 6),
     "prose as a command": [
         Call(
             "Bash", {"command": f"{word} us look"}, f"Exit code 127\nbash: line 1: {word}: command not found"
@@ -61,18 +61,18 @@ RUNS = {
         for word in ("Let", "Now", "I", "The", "Here", "We")
     ],
     "one missing module": [
-        Call("Bash", {"command": f"python tool_{n}.py"}, _ERRORS[0].replace("yaml", f"mod{n}"))
+        Call("Bash", {"command": f"python tool_{n}.py"}, ERRORS[0].replace("yaml", f"mod{n}"))
         for n in range(6)
     ],
 }
-TROUBLED = {"edits refused for one reason", "prose as a command", "one missing module"}
+RUNS_WITH_FINDINGS = {"edits refused for one reason", "prose as a command", "one missing module"}
 
 
 @pytest.mark.parametrize("name", RUNS)
 async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
     name: str, telemetry: httpx.AsyncClient, running: RunningService, tmp_path: Path
 ) -> None:
-    """B30: errors are of one class by what they say, not by what the client calls all of them."""
+    """B30: errors are classified by their text, not by the client's name for all of them."""
     steps = [
         {
             "kind": "tool",
@@ -84,7 +84,7 @@ async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
         for call in RUNS[name]
     ]
 
-    await ask(telemetry, {"hook_event_name": "SessionStart", "session_id": "s", "cwd": "/x/project"})
+    await post_call(telemetry, {"hook_event_name": "SessionStart", "session_id": "s", "cwd": "/x/project"})
     for number, call in enumerate(RUNS[name]):
         body = {
             "session_id": "s",
@@ -93,8 +93,8 @@ async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
             "tool_input": call.arguments,
             "tool_use_id": f"toolu_{number}",
         }
-        await ask(telemetry, {"hook_event_name": "PreToolUse", **body})
-        await ask(telemetry, {"hook_event_name": "PostToolUseFailure", **body, "error": call.error})
+        await post_call(telemetry, {"hook_event_name": "PreToolUse", **body})
+        await post_call(telemetry, {"hook_event_name": "PostToolUseFailure", **body, "error": call.error})
     [worker] = running.service.monitor.of_agent(AGENT)
 
     live = {
@@ -103,6 +103,6 @@ async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
         if finding.severity.value != "low"
     }
     recorded = evaluate_run({"dataset": "d", "run_id": "r", "steps": steps}, HealthSettings())["findings"]
-    last = {one["kind"]: one["severity"] for one in recorded if one["severity"] != "low"}
+    last = {item["kind"]: item["severity"] for item in recorded if item["severity"] != "low"}
     assert live == set(last.items())
-    assert bool(live) == (name in TROUBLED)
+    assert bool(live) == (name in RUNS_WITH_FINDINGS)

@@ -1,4 +1,4 @@
-"""Workers in other processes are started again over HTTP: real servers, and in the end real processes."""
+"""Recovery of workers in other processes over HTTP: real servers, and a test with real processes."""
 
 from __future__ import annotations
 
@@ -48,29 +48,29 @@ TOKEN = "T0kenInTheUrl"
 
 
 class Supervisor(ThreadingHTTPServer):
-    """A supervisor of workers: answers as configured, and records the requests."""
+    """A supervisor of workers: responds as configured, and stores the requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, object]] = [(202, {})]
-        """What it answers, in turn; the last one again and again."""
+        """Responses in sequence; the last one repeats."""
         self.broken: set[str] = set()
-        """Checkpoints that it answers as broken."""
-        self.got: list[tuple[dict[str, str], bytes]] = []
+        """Checkpoints that it reports as broken."""
+        self.requests: list[tuple[dict[str, str], bytes]] = []
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}/{TOKEN}"
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
-        return [json.loads(body) for _, body in self.got]
+    def bodies(self) -> list[dict[str, Any]]:
+        return [json.loads(body) for _, body in self.requests]
 
     @property
     def keys(self) -> list[str]:
-        return [headers[IDEMPOTENCY_KEY] for headers, _ in self.got]
+        return [headers[IDEMPOTENCY_KEY] for headers, _ in self.requests]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.got.append((dict(self.headers), body))
+        self.server.requests.append((dict(self.headers), body))
         checkpoint = json.loads(body)["checkpoint_id"]
         answers = self.server.answers
         status: int = 409
@@ -106,7 +106,7 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 @pytest.fixture(autouse=True)
-def _no_waiting() -> Iterator[None]:
+def _no_retry_delay() -> Iterator[None]:
     with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
         yield
 
@@ -119,7 +119,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 @contextlib.asynccontextmanager
-async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWebhook]:
+async def make_webhook(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWebhook]:
     webhook = RespawnWebhook(SecretStr(url), store, **more)
     try:
         yield webhook
@@ -128,7 +128,7 @@ async def asking(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWe
 
 
 async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Target:
-    async with asking(url, store, **more) as webhook:
+    async with make_webhook(url, store, **more) as webhook:
         return await webhook.respawn(
             BEE,
             checkpoint,
@@ -140,23 +140,25 @@ async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2
         )
 
 
-def event(
+def make_event(
     kind: EventType,
     at: float,
     *,
     session: str = "s1",
     agent: str = "bee",
-    life: str = "i1",
+    incarnation: str = "i1",
     **data: Any,
 ) -> AgentEvent:
-    return AgentEvent(type=kind, time=at, agent_id=agent, session_id=session, incarnation_id=life, data=data)
+    return AgentEvent(
+        type=kind, time=at, agent_id=agent, session_id=session, incarnation_id=incarnation, data=data
+    )
 
 
 async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Store) -> None:
-    there = await respawn(supervisor.url, store)
+    new_worker = await respawn(supervisor.url, store)
 
-    assert there == Target(agent_id="bee", session_id="s1", incarnation_id="")
-    assert supervisor.asked == [
+    assert new_worker == Target(agent_id="bee", session_id="s1", incarnation_id="")
+    assert supervisor.bodies == [
         {
             "type": "respawn_requested",
             "task_id": "forage",
@@ -173,7 +175,7 @@ async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Sto
 
 
 @pytest.mark.parametrize(
-    ("answer", "session", "life"),
+    ("answer", "session", "incarnation"),
     [
         ({"incarnation_id": "i2"}, "s1", "i2"),
         ({"session_id": "s2", "incarnation_id": "i2", "pid": 7}, "s2", "i2"),
@@ -183,20 +185,20 @@ async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Sto
         (b"[" * 100_00, "s1", ""),
     ],
 )
-async def test_answer_may_name_the_new_life(
-    supervisor: Supervisor, store: Store, answer: object, session: str, life: str
+async def test_response_may_name_the_new_incarnation(
+    supervisor: Supervisor, store: Store, answer: object, session: str, incarnation: str
 ) -> None:
     supervisor.answers = [(200, answer)]
 
-    there = await respawn(supervisor.url, store)
+    new_worker = await respawn(supervisor.url, store)
 
-    assert (there.session_id, there.incarnation_id) == (session, life)
+    assert (new_worker.session_id, new_worker.incarnation_id) == (session, incarnation)
 
 
 async def test_start_of_a_task_is_not_a_checkpoint(supervisor: Supervisor, store: Store) -> None:
     await respawn(supervisor.url, store, None)
 
-    assert supervisor.asked[0]["checkpoint_id"] is None
+    assert supervisor.bodies[0]["checkpoint_id"] is None
 
 
 async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supervisor, store: Store) -> None:
@@ -205,7 +207,7 @@ async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supe
     await respawn(supervisor.url, store)
     await respawn(supervisor.url, store, None)
 
-    assert len(supervisor.got) == 4
+    assert len(supervisor.requests) == 4
     assert len(set(supervisor.keys[:3])) == 1
     assert supervisor.keys[3] != supervisor.keys[0]
 
@@ -221,7 +223,7 @@ async def test_refusal_is_final_and_failure_is_retried(
     with pytest.raises(RespawnRefusedError, match=f"it answered {status} no such worker") as refused:
         await respawn(supervisor.url, store)
 
-    assert (refused.value.final, len(supervisor.got)) == (final, times)
+    assert (refused.value.final, len(supervisor.requests)) == (final, times)
     assert not isinstance(refused.value, InvalidCheckpointError)
 
 
@@ -232,7 +234,7 @@ async def test_only_the_broken_checkpoint_is_rejected(supervisor: Supervisor, st
         await respawn(supervisor.url, store)
 
 
-async def test_other_checkpoint_than_sent_is_not_rejected(supervisor: Supervisor, store: Store) -> None:
+async def test_checkpoint_that_was_not_sent_is_not_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
 
     with pytest.raises(RespawnRefusedError) as refused:
@@ -244,25 +246,25 @@ async def test_other_checkpoint_than_sent_is_not_rejected(supervisor: Supervisor
 async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store: Store) -> None:
     await respawn(supervisor.url, store, secret=SecretStr("honey"))
 
-    [(headers, body)] = supervisor.got
+    [(headers, body)] = supervisor.requests
     text = headers[TIMESTAMP].encode() + b"." + body
     assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
 
 
-@pytest.mark.parametrize("way", ["refused", "away", "bad"])
+@pytest.mark.parametrize("failure", ["refused", "away", "bad"])
 async def test_url_and_the_secret_are_in_no_message_log_or_repr(
-    supervisor: Supervisor, store: Store, way: str, caplog: pytest.LogCaptureFixture
+    supervisor: Supervisor, store: Store, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` has it
+    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` sets it
     supervisor.answers = [(500, b"down")]
     url = {
         "refused": supervisor.url,
         "away": f"http://127.0.0.1:9/{TOKEN}",
         "bad": f"ftp://u:{TOKEN}@127.0.0.1/{TOKEN}",
-    }[way]
+    }[failure]
 
-    async with asking(url, store, secret=SecretStr("honeypot")) as webhook:
+    async with make_webhook(url, store, secret=SecretStr("honeypot")) as webhook:
         with pytest.raises(RespawnRefusedError, match=r"127\.0\.0\.1") as refused:
             await webhook.respawn(
                 BEE, None, task_id="forage", attempt=1, note="", repeatable=False, may_start_over=False
@@ -274,21 +276,21 @@ async def test_url_and_the_secret_are_in_no_message_log_or_repr(
         assert "honeypot" not in text
 
 
-async def test_chain_is_what_the_worker_reported_newest_first(store: Store) -> None:
+async def test_chain_has_the_reported_checkpoints_newest_first(store: Store) -> None:
     saved = EventType.CHECKPOINT_SAVED
     await store.append(
         [
-            event(saved, 10.0, checkpoint_id="cp-1"),
-            event(saved, 11.0),
-            event(saved, 20.0, checkpoint_id="cp-2"),
-            event(saved, 21.0, checkpoint_id="theirs", session="s2"),
-            event(saved, 22.0, checkpoint_id="hers", agent="wasp"),
-            event(EventType.AGENT_TERMINATED, 30.0, checkpoint_id="cp-3", reason="it looped"),
-            event(saved, 25.0, checkpoint_id="cp-1"),
+            make_event(saved, 10.0, checkpoint_id="cp-1"),
+            make_event(saved, 11.0),
+            make_event(saved, 20.0, checkpoint_id="cp-2"),
+            make_event(saved, 21.0, checkpoint_id="theirs", session="s2"),
+            make_event(saved, 22.0, checkpoint_id="hers", agent="wasp"),
+            make_event(EventType.AGENT_TERMINATED, 30.0, checkpoint_id="cp-3", reason="it looped"),
+            make_event(saved, 25.0, checkpoint_id="cp-1"),
         ]
     )
 
-    async with asking("http://127.0.0.1:9/", store) as webhook:
+    async with make_webhook("http://127.0.0.1:9/", store) as webhook:
         chain = await webhook.chain(BEE)
 
     assert [(link.checkpoint_id, link.created_at, link.valid) for link in chain] == [
@@ -310,39 +312,41 @@ def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
     )
 
 
-def tried(running: RunningService) -> Recovery | None:
+def attempts(running: RunningService) -> Recovery | None:
     return next(iter(running.service.remediation.recovery.active()), None)
 
 
-async def a_worker_that_crashed(running: RunningService, *, repeatable: bool = False) -> None:
+async def crash_worker(running: RunningService, *, repeatable: bool = False) -> None:
     service = running.service
     now = service.clock() - 5
-    started = event(
+    started = make_event(
         EventType.EXECUTION_STARTED, now, task_id="forage", start_records=True, repeatable=repeatable
     )
-    saved = [event(EventType.CHECKPOINT_SAVED, now + n, checkpoint_id=f"cp-{n}") for n in (1, 2, 3)]
-    await service.ingest([started, *saved, event(EventType.EXECUTION_FAILED, now + 4, error_type="Boom")])
+    saved = [make_event(EventType.CHECKPOINT_SAVED, now + n, checkpoint_id=f"cp-{n}") for n in (1, 2, 3)]
+    await service.ingest(
+        [started, *saved, make_event(EventType.EXECUTION_FAILED, now + 4, error_type="Boom")]
+    )
 
 
-def heir_at(now: float) -> AgentEvent:
-    """Another session that says what it is about."""
-    return event(EventType.EXECUTION_STARTED, now, session="s2", life="i2", task_id="forage")
+def successor_events(now: float) -> AgentEvent:
+    """Return the start of another session with the same task."""
+    return make_event(EventType.EXECUTION_STARTED, now, session="s2", incarnation="i2", task_id="forage")
 
 
 async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
-    """B100: once no checkpoint is left, a person decides, and the ticket names the command."""
+    """B100: without a checkpoint, a person decides; the ticket names the command."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
-        await a_worker_that_crashed(running)
+        await crash_worker(running)
         await service.health.initiate_recovery("forage", by="ada")
         await until(
             lambda: any(t.kind == "recovery_failed" for t in service.tickets.open_tickets()), "a ticket"
         )
         [ticket] = service.tickets.open_tickets()
 
-    assert [request["checkpoint_id"] for request in supervisor.asked] == ["cp-3", "cp-2", "cp-1"]
-    assert {(request["repeatable"], request["may_start_over"]) for request in supervisor.asked} == {
+    assert [request["checkpoint_id"] for request in supervisor.bodies] == ["cp-3", "cp-2", "cp-1"]
+    assert {(request["repeatable"], request["may_start_over"]) for request in supervisor.bodies} == {
         (False, False)
     }
     assert "queenright recover forage --from-start" in ticket.finding_evidence
@@ -354,38 +358,46 @@ async def test_respawn_request_names_who_allows_a_repeat(
 ) -> None:
     """B100: the supervisor must know whether the work may start again without its checkpoint."""
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
-        await a_worker_that_crashed(running, repeatable=says == "the task")
+        await crash_worker(running, repeatable=says == "the task")
         health = running.service.health
         await health.initiate_recovery("forage", by="ada", from_start=says == "a person")
-        await until(lambda: bool(supervisor.asked), "the receiver was asked")
+        await until(lambda: bool(supervisor.bodies), "the receiver got a request")
 
-    [requests] = supervisor.asked
+    [requests] = supervisor.bodies
     assert (requests["repeatable"], requests["may_start_over"]) == (says == "the task", True)
 
 
-async def test_broken_checkpoints_fall_back_within_one_try(supervisor: Supervisor, tmp_path: Path) -> None:
+async def test_broken_checkpoints_fall_back_within_one_attempt(
+    supervisor: Supervisor, tmp_path: Path
+) -> None:
     """B74: a broken checkpoint falls back along the chain; at the start of the task a person is notified."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
-        await a_worker_that_crashed(running, repeatable=True)
+        await crash_worker(running, repeatable=True)
         await service.health.initiate_recovery("forage", by="ada")
-        await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
-        recovery = tried(running)
+        await until(
+            lambda: (event := attempts(running)) is not None and bool(event.watch_until),
+            "the worker was started",
+        )
+        recovery = attempts(running)
         events = await service.store.history(
             types={EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED}
         )
 
-    assert [request["checkpoint_id"] for request in supervisor.asked] == ["cp-3", "cp-2", "cp-1", None]
-    assert {request["attempt"] for request in supervisor.asked} == {1}
+    assert [request["checkpoint_id"] for request in supervisor.bodies] == ["cp-3", "cp-2", "cp-1", None]
+    assert {request["attempt"] for request in supervisor.bodies} == {1}
     assert recovery is not None
     assert (recovery.attempt, recovery.from_checkpoint) == (1, None)
     assert recovery.skipped == ("cp-3", "cp-2", "cp-1")
-    started_events, from_start, back = events
+    started_events, from_start, recovered = events
     assert (started_events.data["from_checkpoint"], started_events.data["skipped"]) == ("cp-3", [])
     assert from_start.data["from_checkpoint"] is None
-    assert "it starts over" in from_start.data["reason"]
-    assert (back.type, back.data["skipped"]) == (EventType.RECOVERY_COMPLETED, ["cp-3", "cp-2", "cp-1"])
+    assert "the task starts over" in from_start.data["reason"]
+    assert (recovered.type, recovered.data["skipped"]) == (
+        EventType.RECOVERY_COMPLETED,
+        ["cp-3", "cp-2", "cp-1"],
+    )
 
 
 async def test_new_session_with_the_same_task_is_the_recovered_one(
@@ -393,14 +405,17 @@ async def test_new_session_with_the_same_task_is_the_recovered_one(
 ) -> None:
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
-        await a_worker_that_crashed(running)
+        await crash_worker(running)
         await service.health.initiate_recovery("forage", by="ada")
-        await until(lambda: (one := tried(running)) is not None and bool(one.watch_until), "it was started")
-        await service.ingest([heir_at(service.clock())])
         await until(
-            lambda: (one := tried(running)) is not None and bool(one.new_incarnation_id), "it was heard of"
+            lambda: (one := attempts(running)) is not None and bool(one.watch_until), "the worker was started"
         )
-        recovery = tried(running)
+        await service.ingest([successor_events(service.clock())])
+        await until(
+            lambda: (one := attempts(running)) is not None and bool(one.new_incarnation_id),
+            "the new session reports",
+        )
+        recovery = attempts(running)
 
     assert recovery is not None
     assert recovery.state is RecoveryState.WATCHING
@@ -410,17 +425,17 @@ async def test_new_session_with_the_same_task_is_the_recovered_one(
 async def test_task_running_elsewhere_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
     async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
-        await a_worker_that_crashed(running)
+        await crash_worker(running)
         target = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
         later = service.clock() + 1
         await service.remediation.recovery.request(target, "it crashed", by="ada", not_before=later)
-        await service.ingest([heir_at(service.clock())])
-        await until(lambda: tried(running) is None, "the try is over")
+        await service.ingest([successor_events(service.clock())])
+        await until(lambda: attempts(running) is None, "the attempt is over")
         [recovery] = await service.health.recoveries()
 
     assert recovery.state is RecoveryState.DROPPED
     assert "'s2'" in recovery.outcome
-    assert supervisor.got == []
+    assert supervisor.requests == []
 
 
 WORKER = """
@@ -444,7 +459,7 @@ with Worker("bee", session_id=session, task_id=task, heartbeat_interval=beats) a
 
 
 @contextlib.contextmanager
-def process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess.Popen[bytes]]:
+def start_process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess.Popen[bytes]]:
     env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=otlp_url, PATH="/usr/bin:/bin")
     with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as started:
         try:
@@ -453,34 +468,34 @@ def process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess
             started.kill()
 
 
-def receiver_of_the_page() -> str:
+def load_receiver_from_docs() -> str:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     [code] = [block for block in blocks if "HTTPServer" in block]
     return str(code)
 
 
-def listens(port: int) -> bool:
+def is_listening(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_path: Path) -> None:
-    """002 §11: work of a process that was killed is taken up from its checkpoint, by the page's receiver."""
+    """002 §11: the receiver from the docs continues the work of a killed process from its checkpoint."""
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
-    (tmp_path / "receiver.py").write_text(receiver_of_the_page(), encoding="utf-8")
+    (tmp_path / "receiver.py").write_text(load_receiver_from_docs(), encoding="utf-8")
     port = find_free_port("127.0.0.1", 0, what="the receiver", option="")
     settings = settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/", automatic=False)
     async with serving(settings) as running:
-        service, where = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
+        service, folder = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
 
         def find_worker() -> Any:
             return service.monitor.get("bee", "s1")
 
         with (
-            process("receiver.py", str(port), **where),  # type: ignore[arg-type]
-            process("worker.py", "s1", "forage", "", "", **where) as first,  # type: ignore[arg-type]
+            start_process("receiver.py", str(port), **folder),  # type: ignore[arg-type]
+            start_process("worker.py", "s1", "forage", "", "", **folder) as first,  # type: ignore[arg-type]
         ):
-            await until(lambda: listens(port), "the receiver listens")
+            await until(lambda: is_listening(port), "the receiver listens")
             await until(
                 lambda: find_worker() is not None and find_worker().vitals.last_heartbeat is not None,
                 "it beats",
@@ -490,23 +505,24 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
                 while len(saved) < 2:
                     saved = await service.store.history(types={EventType.CHECKPOINT_SAVED})
                     await asyncio.sleep(0.05)
-            first_life = find_worker().vitals.incarnation_id
+            first_incarnation = find_worker().vitals.incarnation_id
             first.kill()
-            await until(lambda: is_lost(find_worker()), "it is missed")
+            await until(lambda: is_lost(find_worker()), "the worker is dead")
             accepted = await service.health.initiate_recovery("forage", by="ada")
             await until(
-                lambda: (one := tried(running)) is not None and bool(one.new_incarnation_id), "it is back"
+                lambda: (event := attempts(running)) is not None and bool(event.new_incarnation_id),
+                "the worker is recovered",
             )
-            back = tried(running)
+            recovered = attempts(running)
             (tmp_path / "end").touch()
-            await until(lambda: tried(running) is None, "it is done")
+            await until(lambda: attempts(running) is None, "the task is done")
             [recovery] = await service.health.recoveries()
 
     assert accepted.accepted
-    assert back is not None
-    assert back.state is RecoveryState.WATCHING
-    assert (back.new_session_id, back.from_checkpoint) == ("s1", "cp-2")
-    assert back.new_incarnation_id != first_life
-    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
+    assert recovered is not None
+    assert recovered.state is RecoveryState.WATCHING
+    assert (recovered.new_session_id, recovered.from_checkpoint) == ("s1", "cp-2")
+    assert recovered.new_incarnation_id != first_incarnation
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "the run has completed")
     _, text = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
     assert text.startswith("cp-2|Recovery, attempt 1: ")

@@ -28,21 +28,21 @@ Kill = Callable[[list[AgentEvent]], None]
 
 @pytest.fixture(params=["log", "old snapshot", "new snapshot"])
 def kill_after(request: pytest.FixtureRequest, settings: Settings, tmp_path: Path) -> Kill:
-    """Run a service of its own process on the same storage: it takes in the events and is killed -9."""
+    """Run a service in its own process on the same storage: it ingests the events and is killed."""
 
-    def run(events: list[AgentEvent]) -> None:
+    def run_and_kill(events: list[AgentEvent]) -> None:
         file = tmp_path / "settings.json"
         file.write_text(settings.model_dump_json(), encoding="utf-8")
         counts = {"log": [], "old snapshot": [len(events) // 2], "new snapshot": [len(events)]}
-        typed = json.dumps([asdict(event) for event in events])
-        died = queenright(file, *map(str, counts[request.param]), script=SCRIPT, typed=typed)
+        input_lines = json.dumps([asdict(event) for event in events])
+        died = queenright(file, *map(str, counts[request.param]), script=SCRIPT, typed=input_lines)
         assert died.returncode == -9, died.stderr
 
-    return run
+    return run_and_kill
 
 
 async def test_third_equal_call_after_a_kill_is_a_loop(settings: Settings, kill_after: Kill) -> None:
-    """B33: killed outright between call two and three, the counters go on where they were."""
+    """B33: killed between call two and three; the counters continue."""
     now = time.time()
     events = list(looping(now, times=3))
     third = [event for event in events if event.type is EventType.TOOL_CALL_COMPLETED][2]
@@ -62,7 +62,7 @@ async def test_third_equal_call_after_a_kill_is_a_loop(settings: Settings, kill_
 
 
 async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings, kill_after: Kill) -> None:
-    """B43, B77: opened or triaged before, handed over after, and ended by the worker's recovery."""
+    """B43, B77: opened or triaged before the kill, notified after it, and closed when the worker recovers."""
     now = time.time()
     events = list(looping(now))
     kill_after(events)
@@ -70,10 +70,10 @@ async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings,
     service = await build(settings)
     await service.start()
     try:
-        await until_triaged(service)
+        await wait_for_triaged(service)
         [ticket] = service.tickets.open_tickets()
-        now = time.time()  # the start may have taken longer than a worker may be silent
-        better = [
+        now = time.time()  # the start may take longer than the stall limit
+        recovered = [
             replace(
                 events[1],
                 id=f"new-{n}",
@@ -83,8 +83,8 @@ async def test_ticket_opened_before_a_kill_resolves_after_it(settings: Settings,
             for n in range(10)
         ]
         accepted = replace(events[2], id="accepted", time=now + 2, data={"verdict": "ACCEPT"})
-        await service.ingest([*better, accepted])
-        await until_closed(service)
+        await service.ingest([*recovered, accepted])
+        await wait_for_closed(service)
         history = await service.tickets.history(10)
     finally:
         await service.stop()
@@ -102,7 +102,7 @@ async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     service = await build(settings)
     await service.start()
     try:
-        await until_triaged(service)
+        await wait_for_triaged(service)
     finally:
         await service.stop()
     ended = AgentEvent(
@@ -117,7 +117,7 @@ async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     service = await build(settings)
     await service.start()
     try:
-        await until_closed(service)
+        await wait_for_closed(service)
         [ticket] = await service.tickets.history(10)
     finally:
         await service.stop()
@@ -125,10 +125,10 @@ async def test_ticket_of_a_worker_ended_before_a_kill_closes_after_it(
     assert ticket.status.value == "worker_gone"
 
 
-# A snapshot would have the time at which the events of two hours ago really arrived.
+# A snapshot would have the arrival time of the events, which are two hours old.
 @pytest.mark.parametrize("kill_after", ["log"], indirect=True)
 async def test_silence_found_before_a_restart_is_remembered(settings: Settings, kill_after: Kill) -> None:
-    """B23: the gap is taken out of every clock, and takes no finding with it."""
+    """B23: downtime is excluded from all times, and removes no finding."""
     now = time.time()
     stalled = list(looping(now - 2 * HOUR, times=2))
     witness = AgentEvent(type=EventType.EXECUTION_STARTED, time=now, agent_id="other", session_id="s")
@@ -149,9 +149,9 @@ async def test_silence_found_before_a_restart_is_remembered(settings: Settings, 
 
 
 async def test_breaker_opened_before_the_replayed_day_is_known(settings: Settings) -> None:
-    """B77: the log is read again for a day, and a breaker may be open for longer."""
-    began = time.time()
-    opened = await build(settings, clock=lambda: began - 2 * REBUILD_SECONDS)
+    """B77: one day of the log is replayed; a breaker may be open for longer."""
+    start = time.time()
+    opened = await build(settings, clock=lambda: start - 2 * REBUILD_SECONDS)
     await opened.start()
     try:
         for name, fails in (("search", True), ("fetch", True), ("read", False)):
@@ -163,12 +163,12 @@ async def test_breaker_opened_before_the_replayed_day_is_known(settings: Setting
     finally:
         await opened.stop()
 
-    service = await build(settings, clock=lambda: began)
+    service = await build(settings, clock=lambda: start)
     await service.start()
     try:
-        await service.ingest(list(looping(began, times=2)))
+        await service.ingest(list(looping(start, times=2)))
         health = service.monitor.get("looper")
-        logged = await changes_of_breakers(service)
+        logged = await breaker_changes(service)
     finally:
         await service.stop()
 
@@ -178,13 +178,13 @@ async def test_breaker_opened_before_the_replayed_day_is_known(settings: Setting
     assert logged.count("open") == 2
 
 
-async def changes_of_breakers(service: Service) -> list[str]:
+async def breaker_changes(service: Service) -> list[str]:
     types = [EventType.CIRCUIT_BREAKER_STATE_CHANGED]
     rows = await service.store.read(lambda connection: read_events(connection, types=types, limit=100))
     return [event.data["to"] for _, event in rows]
 
 
-async def until_triaged(service: Service) -> None:
+async def wait_for_triaged(service: Service) -> None:
     for _ in range(3000):
         if any(ticket.analysis for ticket in service.tickets.open_tickets()):
             return
@@ -192,7 +192,7 @@ async def until_triaged(service: Service) -> None:
     raise AssertionError("within 60 s: a triaged ticket")
 
 
-async def until_closed(service: Service) -> None:
+async def wait_for_closed(service: Service) -> None:
     for _ in range(3000):
         if not service.tickets.open_tickets():
             return

@@ -1,4 +1,4 @@
-"""The door of the human review: a task at its limit, let through by a person, over HTTP and by hand."""
+"""A task at its recovery limit, approved by a person over HTTP or on the command line."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.waiting import until
 TASK = "report-7"
 
 
-class Broken:
-    """Reaches every worker and starts none."""
+class FailingRespawner:
+    """Reaches every worker, and starts none."""
 
     def can_reach(self, target: Target) -> bool:
         return True
@@ -45,7 +45,7 @@ class Broken:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """One try a task, at once after the one before; what crashes is left to the test."""
+    """Return settings with one attempt per task and no delay; the test reports the crashes."""
     known = demo_settings(tmp_path / "storage", orchestrator="none")
     limits = known.health_monitoring.recovery.model_copy(
         update={"max_attempts_per_task": 1, "backoff_seconds": (0.001,)}
@@ -67,7 +67,7 @@ async def crash(running: RunningService) -> None:
         await running.service.ingest([event])
 
 
-async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: RunningService) -> None:
+async def test_refusal_for_a_worker_of_no_runtime_names_the_remedy(running: RunningService) -> None:
     await crash(running)
 
     refused = await queenright(running, "recover", TASK, "--reviewed")
@@ -82,28 +82,33 @@ async def test_person_is_told_what_to_do_for_a_worker_of_no_runtime(running: Run
 async def test_review_by_a_person_allows_exceeding_the_task_limit(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """002 §11: after the last attempt a person must act; the audit trail names who did."""
+    """002 §11: after the last attempt a person must act; the audit names the person."""
     service = running.service
     recovery = service.remediation.recovery
-    recovery._starter._respawners = [Broken()]
+    recovery._starter._respawners = [FailingRespawner()]
     await crash(running)
 
-    async def ask(**more: object) -> bool:
+    async def request_recovery(**more: object) -> bool:
         response = await http.post("/api/recoveries", json={"task_id": TASK, "by": "ada"} | more)
         assert response.status_code == 202
         accepted: bool = response.json()["accepted"]
-        await until(lambda: not recovery.active(), "the try has ended")
+        await until(lambda: not recovery.active(), "the attempt has ended")
         return accepted
 
-    assert [await ask(), await ask(), await ask(reviewed=True), await ask()] == [True, False, True, False]
+    assert [
+        await request_recovery(),
+        await request_recovery(),
+        await request_recovery(reviewed=True),
+        await request_recovery(),
+    ] == [True, False, True, False]
     refused = await queenright(running, "recover", TASK, "--by", "bob")
     assert (refused.code, "limit for one task" in refused.out) == (1, True)
-    let = await queenright(running, "recover", TASK, "--by", "bob", "--reviewed")
-    assert (let.code, let.out.startswith("Attempt 3 starts")) == (0, True)
-    await until(lambda: not recovery.active(), "the try has ended")
+    approval = await queenright(running, "recover", TASK, "--by", "bob", "--reviewed")
+    assert (approval.code, approval.out.startswith("Attempt 3 starts")) == (0, True)
+    await until(lambda: not recovery.active(), "the attempt has ended")
 
-    body = [each for each in (await http.get("/api/recoveries")).json()["recoveries"] if each["attempt"]]
-    assert [(each["by"], each["reviewed"]) for each in body] == [
+    body = [event for event in (await http.get("/api/recoveries")).json()["recoveries"] if event["attempt"]]
+    assert [(event["by"], event["reviewed"]) for event in body] == [
         ("bob", True),
         ("ada", True),
         ("ada", False),
@@ -112,6 +117,6 @@ async def test_review_by_a_person_allows_exceeding_the_task_limit(
     assert [(event.data["by"], event.data["reviewed"]) for event in events][-1] == ("bob", True)
     listed = await queenright(running, "recoveries")
     assert "attempt 3 from the start" in listed.out
-    await until(lambda: service.recoveries.latest[0].attempt == 3, "the page has heard of it")
+    await until(lambda: service.recoveries.latest[0].attempt == 3, "the console has the recovery")
     recoveries = (await http.get("/api/status")).json()["acting"]["recoveries"]
     assert max(recovery["attempt"] for recovery in recoveries) == 3

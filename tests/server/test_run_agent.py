@@ -1,4 +1,4 @@
-"""`queenright run` beside the rest: killed and taken up again, watched, and what its lines say."""
+"""`queenright run`: resumed after a kill, guarded, and the lines that it prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from queenright.cli.terminal.conversation import RunProgress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import lock_file
-from tests.runtime.agents import TALKER, TALKS, adder, chatter, circler, folder_of, keeper, talker
+from tests.runtime.agents import TALKER, TALKS, adder, chatter, keeper, looping_agent, talker, write_agent
 from tests.warm import PROGRAM, Command, Talking, queenright
 
 SAME = "with the same arguments and result"
@@ -42,14 +42,14 @@ def test_killed_run_resumes_where_it_was(tmp_path: Path) -> None:
     assert "  name: Ada" in result.stdout.splitlines()
 
 
-def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_looper(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return queenright("run", "agent", "--storage", "here", "--no-telemetry", *arguments, cwd=tmp_path)
 
 
 def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
-    circler(tmp_path / "agent")
+    looping_agent(tmp_path / "agent")
 
-    result = run(tmp_path)
+    result = run_looper(tmp_path)
 
     parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
     warnings = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
@@ -61,13 +61,17 @@ def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
 
 
 def test_guard_follows_the_settings(tmp_path: Path) -> None:
-    circler(tmp_path / "agent")
+    looping_agent(tmp_path / "agent")
     exempt = "health_monitoring: {loops: {exempt_tools: [double]}}"
     (tmp_path / "queenright.yaml").write_text(exempt, encoding="utf-8")
     (tmp_path / "strict.yaml").write_text("{}", encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("health: {}", encoding="utf-8")
 
-    default, named, bad = run(tmp_path), run(tmp_path, "-c", "strict.yaml"), run(tmp_path, "-c", "bad.yaml")
+    default, named, bad = (
+        run_looper(tmp_path),
+        run_looper(tmp_path, "-c", "strict.yaml"),
+        run_looper(tmp_path, "-c", "bad.yaml"),
+    )
 
     assert default.stdout.count("work: double ok") == 30
     assert "work: escalated: " not in default.stdout
@@ -77,28 +81,28 @@ def test_guard_follows_the_settings(tmp_path: Path) -> None:
 
 
 def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
-    """B99: nothing is run; a session that is there already may have it."""
+    """B99: nothing runs; an existing session may have the input."""
     adder(tmp_path / "agent")
 
-    result = run(tmp_path, "--input", '{"b": 2}')
+    result = run_looper(tmp_path, "--input", '{"b": 2}')
 
     assert (result.returncode, result.stdout) == (2, "")
     assert "input 'a' is missing: node 'add' needs a, b, but got 'b'" in result.stderr
     assert "--input" in result.stderr
-    session = run(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
-    again = run(tmp_path, "--session", session, "--input", '{"b": 3}')
-    assert "  sum: 4" in again.stdout.splitlines()
+    session = run_looper(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
+    resumed = run_looper(tmp_path, "--session", session, "--input", '{"b": 3}')
+    assert "  sum: 4" in resumed.stdout.splitlines()
 
 
 def test_run_with_input_refused_by_its_first_node_is_cancelled(tmp_path: Path) -> None:
-    """B99: the function says so; the run did not fail, and is not to be taken up."""
+    """B99: the function refuses the input; the run did not fail, and cannot be resumed."""
     adder(
         tmp_path / "agent",
         "from queenright.runtime.inputs import InvalidInputError\n\n\n"
         "def add(a, b):\n    raise InvalidInputError(f'a: {a} is too large; at most 9')\n",
     )
 
-    result = run(tmp_path, "--input", '{"a": 10, "b": 2}')
+    result = run_looper(tmp_path, "--input", '{"a": 10, "b": 2}')
 
     assert result.returncode == 1
     assert "cancelled" in result.stdout
@@ -119,13 +123,13 @@ def test_agent_with_lifecycle_tools_loads_a_neighbouring_agent(tmp_path: Path) -
     assert (tmp_path / "here" / "graphs" / "adder" / "sessions").is_dir()
 
 
-def test_session_with_another_writer_is_not_touched(tmp_path: Path) -> None:
+def test_session_of_another_process_is_not_changed(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
-    session = run(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
+    session = run_looper(tmp_path, "--input", '{"a": 1, "b": 0}').stdout.split()[1]
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
     folder = tmp_path / "here" / "sessions" / session
     with lock_file(folder / ".lock", wait=False):
-        result = run(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
+        result = run_looper(tmp_path, "--session", session, "--input", '{"a": 1, "b": 2}')
 
     assert result.returncode == 1
     assert f"Session '{session}' is busy" in result.stdout
@@ -133,21 +137,21 @@ def test_session_with_another_writer_is_not_touched(tmp_path: Path) -> None:
     assert "--resume" not in result.stdout + result.stderr
 
 
-def streamed(
+def run_with_streams(
     tmp_path: Path, *arguments: str, out: int | None = 1, err: int | None = 2, file_bytes: int | None = None
 ) -> tuple[int, str, str]:
     """
-    Run with streams that are led somewhere; return the exit code, and what came on stdout and stderr.
+    Run with redirected streams; return the exit code, and the text on stdout and stderr.
 
     Args:
-        out: Where stdout leads: 1 as usual, another descriptor, or None: it is closed.
-        err: The same for stderr; 1: to where stdout leads.
-        file_bytes: How long a file may get.
+        out: Where stdout goes: 1 as usual, another descriptor, or None: it is closed.
+        err: The same for stderr; 1: the same as stdout.
+        file_bytes: Maximum size of a file.
     """
     files = [tmp_path / "out", tmp_path / "err"]
-    with files[0].open("wb") as first, files[1].open("wb") as second, open(os.devnull, "rb") as nothing:
+    with files[0].open("wb") as first, files[1].open("wb") as second, open(os.devnull, "rb") as read_nothing:
         usual = {1: first.fileno() if out == 1 else out, 2: second.fileno(), None: None}
-        streams = (nothing.fileno(), usual.get(out, out), usual.get(err, err))
+        streams = (read_nothing.fileno(), usual.get(out, out), usual.get(err, err))
         command = (*RUN, "--no-telemetry", *arguments)
         code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
     text, errors = (path.read_text(encoding="utf-8") for path in files)
@@ -155,32 +159,32 @@ def streamed(
 
 
 @pytest.mark.parametrize(
-    ("storage", "limit", "why"),
+    ("storage", "limit", "reason"),
     [
         ("a_file", None, "Not a directory"),
         ("a_file/x", None, "Not a directory"),
         ("/proc/nowhere", None, "No such file or directory"),
-        ("here", 0, "File too large"),  # as a full disk: nothing can be written
+        ("here", 0, "File too large"),  # like a full disk: nothing can be written
     ],
 )
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
 def test_unusable_storage_is_reported_without_a_traceback(
-    tmp_path: Path, storage: str, limit: int | None, why: str, as_json: tuple[str, ...]
+    tmp_path: Path, storage: str, limit: int | None, reason: str, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "a_file").write_text("", encoding="utf-8")
     arguments = ("--storage", storage, *as_json, "--input", '{"a": 1, "b": 2}')
 
-    ours, theirs = os.pipe()
-    with open(ours, encoding="utf-8") as reading:
-        # A pipe: what is printed counts as no file, and has no limit.
-        code, _, _ = streamed(tmp_path, *arguments, out=theirs, err=theirs, file_bytes=limit)
-        os.close(theirs)
+    reader, writer = os.pipe()
+    with open(reader, encoding="utf-8") as reading:
+        # The output goes to a pipe, which has no size limit.
+        code, _, _ = run_with_streams(tmp_path, *arguments, out=writer, err=writer, file_bytes=limit)
+        os.close(writer)
         result = reading.read()
 
     assert code == 1
     assert "Traceback" not in result
-    assert f"{storage}: {why}" in result
+    assert f"{storage}: {reason}" in result
     assert "--resume" not in result
 
 
@@ -200,7 +204,7 @@ def add(a, b):
 def test_stdout_has_only_the_result(tmp_path: Path) -> None:
     adder(tmp_path / "agent", PRINTS)
 
-    result = run(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
+    result = run_looper(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
 
     assert result.returncode == 0
     assert json.loads(result.stdout)["outputs"] == {"sum": 3}
@@ -212,21 +216,21 @@ def test_stdout_has_only_the_result(tmp_path: Path) -> None:
 def test_agent_that_exits_the_program_has_failed(tmp_path: Path, kind: str) -> None:
     adder(tmp_path / "agent", f"import sys\n\n{kind} add(a, b):\n    sys.exit(0)\n")
 
-    result = run(tmp_path, "--input", '{"a": 1, "b": 2}')
+    result = run_looper(tmp_path, "--input", '{"a": 1, "b": 2}')
 
     assert result.returncode == 1
     assert "node 'add' failed: SystemExit: 0" in result.stdout
     assert "Traceback" not in result.stderr
 
 
-def first_line(reading: int) -> str:
+def read_first_line(reading: int) -> str:
     """Read as ``head -1`` does."""
     result = subprocess.run(["head", "-1"], stdin=reading, stdout=subprocess.PIPE, text=True, check=True)
     os.close(reading)
     return result.stdout
 
 
-def nothing(reading: int) -> str:
+def read_nothing(reading: int) -> str:
     """Read as ``true`` does."""
     os.close(reading)
     return ""
@@ -236,25 +240,30 @@ def nothing(reading: int) -> str:
 @pytest.mark.parametrize(
     ("reader", "both", "as_json"),
     [
-        (first_line, False, ()),
-        (first_line, True, ()),
-        (nothing, False, ()),
-        (nothing, False, ("--json",)),
+        (read_first_line, False, ()),
+        (read_first_line, True, ()),
+        (read_nothing, False, ()),
+        (read_nothing, False, ("--json",)),
     ],
 )
 def test_closed_reader_does_not_change_the_run(
     tmp_path: Path, b: int, code: int, reader: Callable[[int], str], both: bool, as_json: tuple[str, ...]
 ) -> None:
     adder(tmp_path / "agent", "def add(a, b):\n    print('x' * 99999, flush=True)\n    return a / b\n")
-    ours, theirs = os.pipe()
+    reader_end, writer_end = os.pipe()
     with ThreadPoolExecutor() as pool:
-        read = pool.submit(reader, ours)
-        if reader is nothing:
+        read = pool.submit(reader, reader_end)
+        if reader is read_nothing:
             read.result()
-        returncode, _, output = streamed(
-            tmp_path, *as_json, "--input", json.dumps({"a": 1, "b": b}), out=theirs, err=theirs if both else 2
+        returncode, _, output = run_with_streams(
+            tmp_path,
+            *as_json,
+            "--input",
+            json.dumps({"a": 1, "b": b}),
+            out=writer_end,
+            err=writer_end if both else 2,
         )
-        os.close(theirs)
+        os.close(writer_end)
         output += read.result()
 
     assert returncode == code
@@ -267,7 +276,9 @@ def test_result_lost_on_a_full_disk_is_a_failure(tmp_path: Path, as_json: tuple[
     adder(tmp_path / "agent")
 
     with open("/dev/full", "wb") as full:
-        code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno())
+        code, _, output = run_with_streams(
+            tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno()
+        )
 
     assert code == 1
     assert "No space left on device" in output.splitlines()[-1]
@@ -282,7 +293,7 @@ def test_closed_stream_does_not_change_the_run(
 ) -> None:
     adder(tmp_path / "agent")
 
-    code, _, output = streamed(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
+    code, _, output = run_with_streams(tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=out, err=err)
 
     assert code == 0
     assert "Traceback" not in output
@@ -292,7 +303,7 @@ def test_closed_stream_does_not_change_the_run(
 def test_streams_closed_at_the_start_do_not_change_the_run(
     tmp_path: Path, redirected: str, code: int
 ) -> None:
-    """As a shell starts it: the program itself, with all that it imports."""
+    """As started from a shell: the program with all its imports."""
     adder(tmp_path / "agent")
     command = f'{PROGRAM} {" ".join(RUN)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
 
@@ -336,17 +347,17 @@ def test_outcome_of_a_node_is_printed_once(
 ) -> None:
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
-    folder_of(talker(tmp_path / "agent"), spec, replies, **({"judges": judges} if judges else {}))
+    write_agent(talker(tmp_path / "agent"), spec, replies, **({"judges": judges} if judges else {}))
 
-    result = run(tmp_path)
+    result = run_looper(tmp_path)
 
-    status, why, session = result.stdout.splitlines()[-3:]
+    status, reason, session = result.stdout.splitlines()[-3:]
     name = session.split()[1]
-    assert (result.returncode, status, why) == (1, "failed", f"  {expected}")
+    assert (result.returncode, status, reason) == (1, "failed", f"  {expected}")
     assert f"queenright run agent --resume {name} --storage here\n" in result.stderr
 
 
-STUBBORN = """
+UNCANCELLABLE = """
 import asyncio, sys
 
 async def add(a, b):
@@ -363,7 +374,7 @@ async def add(a, b):
 def test_second_signal_exits_immediately_with_a_resume_command(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    path = adder(tmp_path / "agent", STUBBORN)
+    path = adder(tmp_path / "agent", UNCANCELLABLE)
     command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     with Talking(*command, cwd=tmp_path) as running:
         for word in (b"begun\n", b"not yet\n"):
@@ -372,8 +383,8 @@ def test_second_signal_exits_immediately_with_a_resume_command(
         output = running.stderr.read().decode()
     [session] = (tmp_path / "here" / "sessions").iterdir()
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
-    again = output.rpartition(": ")[2].split()[2:]
-    result = run(tmp_path, *again[1:3])
+    resumed = output.rpartition(": ")[2].split()[2:]
+    result = run_looper(tmp_path, *resumed[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
@@ -381,7 +392,7 @@ def test_second_signal_exits_immediately_with_a_resume_command(
     assert "  sum: 3" in result.stdout.splitlines(), result.stderr
 
 
-HELD_UP = """
+BLOCKED = """
 import asyncio
 
 def hold():
@@ -396,13 +407,13 @@ async def add(a, b):
 
 @pytest.mark.parametrize("nohup", [False, True])
 def test_closed_terminal_pauses_the_run_unless_told_to_continue(tmp_path: Path, nohup: bool) -> None:
-    adder(tmp_path / "agent", HELD_UP)
+    adder(tmp_path / "agent", BLOCKED)
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
     command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     ignored = (signal.SIGHUP,) if nohup else ()
-    with open(os.devnull, "rb") as nothing:
-        running = Talking(*command, cwd=tmp_path, stdin=nothing.fileno(), ignored=ignored)
+    with open(os.devnull, "rb") as read_nothing:
+        running = Talking(*command, cwd=tmp_path, stdin=read_nothing.fileno(), ignored=ignored)
     with running:
         (tmp_path / "begun").read_bytes()
         running.send_signal(signal.SIGHUP)
@@ -415,8 +426,8 @@ def test_closed_terminal_pauses_the_run_unless_told_to_continue(tmp_path: Path, 
     assert ("Paused. Resume with: " in errors) is not nohup
 
 
-class Collector(BaseHTTPRequestHandler):
-    """Takes in telemetry, and keeps what came."""
+class TelemetryCollector(BaseHTTPRequestHandler):
+    """Accepts telemetry, and stores it."""
 
     received: list[tuple[str, bytes]]
 
@@ -433,7 +444,7 @@ class Collector(BaseHTTPRequestHandler):
 @pytest.mark.parametrize("option", ["--telemetry", "--no-telemetry"])
 def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: str) -> None:
     talker(tmp_path / "agent")
-    handler = type("Handler", (Collector,), {"received": []})
+    handler = type("Handler", (TelemetryCollector,), {"received": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -453,14 +464,14 @@ def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: st
 
 
 def test_circuit_breaker_of_a_run_is_in_its_telemetry(tmp_path: Path) -> None:
-    """The service that does not run it hears of it."""
-    folder_of(
+    """The service monitors the breaker of a run that it does not execute."""
+    write_agent(
         talker(tmp_path / "agent"),
         TALKER,
         TALKS[:1] * 3 + TALKS,
         tools="def double(number: int) -> str:\n    raise OSError('the disk is full')\n",
     )
-    handler = type("Handler", (Collector,), {"received": []})
+    handler = type("Handler", (TelemetryCollector,), {"received": []})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -562,7 +573,7 @@ def test_model_output_cannot_control_the_terminal() -> None:
 
 @pytest.mark.parametrize("option", ["--storage", "--config"])
 def test_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: str) -> None:
-    """As a script's unset variable gives it."""
+    """Such as from a script's unset variable."""
     adder(tmp_path / "agent")
 
     result = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)

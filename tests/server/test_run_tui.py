@@ -1,4 +1,4 @@
-"""`queenright run --tui` and `--approve-tools`: one agent, watched and asked about."""
+"""`queenright run --tui` and `--approve-tools`."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
 
 
 @pytest.mark.parametrize(
-    ("typed_in", "line"),
+    ("typed", "line"),
     [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
 )
-def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed_in: str, line: str) -> None:
+def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed: str, line: str) -> None:
     talker(tmp_path / "agent")
 
-    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed_in)
+    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed)
 
     assert result.returncode == 0, result.stderr
     assert 'work wants to call double {"number": 21}' in result.stdout
     assert "Allow it? [y/N]" in result.stdout
     assert line in result.stdout
-    assert ("work: double ok" in result.stdout) is (typed_in == "y\n")
+    assert ("work: double ok" in result.stdout) is (typed == "y\n")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,6 @@ async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
         await enter_line(app, pilot, "Ada")
         await wait_for_text(app, "the run completed")
         await pilot.press("escape", "2")
-        await wait_for_text(app, "chatter")  # in the fleet: it is watched
+        await wait_for_text(app, "chatter")  # the fleet lists it, so it is monitored
 
     assert list((tmp_path / "here").rglob("state.json"))

@@ -1,4 +1,4 @@
-"""The runbooks as the console shows them."""
+"""The runbook pages of the service."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_every_runbook_page_has_valid_links(http: httpx.AsyncClient) -> No
     for name, page in pages.items():
         body = page.text.partition("<main")[2]
         assert f"<h1>{name}</h1>" in body
-        assert "| ---" not in body, f"{name} has a table that is not shown as one"
+        assert "| ---" not in body, f"{name} has a table that is not rendered"
         for target in re.findall(r'href="([^"]+)"', body):
             assert target in pages, f"{name} links to {target}"
             linked += 1

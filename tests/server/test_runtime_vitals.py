@@ -1,4 +1,4 @@
-"""What the runtime's own workers say comes to the vital signs that it should; time is moved by hand."""
+"""Events of the runtime's own workers give the expected vital signs; the test sets the time."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ AGENT = "bee"
 Reply = ModelReply | Exception | Callable[[], Awaitable[ModelReply]]
 
 
-class Model:
-    """Answers from a list; a function in it is awaited; at the end it says that it is done."""
+class ListModel:
+    """Responds from a list; a function in it is awaited; at the end of the list it reports completion."""
 
     name = "listed"
 
@@ -61,19 +61,19 @@ class Nothing(BaseModel):
     pass
 
 
-class Watched:
-    """A runtime with one worker on it, and the monitor that hears what it says."""
+class MonitoredRuntime:
+    """A runtime with one worker, and a monitor that applies its events."""
 
     def __init__(self, path: Path, time: FakeTime) -> None:
         self.path, self.time = path, time
         self.settings = HealthSettings()
         self.monitor = HealthMonitor(self.settings)
-        self.model = Model()
+        self.model = ListModel()
         self.tools: list[Tool] = []
         self.open()
 
     def open(self, hold_seconds: float = 0) -> None:
-        """Begin another life of the process on the same folder."""
+        """Start another incarnation of the process on the same folder."""
         self.bus = EventBus()
         self.bus.on_publish(self._see)
         self.runtime = AgentRuntime(
@@ -135,25 +135,25 @@ class Watched:
 
 
 @pytest.fixture
-async def watched_runtime(tmp_path: Path) -> AsyncIterator[Watched]:
-    watched_runtime = Watched(tmp_path, FakeTime())
+async def watched_runtime(tmp_path: Path) -> AsyncIterator[MonitoredRuntime]:
+    watched_runtime = MonitoredRuntime(tmp_path, FakeTime())
     yield watched_runtime
     await watched_runtime.runtime.stop()
 
 
-def using(*tools: str) -> ModelReply:
+def tool_reply(*tools: str) -> ModelReply:
     return ModelReply(tool_calls=tuple(ToolCall(f"c{n}", tool, "{}") for n, tool in enumerate(tools)))
 
 
-# -- sessions and lives -------------------------------------------------------------------------
+# -- sessions and incarnations ------------------------------------------------------------------
 
 
 async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
-    watched_runtime: Watched,
+    watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B1."""
+    """B1: findings within the start grace open no ticket."""
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [using("look")] * 4 + [watched_runtime.hangs(60)]
+    watched_runtime.model.replies = [tool_reply("look")] * 4 + [watched_runtime.hangs(60)]
     await watched_runtime.load(tools=("look",))
     await watched_runtime.begin()
     in_grace = {f.kind: f.ticket for f in watched_runtime.health.findings}
@@ -164,8 +164,8 @@ async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
     assert {f.kind: f.ticket for f in watched_runtime.health.findings}[FindingKind.DOOM_LOOP] is True
 
 
-async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runtime: Watched) -> None:
-    """B1: a day between two lives of one session is not a stall."""
+async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runtime: MonitoredRuntime) -> None:
+    """B1: a day between two incarnations of a session is not a stall."""
     watched_runtime.model.replies = [watched_runtime.hangs(600)]
     await watched_runtime.load()
     await watched_runtime.begin()
@@ -187,38 +187,38 @@ async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runti
     assert watched_runtime.health.vitals.session_id == session
 
 
-async def test_agent_is_unknown_before_its_first_run(watched_runtime: Watched) -> None:
-    """B2: a graph that is loaded and idle is not a worker yet."""
+async def test_agent_is_unknown_before_its_first_run(watched_runtime: MonitoredRuntime) -> None:
+    """B2: a loaded, idle graph is not a worker yet."""
     await watched_runtime.load()
     await watched_runtime.pass_time(60)
 
     assert watched_runtime.monitor.get(AGENT) is None
 
 
-async def test_active_session_is_shown(watched_runtime: Watched) -> None:
-    """B3: also when another one was begun and ended later; both are monitored."""
+async def test_active_session_is_shown(watched_runtime: MonitoredRuntime) -> None:
+    """B3: also if another session started and ended later; both are monitored."""
     watched_runtime.model.replies = [watched_runtime.hangs(60)]
     await watched_runtime.load(max_turns=5)
     await watched_runtime.begin()
-    at_work = watched_runtime.health.vitals.session_id
+    running = watched_runtime.health.vitals.session_id
     await watched_runtime.pass_time(1)
-    # The entry point runs one at a time; another session ends while this one hangs.
+    # The entry point runs one at a time. Another session ends while this one hangs.
     other = AgentRuntime(
         bus=watched_runtime.bus, storage=watched_runtime.path / "other", clock=watched_runtime.time
     )
     graph = watched_runtime.runtime.get_graph()
-    other.add_graph(graph, model=Model(), agent_id=AGENT)
+    other.add_graph(graph, model=ListModel(), agent_id=AGENT)
     await other.start()
     done = await other.wait(await other.trigger("e", {"message": "go"}))
     await other.stop()
 
-    assert watched_runtime.health.vitals.session_id == at_work
+    assert watched_runtime.health.vitals.session_id == running
     over = watched_runtime.monitor.get(AGENT, done.session_id)
     assert over is not None
     assert over.vitals.has_ended
 
 
-async def test_session_status_follows_its_run(watched_runtime: Watched) -> None:
+async def test_session_status_follows_its_run(watched_runtime: MonitoredRuntime) -> None:
     """B4: active, paused, completed, failed, cancelled."""
     await watched_runtime.load()
 
@@ -242,8 +242,8 @@ async def test_session_status_follows_its_run(watched_runtime: Watched) -> None:
     assert result == ["completed", "active", "paused", "active", "cancelled"]
 
 
-async def test_run_that_fails_has_failed_and_is_not_failing(watched_runtime: Watched) -> None:
-    """B4."""
+async def test_failed_run_has_status_failed_and_is_not_failing(watched_runtime: MonitoredRuntime) -> None:
+    """B4: the health of an ended run is not failing."""
     watched_runtime.model.replies = [RuntimeError("the model is broken")]
     await watched_runtime.load(model_attempts=1)
 
@@ -254,10 +254,10 @@ async def test_run_that_fails_has_failed_and_is_not_failing(watched_runtime: Wat
     assert watched_runtime.health.state is HealthState.HEALTHY
 
 
-async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: Watched) -> None:
-    """B5: its step count is lower than the last one's, and that is not a stall."""
+async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: MonitoredRuntime) -> None:
+    """B5: its lower step count is not a stall."""
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched_runtime.time.now}")]
-    watched_runtime.model.replies = [using("look")] * 5
+    watched_runtime.model.replies = [tool_reply("look")] * 5
     await watched_runtime.load(tools=("look",))
     await watched_runtime.run()
     first = watched_runtime.health.vitals
@@ -271,8 +271,8 @@ async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: 
     assert watched_runtime.found == []
 
 
-async def test_session_outside_its_folder_is_refused(watched_runtime: Watched) -> None:
-    """B8: nothing was run, so there is no worker."""
+async def test_session_outside_its_folder_is_refused(watched_runtime: MonitoredRuntime) -> None:
+    """B8: nothing runs, so there is no worker."""
     await watched_runtime.load()
     result = await watched_runtime.runtime.wait(
         await watched_runtime.runtime.trigger("e", session_id="../../etc")
@@ -283,13 +283,13 @@ async def test_session_outside_its_folder_is_refused(watched_runtime: Watched) -
     assert watched_runtime.monitor.get(AGENT) is None
 
 
-# -- waiting and stalls -------------------------------------------------------------------------
+# -- waits and stalls ---------------------------------------------------------------------------
 
 
-async def test_three_hours_waiting_for_a_user_are_not_a_stall_and_silence_restarts_at_the_reply(
-    watched_runtime: Watched,
+async def test_waiting_for_a_user_is_not_a_stall_and_silence_restarts_at_the_reply(
+    watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B17."""
+    """B17: here for three hours."""
     watched_runtime.model.replies = [ModelReply(text="What would you like?"), watched_runtime.hangs(600)]
     await watched_runtime.load(client_facing=True)
     await watched_runtime.begin()
@@ -309,8 +309,8 @@ async def test_three_hours_waiting_for_a_user_are_not_a_stall_and_silence_restar
     assert (finding.kind, finding.since) == (FindingKind.STALL, replied)
 
 
-async def test_paused_run_does_not_stall(watched_runtime: Watched) -> None:
-    """B18: paused, or stopped by its user."""
+async def test_paused_run_does_not_stall(watched_runtime: MonitoredRuntime) -> None:
+    """B18: paused by the service, or stopped by its user."""
     watched_runtime.model.replies = [watched_runtime.hangs(600)]
     await watched_runtime.load()
     await watched_runtime.runtime.pause_execution(await watched_runtime.begin())
@@ -320,11 +320,11 @@ async def test_paused_run_does_not_stall(watched_runtime: Watched) -> None:
 
 
 async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
-    watched_runtime: Watched,
+    watched_runtime: MonitoredRuntime,
 ) -> None:
     watched_runtime.open(hold_seconds=600 * MINUTE)
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [using("look")] * 99
+    watched_runtime.model.replies = [tool_reply("look")] * 99
     await watched_runtime.load(tools=("look",))
     await watched_runtime.begin()
     held_at = watched_runtime.time.now
@@ -345,8 +345,8 @@ async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
     assert watched_runtime.health.vitals.waiting is None
 
 
-async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watched_runtime: Watched) -> None:
-    """B18."""
+async def test_rate_limit_backoff_is_a_wait_and_not_a_stall(watched_runtime: MonitoredRuntime) -> None:
+    """B18: the reason is shown."""
     watched_runtime.model.replies = [TransientModelError("rate limit", retry_after=30 * MINUTE)]
     await watched_runtime.load()
     await watched_runtime.begin()
@@ -358,8 +358,8 @@ async def test_backing_off_from_a_rate_limit_is_shown_as_such_and_no_stall(watch
     assert watched_runtime.health.vitals.has_ended
 
 
-async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime: Watched) -> None:
-    """B19, B25: from exactly the threshold on."""
+async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime: MonitoredRuntime) -> None:
+    """B19, B25: exactly at the threshold."""
     watched_runtime.model.replies = [watched_runtime.hangs(600)]
     await watched_runtime.load()
     await watched_runtime.begin()
@@ -372,8 +372,10 @@ async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime
     assert "in an LLM call" in watched_runtime.health.findings[0].evidence
 
 
-async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched_runtime: Watched) -> None:
-    """B20."""
+async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(
+    watched_runtime: MonitoredRuntime,
+) -> None:
+    """B20: each call is activity."""
     durations = iter(range(1, 16))
 
     async def dig(given: Nothing) -> str:
@@ -381,7 +383,7 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched_run
         return f"done at {watched_runtime.time.now}"
 
     watched_runtime.tools = [Tool("dig", "Dig.", Nothing, dig, timeout_seconds=50 * MINUTE)]
-    watched_runtime.model.replies = [using(*["dig"] * 15)]
+    watched_runtime.model.replies = [tool_reply(*["dig"] * 15)]
     await watched_runtime.load(tools=("dig",))
     await watched_runtime.begin()
     seen = []
@@ -394,11 +396,11 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(watched_run
 
 
 async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
-    watched_runtime: Watched,
+    watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B21: 30 of 40 minutes are not a stall; after 40 the node continues without it."""
+    """B21: 30 of 40 minutes are not a stall; after 40 minutes the node continues without the tool."""
     watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
-    watched_runtime.model.replies = [using("dig"), watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [tool_reply("dig"), watched_runtime.hangs(600)]
     await watched_runtime.load(tools=("dig",))
     await watched_runtime.begin()
     await watched_runtime.pass_time(30)
@@ -411,29 +413,31 @@ async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
 
 
 async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
-    watched_runtime: Watched,
+    watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B21: at 41 of 40 minutes; nothing in that process can end the call any more."""
+    """B21: at 41 of 40 minutes; nothing in that process can end the call."""
     watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
-    watched_runtime.model.replies = [using("dig")]
+    watched_runtime.model.replies = [tool_reply("dig")]
     await watched_runtime.load(tools=("dig",))
     await watched_runtime.begin()
     watched_runtime.monitor.advance(watched_runtime.time.now + 39 * MINUTE)
     before = watched_runtime.found
     watched_runtime.monitor.advance(watched_runtime.time.now + 41 * MINUTE)
 
-    # It says nothing any more, not even that it lives.
+    # The process sends nothing, not even heartbeats.
     assert before == [FindingKind.HEARTBEAT_MISSING]
     assert FindingKind.STALL in watched_runtime.found
 
 
-# -- a restart ----------------------------------------------------------------------------------
+# -- restart ------------------------------------------------------------------------------------
 
 
-async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched_runtime: Watched) -> None:
-    """B33: by the monitor and by the guard, between call two and three (killed: `test_runtime_workers`)."""
+async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(
+    watched_runtime: MonitoredRuntime,
+) -> None:
+    """B33: by the monitor and the guard, between call two and three (killed: `test_runtime_workers`)."""
     watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [using("look"), using("look"), watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [tool_reply("look"), tool_reply("look"), watched_runtime.hangs(600)]
     await watched_runtime.load(tools=("look",))
     await watched_runtime.begin()
     session = watched_runtime.health.vitals.session_id
@@ -444,12 +448,12 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(watched_r
     watched_runtime.open()
     prompts: list[str] = []
 
-    async def listen() -> ModelReply:
+    async def record_prompt() -> ModelReply:
         prompts.append("asked")
         await asyncio.sleep(0)
-        return using("look")
+        return tool_reply("look")
 
-    watched_runtime.model.replies = [listen, watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [record_prompt, watched_runtime.hangs(600)]
     await watched_runtime.load(tools=("look",))
     await watched_runtime.runtime.resume(session)
     await watched_runtime.time.settle()

@@ -1,4 +1,4 @@
-"""What `queenright up` prints."""
+"""The output of `queenright up`."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from tests.waiting import until
 
 
 async def test_every_page_is_printed_once_also_after_the_recorder_is_full(running: RunningService) -> None:
-    """The recorder keeps 200 pages: those that arrive later are printed too, and none again."""
+    """The recorder stores 200 pages: later ones are printed too, and none is repeated."""
     recorder = running.service.recorder = Recorder()
     output = StringIO()
     printing = asyncio.create_task(UpScreen(Console(file=output, width=200)).follow(running))
 
-    def printed() -> list[int]:
+    def printed_lines() -> list[int]:
         lines = output.getvalue().splitlines()
         return [int(line.rsplit("page-", 1)[1].rstrip(".")) for line in lines if "page-" in line]
 
-    async def receive_pages(numbers: range) -> None:
+    async def send_pages(numbers: range) -> None:
         transport = httpx.ASGITransport(app=recorder)
         async with httpx.AsyncClient(transport=transport, base_url="http://recorder") as http:
             for number in numbers:
                 body = {"attachments": [{"color": "danger", "title": f"page-{number}."}]}
                 (await http.post("/slack/on-call", json=body)).raise_for_status()
-        await until(lambda: numbers[-1] in printed(), "the pages are printed")
+        await until(lambda: numbers[-1] in printed_lines(), "the pages are printed")
 
     try:
         for numbers in (range(150), range(150, 300), range(300, 310)):
-            await receive_pages(numbers)
+            await send_pages(numbers)
     finally:
         printing.cancel()
 
-    assert printed() == list(range(310))
+    assert printed_lines() == list(range(310))
 
 
 TICKET: Final = {"severity": "high", "kind": "stall", "ticket_id": "t"}
-DELIVERED: Final = {"ticket_id": "t", "peer": "a", "status": "firing", "severity": "critical"}
+DELIVERY: Final = {"ticket_id": "t", "peer": "a", "status": "firing", "severity": "critical"}
 EVENTS: Final = (
     (EventType.WORKER_ESCALATION_TICKET, {"ticket": TICKET, "change": "opened"}),
     (EventType.WORKER_ESCALATION_TICKET, {"ticket": TICKET, "change": "renewed"}),
     (EventType.TICKET_TRIAGED, {"ticket_id": "t", "decision": "intervene", "reason": "It hangs."}),
     (EventType.TICKET_TRIAGED, {"ticket_id": "t", "decision": "dismiss", "reason": "It waits."}),
     (EventType.QUEEN_INTERVENTION_REQUESTED, {"ticket_id": "t", "analysis": "It hangs."}),
-    (EventType.NOTIFICATION_DELIVERED, DELIVERED),
-    (EventType.NOTIFICATION_DELIVERED, DELIVERED | {"status": "resolved"}),
+    (EventType.NOTIFICATION_DELIVERED, DELIVERY),
+    (EventType.NOTIFICATION_DELIVERED, DELIVERY | {"status": "resolved"}),
 )
 FACTS: Final = [
     "judge: high ticket on bee, stall (opened)",
@@ -66,7 +66,7 @@ FACTS: Final = [
 
 
 async def print_events(running: RunningService) -> list[str]:
-    """Return the lines of some events, without times, with the ANSI codes of their colours."""
+    """Return the printed lines of some events, without times, with ANSI colours."""
     running.service.recent.extend(
         AgentEvent(type=type_, time=0.0, agent_id="bee", data=data) for type_, data in EVENTS
     )
@@ -78,20 +78,20 @@ async def print_events(running: RunningService) -> list[str]:
     return [line.split(" ", 1)[1].removeprefix("\x1b[0m") for line in output.get().splitlines()]
 
 
-def without_colours(lines: list[str]) -> list[str]:
+def strip_colours(lines: list[str]) -> list[str]:
     return [Text.from_ansi(line).plain for line in lines]
 
 
 async def test_each_fact_is_printed_once(running: RunningService) -> None:
     running.service.recorder = Recorder()
 
-    assert without_colours(await print_events(running)) == FACTS
+    assert strip_colours(await print_events(running)) == FACTS
 
 
 async def test_answers_of_alertmanager_are_printed_without_the_stand_in(running: RunningService) -> None:
     *facts, accepted, ended = await print_events(running)
 
-    assert without_colours(facts) == FACTS
+    assert strip_colours(facts) == FACTS
     assert accepted == "\x1b[1;31mAlertmanager accepted the alert on bee\x1b[0m"
     assert ended == "\x1b[32mAlertmanager accepted the end of the alert on bee\x1b[0m"
 
@@ -102,7 +102,7 @@ async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(
     running.service.recorder = Recorder()
     running.has_real_receiver = True
 
-    lines = without_colours(await print_events(running))
+    lines = strip_colours(await print_events(running))
 
     assert lines == [
         *FACTS,
@@ -122,7 +122,7 @@ async def test_notifications_of_a_real_receiver_are_printed_beside_the_stand_in(
         ),
     ],
 )
-def test_line_about_what_needs_a_person_says_what_and_where_to_answer(agents: list[str], text: str) -> None:
+def test_attention_line_has_items_and_the_url(agents: list[str], text: str) -> None:
     rows = [row(AttentionItem, agents=[name], kind="question") for name in agents]
     items = [AttentionItem.model_validate(values) for values in rows]
 

@@ -1,4 +1,4 @@
-"""Secrets that a setting names a file for."""
+"""Secrets in files that settings name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_white_space_around_a_secret_is_stripped(tmp_path: Path, mode: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "why"),
+    ("content", "mode", "reason"),
     [
         (b"honey", 0o644, r"is accessible to others \(mode 0644\); run chmod 600"),
         (b"honey", 0o602, "is accessible to others"),
@@ -46,11 +46,11 @@ def test_white_space_around_a_secret_is_stripped(tmp_path: Path, mode: int) -> N
     ],
 )
 def test_file_without_a_secret_is_refused_with_a_reason(
-    tmp_path: Path, content: bytes, mode: int, why: str
+    tmp_path: Path, content: bytes, mode: int, reason: str
 ) -> None:
     file = secret_file(tmp_path, content, mode)
 
-    with pytest.raises(InvalidSecretError, match=why) as refused:
+    with pytest.raises(InvalidSecretError, match=reason) as refused:
         read_secret(file, setting=SETTING)
 
     assert str(refused.value).startswith(f"{SETTING}: the secret file {file} ")
@@ -90,7 +90,7 @@ async def test_escalations_are_signed_with_the_secret_of_the_file(
         await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
 
-    [(headers, body)] = orchestrator.got
+    [(headers, body)] = orchestrator.requests
     text = headers[TIMESTAMP].encode() + b"." + body
     assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
 

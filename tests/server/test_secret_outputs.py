@@ -1,4 +1,4 @@
-"""B129: a secret in any field, over any way in, is found over no way out: names are masked as texts are."""
+"""B129: a secret in any input field is in no output: names are masked like texts."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from queenright.server.telemetry.dialects import ATTRIBUTES
 from queenright.server.telemetry.logs import RECORDS
 from queenright.server.telemetry.process import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
 from queenright.server.up_options import DEMO_DEFAULTS
-from tests.alerting.parts import MoodyPeer
+from tests.alerting.parts import FakePeer
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
-READ = (
+READ_PATHS = (
     "/api/agents",
     "/api/agents/health",
     "/api/tickets",
@@ -50,8 +50,8 @@ _KINDS = {"chat gpt": "chat", "execute_tool": "execute_tool", "invoke_agent": "i
 _NANO = 1_000_000_000
 
 
-class Secrets:
-    """Keys that differ in every field, of shapes by turns that providers document."""
+class SecretGenerator:
+    """Generates unique keys in the formats that providers document."""
 
     def __init__(self) -> None:
         self.used: list[str] = []
@@ -78,8 +78,8 @@ def settings(tmp_path: Path) -> Settings:
     return found.model_copy(update={"step_logs": (tmp_path / "workers",)})
 
 
-def attributes(secrets: Secrets, **given: str) -> Iterator[KeyValue]:
-    """Yield every attribute that we read, each with a secret of its own, and what is ``given``."""
+def make_attributes(secrets: SecretGenerator, **given: str) -> Iterator[KeyValue]:
+    """Yield every attribute that is read, each with its own secret, and the ``given`` ones."""
     for field, spellings in ATTRIBUTES.items():
         for key in spellings:
             if field not in ("operation", "marker", "event", "verdict"):
@@ -88,15 +88,15 @@ def attributes(secrets: Secrets, **given: str) -> Iterator[KeyValue]:
         yield KeyValue(key=key, value=AnyValue(string_value=value))
 
 
-def resource(secrets: Secrets) -> list[KeyValue]:
+def make_resource(secrets: SecretGenerator) -> list[KeyValue]:
     keys = {*RESOURCE_ATTRIBUTES.values(), *PROCESS_ATTRIBUTES} - {names.INCARNATION_ID}
     return [KeyValue(key=key, value=AnyValue(string_value=secrets.text())) for key in sorted(keys)]
 
 
-def spans(secrets: Secrets, first: int) -> ExportTraceServiceRequest:
+def make_spans(secrets: SecretGenerator, first: int) -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     group = request.resource_spans.add()
-    group.resource.attributes.extend(resource(secrets))
+    group.resource.attributes.extend(make_resource(secrets))
     scope = group.scope_spans.add()
     scope.scope.name, scope.scope.version = secrets.text(), secrets.text()
     now = time.time_ns()
@@ -110,7 +110,7 @@ def spans(secrets: Secrets, first: int) -> ExportTraceServiceRequest:
             status=Status(code=Status.STATUS_CODE_ERROR, message=secrets.text()),
         )
         given = {names.GEN_AI_OPERATION_NAME: operation} if operation else {names.STEP_VERDICT: "RETRY"}
-        span.attributes.extend(attributes(secrets, **given))
+        span.attributes.extend(make_attributes(secrets, **given))
         event = span.events.add(name="exception")
         event.attributes.append(KeyValue(key="exception.type", value=AnyValue(string_value=secrets.text())))
         event.attributes.append(
@@ -120,33 +120,33 @@ def spans(secrets: Secrets, first: int) -> ExportTraceServiceRequest:
     return request
 
 
-def records(secrets: Secrets) -> ExportLogsServiceRequest:
+def make_records(secrets: SecretGenerator) -> ExportLogsServiceRequest:
     request = ExportLogsServiceRequest()
     group = request.resource_logs.add()
-    group.resource.attributes.extend(resource(secrets))
+    group.resource.attributes.extend(make_resource(secrets))
     scope = group.scope_logs.add()
     scope.scope.name, scope.scope.version = secrets.text(), secrets.text()
     for name in RECORDS:
         record = scope.log_records.add(time_unix_nano=time.time_ns())
         record.event_name = name
-        record.attributes.extend(attributes(secrets))
+        record.attributes.extend(make_attributes(secrets))
     return request
 
 
-async def post_otlp(http: httpx.AsyncClient, running: RunningService, secrets: Secrets) -> None:
-    first = spans(secrets, 0)
-    second = spans(secrets, 100)
+async def post_otlp(http: httpx.AsyncClient, running: RunningService, secrets: SecretGenerator) -> None:
+    first = make_spans(secrets, 0)
+    second = make_spans(secrets, 100)
     proto = {"content-type": "application/x-protobuf"}
     for path, body, headers in (
         ("traces", first.SerializeToString(), proto),
-        ("traces", json.dumps(as_json(second)).encode(), {"content-type": "application/json"}),
-        ("logs", records(secrets).SerializeToString(), proto),
+        ("traces", json.dumps(encode_json(second)).encode(), {"content-type": "application/json"}),
+        ("logs", make_records(secrets).SerializeToString(), proto),
     ):
         answer = await http.post(f"{running.otlp_url}/v1/{path}", content=body, headers=headers)
         assert answer.status_code == 200, answer.text
 
 
-def as_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
+def encode_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
     found = MessageToDict(request)
     for group in found["resourceSpans"]:
         for scope in group["scopeSpans"]:
@@ -155,7 +155,7 @@ def as_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
     return dict(found)
 
 
-def write_step_log(folder: Path, secrets: Secrets) -> None:
+def write_step_log(folder: Path, secrets: SecretGenerator) -> None:
     row = {
         "agent_id": secrets.text(),
         "session_id": secrets.new(),
@@ -187,8 +187,8 @@ def write_step_log(folder: Path, secrets: Secrets) -> None:
     log.write_text(json.dumps(row) + "\n")
 
 
-def work(endpoint: str, storage: Path, secrets: Secrets) -> bytes:
-    """Work as an instrumented agent does whose every name has a secret; return its page of metrics."""
+def run_worker(endpoint: str, storage: Path, secrets: SecretGenerator) -> bytes:
+    """Work as an instrumented agent with a secret in every name; return its metrics page."""
     registry = CollectorRegistry()
     failure = type(secrets.new().replace("/", "_"), (Exception,), {})
     with Worker(
@@ -210,7 +210,7 @@ def work(endpoint: str, storage: Path, secrets: Secrets) -> bytes:
     return generate_latest(registry)
 
 
-async def post_api(http: httpx.AsyncClient, secrets: Secrets) -> list[httpx.Response]:
+async def post_api(http: httpx.AsyncClient, secrets: SecretGenerator) -> list[httpx.Response]:
     beat = {"session_id": secrets.new().replace("/", "_"), "incarnation_id": secrets.new()}
     return [
         await http.post(f"/api/agents/{secrets.new().replace('/', '_')}/heartbeat", json=beat),
@@ -220,8 +220,8 @@ async def post_api(http: httpx.AsyncClient, secrets: Secrets) -> list[httpx.Resp
     ]
 
 
-async def stream(http: httpx.AsyncClient) -> str:
-    """Return what the stream of events has shown so far."""
+async def read_stream(http: httpx.AsyncClient) -> str:
+    """Return the text of the event stream so far."""
     result = ""
     try:
         async with asyncio.timeout(2), http.stream("GET", "/api/events") as answer:
@@ -232,8 +232,8 @@ async def stream(http: httpx.AsyncClient) -> str:
     return result
 
 
-def kept_in(folder: Path) -> dict[str, str]:
-    """Return every file but the step log that was written by the worker's own hand."""
+def list_stored_files(folder: Path) -> dict[str, str]:
+    """Return every stored file except the step log, which the worker itself wrote."""
     files = [path for path in folder.rglob("*") if path.is_file() and "workers" not in path.parts]
     return {str(path.relative_to(folder)): path.read_bytes().decode("utf-8", "replace") for path in files}
 
@@ -243,44 +243,44 @@ async def test_secret_in_any_input_is_in_no_output(
 ) -> None:
     """B129: the database, the API, the event stream, the metrics, the pages and the log."""
     caplog.set_level(logging.DEBUG)
-    secrets = Secrets()
-    streaming = asyncio.create_task(stream(http))
+    secrets = SecretGenerator()
+    streaming = asyncio.create_task(read_stream(http))
     await asyncio.sleep(0.2)
 
     await post_otlp(http, running, secrets)
     write_step_log(tmp_path / "workers", secrets)
-    agents_page = await asyncio.to_thread(work, running.otlp_url, tmp_path / "agent", secrets)
+    agents_page = await asyncio.to_thread(run_worker, running.otlp_url, tmp_path / "agent", secrets)
     answers = await post_api(http, secrets)
     await until(lambda: len(running.service.workers()) >= 5, "the workers are known")
-    response = {path: await http.get(path) for path in READ}
+    response = {path: await http.get(path) for path in READ_PATHS}
     for health in running.service.workers():
         path = f"/api/agents/{health.vitals.agent_id}/history"
         response[path] = await http.get(path)
     events = await streaming
     await running.service.store.read(lambda conn: conn.exec_driver_sql("SELECT 1").fetchall())
 
-    ways_out: dict[str, str] = {path: answer.text for path, answer in response.items()}
-    ways_out |= {f"answer {n}": answer.text for n, answer in enumerate(answers)}
-    ways_out["the agent's metrics"] = agents_page.decode()
-    ways_out["the event stream"] = events
-    # The client of the test writes the addresses that it asks for.
+    outputs: dict[str, str] = {path: answer.text for path, answer in response.items()}
+    outputs |= {f"answer {n}": answer.text for n, answer in enumerate(answers)}
+    outputs["the agent's metrics"] = agents_page.decode()
+    outputs["the event stream"] = events
+    # The HTTP client of the test logs its own URLs.
     others = [
         record.getMessage() for record in caplog.records if not record.name.startswith(("httpx", "httpcore"))
     ]
-    ways_out["the log"] = "\n".join(others)
-    ways_out |= kept_in(tmp_path)
-    found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
+    outputs["the log"] = "\n".join(others)
+    outputs |= list_stored_files(tmp_path)
+    found = {(secret, name) for name, text in outputs.items() for secret in secrets.used if secret in text}
     assert not found
     assert len(secrets.used) > 200
 
 
-def looping_spans(secrets: Secrets) -> ExportTraceServiceRequest:
-    """An agent that has made one call with one result for minutes, with a secret in every name and text."""
+def looping_spans(secrets: SecretGenerator) -> ExportTraceServiceRequest:
+    """Return spans of an agent that repeats one call for minutes, with a secret in every name and text."""
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     now = time.time_ns()
-    about = {names.GEN_AI_AGENT_NAME: secrets.text(), names.GEN_AI_CONVERSATION_ID: secrets.new()}
-    about |= {names.INCARNATION_ID: "life-1", names.NODE_ID: secrets.text()}
+    texts = {names.GEN_AI_AGENT_NAME: secrets.text(), names.GEN_AI_CONVERSATION_ID: secrets.new()}
+    texts |= {names.INCARNATION_ID: "life-1", names.NODE_ID: secrets.text()}
     call = {
         names.GEN_AI_OPERATION_NAME: "execute_tool",
         names.GEN_AI_TOOL_NAME: secrets.text(),
@@ -290,27 +290,27 @@ def looping_spans(secrets: Secrets) -> ExportTraceServiceRequest:
     }
     message = secrets.text()
     for step in range(20):
-        began = now - (20 - step) * 20 * _NANO
+        start = now - (20 - step) * 20 * _NANO
         given = (call | {names.GEN_AI_TOOL_CALL_ID: f"call-{step}"}, {names.STEP_VERDICT: "RETRY"})
         for number, (name, more) in enumerate(zip((f"execute_tool {message}", "step"), given, strict=True)):
             span = scope.spans.add(
                 name=name,
                 trace_id=b"t" * 16,
                 span_id=(1 + 2 * step + number).to_bytes(8, "big"),
-                start_time_unix_nano=began,
-                end_time_unix_nano=began + _NANO,
+                start_time_unix_nano=start,
+                end_time_unix_nano=start + _NANO,
                 status=Status(code=Status.STATUS_CODE_ERROR, message=message),
             )
             span.attributes.extend(
-                KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in (about | more).items()
+                KeyValue(key=key, value=AnyValue(string_value=value)) for key, value in (texts | more).items()
             )
     return request
 
 
 async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """B129: what an Alertmanager is sent, and what outlives the event log, are ways out, too."""
+    """B129: alerts to Alertmanager, and the archive of the event log, are outputs, too."""
     caplog.set_level(logging.DEBUG)
-    secrets, peer = Secrets(), MoodyPeer()
+    secrets, peer = SecretGenerator(), FakePeer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
         async with serve_app(peer, sock):
             settings = load_settings(
@@ -333,9 +333,9 @@ async def test_alert_and_archive_hold_no_secret(tmp_path: Path, caplog: pytest.L
                 archive = await store.read(lambda conn: str(conn.execute(select(AUDIT_ARCHIVE)).all()))
 
     log = "\n".join(record.getMessage() for record in caplog.records)
-    ways_out = {"alerts": json.dumps(peer.posts), "archive": archive, "log": log} | kept_in(tmp_path)
-    found = {(secret, way) for way, text in ways_out.items() for secret in secrets.used if secret in text}
+    outputs = {"alerts": json.dumps(peer.posts), "archive": archive, "log": log} | list_stored_files(tmp_path)
+    found = {(secret, name) for name, text in outputs.items() for secret in secrets.used if secret in text}
     assert not found
     assert pruned.archived_rows
-    assert "my " in ways_out["alerts"]
+    assert "my " in outputs["alerts"]
     assert len(secrets.used) == 6

@@ -1,4 +1,4 @@
-"""Secrets that people and workers put into what they send: masked wherever they could be read again."""
+"""Secrets in the requests of users and workers are masked wherever they can be read again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
 
 WORKER = {"session_id": "looper-session", "incarnation_id": "one"}
-READ = (
+READ_PATHS = (
     "/api/agents",
     "/api/agents/health",
     "/api/agents/looper/health",
@@ -37,7 +37,7 @@ READ = (
 )
 
 
-def secrets() -> Iterator[str]:
+def generate_secrets() -> Iterator[str]:
     number = 0
     while True:
         number += 1
@@ -49,7 +49,7 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
+async def wait_for_instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
     for _ in range(20):
         answer = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": "1"})
         for found in answer.json()["instructions"]:
@@ -62,7 +62,7 @@ async def test_secret_in_any_text_is_masked_except_for_its_worker(
     running: RunningService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    fresh, used = secrets(), []
+    fresh, used = generate_secrets(), []
     answers: list[tuple[str, httpx.Response]] = []
 
     def secret() -> str:
@@ -74,7 +74,7 @@ async def test_secret_in_any_text_is_masked_except_for_its_worker(
         answers.append((path, answer))
         return answer
 
-    async def answered(found: dict[str, Any]) -> None:
+    async def record_answer(found: dict[str, Any]) -> None:
         path = f"/api/agents/looper/instructions/{found['instruction_id']}/answer"
         actual = WORKER | {"outcome": "done", "detail": secret(), "checkpoint_id": secret()}
         assert (await post(path, **actual)).status_code == 204
@@ -90,16 +90,16 @@ async def test_secret_in_any_text_is_masked_except_for_its_worker(
     assert (await post("/api/heartbeats", agent_id="looper", **beat, interval=secret())).status_code == 400
     assert (await post("/api/heartbeats", agent_id="looper", **beat)).status_code == 202
     nudged = await post("/api/agents/looper/nudge", message=secret(), by=secret())
-    result = await instruction(http, "nudge")
+    result = await wait_for_instruction(http, "nudge")
     assert used[-2] in result["message"]
-    await answered(result)
+    await record_answer(result)
     escalated = await post("/api/agents/looper/escalate", reason=secret(), by=secret())
     await post("/api/agents/looper/escalate", reason=secret(), by=secret())
     escalation = f"/api/escalations/{escalated.json()['escalation_id']}/decision"
     decided = await post(escalation, decision="more_time", reason=secret(), by=secret())
     await post(escalation, decision="more_time", reason=secret(), by=secret())
     stopping = asyncio.create_task(post("/api/agents/looper/terminate", reason=secret(), by=secret()))
-    await answered(await instruction(http, "terminate"))
+    await record_answer(await wait_for_instruction(http, "terminate"))
     event = AgentEvent(
         type=EventType.EXECUTION_FAILED,
         time=running.service.clock(),
@@ -126,20 +126,22 @@ async def test_secret_in_any_text_is_masked_except_for_its_worker(
         {"reason": "x", "session_id": [secret()]},
     ):
         assert (await post("/api/agents/looper/terminate", **body)).status_code == 422
-    answers += [(path, await http.get(path)) for path in READ]
-    answers += [(path, await http.get(path, params={"cursor": secret()})) for path in READ[:4]]
+    answers += [(path, await http.get(path)) for path in READ_PATHS]
+    answers += [(path, await http.get(path, params={"cursor": secret()})) for path in READ_PATHS[:4]]
 
     assert [one.status_code for one in (nudged, escalated, decided, terminated)] == [202] * 4
-    leaks = [f"{path}: {output}" for path, one in answers for output in around(one.text, used)]
+    leaks = [f"{path}: {output}" for path, one in answers for output in find_leaks(one.text, used)]
     for one in await running.service.store.history(limit=10_000):
         if one.id != event.id:  # telemetry, which a worker masks itself
-            leaks += [f"{one.type.value}: {output}" for output in around(str(one.data), used)]
+            leaks += [f"{one.type.value}: {output}" for output in find_leaks(str(one.data), used)]
     for record in caplog.records:
         if record.name.startswith("queenright"):
-            leaks += [f"{record.name}: {output}" for output in around(record.getMessage(), used)]
+            leaks += [f"{record.name}: {output}" for output in find_leaks(record.getMessage(), used)]
     assert "\n".join(leaks) == ""
 
 
-def around(text: str, used: list[str]) -> list[str]:
-    """Return the places in a text where there are secrets."""
-    return [text[max(0, at - 60) : at + 30] for one in used if (at := text.find(one)) >= 0]
+def find_leaks(text: str, used: list[str]) -> list[str]:
+    """Return the places in a text that contain secrets."""
+    return [
+        text[max(0, position - 60) : position + 30] for secret in used if (position := text.find(secret)) >= 0
+    ]

@@ -1,4 +1,4 @@
-"""What a hostile caller sends, to a service that listens on loopback as most do."""
+"""Hostile requests to a service that listens on loopback."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from queenright.server.serving import RunningService
 EVIL = "<script>alert(1)</script>\x1b[2J\r\nroot: all is well"
 
 
-async def raw(running: RunningService, request: bytes) -> bytes:
-    """Send bytes as they are, and return what comes back."""
+async def send_raw(running: RunningService, request: bytes) -> bytes:
+    """Send bytes unchanged, and return the response."""
     parts = urlsplit(running.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     writer.write(request)
@@ -46,7 +46,7 @@ async def test_path_traversal_is_404(running: RunningService, http: httpx.AsyncC
     ):
         response = await http.get(path)
 
-        # A slash too many is sent on to the same without it, here and nowhere else.
+        # A duplicate slash redirects to the path without it; only here.
         assert response.status_code == 307 or 400 <= response.status_code < 500, path
         assert response.headers.get("location", running.url).startswith(running.url)
         assert "root:" not in response.text
@@ -54,7 +54,7 @@ async def test_path_traversal_is_404(running: RunningService, http: httpx.AsyncC
 
 
 async def test_unnormalized_path_traversal_is_404(running: RunningService) -> None:
-    answer = await raw(
+    answer = await send_raw(
         running, b"GET /static/../../settings.py HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     )
 
@@ -74,7 +74,7 @@ async def test_unnormalized_path_traversal_is_404(running: RunningService) -> No
 )
 async def test_ambiguous_headers_cannot_inject_into_a_response(idle: RunningService, lines: bytes) -> None:
     request = b"POST /api/deadman HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines + b"\r\nConnection: close\r\n\r\n"
-    answer = await raw(idle, request)
+    answer = await send_raw(idle, request)
 
     assert b"set-cookie" not in answer.lower()
     assert answer.count(b"HTTP/1.1 ") <= 1
@@ -113,7 +113,9 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
     sent = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
     taken = await http.post(f"{running.otlp_url}/v1/traces", json=sent)
     assert taken.json() == {}
-    assert "<script>" in (await http.get("/api/agents")).text  # its name, without what moves a cursor
+    assert (
+        "<script>" in (await http.get("/api/agents")).text
+    )  # the agent's name, without characters that move a cursor
 
     for path in ("/console/", "/api/status", "/api/agents", "/metrics", "/agents/?agent=" + quote(EVIL)):
         response = await http.get(path)

@@ -1,4 +1,4 @@
-"""Actions name the worker as the caller saw it, and are refused if another has taken its place."""
+"""Actions name the worker that the caller saw, and are refused if another has replaced it."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings
-from tests.server.test_app import ticket_on
-from tests.server.test_permissions import answering, ask, client_of, open_request
+from tests.server.test_app import wait_for_ticket
+from tests.server.test_permissions import (
+    answering_settings,
+    request_permission,
+    telemetry_client,
+    wait_for_request,
+)
 
 SESSION = "looper-session"
-SEEN = {"session_id": SESSION, "incarnation_id": "one"}
+TARGET = {"session_id": SESSION, "incarnation_id": "one"}
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only a person decides."""
+    """Return settings with which only a person decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -29,15 +34,17 @@ async def post(http: httpx.AsyncClient, path: str, **body: Any) -> httpx.Respons
     return await http.post(f"/api/{path}", json=body)
 
 
-async def restart(running: RunningService) -> None:
-    """Restart the worker's process: its session goes on in another incarnation."""
-    who = {"agent_id": "looper", "session_id": SESSION, "incarnation_id": "two"}
+async def restart_worker(running: RunningService) -> None:
+    """Restart the worker's process: its session continues in another incarnation."""
+    worker_fields = {"agent_id": "looper", "session_id": SESSION, "incarnation_id": "two"}
     now = running.service.clock()
     start = {"framework": "test", "start_records": True}
-    await running.service.ingest([AgentEvent(type=EventType.EXECUTION_STARTED, time=now, data=start, **who)])
+    await running.service.ingest(
+        [AgentEvent(type=EventType.EXECUTION_STARTED, time=now, data=start, **worker_fields)]
+    )
 
 
-def require_refusal(answer: httpx.Response, words: str) -> None:
+def assert_refused(answer: httpx.Response, words: str) -> None:
     assert answer.status_code == 409, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
     assert words in answer.json()["title"]
@@ -47,15 +54,15 @@ def require_refusal(answer: httpx.Response, words: str) -> None:
 async def test_action_on_a_restarted_worker_is_refused(
     running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
-    """B112: it names its target by session and incarnation, and nothing is done to another."""
-    await ticket_on(running)
-    await restart(running)
+    """B112: the action names session and incarnation, and affects no other."""
+    await wait_for_ticket(running)
+    await restart_worker(running)
     body = {} if action == "nudge" else {"reason": "it loops"}
 
-    stale = await post(http, f"agents/looper/{action}", **SEEN, **body)
-    current = await post(http, f"agents/looper/{action}", **SEEN | {"incarnation_id": "two"}, **body)
+    stale = await post(http, f"agents/looper/{action}", **TARGET, **body)
+    current = await post(http, f"agents/looper/{action}", **TARGET | {"incarnation_id": "two"}, **body)
 
-    require_refusal(stale, "was restarted in the meantime (incarnation 'two', not 'one')")
+    assert_refused(stale, "was restarted in the meantime (incarnation 'two', not 'one')")
     assert current.status_code == 202, current.text
     assert current.json()["incarnation_id"] == "two"
 
@@ -63,24 +70,24 @@ async def test_action_on_a_restarted_worker_is_refused(
 async def test_recovery_of_a_task_whose_worker_changed_is_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112"""
-    await ticket_on(running)
-    await restart(running)
+    """B112: the request names the session and incarnation."""
+    await wait_for_ticket(running)
+    await restart_worker(running)
 
-    stale = await post(http, "recoveries", task_id=SESSION, **SEEN)
+    stale = await post(http, "recoveries", task_id=SESSION, **TARGET)
     other = await post(http, "recoveries", task_id=SESSION, session_id="another")
-    current = await post(http, "recoveries", task_id=SESSION, **SEEN | {"incarnation_id": "two"})
+    current = await post(http, "recoveries", task_id=SESSION, **TARGET | {"incarnation_id": "two"})
 
-    require_refusal(stale, "'looper' was restarted in the meantime")
-    require_refusal(other, "this is about session 'looper-session'")
+    assert_refused(stale, "'looper' was restarted in the meantime")
+    assert_refused(other, "this is about session 'looper-session'")
     assert "restarted" not in current.text
 
 
 async def test_action_without_a_known_incarnation_is_not_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: an empty one is unknown."""
-    await ticket_on(running)
+    """B112: an empty incarnation means unknown."""
+    await wait_for_ticket(running)
 
     answer = await post(http, "agents/looper/nudge", session_id=SESSION, incarnation_id="")
 
@@ -91,34 +98,34 @@ async def test_action_without_a_known_incarnation_is_not_refused(
     ("action", "body"),
     [("acknowledge", {}), ("unacknowledge", {}), ("dismiss", {"reason": "x"}), ("resolve", {"reason": "x"})],
 )
-async def test_ticket_of_a_worker_that_changed_is_left_alone(
+async def test_ticket_action_for_a_replaced_worker_is_refused(
     running: RunningService, http: httpx.AsyncClient, action: str, body: dict[str, str]
 ) -> None:
-    """B112"""
-    ticket_id = await ticket_on(running)
+    """B112: closing and silencing name the worker that the caller saw."""
+    ticket_id = await wait_for_ticket(running)
     before = (await http.get(f"/api/tickets/{ticket_id}")).json()
-    await restart(running)
+    await restart_worker(running)
 
-    stale = await post(http, f"tickets/{ticket_id}/{action}", **SEEN, **body)
+    stale = await post(http, f"tickets/{ticket_id}/{action}", **TARGET, **body)
     other = await post(http, f"tickets/{ticket_id}/{action}", session_id="another", **body)
 
-    require_refusal(stale, "'looper' was restarted in the meantime")
-    require_refusal(other, "this is about session 'looper-session' of 'looper', not 'another'")
+    assert_refused(stale, "'looper' was restarted in the meantime")
+    assert_refused(other, "this is about session 'looper-session' of 'looper', not 'another'")
     after = (await http.get(f"/api/tickets/{ticket_id}")).json()
     assert (after["status"], after["acknowledged_at"]) == (before["status"], before["acknowledged_at"])
     silence = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
-    require_refusal(await post(http, "silences", **SEEN, **silence), "was restarted in the meantime")
+    assert_refused(await post(http, "silences", **TARGET, **silence), "was restarted in the meantime")
 
 
-async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
+async def test_ticket_is_acknowledged_for_the_current_worker(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: the list of what needs a person names the process that runs now."""
-    ticket_id = await ticket_on(running)
-    await restart(running)
+    """B112: the list of what needs a person names the running incarnation."""
+    ticket_id = await wait_for_ticket(running)
+    await restart_worker(running)
     [item] = [item for item in (await http.get("/api/attention")).json()["items"] if item["kind"] == "ticket"]
 
-    seen = {name: item[name] for name in SEEN}
+    seen = {name: item[name] for name in TARGET}
     answer = await post(http, f"tickets/{ticket_id}/acknowledge", **seen)
 
     assert seen == {"session_id": SESSION, "incarnation_id": "two"}
@@ -130,52 +137,54 @@ async def test_ticket_is_acknowledged_by_who_saw_the_worker_as_it_is(
 async def test_approval_for_another_incarnation_is_refused(
     running: RunningService, http: httpx.AsyncClient, answer: str
 ) -> None:
-    """B112"""
-    ticket = running.service.tickets.get(await ticket_on(running))
+    """B112: the answer names another incarnation."""
+    ticket = running.service.tickets.get(await wait_for_ticket(running))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [approval] = running.service.approvals.pending()
 
-    refused = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN | {"incarnation_id": "0"})
+    refused = await post(
+        http, f"approvals/{approval.approval_id}/{answer}", **TARGET | {"incarnation_id": "0"}
+    )
 
-    require_refusal(refused, "was restarted in the meantime")
+    assert_refused(refused, "was restarted in the meantime")
     assert running.service.approvals.pending() == [approval]
-    response = await post(http, f"approvals/{approval.approval_id}/{answer}", **SEEN)
+    response = await post(http, f"approvals/{approval.approval_id}/{answer}", **TARGET)
     assert response.status_code == 202, response.text
 
 
 async def test_decision_for_another_session_is_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112"""
-    await ticket_on(running)
+    """B112: the answer names another session."""
+    await wait_for_ticket(running)
     await running.service.interventions.escalate("looper", "it gets nowhere", by="ann")
     [question] = running.service.interventions.ledger.pending
     path = f"escalations/{question}/decision"
 
     refused = await post(http, path, decision="terminate", session_id="another")
-    accepted = await post(http, path, decision="more_time", **SEEN)
+    accepted = await post(http, path, decision="more_time", **TARGET)
 
-    require_refusal(refused, "not 'another'")
+    assert_refused(refused, "not 'another'")
     assert accepted.status_code == 202, accepted.text
 
 
 async def test_permission_of_another_incarnation_is_not_answered(tmp_path: Path) -> None:
-    """B112"""
+    """B112: the answer names another incarnation."""
     async with (
-        serving(answering(tmp_path)) as running,
-        client_of(running) as telemetry,
+        serving(answering_settings(tmp_path)) as running,
+        telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
-        waiting = await ask(telemetry)
-        request = await open_request(http)
+        waiting = await request_permission(telemetry)
+        request = await wait_for_request(http)
         path = f"permissions/{request['request_id']}/answer"
 
         refused = await post(http, path, decision="allow", incarnation_id="another")
         assert not waiting.done()
-        seen = {name: request[name] for name in SEEN}
+        seen = {name: request[name] for name in TARGET}
         answered = await post(http, path, decision="deny", **seen)
 
-        require_refusal(refused, "was restarted in the meantime")
+        assert_refused(refused, "was restarted in the meantime")
         assert answered.status_code == 202, answered.text
         assert (await waiting).json()["hookSpecificOutput"]["decision"]["behavior"] == "deny"

@@ -1,4 +1,4 @@
-"""What the service says of itself: version, settings, its log; tags of what is polled; a ticket's story."""
+"""The service's version, settings, log and reload, and the timeline of a ticket."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ health_monitoring:
 """
 
 
-class File:
+class SettingsFile:
     """The settings file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "queenright.yaml"
-        self._said: dict[str, Any] = {"storage": folder / "storage", "runbooks": "https://a.example"}
+        self._values: dict[str, Any] = {"storage": folder / "storage", "runbooks": "https://a.example"}
         self.write(judge=3600, warning=30, hold=120)
 
     def write(self, **said: Any) -> None:
-        self._said |= said
-        self.path.write_text(FILE.format(**self._said), encoding="utf-8")
+        self._values |= said
+        self.path.write_text(FILE.format(**self._values), encoding="utf-8")
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> File:
-    return File(tmp_path)
+def file(tmp_path: Path) -> SettingsFile:
+    return SettingsFile(tmp_path)
 
 
 @pytest.fixture
-def settings(file: File) -> Settings:
+def settings(file: SettingsFile) -> Settings:
     return load_settings(file.path)
 
 
@@ -71,7 +71,7 @@ async def running(settings: Settings) -> AsyncIterator[RunningService]:
 async def test_service_reports_version_settings_and_log(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """One service for all of this: to start one costs a second."""
+    """One service for all of this, because a start takes a second."""
     version = (await http.get("/api/version")).json()
     body = (await http.get("/api/settings")).json()
 
@@ -107,11 +107,11 @@ async def test_service_reports_version_settings_and_log(
     assert (await http.get("/api/audit", params={"cursor": "x"})).status_code == 400
 
 
-# -- reading the settings again -------------------------------------------------------------------
+# -- reload ---------------------------------------------------------------------------------------
 
 
 async def test_reload_applies_changeable_settings_and_names_the_rest(
-    running: RunningService, http: httpx.AsyncClient, file: File
+    running: RunningService, http: httpx.AsyncClient, file: SettingsFile
 ) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=2)))
@@ -131,17 +131,17 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
         "needs_restart": ["health_monitoring.judge.interval_seconds"],
         "unchanged": False,
     }
-    # By the new threshold it is in trouble at once, and no event had to come in.
+    # With the new threshold it is unhealthy at once, without a new event.
     assert worker.state is not HealthState.HEALTHY
     assert service.settings.alerting.runbooks == "https://b.example"
     assert service.settings.health_monitoring.judge.interval_seconds == 3600
     result = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
     assert (result["bands"]["warning"], result["tickets"]["hold_seconds"]) == (2, 7)
 
-    # What waits for a restart is named until there is one; what was applied is not applied again.
-    again = (await http.post("/-/reload")).json()
-    assert again["applied"] == []
-    assert again["needs_restart"] == ["health_monitoring.judge.interval_seconds"]
+    # Settings that need a restart are listed each time; applied ones only once.
+    repeated = (await http.post("/-/reload")).json()
+    assert repeated["applied"] == []
+    assert repeated["needs_restart"] == ["health_monitoring.judge.interval_seconds"]
     file.write(judge=3600)
     assert (await http.post("/-/reload")).json()["unchanged"] is True
 
@@ -155,8 +155,8 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
         (None, "cannot be read"),
     ],
 )
-async def test_file_with_a_fault_changes_nothing(
-    running: RunningService, http: httpx.AsyncClient, file: File, fault: str | None, words: str
+async def test_invalid_file_changes_nothing(
+    running: RunningService, http: httpx.AsyncClient, file: SettingsFile, fault: str | None, words: str
 ) -> None:
     before = running.service.settings
     file.path.unlink()
@@ -169,7 +169,7 @@ async def test_file_with_a_fault_changes_nothing(
     assert running.service.settings is before
 
 
-async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path) -> None:
+async def test_settings_without_a_file_cannot_be_reloaded(tmp_path: Path) -> None:
     settings = Settings(storage=tmp_path / "s", http=HttpSettings(port=0), otlp=OtlpSettings(port=0))
     async with (
         serving(settings) as running,
@@ -181,8 +181,8 @@ async def test_settings_that_a_program_made_cannot_be_read_again(tmp_path: Path)
     assert "restart the service" in refused.json()["title"]
 
 
-async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
-    running: RunningService, file: File, caplog: pytest.LogCaptureFixture
+async def test_sighup_reloads_settings_and_an_invalid_file_changes_nothing(
+    running: RunningService, file: SettingsFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
     reload_on_sighup(lambda: [service])
@@ -194,7 +194,7 @@ async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
         os.kill(os.getpid(), signal.SIGHUP)
         await until(
             lambda: "settings not reloaded, the old ones stay in force" in caplog.text,
-            "a word about the fault",
+            "a log line about the error",
         )
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
@@ -203,7 +203,7 @@ async def test_hangup_reloads_settings_and_a_fault_changes_nothing(
     assert service.settings.health_monitoring.bands.warning == 2
 
 
-# -- the story of a ticket ------------------------------------------------------------------------
+# -- the timeline of a ticket ---------------------------------------------------------------------
 
 DRAFT = TicketDraft(
     severity=Severity.LOW,
@@ -217,7 +217,7 @@ DRAFT = TicketDraft(
 async def test_dismissal_by_a_person_is_in_the_timeline(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B48: a dismissal is kept and can be read; the same condition is not triaged again."""
+    """B48: a dismissal is stored and readable; the same condition is not triaged again."""
     service = running.service
     await service.judging.stop()  # nobody decides but the test
     await service.ingest(list(looping(service.clock(), times=4)))
@@ -226,18 +226,18 @@ async def test_dismissal_by_a_person_is_in_the_timeline(
     ticket = (await service.tickets.raise_ticket(worker, DRAFT)).ticket
     path = f"/api/tickets/{ticket.ticket_id}"
     answer = await http.post(f"{path}/dismiss", json={"reason": "It is a drill.", "by": "ada"})
-    again = await http.post(f"{path}/dismiss", json={"reason": "Really.", "by": "ada"})
+    later_ticket = await http.post(f"{path}/dismiss", json={"reason": "Really.", "by": "ada"})
     await service.tickets.observe(worker)
     found = (await http.get(path)).json()
     story = (await http.get(f"{path}/timeline")).json()
     unknown = await http.get("/api/tickets/none/timeline")
 
-    assert (answer.status_code, again.status_code, unknown.status_code) == (200, 409, 404)
+    assert (answer.status_code, later_ticket.status_code, unknown.status_code) == (200, 409, 404)
     assert (found["status"], found["triaged_by"], found["triage_reason"]) == (
         "dismissed",
         "ada",
         "It is a drill.",
     )
-    assert [one["what"] for one in story["timeline"]] == ["worker_escalation_ticket", "ticket_triaged"]
+    assert [entry["what"] for entry in story["timeline"]] == ["worker_escalation_ticket", "ticket_triaged"]
     assert (story["timeline"][1]["by"], story["timeline"][1]["text"]) == ("ada", "ada: It is a drill.")
     assert story["more"] is False

@@ -82,59 +82,59 @@ def test_counters_start_at_0() -> None:
     ServiceMetrics(registry, list)
     EventMetrics(registry).add_subscribers(["traces"])
 
-    def value(name: str, **labels: str) -> float | None:
+    def sample_value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, labels)
 
-    assert value("queenright_health_checks_total", outcome="error") == 0
-    assert value("queenright_event_bus_dropped_total", subscriber="traces") == 0
+    assert sample_value("queenright_health_checks_total", outcome="error") == 0
+    assert sample_value("queenright_event_bus_dropped_total", subscriber="traces") == 0
     for kind in FindingKind:
-        assert value("queenright_detection_delay_seconds_count", kind=kind.value) == 0
+        assert sample_value("queenright_detection_delay_seconds_count", kind=kind.value) == 0
 
 
-def worker(agent: str, *kinds: FindingKind, session: str = "s") -> WorkerHealth:
-    """Return a worker that has findings of these kinds."""
+def make_worker(agent: str, *kinds: FindingKind, session: str = "s") -> WorkerHealth:
+    """Return a worker with findings of these kinds."""
     findings = tuple(Finding(kind=k, severity=Severity.HIGH, evidence="e", since=1.0) for k in kinds)
     state = HealthState.STUCK if kinds else HealthState.HEALTHY
     return WorkerHealth(VitalSigns(agent, session, 1.0), findings, state, 1.0, "")
 
 
-def test_agents_with_an_open_finding_are_counted_by_its_kind_from_0_on() -> None:
+def test_agents_with_an_open_finding_are_counted_by_kind_starting_at_0() -> None:
     registry = CollectorRegistry()
     workers: list[WorkerHealth] = []
     ServiceMetrics(registry, lambda: workers)
 
-    def counted() -> dict[FindingKind, float | None]:
+    def read_counts() -> dict[FindingKind, float | None]:
         name = "queenright_agents_with_finding"
         return {kind: registry.get_sample_value(name, {"kind": kind.value}) for kind in FindingKind}
 
-    assert set(counted().values()) == {0}
+    assert set(read_counts().values()) == {0}
 
     workers += [
-        worker("a", FindingKind.PROVIDER_FAILURE, FindingKind.STALL),
-        worker("a", FindingKind.PROVIDER_FAILURE, session="t"),  # the same agent again
-        worker("b", FindingKind.PROVIDER_FAILURE),
-        worker("well"),
-        worker("gone", FindingKind.PROVIDER_FAILURE),
-        worker("tried-on"),
+        make_worker("a", FindingKind.PROVIDER_FAILURE, FindingKind.STALL),
+        make_worker("a", FindingKind.PROVIDER_FAILURE, session="t"),  # the same agent again
+        make_worker("b", FindingKind.PROVIDER_FAILURE),
+        make_worker("well"),
+        make_worker("gone", FindingKind.PROVIDER_FAILURE),
+        make_worker("tried-on"),
     ]
     workers[4].vitals.ended_at = 2.0
     workers[5].shadow = workers[2].findings
 
-    seen = {kind: number for kind, number in counted().items() if number}
+    seen = {kind: number for kind, number in read_counts().items() if number}
     assert seen == {FindingKind.PROVIDER_FAILURE: 2, FindingKind.STALL: 1}
 
 
 def test_unpaged_agents_in_trouble_are_counted() -> None:
-    """B104: agents that a ticket has paged about do not count as fleet trouble."""
+    """B104: agents paged about by a ticket do not count as fleet trouble."""
     registry = CollectorRegistry()
     workers = [
-        worker("paged", FindingKind.PROVIDER_FAILURE),
-        worker("late", FindingKind.PROVIDER_FAILURE),
-        worker("late", FindingKind.STALL, session="t"),  # the same agent again
-        worker("slow", FindingKind.TOKEN_SPIKE),
-        worker("lacks", FindingKind.MCP_SERVER_MISSING),
-        worker("well"),
-        worker("gone", FindingKind.STALL),
+        make_worker("paged", FindingKind.PROVIDER_FAILURE),
+        make_worker("late", FindingKind.PROVIDER_FAILURE),
+        make_worker("late", FindingKind.STALL, session="t"),  # the same agent again
+        make_worker("slow", FindingKind.TOKEN_SPIKE),
+        make_worker("lacks", FindingKind.MCP_SERVER_MISSING),
+        make_worker("well"),
+        make_worker("gone", FindingKind.STALL),
     ]
     for one in workers[:3]:
         one.state = HealthState.FAILING
@@ -151,20 +151,20 @@ def test_unpaged_agents_in_trouble_are_counted() -> None:
     assert listed == {"paged": 0, "late": 1, "slow": 1, "lacks": None, "well": None, "gone": None}
 
 
-def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:
-    """One that lacks an MCP server and is stuck as well, in whichever session, is in trouble."""
+def test_degraded_agents_are_counted_per_finding_kind() -> None:
+    """An agent that lacks an MCP server and is also stuck, in any session, is in trouble."""
     registry = CollectorRegistry()
     missing = FindingKind.MCP_SERVER_MISSING
     workers = [
-        worker("a", missing),
-        worker("a", missing, session="t"),
-        worker("b", missing),
-        worker("b", FindingKind.TOKEN_SPIKE, session="t"),
-        worker("stuck", missing),
-        worker("well"),
+        make_worker("a", missing),
+        make_worker("a", missing, session="t"),
+        make_worker("b", missing),
+        make_worker("b", FindingKind.TOKEN_SPIKE, session="t"),
+        make_worker("stuck", missing),
+        make_worker("well"),
     ]
-    for one in workers[:4]:
-        one.state = HealthState.DEGRADED
+    for agent_worker in workers[:4]:
+        agent_worker.state = HealthState.DEGRADED
     ServiceMetrics(registry, lambda: workers)
 
     name = "queenright_degraded_agents_with_one_kind"
@@ -174,15 +174,15 @@ def test_degraded_agents_with_findings_of_one_kind_are_counted_apart() -> None:
 
 async def test_agents_omitted_by_design_are_not_counted_as_folded() -> None:
     registry = CollectorRegistry()
-    workers = [worker("a")]
+    workers = [make_worker("a")]
     metrics = ServiceMetrics(registry, lambda: workers)
 
-    def left_out() -> float | None:
+    def omitted() -> float | None:
         return registry.get_sample_value("queenright_series_left_out", {"metric": "queenright_agent_state"})
 
-    assert left_out() == 0
+    assert omitted() == 0
 
-    workers += [worker(f"b{number}") for number in range(1000)]
+    workers += [make_worker(f"b{number}") for number in range(1000)]
     pages = [(await metrics.render(now=moment)).decode() for moment in (10.0, 20.0)]
 
     for page in pages:
@@ -192,4 +192,4 @@ async def test_agents_omitted_by_design_are_not_counted_as_folded() -> None:
         assert 'queenright_series_left_out{metric="queenright_agent_state"} 1001.0' in page
         assert 'queenright_series_left_out{metric="queenright_circuit_breaker_state"} 0.0' in page
     workers.clear()
-    assert left_out() == 0
+    assert omitted() == 0

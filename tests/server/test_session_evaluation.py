@@ -1,4 +1,4 @@
-"""The flight recorder: a session replayed with other thresholds, and exported for ``queenright evaluate``."""
+"""A session replayed with other thresholds, and exported for ``queenright evaluate``."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.server.conftest import demo_settings, looping
 from tests.warm import queenright
 
 QUESTION = "Which key? sk-live-1234567890abcdef"
-REPEATS = "health_monitoring.loops.repeats"
-LOOP = {f"health_monitoring.loops.{name}": 50 for name in ("consecutive", "repeats")}
+REPEATS_SETTING = "health_monitoring.loops.repeats"
+LOOP_KIND = {f"health_monitoring.loops.{name}": 50 for name in ("consecutive", "repeats")}
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides."""
+    """Return settings with which only the test decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
@@ -42,38 +42,38 @@ async def evaluate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     return found
 
 
-async def opened(running: RunningService) -> set[tuple[str, str, str]]:
-    """Return what the live monitor found: kind, severity and evidence, at its start grace or after it."""
+async def list_opened(running: RunningService) -> set[tuple[str, str, str]]:
+    """Return the live monitor's findings: kind, severity and evidence, at or after the start grace."""
     history = await running.service.store.history(types={EventType.FINDING_OPENED}, limit=100)
-    return _rows(event.data for event in history)
+    return _finding_rows(event.data for event in history)
 
 
-def _rows(found: Iterable[Any]) -> set[tuple[str, str, str]]:
+def _finding_rows(found: Iterable[Any]) -> set[tuple[str, str, str]]:
     return {(one["kind"], one["severity"], one["evidence"]) for one in found}
 
 
-async def test_replay_finds_what_was_found_live(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_replay_gives_the_live_findings(running: RunningService, http: httpx.AsyncClient) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
     found = await evaluate(http)
 
-    live = await opened(running)
+    live = await list_opened(running)
     assert live
-    assert _rows(one for one in found["fired"] if not one["shadow"]) == live
+    assert _finding_rows(finding for finding in found["fired"] if not finding["shadow"]) == live
     assert found["truncated"] is False
     ids = {item["step_id"] for item in (await http.get("/api/agents/looper/steps")).json()["items"]}
     assert {moment["step_id"] for moment in found["moments"]} <= ids
-    assert {one["step_id"] for one in found["fired"]} <= ids
+    assert {finding["step_id"] for finding in found["fired"]} <= ids
 
 
-async def test_moments_hold_what_each_detector_counts(
+async def test_moments_have_the_value_of_each_detector(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
 
     moments = (await evaluate(http))["moments"]
 
-    [loop] = [one for one in moments[-1]["holds"] if one["detector"] == "doom_loop"]
+    [loop] = [value for value in moments[-1]["holds"] if value["detector"] == "doom_loop"]
     assert (loop["value"], loop["limit"]) == (2, 3)
     assert loop["text"] == "identical calls in a row: search"
     assert moments[-1]["health"] == "healthy"
@@ -84,16 +84,18 @@ async def test_higher_threshold_fires_later_or_never(
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
-    def loops(found: dict[str, Any]) -> list[float]:
-        return [one["at"] for one in found["fired"] if one["kind"] == "doom_loop"]
+    def list_loops(found: dict[str, Any]) -> list[float]:
+        return [
+            setting_value["at"] for setting_value in found["fired"] if setting_value["kind"] == "doom_loop"
+        ]
 
-    as_it_is = await evaluate(http)
-    later = await evaluate(http, settings=dict.fromkeys(LOOP, 10))
-    never = await evaluate(http, settings=LOOP)
+    current = await evaluate(http)
+    later = await evaluate(http, settings=dict.fromkeys(LOOP_KIND, 10))
+    never = await evaluate(http, settings=LOOP_KIND)
 
-    assert loops(as_it_is)[0] < loops(later)[0]
-    assert loops(never) == []
-    assert {setting["name"]: setting["value"] for setting in later["settings"]}[REPEATS] == 10
+    assert list_loops(current)[0] < list_loops(later)[0]
+    assert list_loops(never) == []
+    assert {setting["name"]: setting["value"] for setting in later["settings"]}[REPEATS_SETTING] == 10
     assert running.service.monitor.settings.loops.repeats == 4
 
 
@@ -101,8 +103,8 @@ async def test_higher_threshold_fires_later_or_never(
     ("name", "value", "title"),
     [
         ("health_monitoring.loops.repeets", 5, "did you mean health_monitoring.loops.repeats?"),
-        (REPEATS, 0, "it must be a number of at least 1 and at most 1,000,000, got 0"),
-        (REPEATS, 2.5, "it must be a whole number"),
+        (REPEATS_SETTING, 0, "it must be a number of at least 1 and at most 1,000,000, got 0"),
+        (REPEATS_SETTING, 2.5, "it must be a whole number"),
         ("health_monitoring.bands.warning", 99, "bands must rise"),
     ],
 )
@@ -136,8 +138,8 @@ async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/agents/nobody/recording")).status_code == 404
 
 
-def hard_times(now: float) -> list[AgentEvent]:
-    """A run with a question, calls that are reported when they begin, and a failure at its end."""
+def troubled_run(now: float) -> list[AgentEvent]:
+    """Return a run with a question, calls that are reported at their start, and a failure at the end."""
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
         return AgentEvent(
@@ -168,14 +170,14 @@ def hard_times(now: float) -> list[AgentEvent]:
 
 
 @pytest.mark.parametrize("run", ["looping", "hard times"])
-async def test_exported_recording_is_evaluated_as_it_happened(
+async def test_exported_recording_evaluates_to_the_live_findings(
     run: str,
     running: RunningService,
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:
     now = running.service.clock()
-    await running.service.ingest(list(looping(now)) if run == "looping" else hard_times(now))
+    await running.service.ingest(list(looping(now)) if run == "looping" else troubled_run(now))
 
     answer = await http.get("/api/agents/looper/recording")
     file = tmp_path / "run.jsonl"
@@ -186,9 +188,9 @@ async def test_exported_recording_is_evaluated_as_it_happened(
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert "sk-live" not in answer.text
     found = [finding for finding in json.loads(completed.stdout)["findings"] if not finding.get("shadow")]
-    live = await opened(running)
+    live = await list_opened(running)
     assert live
-    assert _rows(found) == {one for one in live if one[0] != "error_rate"}
+    assert _finding_rows(found) == {one for one in live if one[0] != "error_rate"}
 
 
 def test_every_threshold_can_be_set_to_its_own_value() -> None:

@@ -15,32 +15,32 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 
 Send = Callable[..., Any]
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Only the test decides."""
+    """Return settings with which only the test decides."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+def make_event(kind: EventType, at: float, **data: object) -> AgentEvent:
     return AgentEvent(
         type=kind, time=at, agent_id="coder", session_id="s1", incarnation_id="i1", node_id="n", data=data
     )
 
 
-async def steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any) -> dict[str, Any]:
+async def read_steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any) -> dict[str, Any]:
     answer = await http.get(f"/api/agents/{agent}/steps", params=query)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-def started(at: float) -> AgentEvent:
-    return event(EventType.EXECUTION_STARTED, at, framework="test", start_records=True)
+def start_event(at: float) -> AgentEvent:
+    return make_event(EventType.EXECUTION_STARTED, at, framework="test", start_records=True)
 
 
 async def test_start_and_end_are_one_step_with_a_duration(
@@ -50,9 +50,9 @@ async def test_start_and_end_are_one_step_with_a_duration(
     call = {"tool": "grep", "call_id": "c1"}
     await running.service.ingest(
         [
-            started(now),
-            event(EventType.LLM_CALL_STARTED, now + 1, model="m"),
-            event(
+            start_event(now),
+            make_event(EventType.LLM_CALL_STARTED, now + 1, model="m"),
+            make_event(
                 EventType.LLM_CALL_COMPLETED,
                 now + 4,
                 model="m",
@@ -60,10 +60,10 @@ async def test_start_and_end_are_one_step_with_a_duration(
                 output_tokens=7,
                 cost_usd=0.5,
             ),
-            event(EventType.TOOL_CALL_STARTED, now + 5, **call),
-            event(EventType.TOOL_CALL_STARTED, now + 5.5, tool="grep", call_id="c2"),
-            event(EventType.TOOL_CALL_COMPLETED, now + 6, tool="grep", call_id="c2", outcome="ok"),
-            event(
+            make_event(EventType.TOOL_CALL_STARTED, now + 5, **call),
+            make_event(EventType.TOOL_CALL_STARTED, now + 5.5, tool="grep", call_id="c2"),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 6, tool="grep", call_id="c2", outcome="ok"),
+            make_event(
                 EventType.TOOL_CALL_COMPLETED,
                 now + 8,
                 **call,
@@ -73,7 +73,7 @@ async def test_start_and_end_are_one_step_with_a_duration(
         ]
     )
 
-    found = await steps(http)
+    found = await read_steps(http)
 
     items = found["items"]
     assert [(item["kind"], item["name"], item["phase"]) for item in items] == [
@@ -89,24 +89,24 @@ async def test_start_and_end_are_one_step_with_a_duration(
     assert found["incarnation_id"] == "i1"
 
 
-async def test_work_without_a_reported_end_is_over_when_the_next_begins_or_the_run_ends(
+async def test_work_without_a_reported_end_ends_with_the_next_start_or_the_run(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """Hooks report that a model is called, and not that it answered."""
+    """Hooks report the request to a model, but not its answer."""
     now = running.service.clock() - 30
     await running.service.ingest(
         [
-            started(now),
-            event(EventType.LLM_CALL_STARTED, now + 1),
-            event(EventType.TOOL_CALL_STARTED, now + 3, tool="Read", call_id="c1"),
-            event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="Read", call_id="c1", outcome="ok"),
-            event(EventType.LLM_CALL_STARTED, now + 4),
-            event(EventType.TOOL_CALL_STARTED, now + 6, tool="Bash", call_id="c2"),
-            event(EventType.EXECUTION_COMPLETED, now + 9),
+            start_event(now),
+            make_event(EventType.LLM_CALL_STARTED, now + 1),
+            make_event(EventType.TOOL_CALL_STARTED, now + 3, tool="Read", call_id="c1"),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="Read", call_id="c1", outcome="ok"),
+            make_event(EventType.LLM_CALL_STARTED, now + 4),
+            make_event(EventType.TOOL_CALL_STARTED, now + 6, tool="Bash", call_id="c2"),
+            make_event(EventType.EXECUTION_COMPLETED, now + 9),
         ]
     )
 
-    work = [item for item in (await steps(http))["items"] if item["kind"] in ("turn", "tool")]
+    work = [item for item in (await read_steps(http))["items"] if item["kind"] in ("turn", "tool")]
 
     assert [(item["kind"], item["phase"]) for item in work] == 2 * [("turn", "done"), ("tool", "done")]
     assert [round(item["ended_at"] - item["started_at"]) for item in work] == [2, 1, 2, 3]
@@ -117,15 +117,15 @@ async def test_equal_calls_have_one_signature(running: RunningService, http: htt
     same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     await running.service.ingest(
         [
-            started(now),
-            event(EventType.TOOL_CALL_COMPLETED, now + 1, **same, turn="1"),
-            event(EventType.TOOL_CALL_COMPLETED, now + 2, **same, turn="2"),
-            event(EventType.TOOL_CALL_COMPLETED, now + 3, **{**same, "result_hash": "c" * 16}),
-            event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="search"),
+            start_event(now),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 1, **same, turn="1"),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 2, **same, turn="2"),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 3, **{**same, "result_hash": "c" * 16}),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + 4, tool="search"),
         ]
     )
 
-    first, second, other, unknown = [item["signature"] for item in (await steps(http))["items"][1:]]
+    first, second, other, unknown = [item["signature"] for item in (await read_steps(http))["items"][1:]]
 
     assert first == second != other
     assert unknown == ""
@@ -136,10 +136,13 @@ async def test_open_work_has_the_clock_of_its_detector(
 ) -> None:
     now = running.service.clock() - 30
     await running.service.ingest(
-        [started(now), event(EventType.TOOL_CALL_STARTED, now + 5, tool="bash", call_id="c", timeout=120)]
+        [
+            start_event(now),
+            make_event(EventType.TOOL_CALL_STARTED, now + 5, tool="bash", call_id="c", timeout=120),
+        ]
     )
 
-    found = await steps(http)
+    found = await read_steps(http)
 
     [open_] = found["open"]
     [item] = [item for item in found["items"] if item["kind"] == "tool"]
@@ -152,23 +155,23 @@ async def test_open_work_has_the_clock_of_its_detector(
     assert worker is not None
     health = running.service.settings.health_monitoring
     for clock in list_detector_clocks(worker.vitals, health):
-        before = {one.kind for one in detect(worker.vitals, health, clock.due - 0.01)}
-        after = {one.kind for one in detect(worker.vitals, health, clock.due)}
+        before = {row.kind for row in detect(worker.vitals, health, clock.due - 0.01)}
+        after = {row.kind for row in detect(worker.vitals, health, clock.due)}
         assert (clock.kind in before, clock.kind in after) == (False, True)
 
 
-async def test_steps_tell_how_many_repeats_a_loop_lacks(
+async def test_steps_show_the_repeats_left_until_a_loop(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     now = running.service.clock() - 30
     same = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
-    calls = [event(EventType.TOOL_CALL_COMPLETED, now + n, **same, turn=str(n)) for n in (1, 2, 3)]
-    worker = started(now)
+    calls = [make_event(EventType.TOOL_CALL_COMPLETED, now + n, **same, turn=str(n)) for n in (1, 2, 3)]
+    worker = start_event(now)
 
     await running.service.ingest([worker, *calls[:2]])
-    before = (await steps(http))["counts"]
+    before = (await read_steps(http))["counts"]
     await running.service.ingest(calls[2:])
-    after = (await steps(http))["counts"]
+    after = (await read_steps(http))["counts"]
 
     assert before[0] == {
         "detector": "doom_loop",
@@ -188,11 +191,14 @@ async def test_wait_ends_with_the_answer_and_keeps_its_id(
     now = running.service.clock() - 30
     question = "Which branch? token=sk-live-1234567890abcdef"
     await running.service.ingest(
-        [started(now), event(EventType.WORKER_WAITING, now + 5, reason="user_input", question=question)]
+        [
+            start_event(now),
+            make_event(EventType.WORKER_WAITING, now + 5, reason="user_input", question=question),
+        ]
     )
-    waiting = await steps(http)
-    await running.service.ingest([event(EventType.CLIENT_INPUT_RECEIVED, now + 9)])
-    answered = await steps(http, after=waiting["last"])
+    waiting = await read_steps(http)
+    await running.service.ingest([make_event(EventType.CLIENT_INPUT_RECEIVED, now + 9)])
+    answered = await read_steps(http, after=waiting["last"])
 
     [open_] = waiting["open"]
     assert (open_["kind"], open_["name"], open_["fires_at"]) == ("wait", "user_input", None)
@@ -200,37 +206,37 @@ async def test_wait_ends_with_the_answer_and_keeps_its_id(
     assert "sk-live" not in open_["text"]
     [wait, heard] = answered["items"]
     assert (wait["step_id"], wait["phase"], wait["ended_at"]) == (open_["step_id"], "done", heard["at"])
-    assert [one["name"] for one in answered["open"]] == ["between steps"]
+    assert [row["name"] for row in answered["open"]] == ["between steps"]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 7])
-async def test_pages_hold_every_step_once(
+async def test_pages_have_every_step_once(
     limit: int, running: RunningService, http: httpx.AsyncClient
 ) -> None:
     now = running.service.clock() - 100
-    events = [started(now)]
+    events = [start_event(now)]
     for number in range(12):
         call = {"tool": f"t{number}", "call_id": f"c{number}"}
         events += [
-            event(EventType.TOOL_CALL_STARTED, now + number, **call),
-            event(EventType.TOOL_CALL_COMPLETED, now + number + 0.5, **call),
+            make_event(EventType.TOOL_CALL_STARTED, now + number, **call),
+            make_event(EventType.TOOL_CALL_COMPLETED, now + number + 0.5, **call),
         ]
-    # One call runs beside all others.
-    events.insert(1, event(EventType.TOOL_CALL_STARTED, now, tool="slow", call_id="slow"))
-    events.append(event(EventType.TOOL_CALL_COMPLETED, now + 20, tool="slow", call_id="slow"))
+    # One call runs concurrently with all others.
+    events.insert(1, make_event(EventType.TOOL_CALL_STARTED, now, tool="slow", call_id="slow"))
+    events.append(make_event(EventType.TOOL_CALL_COMPLETED, now + 20, tool="slow", call_id="slow"))
     await running.service.ingest(events)
-    whole = [item["step_id"] for item in (await steps(http))["items"]]
+    whole = [item["step_id"] for item in (await read_steps(http))["items"]]
 
-    page = await steps(http, limit=limit)
+    page = await read_steps(http, limit=limit)
     backwards = [item["step_id"] for item in page["items"]]
     while page["more"]:
-        page = await steps(http, limit=limit, before=page["first"])
+        page = await read_steps(http, limit=limit, before=page["first"])
         assert len(page["items"]) <= limit
         backwards = [item["step_id"] for item in page["items"]] + backwards
     forwards = [whole[0]]
     page = {"more": True, "last": whole[0]}
     while page["more"]:
-        page = await steps(http, limit=limit, after=page["last"])
+        page = await read_steps(http, limit=limit, after=page["last"])
         forwards += [item["step_id"] for item in page["items"]]
 
     assert len(whole) == len(set(whole)) == 14
@@ -241,31 +247,31 @@ async def test_pages_hold_every_step_once(
 async def test_late_end_of_an_earlier_step_does_not_end_a_newer_one(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """Start records of a batch arrive before the spans that ended in it."""
+    """Start records in a batch arrive before the spans that ended in it."""
     now = running.service.clock() - 30
     await running.service.ingest(
         [
-            started(now),
-            event(EventType.STEP_STARTED, now + 2, index=2),
-            event(EventType.TOOL_CALL_STARTED, now + 2, tool="build", call_id="c1", timeout=1200),
-            event(EventType.STEP_COMPLETED, now + 1, index=1, duration=0.5),
+            start_event(now),
+            make_event(EventType.STEP_STARTED, now + 2, index=2),
+            make_event(EventType.TOOL_CALL_STARTED, now + 2, tool="build", call_id="c1", timeout=1200),
+            make_event(EventType.STEP_COMPLETED, now + 1, index=1, duration=0.5),
         ]
     )
 
-    found = await steps(http)
+    found = await read_steps(http)
 
     turns = [(item["name"], item["phase"]) for item in found["items"] if item["kind"] == "turn"]
     assert turns == [("step 2", "open"), ("step 1", "done")]
     assert [(one["name"], one["limit_seconds"]) for one in found["open"]] == [("build", 1200)]
 
 
-async def test_findings_tickets_and_interventions_are_in_the_same_line(
+async def test_findings_tickets_and_interventions_are_in_the_timeline(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     await http.post("/api/agents/looper/nudge", json={"message": "Stop.", "by": "ada"})
 
-    found = await steps(http, "looper")
+    found = await read_steps(http, "looper")
 
     kinds = {item["kind"] for item in found["items"]}
     assert {"finding", "state", "intervention", "tool", "turn"} <= kinds
@@ -274,13 +280,17 @@ async def test_findings_tickets_and_interventions_are_in_the_same_line(
     assert "search was called" in loop["text"]
 
 
-async def test_finding_began_when_its_ticket_says(running: RunningService, http: httpx.AsyncClient) -> None:
-    """Also the first of several, of which each is more severe."""
-    ticket_id = await ticket_on(running)
+async def test_finding_starts_at_the_onset_of_its_ticket(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    """Also for the first of several findings that become more severe."""
+    ticket_id = await wait_for_ticket(running)
 
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
     [finding] = (await http.get("/api/agents/looper/health")).json()["findings"][:1]
-    opened = [item for item in (await steps(http, "looper"))["items"] if item["type"] == "finding_opened"]
+    opened = [
+        item for item in (await read_steps(http, "looper"))["items"] if item["type"] == "finding_opened"
+    ]
 
     onsets = {item["started_at"] for item in opened if item["name"] == ticket["kind"]}
     assert onsets == {ticket["trouble_since"], finding["since"]}
@@ -288,7 +298,7 @@ async def test_finding_began_when_its_ticket_says(running: RunningService, http:
 
 
 async def test_unknown_worker_or_step_is_a_404(running: RunningService, http: httpx.AsyncClient) -> None:
-    await running.service.ingest([started(running.service.clock())])
+    await running.service.ingest([start_event(running.service.clock())])
 
     assert (await http.get("/api/agents/nobody/steps")).status_code == 404
     assert (await http.get("/api/agents/coder/steps?session_id=no")).status_code == 404

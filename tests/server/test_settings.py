@@ -67,11 +67,11 @@ health_monitoring:
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def written(text: str) -> Path:
+def write_file(text: str) -> Path:
     file = Path("queenright.yaml")
     file.write_text(text, encoding="utf-8")
     return file
@@ -84,14 +84,14 @@ def _paths(block: type[BaseModel], *above: str) -> Iterator[tuple[str, ...]]:
             yield from _paths(field.annotation, *above, name)
 
 
-def test_requirement_documents_block_is_valid_as_written() -> None:
-    settings = load_settings(written(SPEC_BLOCK))
+def test_settings_block_of_the_requirements_is_valid() -> None:
+    settings = load_settings(write_file(SPEC_BLOCK))
 
     assert settings.health_monitoring.circuit_breaker.overrides["tool_execution"].failure_threshold == 5
 
 
 def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    written("http: {port: 1001}\notlp: {port: 1002}\nstorage: from-file\n")
+    write_file("http: {port: 1001}\notlp: {port: 1002}\nstorage: from-file\n")
     monkeypatch.setenv("QUEENRIGHT_HTTP__PORT", "2001")
     monkeypatch.setenv("QUEENRIGHT_STORAGE", "from-environment")
 
@@ -104,7 +104,7 @@ def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest
 
 
 def test_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
-    file = written("health_monitoring: {stall: {idle_second: 3}}")
+    file = write_file("health_monitoring: {stall: {idle_second: 3}}")
 
     with pytest.raises(
         InvalidSettingsError, match=r"health_monitoring\.stall\.idle_second: no such setting.*idle_seconds"
@@ -114,7 +114,7 @@ def test_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
 
 def test_distant_name_has_no_suggestion() -> None:
     with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
-        load_settings(written("alerting: {seconds: 3}"))
+        load_settings(write_file("alerting: {seconds: 3}"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_unknown_variable_is_refused_with_the_likely_one(
 )
 def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
     with pytest.raises(InvalidSettingsError, match=where):
-        load_settings(written(text))
+        load_settings(write_file(text))
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
 )
 def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, where: str) -> None:
     with pytest.raises(InvalidSettingsError, match=where):
-        load_settings(written(text))
+        load_settings(write_file(text))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, wher
 )
 def test_invalid_yaml_is_located_and_not_quoted(text: str, where: str) -> None:
     with pytest.raises(InvalidSettingsError, match=where) as refused:
-        load_settings(written(text))
+        load_settings(write_file(text))
 
     assert "hunter2" not in str(refused.value)
     assert "unicode string" not in str(refused.value)
@@ -199,7 +199,7 @@ def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
 
 
 def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
-    file = written("health_monitoring: {stall: {idle_seconds: -3}}")
+    file = write_file("health_monitoring: {stall: {idle_seconds: -3}}")
 
     with pytest.raises(InvalidSettingsError, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
         load_settings(file)
@@ -215,7 +215,7 @@ def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
     ],
 )
 def test_fixed_alerting_key_is_refused_with_a_remedy(kind: str, given: object) -> None:
-    """002 §7: what would change nothing is not taken."""
+    """002 §7: a key that would change nothing is refused."""
     name, key = kind.split(".")
     block = {"health_monitoring": {"alerting": {name: {key: given}}}}
     Path("queenright.yaml").write_text(json.dumps(block))
@@ -231,10 +231,10 @@ def test_fixed_alerting_key_is_refused_with_a_remedy(kind: str, given: object) -
     ("channels", "severity"),
     [(["slack"], "critical"), (["slack", "pagerduty"], "warning"), (["pagerduty"], "critical"), ([], "info")],
 )
-def test_breaker_channels_that_do_not_go_with_the_severity_are_refused(
+def test_breaker_channels_that_contradict_the_severity_are_refused(
     channels: list[str], severity: str
 ) -> None:
-    """002 §7: only what is critical goes to PagerDuty."""
+    """002 §7: only critical alerts go to PagerDuty."""
     block = {"alerting": {"circuit_breaker_open": {"channels": channels, "severity": severity}}}
     Path("queenright.yaml").write_text(json.dumps({"health_monitoring": block}))
 
@@ -256,7 +256,7 @@ def test_breaker_channels_that_do_not_go_with_the_severity_are_refused(
 def test_breaker_channels_and_severity_reach_its_alert_rule(
     given: dict[str, object], channels: set[str], severity: str
 ) -> None:
-    """002 §7: Alertmanager's routes send what is critical to Slack and PagerDuty, the rest to Slack."""
+    """002 §7: Alertmanager routes critical alerts to Slack and PagerDuty, others to Slack."""
     block = {"health_monitoring": {"alerting": {"circuit_breaker_open": given}}}
     Path("queenright.yaml").write_text(json.dumps(block))
     health = load_settings().health_monitoring
@@ -269,7 +269,7 @@ def test_breaker_channels_and_severity_reach_its_alert_rule(
 
 
 def test_alerting_block_of_the_requirements_is_valid() -> None:
-    """002 §7."""
+    """002 §7: the block is accepted as written."""
     block = {
         "stuck_agent": {"channels": ["slack", "pagerduty"], "severity": "warning"},
         "circuit_breaker_open": {"channels": ["slack"], "severity": "warning"},
@@ -280,7 +280,7 @@ def test_alerting_block_of_the_requirements_is_valid() -> None:
 
 
 def test_bands_that_do_not_rise_are_refused() -> None:
-    file = written("health_monitoring: {bands: {high: 9}}")
+    file = write_file("health_monitoring: {bands: {high: 9}}")
 
     with pytest.raises(InvalidSettingsError, match=r"warning 5 < medium 10 < high 9"):
         load_settings(file)
@@ -292,7 +292,7 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 )
 def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
     with pytest.raises(InvalidSettingsError, match=expected):
-        load_settings(written(text))
+        load_settings(write_file(text))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -
         for name in reversed(path):
             given = {name: given}
         try:
-            load_settings(written(json.dumps(given)))
+            load_settings(write_file(json.dumps(given)))
         except InvalidSettingsError as error:
             refused.append(str(error))
 
@@ -341,9 +341,9 @@ def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -
         ),
     ],
 )
-def test_refused_value_is_one_line_with_the_way_out(text: str, message: str) -> None:
+def test_refused_value_is_one_line_with_a_remedy(text: str, message: str) -> None:
     with pytest.raises(InvalidSettingsError) as refused:
-        load_settings(written(text))
+        load_settings(write_file(text))
 
     assert str(refused.value) == f"Settings refused (queenright.yaml):\n  {message}"
 
@@ -373,14 +373,14 @@ def test_unknown_nested_environment_variable_is_refused_with_its_path(
         load_settings()
 
 
-def blocks(block: type[BaseModel]) -> Iterator[type[BaseModel]]:
+def list_blocks(block: type[BaseModel]) -> Iterator[type[BaseModel]]:
     yield block
     for field in block.model_fields.values():
         if isinstance(field.default, BaseModel) and not field.exclude:
-            yield from blocks(type(field.default))
+            yield from list_blocks(type(field.default))
 
 
-@pytest.mark.parametrize("block", dict.fromkeys(blocks(Settings)), ids=lambda block: block.__name__)
+@pytest.mark.parametrize("block", dict.fromkeys(list_blocks(Settings)), ids=lambda block: block.__name__)
 def test_every_setting_has_help(block: type[BaseModel]) -> None:
     [definition] = ast.parse(inspect.getsource(block)).body
     assert isinstance(definition, ast.ClassDef)
@@ -406,7 +406,7 @@ def test_settings_page_lists_every_setting_with_its_default() -> None:
     assert yaml.safe_load(block) == Settings().model_dump(mode="json")
 
 
-def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:
+def test_credentials_are_masked_wherever_settings_are_shown() -> None:
     settings = load_settings(
         otlp={"forward": "https://user:hunter2@collector:4318/x"},
         alerting={"alertmanager_urls": ["http://user:hunter2@alertmanager:9093"]},
@@ -417,15 +417,15 @@ def test_credentials_are_shown_by_nothing_that_shows_settings() -> None:
     assert "https://collector:4318/x" in settings.model_dump_json()
 
 
-SECRET_ADDRESS = "postgresql://bee:hunter2 hunter2@db:5432/hive?sslpassword=hunter2&host=/run"
+SECRET_URL = "postgresql://bee:hunter2 hunter2@db:5432/hive?sslpassword=hunter2&host=/run"
 
 
-def test_databases_password_is_shown_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUEENRIGHT_DATABASE", SECRET_ADDRESS)
+def test_database_password_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUEENRIGHT_DATABASE", SECRET_URL)
 
     settings = load_settings()
 
-    assert settings.database_url == SECRET_ADDRESS
+    assert settings.database_url == SECRET_URL
     assert "hunter2" not in repr(settings)
     assert settings.model_dump(mode="json")["database"] == (
         "postgresql://bee:[redacted]@db:5432/hive?sslpassword=[redacted]&host=/run"
@@ -486,7 +486,7 @@ def test_invalid_json_in_the_environment_names_the_variable(
 
 
 def test_refused_secret_is_not_repeated() -> None:
-    file = written("otlp: {forward: [https://user:hunter2@host]}")
+    file = write_file("otlp: {forward: [https://user:hunter2@host]}")
 
     with pytest.raises(InvalidSettingsError) as refused:
         load_settings(file)
@@ -494,11 +494,11 @@ def test_refused_secret_is_not_repeated() -> None:
     assert "hunter2" not in str(refused.value)
 
 
-# -- what agents read -----------------------------------------------------------------------------
+# -- variables of agents --------------------------------------------------------------------------
 
 
 def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A shell with the variables of the instrumentation page can still start the service."""
+    """The service starts in a shell with the variables from the instrumentation page."""
     root = Path(__file__).parents[2]
     texts = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"\bQUEENRIGHT_[A-Z]\w*", text.read_text("utf-8"))}
@@ -512,7 +512,7 @@ def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyP
     assert given.model_dump() == Settings(storage=given.storage, agents=given.agents).model_dump()
 
 
-# -- what would fail much later -------------------------------------------------------------------
+# -- values that would fail only much later -------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", ["recovery", "intervention.escalation"])
@@ -560,14 +560,14 @@ def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: st
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )
-def test_override_that_no_breaker_would_find_is_refused(name: str, expected: str) -> None:
+def test_override_that_matches_no_breaker_is_refused(name: str, expected: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
     with pytest.raises(InvalidSettingsError, match=expected):
         load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
 
 
-def test_every_name_of_a_breaker_may_be_overridden() -> None:
+def test_every_breaker_name_may_be_overridden() -> None:
     names = [
         *BreakerKind,
         "tool_execution::search",
@@ -585,20 +585,20 @@ def test_every_name_of_a_breaker_may_be_overridden() -> None:
 
 
 def test_path_from_another_folder_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent's code may change the folder that its process is in."""
+    """The code of an agent may change the working folder of the process."""
     Path("own.yaml").write_text("agents: {roots: [bees]}\nauth: {tokens_file: t.json}\n")
     settings = load_settings(Path("own.yaml"))
-    here = Path.cwd()
+    folder = Path.cwd()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
 
     monkeypatch.chdir(elsewhere)
 
-    again = settings.read_again()
-    assert again is not None
-    assert again.model_dump() == settings.model_dump()
-    assert settings.agents.roots == (here / "bees",)
-    assert (settings.auth.tokens_file, settings.storage) == (here / "t.json", here / ".queenright")
+    reloaded = settings.read_again()
+    assert reloaded is not None
+    assert reloaded.model_dump() == settings.model_dump()
+    assert settings.agents.roots == (folder / "bees",)
+    assert (settings.auth.tokens_file, settings.storage) == (folder / "t.json", folder / ".queenright")
     assert settings.model_fields_set == {"agents", "auth"}
 
 
@@ -606,17 +606,17 @@ def test_implicitly_read_file_resolves_paths_from_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_settings()
-    here = Path.cwd()
+    folder = Path.cwd()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "queenright.yaml").write_text("http: {port: 1}\n")
     monkeypatch.chdir(elsewhere)
-    (here / "queenright.yaml").write_text("http: {port: 2}\n")
+    (folder / "queenright.yaml").write_text("http: {port: 2}\n")
 
-    again = settings.read_again()
+    reloaded = settings.read_again()
 
-    assert again is not None
-    assert again.http.port == 2
+    assert reloaded is not None
+    assert reloaded.http.port == 2
 
 
 @pytest.mark.parametrize("text", ["[" * 3000, "a: " + "{b: " * 3000])
@@ -628,7 +628,7 @@ def test_deeply_nested_settings_file_is_refused(text: str) -> None:
 
 
 def test_settings_are_read_from_a_pipe_once() -> None:
-    """`--config <(...)`: what is read twice is empty the second time."""
+    """`--config <(...)`: a second read would return nothing."""
     reading, writing = os.pipe()
     try:
         os.write(writing, b"http:\n  port: 8555\n")

@@ -1,4 +1,4 @@
-"""A detector in shadow, in the whole service: seen everywhere, and nothing done."""
+"""A detector in shadow mode, in the whole service: its findings are shown, and have no effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several agents share: incidents, and how model providers do; by API, metric, page and command."""
+"""Data about several agents: incidents and the health of model providers, in API, metrics and commands."""
 
 from __future__ import annotations
 
@@ -15,28 +15,33 @@ from tests.waiting import until
 OVERLOADED: Any = {"error_type": "overloaded_error", "error": "Overloaded"}
 
 
-def calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:
-    """Calls of one model by one agent, the last of them at ``now``."""
-    who = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
+def model_calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:
+    """Return calls of one model by one agent, the last of them at ``now``."""
+    worker_fields = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
     model = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
-    begin = AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 300, data={}, **who)
+    begin = AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 300, data={}, **worker_fields)
     return [begin] + [
-        AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=now - times + 1 + n, data={**model, **data}, **who)
+        AgentEvent(
+            type=EventType.LLM_CALL_COMPLETED,
+            time=now - times + 1 + n,
+            data={**model, **data},
+            **worker_fields,
+        )
         for n in range(times)
     ]
 
 
-async def failing(running: RunningService, *agents: str) -> None:
+async def fail_agents(running: RunningService, *agents: str) -> None:
     service = running.service
     for agent in agents:
-        await service.ingest(calls(service.clock(), agent, **OVERLOADED))
+        await service.ingest(model_calls(service.clock(), agent, **OVERLOADED))
     await until(
         lambda: all(service.tickets.open_for(agent, f"{agent}-1") for agent in agents), "each has a ticket"
     )
 
 
-async def ended(running: RunningService, *agents: str) -> None:
-    """End the sessions of failing agents."""
+async def end_sessions(running: RunningService, *agents: str) -> None:
+    """End the sessions of the failing agents."""
     service = running.service
     await service.ingest(
         [
@@ -57,8 +62,8 @@ async def ended(running: RunningService, *agents: str) -> None:
 async def test_three_agents_without_their_provider_are_one_incident(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B104"""
-    await failing(running, "a", "b", "c")
+    """B104: the tickets share a cause."""
+    await fail_agents(running, "a", "b", "c")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
     result = await queenright(running, "incidents")
@@ -70,7 +75,7 @@ async def test_three_agents_without_their_provider_are_one_incident(
 
 
 async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(settings: Settings) -> None:
-    """B104: the end of a run says nothing about its cause, and neither does that of the service."""
+    """B104: the end of a run, or of the service, does not end the cause."""
     seen = []
     for start in range(2):
         async with (
@@ -78,8 +83,8 @@ async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(setting
             httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
         ):
             if start == 0:
-                await failing(running, "a", "b", "c")
-                await ended(running, "a", "b", "c")
+                await fail_agents(running, "a", "b", "c")
+                await end_sessions(running, "a", "b", "c")
             [incident] = (await http.get("/api/incidents")).json()["incidents"]
             items = (await http.get("/api/attention")).json()["items"]
             assert (incident["closed_at"], incident["open_tickets"]) == (None, 0)
@@ -92,14 +97,14 @@ async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(setting
 async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B104: QueenrightFleetDegraded counts the agents that nobody was paged about."""
+    """B104: QueenrightFleetDegraded counts only agents without a page."""
     agents = [f"bee-{n:02}" for n in range(40)]
-    await failing(running, *agents)
+    await fail_agents(running, *agents)
 
     def unpaged() -> float | None:
         return running.service.registry.get_sample_value("queenright_unpaged_agents")
 
-    await until(lambda: unpaged() == 0, "somebody was paged about each")
+    await until(lambda: unpaged() == 0, "a page was sent about each")
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
     states = [row["state"] for row in (await http.get("/api/agents")).json()["agents"]]
     assert (incident["cause"], incident["workers"]) == ("provider:anthropic", 40)
@@ -109,11 +114,11 @@ async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
 async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B104"""
+    """B104: both conditions are required."""
     service = running.service
-    await failing(running, "a", "b")
+    await fail_agents(running, "a", "b")
     for agent in ("a", "b"):
-        await service.ingest(calls(service.clock(), agent, times=1)[1:])
+        await service.ingest(model_calls(service.clock(), agent, times=1)[1:])
     await until(lambda: not service.tickets.open_tickets(), "the tickets close")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
@@ -126,8 +131,8 @@ async def test_provider_health_is_in_api_metrics_and_command(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
-    await service.ingest(calls(service.clock(), "a", times=4, duration=2.0))
-    await service.ingest(calls(service.clock(), "b", times=5, **OVERLOADED))
+    await service.ingest(model_calls(service.clock(), "a", times=4, duration=2.0))
+    await service.ingest(model_calls(service.clock(), "b", times=5, **OVERLOADED))
 
     [one] = (await http.get("/api/providers")).json()["providers"]
     result = await queenright(running, "providers")
@@ -149,9 +154,11 @@ async def test_provider_health_is_in_api_metrics_and_command(
 async def test_rate_limit_with_an_end_is_shown_until_then(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B105"""
+    """B105: the end of the limit comes from the provider."""
     now = running.service.clock()
-    await running.service.ingest(calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600))
+    await running.service.ingest(
+        model_calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600)
+    )
 
     [one] = (await http.get("/api/providers")).json()["providers"]
     assert one["status"] == "limited"
@@ -162,12 +169,12 @@ async def test_rate_limit_with_an_end_is_shown_until_then(
 
 async def test_provider_health_is_known_after_a_restart(settings: Settings) -> None:
     async with serving(settings) as before:
-        await before.service.ingest(calls(before.service.clock(), "a", **OVERLOADED))
+        await before.service.ingest(model_calls(before.service.clock(), "a", **OVERLOADED))
         known = before.service.providers.providers(before.service.clock())
     async with serving(settings) as after:
-        [one] = after.service.providers.providers(after.service.clock())
+        [provider] = after.service.providers.providers(after.service.clock())
 
-    assert [(one.failed, one.errors, one.last_failure)] == [
+    assert [(provider.failed, provider.errors, provider.last_failure)] == [
         (old.failed, old.errors, old.last_failure) for old in known
     ]
 
@@ -180,13 +187,15 @@ async def test_lists_are_empty_without_data(running: RunningService, http: httpx
 
 
 async def test_closed_ticket_gives_no_advice(running: RunningService, http: httpx.AsyncClient) -> None:
-    """B102: neither as such nor at the end of what the queen said."""
+    """B102: neither as a separate field nor at the end of the queen's text."""
     service = running.service
-    await failing(running, "a", "b")
-    await until(lambda: all(ticket.analysis for ticket in service.tickets.open_tickets()), "they are triaged")
+    await fail_agents(running, "a", "b")
+    await until(
+        lambda: all(ticket.analysis for ticket in service.tickets.open_tickets()), "the tickets are triaged"
+    )
     opened = (await http.get("/api/tickets")).json()["tickets"]
     for agent in ("a", "b"):
-        await service.ingest(calls(service.clock(), agent, times=1)[1:])
+        await service.ingest(model_calls(service.clock(), agent, times=1)[1:])
     await until(lambda: not service.tickets.open_tickets(), "the tickets close")
 
     for ticket in opened:

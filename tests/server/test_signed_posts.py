@@ -1,4 +1,4 @@
-"""The signature of a webhook covers its time: receivers detect changed and replayed posts."""
+"""The signature of a webhook covers its time, so receivers detect changed and replayed posts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ BODY = b'{"escalation_id": "one"}'
 TOLERANCE = 300
 
 
-def accepts(headers: dict[str, str], body: bytes, now: float) -> bool:
-    """Verify a post as the documentation describes."""
+def is_accepted(headers: dict[str, str], body: bytes, now: float) -> bool:
+    """Verify a post as documented, and return whether it is valid."""
     timestamp = headers[TIMESTAMP]
     mac = hmac.new(b"honey", timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
     return hmac.compare_digest(f"sha256={mac}", headers[SIGNATURE]) and abs(now - int(timestamp)) <= TOLERANCE
@@ -24,8 +24,8 @@ def accepts(headers: dict[str, str], body: bytes, now: float) -> bool:
 def test_changed_or_replayed_post_is_detected() -> None:
     headers = sign_body(BODY, SECRET, 1_000.9)
 
-    assert accepts(headers, BODY, 1_010)
-    assert not accepts(headers, BODY.replace(b"one", b"two"), 1_010)
-    assert not accepts(headers, BODY, 1_000 + TOLERANCE + 1)
-    assert not accepts(headers | {TIMESTAMP: "2000"}, BODY, 2_000)
+    assert is_accepted(headers, BODY, 1_010)
+    assert not is_accepted(headers, BODY.replace(b"one", b"two"), 1_010)
+    assert not is_accepted(headers, BODY, 1_000 + TOLERANCE + 1)
+    assert not is_accepted(headers | {TIMESTAMP: "2000"}, BODY, 2_000)
     assert "honey" not in str(headers)

@@ -1,4 +1,4 @@
-"""Silences through the service: over HTTP, on the command line, and on the tickets that they are about."""
+"""Silences of tickets through the service: over HTTP, on the command line, and on the tickets."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from queenright.cli.app import app
 from queenright.cli.output.text import local_time
 from queenright.server.serving import RunningService, serving
 from tests.alerting.conftest import ServedPeer, peer, start_peer
-from tests.alerting.real import RealAlertmanager, people, real_alertmanager
+from tests.alerting.real import RealAlertmanager, real_alertmanager, run_receivers
 from tests.server.conftest import demo_settings
-from tests.server.test_app import ticket_on
+from tests.server.test_app import wait_for_ticket
 from tests.waiting import until
 
 __all__ = ["peer", "start_peer"]
@@ -32,7 +32,7 @@ class Stack:
     alertmanager: RealAlertmanager
 
     async def queenright(self, *arguments: str) -> Result:
-        """Run a command in a thread, as the service has this one."""
+        """Run a command in another thread, because the service runs in this one."""
         return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", self.running.url])
 
     async def get(self, path: str) -> Any:
@@ -41,12 +41,12 @@ class Stack:
 
 @pytest.fixture
 async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
-    """The service, and a real Alertmanager that it tells."""
+    """Yield the service with a real Alertmanager."""
     monkeypatch.setattr("queenright.alerting.silencing.POLL_SECONDS", 1)
-    ours = demo_settings(tmp_path / "storage")
-    async with people() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
-        more = {"alertmanager_urls": (alertmanager.url,)}
-        settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
+    alerting = demo_settings(tmp_path / "storage")
+    async with run_receivers() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
+        options = {"alertmanager_urls": (alertmanager.url,)}
+        settings = alerting.model_copy(update={"alerting": alerting.alerting.model_copy(update=options)})
         async with (
             serving(settings) as running,
             httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -62,23 +62,23 @@ async def test_list_names_a_missing_alertmanager(running: RunningService) -> Non
 
 async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
     """B41: a silenced ticket is marked everywhere, and has no reminders during the silence."""
-    ticket_id = await ticket_on(stack.running)
+    ticket_id = await wait_for_ticket(stack.running)
     recorder = stack.alertmanager.recorder
-    await until(lambda: any("looper" in one.title for one in recorder.messages), "people are told")
+    await until(lambda: any("looper" in one.title for one in recorder.messages), "the ticket is notified")
     due = stack.running.service.tickets.next_deadline()
     assert due is not None
 
-    nothing = await stack.queenright("silences", "list")
-    made = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
-    again = await stack.queenright("silences", "list", "--json")
+    not_silenced = await stack.queenright("silences", "list")
+    created = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
+    repeated = await stack.queenright("silences", "list", "--json")
     result = await stack.queenright("silences")
     shorter = await stack.queenright("silences", "add", ticket_id[:12], "--for", "1h")
     listed = await stack.queenright("silences", "list", "--json")
 
-    assert (nothing.exit_code, nothing.output) == (0, "No silences.\n")
-    assert (made.exit_code, result.exit_code) == (0, 0), made.output
-    [silence] = json.loads(again.output)["silences"]
-    assert silence["silence_id"] in made.output
+    assert (not_silenced.exit_code, not_silenced.output) == (0, "No silences.\n")
+    assert (created.exit_code, result.exit_code) == (0, 0), created.output
+    [silence] = json.loads(repeated.output)["silences"]
+    assert silence["silence_id"] in created.output
     assert f"already silenced until {local_time(silence['ends_at'])}" in shorter.output
     assert (shorter.exit_code, silence["silence_id"] in shorter.output) == (0, True)
     assert json.loads(listed.output)["silences"] == [silence]
@@ -103,7 +103,7 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
     assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
     assert stack.running.service.tickets.next_deadline() == due
 
-    # Alertmanager goes: unknown is said, and is not "none".
+    # Without Alertmanager the answer is "unknown", not "none".
     await stack.alertmanager.child.stop()
     await stack.running.service.silences.read_peers()
     unknown = await stack.queenright("silences")
@@ -117,17 +117,17 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
 async def test_unexpected_answer_of_a_peer_is_reported(
     tmp_path: Path, peer: ServedPeer, expected: bytes
 ) -> None:
-    """Where a login stands before an Alertmanager, say."""
+    """Such as a login page in front of Alertmanager."""
     peer.peer.says = expected
-    ours = demo_settings(tmp_path)
+    alerting = demo_settings(tmp_path)
     more = {"alertmanager_urls": (peer.url,)}
-    settings = ours.model_copy(update={"alerting": ours.alerting.model_copy(update=more)})
+    settings = alerting.model_copy(update={"alerting": alerting.alerting.model_copy(update=more)})
     async with (
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
-        ticket_id = await ticket_on(running)
-        await until(lambda: ticket_id in running.service.silences._labels, "the notification is seen")
+        ticket_id = await wait_for_ticket(running)
+        await until(lambda: ticket_id in running.service.silences._labels, "the notification is recorded")
         body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
         answer = await http.post("/api/silences", json=body)
 
@@ -142,7 +142,7 @@ async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> 
     ):
         body = {"ticket_id": "nobody", "seconds": 3600, "comment": "c"}
         unknown = await http.post("/api/silences", json=body)
-        nowhere = await http.delete("/api/silences/x")
+        without_alert = await http.delete("/api/silences/x")
         bad = [
             await http.post("/api/silences", json=body | more)
             for more in ({"seconds": 1}, {"seconds": 1e9}, {"comment": " "}, {"by": "\0"})
@@ -150,8 +150,11 @@ async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> 
         listed = (await http.get("/api/silences")).json()
 
     assert (unknown.status_code, "nothing to silence" in unknown.json()["title"]) == (409, True)
-    assert (nowhere.status_code, "alerting.alertmanager_urls" in nowhere.json()["title"]) == (409, True)
-    assert [one.status_code for one in bad] == [422] * 4
+    assert (without_alert.status_code, "alerting.alertmanager_urls" in without_alert.json()["title"]) == (
+        409,
+        True,
+    )
+    assert [open_ticket.status_code for open_ticket in bad] == [422] * 4
     assert listed == {"silences": [], "unknown": "", "peers": []}
 
 

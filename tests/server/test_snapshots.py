@@ -1,4 +1,4 @@
-"""Snapshots of the workers: what a restart or a takeover begins with."""
+"""Snapshots of worker state, from which a restart or takeover resumes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from queenright.server.build import build
 from queenright.server.monitoring.snapshots import _MAX_EVENTS
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from tests.cluster.test_keys import RECORDINGS, events_of, load_recording
+from tests.cluster.test_keys import RECORDINGS, decode_events, load_recording
 from tests.databases import Postgres
 from tests.health.snapshot_parts import finish, restored, state_of
-from tests.server.test_clocks import HOUR, Clock, T, event, look, start_event, states
+from tests.server.test_clocks import HOUR, Clock, T, advance_clock, event, start_event, states
 from tests.waiting import until
 
 _READ_LOG = "reading the last day of the event log"
@@ -46,7 +46,7 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 @asynccontextmanager
 async def killed_service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
-    """A service that writes nothing at its end: no snapshot, and not until when it ran."""
+    """Run a service that ends as if killed: it writes no final snapshot and no last-alive time."""
     service = await build(settings, clock=clock)
     await service.start()
     try:
@@ -64,7 +64,7 @@ async def snapshot_rows(service: Service) -> list[tuple[str, int]]:
     return [(row.snapshot_id, row.number) for row in rows]
 
 
-def change(settings: Settings, statement: Any) -> None:
+def execute_statement(settings: Settings, statement: Any) -> None:
     store = Store.open(settings.database_url)
     with store._database.writer.begin():
         store._database.writer.execute(statement)
@@ -72,20 +72,20 @@ def change(settings: Settings, statement: Any) -> None:
 
 
 async def test_killed_service_continues_from_its_snapshot(settings: Settings, clock: Clock) -> None:
-    """B117: the time of a call that began before the snapshot still counts, and so does all after it."""
+    """B117: silence before and after the snapshot counts; downtime does not."""
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
-        look(service, clock, 100)
+        advance_clock(service, clock, 100)
         await service.snapshots.take()
         await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "other", verdict="ACCEPT")])
-        look(service, clock, 100)
+        advance_clock(service, clock, 100)
 
     clock.now += HOUR
     async with killed_service(settings, clock) as service:
         assert states(service) == {"bee": "healthy", "other": "healthy"}
-        look(service, clock, 41)
+        advance_clock(service, clock, 41)
         assert states(service) == {"bee": "stuck", "other": "healthy"}
-        look(service, clock, 100)
+        advance_clock(service, clock, 100)
         assert states(service) == {"bee": "stuck", "other": "stuck"}
 
 
@@ -105,7 +105,7 @@ async def test_restart_reads_only_events_after_the_snapshot(
     assert "replayed 1 events after the snapshot 60 s ago" in caplog.text
 
 
-async def test_stopped_service_leaves_a_snapshot_and_nothing_to_read(
+async def test_clean_stop_leaves_a_snapshot_and_nothing_to_replay(
     settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -131,7 +131,7 @@ async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock
     assert {name for name, _ in before}.isdisjoint(name for name, _ in after)
 
 
-async def test_snapshots_are_written_while_something_changes(
+async def test_snapshot_is_written_only_after_new_events(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_INTERVAL_SECONDS", "_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
@@ -147,10 +147,10 @@ async def test_snapshots_are_written_while_something_changes(
         assert await snapshot_rows(service) != first
 
 
-async def test_many_events_are_in_a_snapshot_before_its_interval_has_passed(
+async def test_many_events_trigger_an_early_snapshot(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B118: a takeover reads few of the events that a fast fleet sends."""
+    """B118: a takeover replays few events, even of a busy fleet."""
     for name in ("_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
     async with killed_service(settings, clock) as service:
@@ -163,10 +163,8 @@ async def test_many_events_are_in_a_snapshot_before_its_interval_has_passed(
         await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot")
 
 
-async def test_events_that_were_stored_but_not_observed_are_not_lost(
-    settings: Settings, clock: Clock
-) -> None:
-    """B117: between the commit and the monitor, a snapshot is taken."""
+async def test_stored_but_unobserved_events_are_not_lost(settings: Settings, clock: Clock) -> None:
+    """B117: the snapshot is taken after the commit and before the monitor applies the event."""
     accepted = event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
@@ -182,7 +180,7 @@ async def test_events_that_were_stored_but_not_observed_are_not_lost(
     assert bee.vitals.steps_total == 1
 
 
-async def test_event_is_waited_for_however_many_snapshots_are_taken_in_a_minute(
+async def test_unobserved_event_is_kept_for_the_grace_period(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with killed_service(settings, clock) as service:
@@ -197,15 +195,15 @@ async def test_event_is_waited_for_however_many_snapshots_are_taken_in_a_minute(
     assert service.pipeline.describe_position(0).unobserved == ()
 
 
-async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, clock: Clock) -> None:
-    """B77: a snapshot is taken, and the service killed, before or after the findings in it are logged."""
+async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock: Clock) -> None:
+    """B77: the service is killed before or after it logs the findings in the snapshot."""
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now), start_event(clock.now, "logged")])
-        look(service, clock, 300)
+        advance_clock(service, clock, 300)
         assert len(service.pipeline.pending) == 4
         await service.snapshots.take()
-        of_logged = [each for each in service.pipeline.pending if each.agent_id == "logged"]
-        await service.bus.publish(*of_logged)
+        logged_events = [event for event in service.pipeline.pending if event.agent_id == "logged"]
+        await service.bus.publish(*logged_events)
     for _ in range(2):
         async with killed_service(settings, clock) as service:
             await service.pipeline.publish_pending()
@@ -213,7 +211,7 @@ async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, 
             types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
             logged = await service.store.history(types=types)
 
-    assert sorted((each.agent_id, each.type.value) for each in logged) == [
+    assert sorted((event.agent_id, event.type.value) for event in logged) == [
         ("bee", "finding_opened"),
         ("bee", "health_state_changed"),
         ("logged", "finding_opened"),
@@ -221,10 +219,8 @@ async def test_findings_that_a_snapshot_has_are_logged_once(settings: Settings, 
     ]
 
 
-async def test_processes_with_events_after_the_snapshot_are_not_gone(
-    settings: Settings, clock: Clock
-) -> None:
-    """B88: reports of open work are in no log."""
+async def test_process_seen_after_the_snapshot_is_alive(settings: Settings, clock: Clock) -> None:
+    """B88: reports of open work are not in the event log."""
     open_call = event(EventType.TOOL_CALL_STARTED, clock.now, tool="bash", call_id="1", foreign=True)
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now, framework="crewai", foreign=True), open_call])
@@ -233,7 +229,7 @@ async def test_processes_with_events_after_the_snapshot_are_not_gone(
         for _ in range(10):
             clock.now += 5
             service.record_process_alive({"one": 5.0})
-        look(service, clock, 1)
+        advance_clock(service, clock, 1)
         [alive] = service.workers()
         assert not alive.vitals.has_ended
     async with killed_service(settings, clock) as service:
@@ -242,32 +238,32 @@ async def test_processes_with_events_after_the_snapshot_are_not_gone(
     assert not worker.vitals.has_ended
 
 
-DAMAGES = {
+DAMAGED_SNAPSHOTS = {
     "part is damaged": update(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 1).values(data=b"x"),
-    "part is no snapshot": update(SNAPSHOT_PARTS)
+    "part is not a snapshot": update(SNAPSHOT_PARTS)
     .where(SNAPSHOT_PARTS.c.number == 1)
     .values(data=zlib.compress(b"x")),
     "part is missing": delete(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 1),
     "head is damaged": update(SNAPSHOT_PARTS).where(SNAPSHOT_PARTS.c.number == 0).values(data=b"x"),
-    "head is of another version": update(SNAPSHOT_PARTS)
+    "head has another version": update(SNAPSHOT_PARTS)
     .where(SNAPSHOT_PARTS.c.number == 0)
     .values(data=b'{"format": "of the future", "anything": 1}'),
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", DAMAGED_SNAPSHOTS)
 async def test_service_without_a_readable_snapshot_reads_the_log(
     damage: str, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B120: a version whose state differs loses nothing."""
+    """B120: a version with another snapshot format loses no data."""
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
-        look(service, clock, 100)
+        advance_clock(service, clock, 100)
         await service.snapshots.take()
         await service.ingest([start_event(clock.now, "other")])
-    change(settings, DAMAGES[damage])
+    execute_statement(settings, DAMAGED_SNAPSHOTS[damage])
     async with killed_service(settings, clock) as service:
-        look(service, clock, 141)
+        advance_clock(service, clock, 141)
         assert states(service) == {"bee": "stuck", "other": "healthy"}
         await service.snapshots.take()
         assert len(await snapshot_rows(service)) == 2
@@ -280,8 +276,8 @@ async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, cl
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
         await service.snapshots.take()
-        look(service, clock, 100)
-    change(settings, insert(SNAPSHOT_PARTS).values(snapshot_id="killed", number=1, data=b"x"))
+        advance_clock(service, clock, 100)
+    execute_statement(settings, insert(SNAPSHOT_PARTS).values(snapshot_id="killed", number=1, data=b"x"))
     async with killed_service(settings, clock) as service:
         assert states(service) == {"bee": "healthy"}
         await service.snapshots.take()
@@ -289,7 +285,7 @@ async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, cl
 
 
 async def test_service_that_did_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
-    """Its monitor has no workers yet."""
+    """The monitor has no workers yet."""
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
         await service.snapshots.take()
@@ -303,7 +299,7 @@ async def test_service_that_did_not_start_keeps_the_snapshot(settings: Settings,
 async def test_replaced_owner_cannot_write_a_snapshot(
     postgres: Postgres, tmp_path: Path, clock: Clock
 ) -> None:
-    """B116: a process that was paused, and is replaced, writes nothing more."""
+    """B116: a paused process that has been replaced writes nothing more."""
     settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
     async with killed_service(settings, clock) as zombie:
         await zombie.ingest([start_event(clock.now)])
@@ -328,20 +324,20 @@ async def test_replaced_owner_cannot_write_a_snapshot(
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_recorded_run_continues_from_a_snapshot(path: Path) -> None:
-    """B117: at each recorded run, in the middle of it."""
+    """B117: in the middle of each recorded run."""
     settings = HealthSettings()
-    events = events_of(load_recording(path))
+    events = decode_events(load_recording(path))
     cut = zlib.crc32(path.name.encode()) % (len(events) + 1)
     original = HealthMonitor(settings)
-    for each in events[:cut]:
-        original.apply(each, each.time)
-        original.advance(each.time)
+    for item in events[:cut]:
+        original.apply(item, item.time)
+        original.advance(item.time)
     copy = restored(finish(MonitorSnapshot(original)), settings)
 
     for monitor in (original, copy):
-        for each in events[cut:]:
-            monitor.apply(each, each.time)
-            monitor.advance(each.time)
+        for item in events[cut:]:
+            monitor.apply(item, item.time)
+            monitor.advance(item.time)
         monitor.sweep(events[-1].time + HOUR if events else T)
 
     assert state_of(copy) == state_of(original)

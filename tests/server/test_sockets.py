@@ -31,9 +31,9 @@ def test_foreign_address_is_refused() -> None:
 
 def test_child_port_is_not_ephemeral() -> None:
     port = find_free_port("127.0.0.1", 0, what="Alertmanager", option="")
-    for_anybody = listen("127.0.0.1", 0, what="anything", option="")
-    with contextlib.closing(for_anybody):
-        assert port < 32768 <= for_anybody.getsockname()[1]
+    wildcard_port = listen("127.0.0.1", 0, what="anything", option="")
+    with contextlib.closing(wildcard_port):
+        assert port < 32768 <= wildcard_port.getsockname()[1]
 
 
 def test_port_in_use_is_named() -> None:
@@ -43,11 +43,11 @@ def test_port_in_use_is_named() -> None:
             find_free_port("127.0.0.1", port, what="Alertmanager", option="--alertmanager-port")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
+@pytest.mark.skipif(sys.platform != "linux", reason="ports are reserved only on Linux")
 def test_free_port_skips_a_bound_port(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another program is about to listen there."""
+    """Another program may start to listen on it."""
     with reserve_port() as other:
         pass
     with reserve_port() as reserved:
@@ -56,8 +56,8 @@ def test_free_port_skips_a_bound_port(
         assert find_free_port("127.0.0.1", 0, what="Alertmanager", option="") == other
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a reserved port is not held")
-def test_reserved_port_can_be_listened_on_again_and_again(port: int) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="ports are reserved only on Linux")
+def test_reserved_port_can_be_listened_on_repeatedly(port: int) -> None:
     for _ in range(2):
         with contextlib.closing(listen("127.0.0.1", port, what="a child", option="")):
             pass

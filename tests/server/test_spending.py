@@ -27,13 +27,15 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     """B106: a call without a price has an unknown cost, not a cost of zero."""
     service = running.service
     events = list(looping(service.clock(), times=5))
-    who = {"agent_id": "looper", "session_id": events[0].session_id}
+    worker_fields = {"agent_id": "looper", "session_id": events[0].session_id}
     calls = [
-        AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=at, data={"input_tokens": 1_000, **more}, **who)
+        AgentEvent(
+            type=EventType.LLM_CALL_COMPLETED, time=at, data={"input_tokens": 1_000, **more}, **worker_fields
+        )
         for at, more in ((events[0].time, {"cost_usd": 7.0}), (events[-1].time, {"cost_usd": 0.25}))
     ]
     unpriced = AgentEvent(
-        type=EventType.LLM_CALL_COMPLETED, time=events[-1].time, data={"output_tokens": 500}, **who
+        type=EventType.LLM_CALL_COMPLETED, time=events[-1].time, data={"output_tokens": 500}, **worker_fields
     )
 
     await service.ingest([events[0], calls[0], *events[1:], calls[1], unpriced])
@@ -47,18 +49,20 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     assert spent in " ".join(result.out.split())
 
 
-async def spends(running: RunningService, dollars: float, agent: str = "bee") -> None:
+async def spend(running: RunningService, dollars: float, agent: str = "bee") -> None:
     now = running.service.clock()
-    who: Any = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
+    worker_fields: Any = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
     await running.service.ingest(
         [
-            AgentEvent(type=EventType.EXECUTION_STARTED, time=now, **who),
-            AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=now, data={"cost_usd": dollars}, **who),
+            AgentEvent(type=EventType.EXECUTION_STARTED, time=now, **worker_fields),
+            AgentEvent(
+                type=EventType.LLM_CALL_COMPLETED, time=now, data={"cost_usd": dollars}, **worker_fields
+            ),
         ]
     )
 
 
-def limits(tmp_path: Path, **spending: Any) -> Settings:
+def limited_settings(tmp_path: Path, **spending: Any) -> Settings:
     settings = demo_settings(tmp_path / "storage", orchestrator="none")
     health = settings.health_monitoring
     limited = SpendingSettings.model_validate({"run_usd": 1, **spending})
@@ -73,10 +77,10 @@ async def brake_actions(running: RunningService) -> list[dict[str, Any]]:
 
 
 async def test_limit_without_a_brake_opens_a_ticket_only(tmp_path: Path) -> None:
-    async with serving(limits(tmp_path)) as running:
-        await spends(running, 1.2)
+    async with serving(limited_settings(tmp_path)) as running:
+        await spend(running, 1.2)
         await until(lambda: running.service.tickets.open_tickets(), "a ticket")
-        await spends(running, 0.3)
+        await spend(running, 0.3)
         actions = await brake_actions(running)
         [ticket] = running.service.tickets.open_tickets()
 
@@ -85,18 +89,18 @@ async def test_limit_without_a_brake_opens_a_ticket_only(tmp_path: Path) -> None
 
 
 async def test_brake_stops_a_worker_above_its_limit_once(tmp_path: Path) -> None:
-    settings = limits(tmp_path, brake="stop")
+    settings = limited_settings(tmp_path, brake="stop")
     health = settings.health_monitoring
     dry = health.intervention.model_copy(update={"dry_run": True})
     settings = settings.model_copy(
         update={"health_monitoring": health.model_copy(update={"intervention": dry})}
     )
     async with serving(settings) as running:
-        await spends(running, 0.9)
+        await spend(running, 0.9)
         before = await brake_actions(running)
-        await spends(running, 0.3)
+        await spend(running, 0.3)
         await until(lambda: running.service.pipeline.brake._brakes, "the brake")
-        await spends(running, 0.3)
+        await spend(running, 0.3)
         [action] = await brake_actions(running)
 
     assert before == []
@@ -105,10 +109,10 @@ async def test_brake_stops_a_worker_above_its_limit_once(tmp_path: Path) -> None
 
 
 async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path) -> None:
-    async with serving(limits(tmp_path, brake="approval")) as running:
-        await spends(running, 1.2)
+    async with serving(limited_settings(tmp_path, brake="approval")) as running:
+        await spend(running, 1.2)
         await until(lambda: running.service.approvals.pending(), "an approval is pending")
-        await spends(running, 0.2)
+        await spend(running, 0.2)
         await running.service.pipeline.brake.wait_until_idle()
         [request] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
@@ -118,33 +122,35 @@ async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path
 
 
 async def test_reachable_worker_gets_one_nudge_about_its_limit(tmp_path: Path) -> None:
-    async with serving(limits(tmp_path, brake="nudge")) as running:
+    async with serving(limited_settings(tmp_path, brake="nudge")) as running:
         brake = running.service.pipeline.brake
-        await spends(running, 1.2)
+        await spend(running, 1.2)
         unreached = await brake_actions(running)
-        who = {"session_id": "bee-1", "incarnation_id": "bee-a"}
+        worker_fields = {"session_id": "bee-1", "incarnation_id": "bee-a"}
         async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-            await http.get("/api/agents/bee/instructions", params=who)
-            await spends(running, 0.1)
+            await http.get("/api/agents/bee/instructions", params=worker_fields)
+            await spend(running, 0.1)
             too_soon = await brake_actions(running)
             brake._not_before.clear()
-            await spends(running, 0.1)
+            await spend(running, 0.1)
             await brake.wait_until_idle()
-            instructions = (await http.get("/api/agents/bee/instructions", params=who)).json()["instructions"]
-            await spends(running, 0.1)
+            instructions = (await http.get("/api/agents/bee/instructions", params=worker_fields)).json()[
+                "instructions"
+            ]
+            await spend(running, 0.1)
             brake._not_before.clear()
-            await spends(running, 0.1)
-        once = await brake_actions(running)
+            await spend(running, 0.1)
+        first = await brake_actions(running)
 
     assert [action["outcome"] for action in unreached] == ["unreachable"]
     assert too_soon == unreached
     assert [instruction["kind"] for instruction in instructions] == ["nudge"]
     assert "$1.40 of $1.00" in instructions[0]["message"]
-    assert [action["outcome"] for action in once] == ["queued", "unreachable"]
+    assert [action["outcome"] for action in first] == ["queued", "unreachable"]
 
 
 async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path: Path) -> None:
-    """The settings that docs/interventions.md gives, spans that name tokens only, and the command."""
+    """The settings from docs/interventions.md, spans with tokens only, and the command."""
     section = (DOCS / "interventions.md").read_text().partition("## Limit spending")[2]
     [settings] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     file = tmp_path / "queenright.yaml"
@@ -152,7 +158,7 @@ async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path:
     loaded = load_settings(
         file, defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
     )
-    about = {
+    approval = {
         "gen_ai.operation.name": "chat",
         "gen_ai.request.model": "gpt-4o",
         "gen_ai.provider.name": "openai",
@@ -160,10 +166,10 @@ async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path:
         "gen_ai.conversation.id": "bee-1",
     }
     async with serving(loaded) as running, httpx.AsyncClient(trust_env=False) as http:
-        # A million tokens of this model are 2.50 dollars at the time of writing.
+        # A million tokens of this model cost 2.50 dollars at the time of writing.
         for number, tokens in enumerate((1_700_000, 1_700_000, 100_000), 1):
             end = int(running.service.clock() * 1e9)
-            attributes = [{"key": key, "value": {"stringValue": of}} for key, of in about.items()]
+            attributes = [{"key": key, "value": {"stringValue": of}} for key, of in approval.items()]
             attributes.append({"key": "gen_ai.usage.input_tokens", "value": {"intValue": str(tokens)}})
             span = {
                 "traceId": "a" * 32,

@@ -7,7 +7,7 @@ from queenright.server.ops.secret_files import InvalidSecretError, read_stack_to
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 
-def test_login_in_an_address_is_not_shown() -> None:
+def test_login_in_a_url_is_masked() -> None:
     settings = load_settings(
         judging={
             "prometheus_url": "http://ada:hunter2hunter2@prometheus:9090/prefix/",
@@ -35,12 +35,12 @@ def test_bearer_tokens_are_read_from_private_files(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("a-token\n")
     token.chmod(0o600)
-    given = {"prometheus_url": "http://prometheus:9090", "prometheus_token_file": token}
+    clients = {"prometheus_url": "http://prometheus:9090", "prometheus_token_file": token}
 
-    prometheus, tempo = read_stack_tokens(load_settings(judging=given).judging)
+    prometheus, tempo = read_stack_tokens(load_settings(judging=clients).judging)
     token.chmod(0o644)
     with pytest.raises(InvalidSecretError, match=r"judging\.prometheus_token_file: .* run chmod 600"):
-        read_stack_tokens(load_settings(judging=given).judging)
+        read_stack_tokens(load_settings(judging=clients).judging)
 
     assert prometheus is not None
     assert prometheus.get_secret_value() == "a-token"

@@ -11,11 +11,11 @@ from queenright.server.service import Service
 from queenright.server.serving import serving
 from queenright.server.settings import Settings
 
-DEAD_END = "http://127.0.0.1:9"
+CLOSED_PORT_URL = "http://127.0.0.1:9"
 
 
-def works(storage: Path, endpoint: str, *, session: str, steps: int) -> None:
-    """A worker that writes its step log; its telemetry goes to ``endpoint``."""
+def run_worker(storage: Path, endpoint: str, *, session: str, steps: int) -> None:
+    """Run a worker that writes its step log and sends telemetry to ``endpoint``."""
     with Worker(
         "scribe", session_id=session, endpoint=endpoint, storage=storage, registry=CollectorRegistry()
     ) as worker:
@@ -26,11 +26,11 @@ def works(storage: Path, endpoint: str, *, session: str, steps: int) -> None:
                 step.verdict("RETRY")
 
 
-async def steps_of(service: Service, *, at_least: int) -> int:
+async def wait_for_steps(service: Service, *, at_least: int) -> int:
     for _ in range(3000):
         health = service.monitor.get("scribe")
         if health is not None and health.vitals.steps_total >= at_least:
-            await asyncio.sleep(1.2)  # one more look at the log, which must find nothing new
+            await asyncio.sleep(1.2)  # a further read of the log, which must find nothing new
             return health.vitals.steps_total
         await asyncio.sleep(0.02)
     raise AssertionError(f"within 60 s: {at_least} steps")
@@ -39,18 +39,18 @@ async def steps_of(service: Service, *, at_least: int) -> int:
 async def test_step_log_alone_is_followed_and_broken_lines_skipped(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """B6: what cannot be read is skipped, what can be is taken in, once, restarts included."""
+    """B6: invalid lines are skipped, the others are read once, also across restarts."""
     agents = tmp_path / "agents"
-    await asyncio.to_thread(works, agents, DEAD_END, session="one", steps=4)
+    await asyncio.to_thread(run_worker, agents, CLOSED_PORT_URL, session="one", steps=4)
     log = agents / "sessions" / "one" / "logs" / "tool_logs.jsonl"
     lines = log.read_text("utf-8").splitlines()
     log.write_text("\n".join([*lines[:2], "{broken", "[]", "", *lines[2:]]) + "\n", encoding="utf-8")
     followed = settings.model_copy(update={"step_logs": (agents,)})
 
     async with serving(followed) as running:
-        before = await steps_of(running.service, at_least=4)
+        before = await wait_for_steps(running.service, at_least=4)
     async with serving(followed) as running:
-        after = await steps_of(running.service, at_least=4)
+        after = await wait_for_steps(running.service, at_least=4)
 
     assert len(lines) == 4
     assert all(json.loads(line)["verdict"] == "RETRY" for line in lines)
@@ -58,14 +58,14 @@ async def test_step_log_alone_is_followed_and_broken_lines_skipped(
 
 
 async def test_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
-    agents, elsewhere = tmp_path / "agents", tmp_path / "elsewhere"
+    agents, other_steps = tmp_path / "agents", tmp_path / "elsewhere"
     followed = settings.model_copy(update={"step_logs": (agents,)})
 
     async with serving(followed) as running:
-        await asyncio.to_thread(works, elsewhere, running.otlp_url, session="two", steps=5)
-        sent = await steps_of(running.service, at_least=5)
-        elsewhere.rename(agents)
-        steps = await steps_of(running.service, at_least=5)
+        await asyncio.to_thread(run_worker, other_steps, running.otlp_url, session="two", steps=5)
+        sent = await wait_for_steps(running.service, at_least=5)
+        other_steps.rename(agents)
+        steps = await wait_for_steps(running.service, at_least=5)
 
     assert (sent, steps) == (5, 5)
 
@@ -75,12 +75,12 @@ async def test_unreadable_log_does_not_affect_others_and_invalid_lines_are_count
 ) -> None:
     agents = tmp_path / "agents"
     (agents / "sessions" / "a-folder" / "logs" / "tool_logs.jsonl").mkdir(parents=True)
-    await asyncio.to_thread(works, agents, DEAD_END, session="three", steps=3)
+    await asyncio.to_thread(run_worker, agents, CLOSED_PORT_URL, session="three", steps=3)
     log = agents / "sessions" / "three" / "logs" / "tool_logs.jsonl"
     log.write_text("{broken\n" + log.read_text("utf-8") + "[]\n", encoding="utf-8")
 
     async with serving(settings.model_copy(update={"step_logs": (agents,)})) as running:
-        steps = await steps_of(running.service, at_least=3)
+        steps = await wait_for_steps(running.service, at_least=3)
         ready = running.service.ready()
         page = (await running.service.metrics.render()).decode()
 

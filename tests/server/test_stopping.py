@@ -1,4 +1,4 @@
-"""Requests that the end of the service cuts short."""
+"""Requests that are interrupted when the service stops."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from starlette.types import Receive, Scope, Send
 from queenright.server.middleware.shutdown import ShutdownMiddleware
 
 
-async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+async def never_respond(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 
 
-async def cut_short(*, stopping: bool) -> httpx.Response:
-    transport = httpx.ASGITransport(ShutdownMiddleware(endless, is_stopping=lambda: stopping))
+async def interrupt_request(*, stopping: bool) -> httpx.Response:
+    transport = httpx.ASGITransport(ShutdownMiddleware(never_respond, is_stopping=lambda: stopping))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         task = asyncio.create_task(http.get("/"))
         await asyncio.sleep(0)
@@ -25,7 +25,7 @@ async def cut_short(*, stopping: bool) -> httpx.Response:
 
 
 async def test_request_interrupted_by_the_stop_gets_503() -> None:
-    response = await cut_short(stopping=True)
+    response = await interrupt_request(stopping=True)
 
     assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
     assert "the service is stopping" in response.json()["title"]
@@ -34,4 +34,4 @@ async def test_request_interrupted_by_the_stop_gets_503() -> None:
 
 async def test_other_cancellations_propagate() -> None:
     with pytest.raises(asyncio.CancelledError):
-        await cut_short(stopping=False)
+        await interrupt_request(stopping=False)

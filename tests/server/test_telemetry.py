@@ -1,4 +1,4 @@
-"""B90: senders of unusable telemetry are told, and operators can see it."""
+"""B90: senders of unusable telemetry get a notice, and operators can see the reason."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def text(**attributes: str | int) -> list[dict[str, Any]]:
     ]
 
 
-def span(number: int, name: str, **attributes: str | int) -> dict[str, Any]:
+def make_span(number: int, name: str, **attributes: str | int) -> dict[str, Any]:
     start = time.time_ns() - 10 * _NANO + number
     return {
         "traceId": f"{7:032x}",
@@ -65,7 +65,9 @@ def span(number: int, name: str, **attributes: str | int) -> dict[str, Any]:
     }
 
 
-def traces(*spans: dict[str, Any], service: str = "night-graph", scope: str = "my.tracer") -> dict[str, Any]:
+def make_traces(
+    *spans: dict[str, Any], service: str = "night-graph", scope: str = "my.tracer"
+) -> dict[str, Any]:
     return {
         "resourceSpans": [
             {
@@ -76,12 +78,12 @@ def traces(*spans: dict[str, Any], service: str = "night-graph", scope: str = "m
     }
 
 
-def chat(number: int, **more: str | int) -> dict[str, Any]:
-    return span(number, "chat m", gen_ai__operation__name="chat", **more)
+def chat_span(number: int, **more: str | int) -> dict[str, Any]:
+    return make_span(number, "chat m", gen_ai__operation__name="chat", **more)
 
 
-def tool(number: int, **more: str | int) -> dict[str, Any]:
-    return span(
+def tool_span(number: int, **more: str | int) -> dict[str, Any]:
+    return make_span(
         number, "execute_tool look", gen_ai__operation__name="execute_tool", gen_ai__tool__name="look", **more
     )
 
@@ -99,19 +101,19 @@ async def read_telemetry(running: RunningService) -> Telemetry:
         return await qr.service.telemetry()
 
 
-def counted(running: RunningService, metric: str, **labels: str) -> float:
+def read_counter(running: RunningService, metric: str, **labels: str) -> float:
     return running.service.registry.get_sample_value(metric, labels) or 0.0
 
 
 async def test_sender_of_unused_telemetry_is_notified_occasionally(running: RunningService) -> None:
-    """B90: in partial_success, and nothing of it counts as rejected."""
-    first = await send(running, traces(span(1, "GET /"), span(2, "SELECT")))
-    again = await send(running, traces(span(3, "GET /")))
+    """B90: in partial_success; none of the spans counts as rejected."""
+    first = await send(running, make_traces(make_span(1, "GET /"), make_span(2, "SELECT")))
+    repeated = await send(running, make_traces(make_span(3, "GET /")))
 
     Parse(json.dumps(first), ExportTraceServiceResponse())
     assert "'night-graph' (my.tracer)" in first["partialSuccess"]["errorMessage"]
     assert not int(first["partialSuccess"].get("rejectedSpans", 0))
-    assert not again.get("partialSuccess")
+    assert not repeated.get("partialSuccess")
     found = await read_telemetry(running)
     [source] = found.sources
     assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
@@ -123,20 +125,22 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
         3,
         False,
     )
-    assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
+    assert (
+        read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
+    )
 
 
 async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: RunningService) -> None:
-    """B90: metrics are not read; a coding agent that sends nothing else is told to connect."""
+    """B90: metrics are not read; a coding agent that sends only metrics is advised to connect."""
 
-    def metrics(service: str, scope: str) -> dict[str, Any]:
+    def make_metrics(service: str, scope: str) -> dict[str, Any]:
         group = {"scope": {"name": scope}, "metrics": [{"name": "a"}, {"name": "b"}]}
         resource = {"attributes": text(service__name=service)}
         return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [group]}]}
 
     answers = [
-        await send(running, metrics("web", "my.meter"), "metrics"),
-        await send(running, metrics("claude-code", "com.anthropic.claude_code"), "metrics"),
+        await send(running, make_metrics("web", "my.meter"), "metrics"),
+        await send(running, make_metrics("claude-code", "com.anthropic.claude_code"), "metrics"),
     ]
 
     assert not any(answer.get("partialSuccess") for answer in answers)
@@ -146,7 +150,7 @@ async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: 
     }
     assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
     assert "queenright connect claude-code" in remedies["claude-code"][0]
-    assert counted(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
+    assert read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
 
 
 async def test_last_session_is_shown_with_its_work(running: RunningService) -> None:
@@ -154,7 +158,10 @@ async def test_last_session_is_shown_with_its_work(running: RunningService) -> N
     session = {"gen_ai__conversation__id": "c-1"}
     await send(
         running,
-        traces(chat(1, gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3, **session), tool(2)),
+        make_traces(
+            chat_span(1, gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3, **session),
+            tool_span(2),
+        ),
     )
 
     [source] = (await read_telemetry(running)).sources
@@ -164,8 +171,8 @@ async def test_last_session_is_shown_with_its_work(running: RunningService) -> N
 async def test_spans_of_other_work_are_counted_without_a_notice(
     running: RunningService,
 ) -> None:
-    """B90: a service that is understood has requests to databases, too."""
-    answer = await send(running, traces(span(1, "SELECT"), chat(2), tool(3)))
+    """B90: a program that is used correctly also makes database requests."""
+    answer = await send(running, make_traces(make_span(1, "SELECT"), chat_span(2), tool_span(3)))
 
     assert not answer.get("partialSuccess")
     [source] = (await read_telemetry(running)).sources
@@ -174,9 +181,9 @@ async def test_spans_of_other_work_are_counted_without_a_notice(
 
 
 async def test_unusable_records_are_rejected_with_a_remedy(running: RunningService) -> None:
-    """B90: by reason and dialect, in the answer, the API and the metrics."""
-    bad = chat(1) | {"traceId": "00" * 16}
-    answer = await send(running, traces(bad, chat(2), scope="openinference.instrumentation.openai"))
+    """B90: by reason and dialect, in the response, the API and the metrics."""
+    bad = chat_span(1) | {"traceId": "00" * 16}
+    answer = await send(running, make_traces(bad, chat_span(2), scope="openinference.instrumentation.openai"))
     records = {
         "resourceLogs": [
             {
@@ -201,40 +208,42 @@ async def test_unusable_records_are_rejected_with_a_remedy(running: RunningServi
     }
     assert rejected == {("openinference", "invalid_id"): 1, ("claude-code", "no_session"): 1}
     for dialect, reason in rejected:
-        assert counted(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
+        assert (
+            read_counter(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
+        )
 
 
 async def test_advice_depends_on_the_dialect(running: RunningService) -> None:
     """A first-time sender sees what is missing, and what to set."""
     scope = "openinference.instrumentation.langchain"
-    await send(running, traces(chat(1), tool(2), service="unknown_service", scope=scope))
+    await send(running, make_traces(chat_span(1), tool_span(2), service="unknown_service", scope=scope))
     bare = (await read_telemetry(running)).sources[0]
     more = {"gen_ai__conversation__id": "c-1"}
-    whole = traces(
-        chat(3, gen_ai__usage__input_tokens=7, **more),
-        tool(4, gen_ai__tool__call__arguments='{"q": 1}', **more),
-        tool(5, **more) | {"endTimeUnixNano": "0"},
+    complete = make_traces(
+        chat_span(3, gen_ai__usage__input_tokens=7, **more),
+        tool_span(4, gen_ai__tool__call__arguments='{"q": 1}', **more),
+        tool_span(5, **more) | {"endTimeUnixNano": "0"},
         scope=scope,
     )
-    await send(running, whole)
+    await send(running, complete)
     full = (await read_telemetry(running)).sources[0]
 
-    remedies = " ".join(one.remedy for one in bare.missing)
-    for words in (
+    remedies = " ".join(remedy.remedy for remedy in bare.missing)
+    for texts in (
         "OTEL_SERVICE_NAME",
         "OPENINFERENCE_HIDE_INPUTS",
         "gen_ai.usage",
         "conversation",
         "watch_spans",
     ):
-        assert words in remedies
+        assert texts in remedies
     assert full.service == "night-graph"
     assert full.missing == []
     assert set(full.shows) == set(SourceData)
 
 
-async def test_requests_that_are_refused_are_shown_with_the_reason(running: RunningService) -> None:
-    """A sender that speaks another language, or to another path, is found by who looks."""
+async def test_refused_requests_are_shown_with_the_reason(running: RunningService) -> None:
+    """A sender with another protocol or path is visible to an operator."""
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for path, content in (("/v1/traces", b"{"), ("/v1/spans", b"{}"), ("/hooks/claude-code", b"[]")):
             await http.post(path, content=content, headers={"content-type": "application/json"})
@@ -250,8 +259,8 @@ async def test_requests_that_are_refused_are_shown_with_the_reason(running: Runn
     assert "unexpected end of data" in refused["/v1/traces", 400]
 
 
-async def test_requests_that_are_refused_are_counted_by_reason(running: RunningService) -> None:
-    """B90: a hook call lacks a session, a body cannot be read, another protocol is spoken; 503 is no loss."""
+async def test_refused_requests_are_counted_by_reason(running: RunningService) -> None:
+    """B90: a hook call without a session, an unreadable body, another protocol; a 503 is not a loss."""
     before = running.service.registry.get_sample_value(
         "queenright_telemetry_rejected_total", {"dialect": "claude-code", "reason": "no_session"}
     )
@@ -275,11 +284,11 @@ async def test_requests_that_are_refused_are_counted_by_reason(running: RunningS
     assert before == 0
     for (dialect, reason), count in found.items():
         labels = {"dialect": dialect, "reason": reason}
-        assert counted(running, "queenright_telemetry_rejected_total", **labels) == count
+        assert read_counter(running, "queenright_telemetry_rejected_total", **labels) == count
 
 
 async def test_sender_gets_the_remedy_in_protobuf_too(running: RunningService) -> None:
-    """B90: partial_success says what is wrong, of which value, and the way out."""
+    """B90: partial_success names the problem, the value, and the remedy."""
     spans = ExportTraceServiceRequest()
     spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
     logs = ExportLogsServiceRequest()
@@ -299,7 +308,7 @@ async def test_sender_gets_the_remedy_in_protobuf_too(running: RunningService) -
 
 
 async def test_hook_calls_belong_to_the_source_in_their_query(running: RunningService) -> None:
-    """B90: hooks that we do not use are counted, too."""
+    """B90: unused hook calls are counted, too."""
     call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for name in ("SessionStart", "Unheard"):
@@ -317,7 +326,7 @@ async def test_hook_calls_belong_to_the_source_in_their_query(running: RunningSe
 async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(
     running: RunningService, order: int
 ) -> None:
-    """B90: Codex, whose spans, log records and hooks name its owner each in their own way, lacks nothing."""
+    """B90: Codex's spans, log records and hooks name its owner differently; together they lack nothing."""
     for record in load_fixture(FIXTURES / "codex" / "healthy-traces.json").records[::order]:
         body = move_times(record.body, BEGAN, time.time() - BEGAN - 60)
         async with httpx.AsyncClient(trust_env=False) as http:
@@ -329,8 +338,8 @@ async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(
 
 
 async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: RunningService) -> None:
-    """Its spans say nothing that is used."""
-    await send(running, traces(span(1, "turn"), service="codex_exec", scope="codex_exec"))
+    """The spans contain nothing that is used."""
+    await send(running, make_traces(make_span(1, "turn"), service="codex_exec", scope="codex_exec"))
 
     [source] = (await read_telemetry(running)).sources
     [advice] = source.missing
@@ -338,12 +347,12 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
     assert "queenright connect codex" in advice.remedy
 
 
-async def test_command_fails_while_a_sender_is_not_understood(running: RunningService) -> None:
-    """`queenright telemetry` fails while a sender is not understood."""
+async def test_telemetry_command_fails_while_a_sender_has_unused_data(running: RunningService) -> None:
+    """The exit code of `queenright telemetry` reports it."""
     empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    await send(running, traces(span(1, "GET <b>"), service="<script>"))
+    await send(running, make_traces(make_span(1, "GET <b>"), service="<script>"))
     lost = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    await send(running, traces(chat(2), service="<script>"))
+    await send(running, make_traces(chat_span(2), service="<script>"))
     completed = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
 
     assert (empty.returncode, lost.returncode, completed.returncode) == (1, 1, 0)
@@ -364,13 +373,13 @@ async def test_command_fails_while_a_sender_is_not_understood(running: RunningSe
         ("", OTHER),
     ],
 )
-def test_dialect_is_read_off_the_scope(scope: str, dialect: str) -> None:
+def test_dialect_is_derived_from_the_scope(scope: str, dialect: str) -> None:
     assert find_dialect(scope) == dialect
 
 
 @given(scope=st.text())
 def test_any_scope_has_a_dialect_of_the_list(scope: str) -> None:
-    """Labels stay bounded."""
+    """The label values stay bounded."""
     assert find_dialect(scope) in DIALECTS
 
 
@@ -393,14 +402,14 @@ def test_sender_is_notified_again_after_an_hour() -> None:
     """B90: not with each request."""
     intake = Intake(CollectorRegistry())
 
-    def add(now: float) -> list[str]:
+    def record_request(now: float) -> list[str]:
         sources = Sources()
         source = sources.get("web", OTHER)
         source.records, source.unused[UnusedReason.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, now)
 
     notices = [
-        bool(add(now))
+        bool(record_request(now))
         for now in (
             1.0,
             2.0,
@@ -414,19 +423,19 @@ def test_sender_is_notified_again_after_an_hour() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
-    for fault in (None, *RecordFault):
+    for problem in (None, *RecordFault):
         source = Source("web", dialect, records=2, parts={SourceData.TOOL_CALLS})
-        if fault is not None:
-            source.rejected[fault] = 1
+        if problem is not None:
+            source.rejected[problem] = 1
         found = list_advice(source)
 
-        assert found, fault
-        assert all(one.missing and one.remedy for one in found), fault
+        assert found, problem
+        assert all(one.missing and one.remedy for one in found), problem
 
 
 @pytest.mark.parametrize("dialect", ["openinference", "opentelemetry", "other"])
 def test_source_of_duplicate_work_gets_no_advice(dialect: str) -> None:
-    """Two instrumentations of one program: one of the two counts, and both are as they should be."""
+    """Two instrumentations of one program: only one of the two counts, and both are correct."""
     source = Source("web", dialect, records=2)
     source.unused.update({UnusedReason.SAME_WORK: 1, UnusedReason.REPEATED: 1})
 

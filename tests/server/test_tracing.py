@@ -37,7 +37,7 @@ async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIt
     await found.stop()
 
 
-async def span_named(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
+async def wait_for_span(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
     for _ in range(3000):
         for span in exporter.get_finished_spans():
             if span.name.startswith(name):
@@ -55,8 +55,8 @@ def context_of(span: ReadableSpan) -> SpanContext:
 async def test_one_trace_links_page_and_step(service: Service, exporter: InMemorySpanExporter) -> None:
     events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
     await service.ingest(events)
-    check = await span_named(exporter, "judge_check looper")
-    triage = await span_named(exporter, "triage looper")
+    check = await wait_for_span(exporter, "judge_check looper")
+    triage = await wait_for_span(exporter, "triage looper")
     [ticket] = service.tickets.open_tickets()
     await service.bus.publish(
         AgentEvent(
@@ -70,8 +70,8 @@ async def test_one_trace_links_page_and_step(service: Service, exporter: InMemor
             },
         )
     )
-    notify = await span_named(exporter, "notify http://peer:9093")
-    health = await span_named(exporter, "health_check looper")
+    notify = await wait_for_span(exporter, "notify http://peer:9093")
+    health = await wait_for_span(exporter, "health_check looper")
 
     trace_id, span_id = context_of(check).trace_id, context_of(check).span_id
     assert {context_of(triage).trace_id, context_of(notify).trace_id} == {trace_id}
@@ -104,17 +104,17 @@ def test_service_never_sends_its_spans_to_itself(
     provider.shutdown()
 
 
-def test_stop_does_not_wait_for_a_trace_store_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_an_unavailable_trace_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", CLOSED_URL)
     monkeypatch.setattr("queenright.server.metrics.tracing._LAST_EXPORT_SECONDS", 0.01)
     provider = tracer_provider("http://127.0.0.1:4318")
     provider.get_tracer("test").start_span("last").end()
 
-    began = time.monotonic()
+    start = time.monotonic()
     provider.shutdown()
 
-    # The exporter would try for ten seconds.
-    assert time.monotonic() - began < 5
+    # By default the exporter would retry for ten seconds.
+    assert time.monotonic() - start < 5
 
 
 async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_to_the_step(
@@ -122,23 +122,25 @@ async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_
 ) -> None:
     events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
     await service.ingest(events)
-    triage = await span_named(exporter, "triage looper")
+    triage = await wait_for_span(exporter, "triage looper")
     [ticket] = service.tickets.open_tickets()
-    began = service.clock()
+    start = service.clock()
 
     def event(kind: EventType, at: float, **data: object) -> AgentEvent:
-        who = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
-        return AgentEvent(type=kind, time=at, data={"by": "ladder", "reason": "stuck", **data}, **who)
+        worker_fields = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
+        return AgentEvent(
+            type=kind, time=at, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
+        )
 
     service.bus.fan_out(
-        event(EventType.NUDGE_SENT, began, attempt=1, delivery="queued", message="m"),
-        event(EventType.ESCALATION_TRIGGERED, began, escalation_id="e"),
-        event(EventType.AGENT_TERMINATED, began, confirmed=False),
-        event(EventType.RECOVERY_INITIATED, began, recovery_id="r", attempt=1),
-        event(EventType.RECOVERY_FAILED, began + 3, recovery_id="r", attempt=1),
+        event(EventType.NUDGE_SENT, start, attempt=1, delivery="queued", message="m"),
+        event(EventType.ESCALATION_TRIGGERED, start, escalation_id="e"),
+        event(EventType.AGENT_TERMINATED, start, confirmed=False),
+        event(EventType.RECOVERY_INITIATED, start, recovery_id="r", attempt=1),
+        event(EventType.RECOVERY_FAILED, start + 3, recovery_id="r", attempt=1),
     )
     spans = {
-        name: await span_named(exporter, name)
+        name: await wait_for_span(exporter, name)
         for name in ("intervene nudge", "intervene escalate", "intervene terminate", "recover looper")
     }
 

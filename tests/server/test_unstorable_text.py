@@ -1,4 +1,4 @@
-"""Text that only one of the databases can store is refused by both."""
+"""Text that only one of the databases can store is refused with both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One vocabulary: health and activity of what runs, outcome of what is over, on every surface."""
+"""One vocabulary everywhere: health and activity of running sessions, outcome of ended ones."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ ENDS = [
 async def test_ended_session_has_an_outcome_and_no_activity(
     running: RunningService, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
 ) -> None:
-    """B103."""
+    """B103: an ended session does nothing."""
     [first, *events] = looping(running.service.clock(), times=1)
-    about: dict[str, Any] = {
+    worker_fields: dict[str, Any] = {
         "agent_id": "looper",
         "session_id": first.session_id,
         "incarnation_id": first.incarnation_id,
     }
-    over = AgentEvent(type=ended, time=running.service.clock(), data=data, **about)
-    await running.service.ingest([first, *events, over])
+    ended_session = AgentEvent(type=ended, time=running.service.clock(), data=data, **worker_fields)
+    await running.service.ingest([first, *events, ended_session])
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
     metrics = (await browser.get("/metrics", headers={"Accept": "text/plain"})).text
@@ -57,15 +57,22 @@ async def test_ended_session_has_an_outcome_and_no_activity(
 async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
-    """B103: it counts as failing, and is a failed one."""
+    """B103: the session counts as failing, and its outcome is failed."""
     now = running.service.clock()
     [first, *events] = looping(now, times=1)
-    about = {"agent_id": "looper", "session_id": first.session_id, "incarnation_id": first.incarnation_id}
+    worker_fields = {
+        "agent_id": "looper",
+        "session_id": first.session_id,
+        "incarnation_id": first.incarnation_id,
+    }
     failed = AgentEvent(
-        type=EventType.EXECUTION_FAILED, time=now, data={"error_type": "OSError", "error": "x"}, **about
+        type=EventType.EXECUTION_FAILED,
+        time=now,
+        data={"error_type": "OSError", "error": "x"},
+        **worker_fields,
     )
-    given_up = {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"}
-    lost = AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=given_up, **about)
+    abandoned = {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"}
+    lost = AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=abandoned, **worker_fields)
     await running.service.ingest([first, *events, failed, lost])
     await until(running.service.tickets.open_tickets, "its ticket")
 
@@ -79,14 +86,14 @@ async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
 async def test_running_session_has_health_activity_and_no_outcome(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
-    """B103: the row says which session it is."""
+    """B103: the row has the session id."""
     [first, *events] = looping(running.service.clock(), times=1)
-    about: dict[str, Any] = {
+    worker_fields: dict[str, Any] = {
         "agent_id": "looper",
         "session_id": first.session_id,
         "incarnation_id": first.incarnation_id,
     }
-    paused = AgentEvent(type=EventType.EXECUTION_PAUSED, time=running.service.clock(), **about)
+    paused = AgentEvent(type=EventType.EXECUTION_PAUSED, time=running.service.clock(), **worker_fields)
     await running.service.ingest([first, *events, paused])
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
@@ -120,7 +127,7 @@ async def test_session_limited_by_its_provider_has_the_time_of_the_next_try(
 
 
 def test_activity_is_an_enum_and_never_an_outcome() -> None:
-    """B103: a session that has ended does nothing any more; a paused one is paused."""
+    """B103: an ended session does nothing; a paused one is paused."""
     script = WorkerScript().start()
     seen = [describe_activity(script.health.vitals)[1]]
     for type_, data in (

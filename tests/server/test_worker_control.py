@@ -1,4 +1,4 @@
-"""A worker of our instrumentation in another thread, told something by the service, over real sockets."""
+"""A worker of the instrumentation in another thread, controlled by the service over real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
 
 
 @asynccontextmanager
-async def working(running: RunningService, **more: Any) -> AsyncIterator[Worker]:
+async def run_worker(running: RunningService, **more: Any) -> AsyncIterator[Worker]:
     """Run a worker that the service knows and reaches."""
     agent = more.pop("agent", BEE.agent_id)
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
@@ -48,7 +48,7 @@ async def working(running: RunningService, **more: Any) -> AsyncIterator[Worker]
                 running.service.instructions.can_reach(BEE)
                 and running.service.monitor.get(BEE.agent_id, BEE.session_id) is not None
             ),
-            "the worker asks",
+            "the worker polls",
         )
         yield worker
     finally:
@@ -59,9 +59,9 @@ async def working(running: RunningService, **more: Any) -> AsyncIterator[Worker]
 async def test_nudge_reaches_the_agents_context(running: RunningService, http: httpx.AsyncClient) -> None:
     """002 §11: a nudge reaches the context of an agent in another process."""
     context: list[Nudge] = []
-    async with working(running, on_nudge=context.append):
+    async with run_worker(running, on_nudge=context.append):
         nudged = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
-        await until(lambda: bool(context), "the nudge arrives")
+        await until(lambda: bool(context), "the nudge has arrived")
 
     assert nudged.status_code == 202
     assert [nudge.message for nudge in context] == ["What blocks you?"]
@@ -77,17 +77,17 @@ async def test_terminated_agent_reports_its_checkpoint(
         reasons.append(reason)
         return "cp-7"
 
-    async with working(running, on_terminate=stop):
+    async with run_worker(running, on_terminate=stop):
         response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
     assert (response.json()["terminated"], response.json()["checkpoint_id"]) == (True, "cp-7")
     assert len(reasons) == 1
 
 
-async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_again(
+async def test_worker_that_continues_after_its_termination_is_paged_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ``on_terminate`` that stops nothing gives no false all-clear."""
+    """An ``on_terminate`` that stops nothing causes no false all-clear."""
     monkeypatch.setattr("queenright.health.monitoring.monitor.CLOCK_TOLERANCE_SECONDS", 1)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
@@ -95,7 +95,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
         otlp={"port": 0},
     )
 
-    def loop(worker: Worker, times: int) -> None:
+    def work_in_loop(worker: Worker, times: int) -> None:
         for _ in range(times):
             with worker.step("forage") as step, step.tool("search", {"q": "hive"}) as call:
                 call.result("nothing")
@@ -103,26 +103,26 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
     async with (
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
-        working(running, on_terminate=lambda reason: None) as worker,
+        run_worker(running, on_terminate=lambda reason: None) as worker,
     ):
         tickets = running.service.tickets
-        loop(worker, 20)
+        work_in_loop(worker, 20)
         await until(lambda: bool(tickets.open_tickets()), "the loop has a ticket")
         response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
         assert response.json()["terminated"] is True
         await until(lambda: not tickets.open_tickets(), "the ticket closes")
 
-        def is_watched_again() -> bool:
-            loop(worker, 1)
+        def is_monitored_again() -> bool:
+            work_in_loop(worker, 1)
             found = running.service.monitor.get(BEE.agent_id, BEE.session_id)
             return found is not None and not found.vitals.has_ended
 
-        await until(is_watched_again, "the worker is watched again")
+        await until(is_monitored_again, "the worker is monitored again")
 
         async def is_paged() -> bool:
-            loop(worker, 1)
+            work_in_loop(worker, 1)
             active = await running.service.store.read(read_active)
-            texts = [one.annotations["suggested_action"] for one in active if one.ends_at is None]
+            texts = [alert.annotations["suggested_action"] for alert in active if alert.ends_at is None]
             return any("end its process yourself" in text for text in texts)
 
         for _ in range(1200):
@@ -139,7 +139,7 @@ async def test_worker_that_works_on_after_its_termination_is_watched_and_paged_a
 async def test_agent_polling_manually_is_terminated_when_its_run_ends(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    async with working(running, control=True) as worker:
+    async with run_worker(running, control=True) as worker:
         stopping = asyncio.create_task(
             http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
         )
@@ -149,7 +149,7 @@ async def test_agent_polling_manually_is_terminated_when_its_run_ends(
             received.extend(worker.instructions())
             return bool(received)
 
-        await until(is_notified, "it is told")
+        await until(is_notified, "the worker has the instruction")
         worker.checkpoint("cp-8")
         worker.close()
         done = (await stopping).json()
@@ -160,7 +160,7 @@ async def test_agent_polling_manually_is_terminated_when_its_run_ends(
 async def test_missing_callback_is_answered_as_unsupported(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    async with working(running, on_nudge=lambda nudge: None):
+    async with run_worker(running, on_nudge=lambda nudge: None):
         response = await http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
 
     assert response.json()["terminated"] is False
@@ -171,15 +171,15 @@ async def test_missing_callback_is_answered_as_unsupported(
 async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
     running: RunningService, http: httpx.AsyncClient, has_functions: bool
 ) -> None:
-    """A worker with functions that asks another port is not told to have some."""
-    elsewhere = socket.create_server(("127.0.0.1", 0))  # takes the question, and never answers
+    """A worker with functions that polls another port is not advised to add functions."""
+    other_service = socket.create_server(("127.0.0.1", 0))  # accepts the poll, and never answers
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
     functions: dict[str, Any] = {"on_nudge": lambda nudge: None} if has_functions else {}
     worker = Worker(
         "bee",
         telemetry=telemetry,
         registry=CollectorRegistry(),
-        control_endpoint=f"http://127.0.0.1:{elsewhere.getsockname()[1]}",
+        control_endpoint=f"http://127.0.0.1:{other_service.getsockname()[1]}",
         **functions,
     )
     with worker:
@@ -187,7 +187,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
             pass
         await until(lambda: running.service.monitor.get("bee") is not None, "the worker is known")
         nudged = (await http.post("/api/agents/bee/nudge", json={"message": "?"})).json()
-        elsewhere.close()
+        other_service.close()
     await asyncio.to_thread(telemetry.close)
 
     assert nudged["outcome"] == "unreachable"
@@ -200,7 +200,7 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
 async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """A plain OpenTelemetry agent has no Worker to give a function to."""
+    """An agent with plain OpenTelemetry has no Worker that could have a function."""
     start = AgentEvent(
         type=EventType.EXECUTION_STARTED,
         time=running.service.clock(),
@@ -222,9 +222,9 @@ async def test_worker_with_a_line_break_in_its_name_is_reached(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     context: list[Nudge] = []
-    async with working(running, agent="\nbee/1\x07", on_nudge=context.append):
+    async with run_worker(running, agent="\nbee/1\x07", on_nudge=context.append):
         nudged = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
-        await until(lambda: bool(context), "the nudge arrives")
+        await until(lambda: bool(context), "the nudge has arrived")
 
     assert (nudged.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
 
@@ -257,7 +257,7 @@ async def test_foreign_worker_may_poll_with_its_raw_name(
     assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
 
 
-async def test_asker_without_a_name_is_refused(http: httpx.AsyncClient) -> None:
+async def test_poll_without_an_agent_name_is_refused(http: httpx.AsyncClient) -> None:
     params = {"session_id": "s", "incarnation_id": "i"}
     response = await http.get("/api/agents/%0A%07/instructions", params=params)
 

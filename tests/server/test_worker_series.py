@@ -23,7 +23,7 @@ from queenright.server.settings import load_settings
 START = 1_000_000.0
 
 
-class Watched:
+class MonitoredWorkers:
     """A monitor and the worker series of its workers, at a time that tests set."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class Watched:
             self.registry, self.monitor.workers, self.monitor.get, clock=lambda: self.now
         )
 
-    def tell(
+    def apply_event(
         self, kind: EventType, agent: str = "bee", session: str = "s", node: str = "", **data: Any
     ) -> None:
         event = AgentEvent(
@@ -56,24 +56,28 @@ class Watched:
 
 
 @pytest.fixture
-def watched_workers() -> Watched:
-    return Watched()
+def watched_workers() -> MonitoredWorkers:
+    return MonitoredWorkers()
 
 
-def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched_workers: Watched) -> None:
-    """An agent of which only events arrive is in Prometheus."""
-    watched_workers.tell(
+def test_events_fill_the_series_that_an_agents_own_process_would_serve(
+    watched_workers: MonitoredWorkers,
+) -> None:
+    """An agent that only sends events is in Prometheus."""
+    watched_workers.apply_event(
         EventType.EXECUTION_STARTED, framework="langgraph", version="1.2", start_records=True
     )
-    watched_workers.tell(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
-    watched_workers.tell(EventType.LLM_CALL_COMPLETED, cost_usd=0.25, amends=True)
-    watched_workers.tell(
+    watched_workers.apply_event(EventType.LLM_CALL_COMPLETED, model="m", input_tokens=70, output_tokens=5)
+    watched_workers.apply_event(EventType.LLM_CALL_COMPLETED, cost_usd=0.25, amends=True)
+    watched_workers.apply_event(
         EventType.TOOL_CALL_COMPLETED, tool="search", outcome="error", error_type="Timeout", duration=0.2
     )
-    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", error_type="Timeout", error="x", duration=3.0)
+    watched_workers.apply_event(
+        EventType.STEP_COMPLETED, node="plan", error_type="Timeout", error="x", duration=3.0
+    )
     watched_workers.now += 10
-    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY", duration=1.0)
-    watched_workers.tell(EventType.WORKER_WAITING, reason="user_input")
+    watched_workers.apply_event(EventType.STEP_COMPLETED, node="plan", verdict="RETRY", duration=1.0)
+    watched_workers.apply_event(EventType.WORKER_WAITING, reason="user_input")
 
     assert watched_workers.value("info", framework="langgraph", version="1.2") == 1
     assert watched_workers.value("tokens_total", model="m", direction="input") == 70
@@ -94,26 +98,30 @@ def test_events_fill_the_series_that_a_process_of_its_own_would_serve(watched_wo
     assert watched_workers.value("steps_since_accept") == 2
     assert watched_workers.value("last_activity_timestamp_seconds") == START + 10
     assert watched_workers.value("waiting", reason="user_input") == 1
-    watched_workers.tell(EventType.CLIENT_INPUT_RECEIVED)
+    watched_workers.apply_event(EventType.CLIENT_INPUT_RECEIVED)
     assert watched_workers.value("waiting", reason="user_input") == 0
 
 
-def test_agent_without_heartbeats_or_checkpoints_has_no_such_series(watched_workers: Watched) -> None:
-    """A gauge at 0 would be a last heartbeat in 1970, and an alert."""
-    watched_workers.tell(EventType.EXECUTION_STARTED)
+def test_agent_without_heartbeats_or_checkpoints_lacks_their_series(
+    watched_workers: MonitoredWorkers,
+) -> None:
+    """A gauge at 0 would mean a last heartbeat in 1970, and fire an alert."""
+    watched_workers.apply_event(EventType.EXECUTION_STARTED)
 
     assert watched_workers.value("last_heartbeat_timestamp_seconds") is None
     assert watched_workers.value("last_checkpoint_timestamp_seconds") is None
-    watched_workers.tell(EventType.EXECUTION_STARTED, session="beats", heartbeat_interval=60)
-    assert watched_workers.value("last_heartbeat_timestamp_seconds") == START, "it has until its first one"
+    watched_workers.apply_event(EventType.EXECUTION_STARTED, session="beats", heartbeat_interval=60)
+    assert watched_workers.value("last_heartbeat_timestamp_seconds") == START, (
+        "it has the interval until the first heartbeat"
+    )
     watched_workers.now += 50
-    watched_workers.tell(EventType.AGENT_HEARTBEAT, session="beats", interval=60)
+    watched_workers.apply_event(EventType.AGENT_HEARTBEAT, session="beats", interval=60)
     assert watched_workers.value("last_heartbeat_timestamp_seconds") == START + 50
 
 
-def test_stall_that_the_monitor_finds_is_counted(watched_workers: Watched) -> None:
-    watched_workers.tell(EventType.EXECUTION_STARTED, start_records=True)
-    watched_workers.tell(EventType.TOOL_CALL_STARTED, tool="search", call_id="1")
+def test_stall_that_the_monitor_finds_is_counted(watched_workers: MonitoredWorkers) -> None:
+    watched_workers.apply_event(EventType.EXECUTION_STARTED, start_records=True)
+    watched_workers.apply_event(EventType.TOOL_CALL_STARTED, tool="search", call_id="1")
     watched_workers.now += 700
 
     for event in watched_workers.monitor.advance(watched_workers.now):
@@ -123,10 +131,10 @@ def test_stall_that_the_monitor_finds_is_counted(watched_workers: Watched) -> No
     assert watched_workers.value("stalls_total", phase="idle") == 0
 
 
-def test_agent_serving_its_own_metrics_is_excluded(watched_workers: Watched) -> None:
-    """An agent that Prometheus scrapes itself is not counted twice; another run of its name is counted."""
-    watched_workers.tell(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
-    watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+def test_agent_serving_its_own_metrics_is_excluded(watched_workers: MonitoredWorkers) -> None:
+    """An agent that Prometheus scrapes is not counted twice; another run with its name is counted."""
+    watched_workers.apply_event(EventType.EXECUTION_STARTED, start_records=True, metrics_served=True)
+    watched_workers.apply_event(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
 
     assert (
         watched_workers.agents("steps_total")
@@ -134,17 +142,20 @@ def test_agent_serving_its_own_metrics_is_excluded(watched_workers: Watched) -> 
         == set()
     )
 
-    watched_workers.tell(EventType.EXECUTION_STARTED, session="elsewhere", start_records=True)
-    watched_workers.tell(EventType.STEP_COMPLETED, session="elsewhere", node="plan", verdict="RETRY")
+    watched_workers.apply_event(EventType.EXECUTION_STARTED, session="elsewhere", start_records=True)
+    watched_workers.apply_event(EventType.STEP_COMPLETED, session="elsewhere", node="plan", verdict="RETRY")
     assert watched_workers.value("steps_total", node="plan", verdict="retry") == 1
 
 
-def test_ended_agent_keeps_counters_and_loses_gauges(watched_workers: Watched) -> None:
-    """A run shorter than a scrape is seen, the next one adds to it, and no alert fires of what has ended."""
+def test_ended_agent_keeps_counters_and_loses_gauges(watched_workers: MonitoredWorkers) -> None:
+    """
+    A run shorter than a scrape interval is counted, the next run adds to it, and no alert fires for ended
+    runs.
+    """
     for _ in range(2):
-        watched_workers.tell(EventType.EXECUTION_STARTED)
-        watched_workers.tell(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
-        watched_workers.tell(EventType.EXECUTION_COMPLETED)
+        watched_workers.apply_event(EventType.EXECUTION_STARTED)
+        watched_workers.apply_event(EventType.STEP_COMPLETED, node="plan", verdict="RETRY")
+        watched_workers.apply_event(EventType.EXECUTION_COMPLETED)
         assert watched_workers.agents("last_activity_timestamp_seconds") == set()
         watched_workers.now += 60
 
@@ -156,11 +167,11 @@ def test_ended_agent_keeps_counters_and_loses_gauges(watched_workers: Watched) -
     assert watched_workers.agents("steps_total") == set()
 
 
-def test_agents_past_the_bound_share_a_row_and_are_counted(watched_workers: Watched) -> None:
-    """Bounded; the row `other` shows the worst of those that have none of their own."""
+def test_agents_past_the_bound_share_a_row_and_are_counted(watched_workers: MonitoredWorkers) -> None:
+    """The number of rows is bounded; the row `other` shows the worst of the remaining agents."""
     for n in range(MAX_AGENTS + 3):
-        watched_workers.tell(EventType.EXECUTION_STARTED, f"bee-{n}")
-        watched_workers.tell(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
+        watched_workers.apply_event(EventType.EXECUTION_STARTED, f"bee-{n}")
+        watched_workers.apply_event(EventType.STEP_COMPLETED, f"bee-{n}", node="plan", verdict="RETRY")
 
     assert len(watched_workers.agents("steps_total")) == MAX_AGENTS + 1
     labels = {"agent": "other", "node": "plan", "verdict": "retry"}
@@ -168,10 +179,10 @@ def test_agents_past_the_bound_share_a_row_and_are_counted(watched_workers: Watc
     limited = {"metric": "queenright_worker_info"}
     assert watched_workers.registry.get_sample_value("queenright_series_limited_total", limited) == 3
 
-    # The place of an agent that has ended goes to the next one.
-    watched_workers.tell(EventType.EXECUTION_COMPLETED, "bee-0")
+    # The row of an ended agent is given to the next one.
+    watched_workers.apply_event(EventType.EXECUTION_COMPLETED, "bee-0")
     watched_workers.agents("info")
-    watched_workers.tell(EventType.EXECUTION_STARTED, "late")
+    watched_workers.apply_event(EventType.EXECUTION_STARTED, "late")
     assert "late" in watched_workers.agents("last_activity_timestamp_seconds")
     assert len(watched_workers.agents("last_activity_timestamp_seconds")) == MAX_AGENTS + 1
 
@@ -200,9 +211,9 @@ _odd = st.one_of(
         max_size=8,
     )
 )
-def test_no_event_breaks_the_series(events: list[tuple[EventType, dict[str, Any]]]) -> None:
-    series = Watched()
-    series.tell(EventType.EXECUTION_STARTED)
+def test_arbitrary_events_keep_the_series_valid(events: list[tuple[EventType, dict[str, Any]]]) -> None:
+    series = MonitoredWorkers()
+    series.apply_event(EventType.EXECUTION_STARTED)
     worker = series.monitor.get("bee", "s")
     assert worker is not None
 
@@ -223,17 +234,17 @@ def test_no_event_breaks_the_series(events: list[tuple[EventType, dict[str, Any]
 
 async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: Path) -> None:
     """
-    After a restart a counter is lower than before, which rate() and increase() read as a reset.
+    After a restart a counter starts lower, which rate() and increase() treat as a reset.
 
-    Read from the log again, which goes back a day, it could be higher or lower than what it was: all of
-    the day would be an increase.
+    If it were rebuilt from the replayed day of the log, it could be higher or lower than before, and all of
+    the day would look like an increase.
     """
     now = START
 
     def event(kind: EventType, **data: Any) -> AgentEvent:
         return AgentEvent(type=kind, time=now, agent_id="bee", session_id="s", node_id="plan", data=data)
 
-    def value(service: Service, name: str, **labels: str) -> float | None:
+    def sample_value(service: Service, name: str, **labels: str) -> float | None:
         return service.registry.get_sample_value(f"queenright_worker_{name}", {"agent": "bee", **labels})
 
     settings = load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
@@ -245,27 +256,27 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
     for _ in range(4):
         now += 1
         await service.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
-    assert value(service, "steps_total", node="plan", verdict="retry") == 5
+    assert sample_value(service, "steps_total", node="plan", verdict="retry") == 5
     await service.stop()
 
     now += 400
-    again = await build(settings, clock=lambda: now)
-    await again.start()
+    restarted = await build(settings, clock=lambda: now)
+    await restarted.start()
     try:
-        assert value(again, "steps_since_accept") == 5
-        idle = now - (value(again, "last_activity_timestamp_seconds") or 0.0)
-        assert idle < 60, "nobody could hear the agent while the service was away"
-        assert value(again, "steps_total", node="plan", verdict="retry") is None
-        await again.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
-        assert value(again, "steps_total", node="plan", verdict="retry") == 1
-        assert value(again, "steps_since_accept") == 6
+        assert sample_value(restarted, "steps_since_accept") == 5
+        idle = now - (sample_value(restarted, "last_activity_timestamp_seconds") or 0.0)
+        assert idle < 60, "the agent could not report while the service was down"
+        assert sample_value(restarted, "steps_total", node="plan", verdict="retry") is None
+        await restarted.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
+        assert sample_value(restarted, "steps_total", node="plan", verdict="retry") == 1
+        assert sample_value(restarted, "steps_since_accept") == 6
     finally:
-        await again.stop()
+        await restarted.stop()
 
 
-def test_page_names_each_family_once(watched_workers: Watched) -> None:
+def test_metrics_page_has_each_family_once(watched_workers: MonitoredWorkers) -> None:
     ServiceMetrics(watched_workers.registry, watched_workers.monitor.workers)
-    watched_workers.tell(EventType.EXECUTION_STARTED)
+    watched_workers.apply_event(EventType.EXECUTION_STARTED)
 
     families = [family.name for family in watched_workers.registry.collect()]
 

@@ -31,7 +31,7 @@ async def test_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> 
     assert sum(results["calls_by_ticket"]) + results["calls_without_ticket"] == results["calls"]["all"]
 
 
-async def test_finding_called_healthy_is_not_sent_to_the_model_at_every_tick(tmp_path: Path) -> None:
+async def test_finding_judged_healthy_is_rechecked_at_growing_intervals(tmp_path: Path) -> None:
     """The judge asks about each less and less often, and opens a ticket when it gets worse."""
     results = await simulate_day(tmp_path, workers=15, faults=2.0, days=0.6, healthy=1.0)
 

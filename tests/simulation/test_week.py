@@ -31,7 +31,7 @@ def test_every_fault_is_found_within_5_seconds_of_its_threshold(week: dict[str, 
 
 
 def test_healthy_workers_have_few_false_alarms(week: dict[str, Any]) -> None:
-    """002 §11: over 7 days false alarms stay below 1 % of worker-days."""
+    """002 §11: over 7 days, false alarms stay below 1 % of worker-days."""
     assert week["false_alarm_rate"] < 0.01, week["false_alarms"]
 
 

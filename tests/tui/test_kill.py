@@ -10,7 +10,7 @@ import httpx
 from queenright.client import AsyncQueenright
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from tests.server.test_event_stream_kill import start
+from tests.server.test_event_stream_kill import start_service
 from tests.tui.pictures import screen_text, throttle
 from tests.waiting import until
 
@@ -37,7 +37,7 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
     """B64: neither events just before the kill nor events before the reconnection are missing."""
     storage = tmp_path / "storage"
     url = f"http://127.0.0.1:{port}"
-    process = await start(storage, port)
+    process = await start_service(storage, port)
     try:
         texts = await cause_events(url, range(4))
         app = QueenrightApp(ServiceGateway(AsyncQueenright(url), by="ada"))
@@ -49,7 +49,7 @@ async def test_feed_across_a_kill_misses_nothing(tmp_path: Path, port: int) -> N
             process.wait()
             await until(throttle(lambda: "does not respond" in screen_text(app)), "the outage is shown")
 
-            process = await start(storage, port)
+            process = await start_service(storage, port)
             texts += await cause_events(url, range(20, 30))
             await until(lambda: len(feed_lines(app)) >= len(texts), "the events after the kill")
             await until(throttle(lambda: "number 29." in screen_text(app)), "it is on the screen")

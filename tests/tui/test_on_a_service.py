@@ -25,7 +25,7 @@ from queenright.tui.screens.fleet import FleetScreen
 from queenright.tui.screens.queen import QueenScreen
 from queenright.tui.screens.talk import TalkScreen
 from queenright.tui.screens.worker import WorkerScreen
-from tests.server.agents.parts import House, guide, house
+from tests.server.agents.parts import AgentService, run_agent_service, write_guide
 from tests.server.conftest import looping
 from tests.tui.pictures import screen_text
 from tests.waiting import until
@@ -34,11 +34,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentService]:
     """A service with a ticket about `looper` and two agents to load."""
-    async with house(tmp_path_factory.mktemp("tui")) as running_house:
-        guide(running_house.roots / "guide")
-        guide(running_house.roots / "porter", "porter")
+    async with run_agent_service(tmp_path_factory.mktemp("tui")) as running_house:
+        write_guide(running_house.roots / "guide")
+        write_guide(running_house.roots / "porter", "porter")
         await running_house.service.ingest(list(looping(running_house.service.clock())))
         tickets = running_house.service.tickets
         await until(lambda: any(ticket.analysis for ticket in tickets.open_tickets()), "a triaged ticket")
@@ -46,7 +46,7 @@ async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]
 
 
 @asynccontextmanager
-async def terminal(home: House, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
+async def terminal(home: AgentService, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
     """Run the interface in a terminal of 80 by 24, and yield it once it follows the fleet."""
     app = QueenrightApp(ServiceGateway(AsyncQueenright(str(home.http.base_url)), by=by))
     async with app.run_test(size=(80, 24)) as pilot:
@@ -67,14 +67,14 @@ async def wait_for_text(app: QueenrightApp, text: str) -> None:
         raise
 
 
-def find_ticket(home: House) -> EscalationTicket:
+def find_ticket(home: AgentService) -> EscalationTicket:
     [matching_ticket] = [
         ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"
     ]
     return matching_ticket
 
 
-async def report_step(home: House, text: str) -> None:
+async def report_step(home: AgentService, text: str) -> None:
     """Report a step of the worker."""
     now = home.service.clock()
     step = AgentEvent(
@@ -89,7 +89,7 @@ async def report_step(home: House, text: str) -> None:
     await home.service.ingest([step])
 
 
-async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: House) -> None:
+async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: AgentService) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
@@ -103,7 +103,7 @@ async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: 
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def read_stream_text(home: House, app: QueenrightApp, text: str) -> None:
+async def read_stream_text(home: AgentService, app: QueenrightApp, text: str) -> None:
     """Report steps until one is shown: a new stream delivers only later events."""
     for number in range(200):
         await report_step(home, f"{text} {number}")
@@ -115,7 +115,7 @@ async def read_stream_text(home: House, app: QueenrightApp, text: str) -> None:
     pytest.fail(f"{text} is never in the stream:\n{screen_text(app)}")
 
 
-async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: House) -> None:
+async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: AgentService) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
@@ -134,7 +134,7 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: H
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
+async def test_nudge_is_confirmed_and_its_result_shown(home: AgentService) -> None:
     async with terminal(home, by="nudger") as (app, pilot):
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, PromptDialog), "the question")
@@ -149,7 +149,7 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: House) -> None:
     assert [item.message for item in interventions] == ["look elsewhere"]
 
 
-async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
+async def test_terminate_needs_a_reason_and_a_yes(home: AgentService) -> None:
     async with terminal(home, by="stopper") as (app, pilot):
         for answer in "ny":
             await pilot.press("t")
@@ -172,7 +172,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: House) -> None:
     assert (termination.kind.value, termination.reason) == ("terminate", "it loops")
 
 
-async def test_ticket_is_acknowledged(home: House) -> None:
+async def test_ticket_is_acknowledged(home: AgentService) -> None:
     async with terminal(home, by="taker") as (app, pilot):
         await pilot.press("3")
         await wait_for_text(app, "Cause")
@@ -184,7 +184,7 @@ async def test_ticket_is_acknowledged(home: House) -> None:
         await wait_for_text(app, "acknowledged")
 
 
-async def test_breaker_is_reset(home: House) -> None:
+async def test_breaker_is_reset(home: AgentService) -> None:
     breaker = home.service.breakers.get("tool_execution", "looper", "search")
     while breaker.state is BreakerState.CLOSED:
         with contextlib.suppress(ZeroDivisionError):
@@ -201,7 +201,7 @@ async def test_breaker_is_reset(home: House) -> None:
         await wait_for_text(app, "● closed")
 
 
-async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(home: House) -> None:
+async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(home: AgentService) -> None:
     async with terminal(home) as (app, pilot):
         await wait_for_notice(home, app, pilot, "high")
         assert isinstance(app.screen, FleetScreen)
@@ -211,14 +211,14 @@ async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(ho
         assert isinstance(app.screen, WorkerScreen)
 
 
-async def wait_for_notice(home: House, app: QueenrightApp, pilot: Pilot[None], severity: str) -> None:
+async def wait_for_notice(home: AgentService, app: QueenrightApp, pilot: Pilot[None], severity: str) -> None:
     await home.service.bus.publish(request_notification(home, severity))
     await wait_for_text(app, f"{severity.upper()} looper")
     await pilot.press("escape")
     await until(lambda: "Esc dismisses" not in screen_text(app), "the notice is gone")
 
 
-def request_notification(home: House, severity: str) -> AgentEvent:
+def request_notification(home: AgentService, severity: str) -> AgentEvent:
     data = {
         "ticket_id": find_ticket(home).ticket_id,
         "severity": severity,
@@ -235,7 +235,7 @@ def request_notification(home: House, severity: str) -> AgentEvent:
     )
 
 
-async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(home: House) -> None:
+async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(home: AgentService) -> None:
     async with terminal(home) as (app, pilot):
         await enter_line(app, pilot, f"/load {home.roots / 'guide'}")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
@@ -256,7 +256,9 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
         await wait_for_text(app, " porter ")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
-        await home.ask("POST", "/api/agents/guide/trigger", json=DOORS | {"graph_id": "porter"}, status=202)
+        await home.request(
+            "POST", "/api/agents/guide/trigger", json=DOORS | {"graph_id": "porter"}, status=202
+        )
         await wait_for_text(app, "porter asks")
         await pilot.press("escape")
         await enter_line(app, pilot, "/talk guide")
@@ -289,18 +291,18 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
 DOORS: Final[dict[str, Any]] = {"entry_point_id": "start", "input_data": {"topic": "doors"}}
 
 
-async def report_other_porter(home: House, app: QueenrightApp) -> None:
+async def report_other_porter(home: AgentService, app: QueenrightApp) -> None:
     """B62: messages of another agent with the same name as a graph of this one."""
     talk = app.screen
     assert isinstance(talk, TalkScreen)
     before = list(talk.conversation.entries)
-    await home.ask("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
-    run, session = await home.begun("porter")
+    await home.request("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
+    run, session = await home.start_waiting_run("porter")
     owners = app.app_state.run_ownership
     await until(lambda: ("guide", run) in owners._ownership, "the message has arrived")
-    await home.ask("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
-    await home.over("porter", run)
-    await home.ask("DELETE", "/api/agents/porter", status=204)
+    await home.request("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
+    await home.wait_for_end("porter", run)
+    await home.request("DELETE", "/api/agents/porter", status=204)
     assert talk.conversation.entries == before
 
 
@@ -313,7 +315,7 @@ async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     await pilot.press("enter")
 
 
-async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(home: House) -> None:
+async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(home: AgentService) -> None:
     async with terminal(home) as (app, pilot):
         await pilot.press("question_mark")
         await until(lambda: isinstance(app.screen, HelpDialog), "help")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from queenright.runtime.graphs.graph import EdgeSpec, EntryPointSpec, GraphSpec, NodeSpec
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolSpec
 from queenright.server.service import Service
-from tests.runtime.node_parts import sets
+from tests.runtime.node_parts import output_reply
 
 
 class HangingModel:
@@ -24,9 +24,9 @@ class HangingModel:
     ) -> ModelReply:
         """Answer, or hang forever."""
         if messages[0].content == "Gather.":
-            return sets(nectar="sweet")
+            return output_reply(nectar="sweet")
         if self._mends and any("Recovery, attempt" in message.content for message in messages):
-            return sets(honey="gold")
+            return output_reply(honey="gold")
         await self._never.wait()
         raise AssertionError
 

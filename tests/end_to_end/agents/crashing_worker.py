@@ -1,5 +1,5 @@
 """
-An agent that sends OTLP alone: no heartbeats, no word of its end. It repeats one search until it is killed.
+An agent that only sends OTLP, without heartbeats or an end. It repeats one search until it is killed.
 
 ``crashing_worker.py OTLP_URL SESSION``
 """

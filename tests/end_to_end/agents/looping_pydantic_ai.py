@@ -1,7 +1,7 @@
 """
-An agent of somebody else's framework that really loops: pydantic-ai with its own instrumentation.
+A looping agent of a third-party framework: pydantic-ai with its own instrumentation.
 
-Nothing of Queenright is imported here; ``OTEL_EXPORTER_OTLP_ENDPOINT`` is all it knows.
+It imports nothing of Queenright, and knows only ``OTEL_EXPORTER_OTLP_ENDPOINT``.
 ``looping_pydantic_ai.py RECOVER_FILE STOP_FILE``: as `looping_worker.py`.
 """
 

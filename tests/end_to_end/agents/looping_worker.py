@@ -1,8 +1,8 @@
 """
-An agent under `queenright.instrumentation` that really loops, in a process of its own.
+A looping agent with `queenright.instrumentation`, in its own process.
 
-``looping_worker.py RECOVER_FILE STOP_FILE``: repeats one search, with the same result, until the
-first file is there; then gets on until the second one is.
+``looping_worker.py RECOVER_FILE STOP_FILE``: repeats one search with the same result until the first file
+exists; then makes progress until the second exists.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queenright.instrumentation import Worker
 
 
 def search(word: str) -> list[str]:
-    """A real search over this file: the word is never there."""
+    """Search this file for a word that it does not contain."""
     text = Path(__file__).read_text(encoding="utf-8")
     return [line for line in text.splitlines() if word[::-1] in line]
 

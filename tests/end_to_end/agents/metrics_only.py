@@ -1,8 +1,8 @@
 """
-Three agents in one process that nobody hears of but by their metrics: one loops, one waits, one is well.
+Three agents in one process that only serve metrics: one loops, one waits, one is healthy.
 
-``metrics_only.py PORT_FILE RECOVER_FILE STOP_FILE``: serves /metrics on a free port, writes it to the first
-file, stops looping when the second is there, and ends when the third is.
+``metrics_only.py PORT_FILE RECOVER_FILE STOP_FILE``: serves /metrics on a free port, writes the port to the
+first file, stops looping when the second exists, and ends when the third exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the programs have in common: OpenTelemetry as everybody sets it up, the prompt and the shell tool."""
+"""Parts shared by the programs: the usual OpenTelemetry setup, the prompt and the shell tool."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ PROMPT = os.environ["PROMPT"]
 MODEL = "gpt-5.5"
 INSTRUCTIONS = "You answer questions about files."
 NAME = "line_counter"
-"""The agent's name, where the framework lets an agent have one."""
+"""The agent's name, if the framework supports names."""
 SHOWS_CONTENT = os.environ.get("CONTENT") != "off"
 
 
 def set_up(*, has_provider: bool = False) -> None:
-    """Send spans to the address of ``OTEL_EXPORTER_OTLP_ENDPOINT``; with ``WATCH``, also open ones."""
+    """Send spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``; with ``WATCH``, also open ones."""
     if not has_provider:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -1,4 +1,4 @@
-"""A crew of CrewAI with one agent and one task; ``INSTRUMENTATION`` says who makes spans."""
+"""A crew of CrewAI with one agent and one task; ``INSTRUMENTATION`` selects the instrumentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An agent of LangChain's `create_agent`, a graph of LangGraph; ``INSTRUMENTATION`` says who makes spans."""
+"""
+An agent of LangChain's `create_agent`, a graph of LangGraph; ``INSTRUMENTATION`` selects the instrumentation.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent of LlamaIndex; ``INSTRUMENTATION`` says who makes spans."""
+"""An agent of LlamaIndex; ``INSTRUMENTATION`` selects the instrumentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent of the OpenAI Agents SDK; ``INSTRUMENTATION`` says who makes spans."""
+"""An agent of the OpenAI Agents SDK; ``INSTRUMENTATION`` selects the instrumentation."""
 
 from __future__ import annotations
 

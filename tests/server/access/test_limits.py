@@ -1,4 +1,4 @@
-"""How much one caller may ask: on a clock of the test's own."""
+"""Rate limits of API callers and of wrong tokens, on a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_never_more_than_the_burst_and_the_rate_pass(pauses: list[float], rate: 
     assert passed <= burst + clock.now * rate + 1e-6
 
 
-def test_many_callers_take_no_more_memory() -> None:
+def test_number_of_remembered_callers_is_bounded() -> None:
     limit = RateLimit(1, 1, monotonic=Clock(), limit=100)
     for number in range(1000):
         limit.take(number)
@@ -58,7 +58,7 @@ def test_many_callers_take_no_more_memory() -> None:
     assert len(limit) == 100
 
 
-def test_household_of_ipv6_is_one_caller() -> None:
+def test_addresses_of_one_ipv6_network_are_one_caller() -> None:
     network = rate_limit_network("2001:db8:1:2::7")
     assert network == rate_limit_network("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
     assert rate_limit_network("2001:db8:1:3::7") != rate_limit_network("2001:db8:1:2::7")
@@ -67,24 +67,24 @@ def test_household_of_ipv6_is_one_caller() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
-def test_pause_is_whole_seconds(seconds: float, expected: str) -> None:
+def test_retry_after_is_whole_seconds(seconds: float, expected: str) -> None:
     assert retry_after(seconds) == expected
 
 
 def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 3)
     clock = Clock()
-    door = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
+    access = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
 
-    def wrong(address: str) -> int:
-        found = door.identify(address, token_text="wrong", session=None, is_token_required=True)
-        assert isinstance(found, Denial)
-        return found.status
+    def try_wrong_token(address: str) -> int:
+        denial = access.identify(address, token_text="wrong", session=None, is_token_required=True)
+        assert isinstance(denial, Denial)
+        return denial.status
 
-    assert [wrong("192.0.2.7") for _ in range(4)] == [401, 401, 401, 429]
-    assert wrong("192.0.2.8") == 401
+    assert [try_wrong_token("192.0.2.7") for _ in range(4)] == [401, 401, 401, 429]
+    assert try_wrong_token("192.0.2.8") == 401
     clock.now += 20
-    assert [wrong("192.0.2.7") for _ in range(2)] == [401, 429]
+    assert [try_wrong_token("192.0.2.7") for _ in range(2)] == [401, 429]
 
 
 async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,23 +94,23 @@ async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch:
     settings = load_settings(storage=tmp_path)
 
     async def app(scope: object, receive: object, send: object) -> None:
-        await httpx_answer(send)
+        await send_ok(send)
 
     guard = ApiGuard(
         app, access=Access(settings, monotonic=clock), bind_address="127.0.0.1", page=render_error
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(guard), base_url="http://127.0.0.1") as http:
-        found = [await http.get("/api/status") for _ in range(3)]
+        responses = [await http.get("/api/status") for _ in range(3)]
         clock.now += 0.5
-        again = await http.get("/api/status")
+        later_response = await http.get("/api/status")
 
-    assert [one.status_code for one in found] == [200, 200, 429]
-    assert found[2].headers["retry-after"] == "1"
-    assert "2 requests per second" in found[2].json()["title"]
-    assert again.status_code == 200
+    assert [response.status_code for response in responses] == [200, 200, 429]
+    assert responses[2].headers["retry-after"] == "1"
+    assert "2 requests per second" in responses[2].json()["title"]
+    assert later_response.status_code == 200
 
 
-async def httpx_answer(send: object) -> None:
+async def send_ok(send: object) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[operator]
     await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
 

@@ -1,4 +1,4 @@
-"""Cookies of the console: which ones are accepted, where, and for how long."""
+"""Login sessions of the console: which cookies are accepted, where, and for how long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECO
 from queenright.server.access.roles import Role
 from queenright.server.access.tokens import Token, Tokens, new_token
 from queenright.server.serving import serving
-from tests.server.access.test_service_with_tokens import guarded, revoke, token_for
+from tests.server.access.test_service_with_tokens import create_token, guarded_settings, revoke
 
 KEY = b"k" * 32
 
@@ -33,16 +33,16 @@ class Clock:
         return self.now
 
 
-def token_of(name: str, role: Role = Role.VIEWER, *, expires_at: float | None = None) -> Token:
+def make_token(name: str, role: Role = Role.VIEWER, *, expires_at: float | None = None) -> Token:
     id_ = hashlib.sha256(name.encode()).hexdigest()[:8]
     return new_token(name, role, id_=id_, secret=f"{name:s<43}", now=0, expires_at=expires_at)[0]
 
 
-ADA, BOB = token_of("ada"), token_of("bob", Role.ADMIN)
+ADA, BOB = make_token("ada"), make_token("bob", Role.ADMIN)
 TOKENS = Tokens((ADA, BOB))
 
 
-def sessions_at(clock: Clock, key: bytes = KEY) -> ConsoleSessions:
+def make_sessions(clock: Clock, key: bytes = KEY) -> ConsoleSessions:
     sessions = ConsoleSessions(clock=clock)
     sessions.key = key
     return sessions
@@ -50,16 +50,16 @@ def sessions_at(clock: Clock, key: bytes = KEY) -> ConsoleSessions:
 
 def test_cookie_is_accepted_by_each_process_with_the_key() -> None:
     clock = Clock()
-    cookie = sessions_at(clock).start(ADA)
+    cookie = make_sessions(clock).start(ADA)
 
-    assert sessions_at(clock).find_token(cookie, TOKENS) == ADA
-    assert sessions_at(clock, b"l" * 32).find_token(cookie, TOKENS) is None
+    assert make_sessions(clock).find_token(cookie, TOKENS) == ADA
+    assert make_sessions(clock, b"l" * 32).find_token(cookie, TOKENS) is None
     assert ConsoleSessions(clock=clock).find_token(cookie, TOKENS) is None
 
 
 def test_session_ends_after_twelve_hours() -> None:
     clock = Clock()
-    sessions = sessions_at(clock)
+    sessions = make_sessions(clock)
     cookie = sessions.start(ADA)
     clock.now += SESSION_SECONDS - 1
 
@@ -70,9 +70,9 @@ def test_session_ends_after_twelve_hours() -> None:
 
 def test_session_ends_with_its_token() -> None:
     clock = Clock()
-    sessions = sessions_at(clock)
-    brief = token_of("brief", expires_at=clock.now + 60)
-    tokens = Tokens((ADA, brief))
+    sessions = make_sessions(clock)
+    brief_token = make_token("brief", expires_at=clock.now + 60)
+    tokens = Tokens((ADA, brief_token))
     cookies = {token.name: sessions.start(token) for token in tokens.all}
     clock.now += 60
 
@@ -83,7 +83,7 @@ def test_session_ends_with_its_token() -> None:
 
 
 def test_session_does_not_pass_to_a_new_token_of_the_same_id() -> None:
-    sessions = sessions_at(Clock())
+    sessions = make_sessions(Clock())
     cookie = sessions.start(ADA)
     renewed = ADA.model_copy(update={"sha256": "f" * 64, "role": Role.ADMIN})
 
@@ -91,7 +91,7 @@ def test_session_does_not_pass_to_a_new_token_of_the_same_id() -> None:
 
 
 def test_sign_out_ends_one_session_of_a_token() -> None:
-    sessions = sessions_at(Clock())
+    sessions = make_sessions(Clock())
     first, second = sessions.start(ADA), sessions.start(ADA)
     assert first != second
     sessions.end(first)
@@ -103,7 +103,7 @@ def test_sign_out_ends_one_session_of_a_token() -> None:
 
 @given(st.data())
 def test_changed_cookie_is_refused(data: st.DataObject) -> None:
-    sessions = sessions_at(Clock())
+    sessions = make_sessions(Clock())
     cookie = sessions.start(ADA)
     place = data.draw(st.integers(0, len(cookie) - 1))
     other = data.draw(st.characters())
@@ -113,14 +113,14 @@ def test_changed_cookie_is_refused(data: st.DataObject) -> None:
 
 
 @given(st.one_of(st.text(max_size=120), st.from_regex(r"[0-9a-f]{8}\.[0-9]{1,14}\.[\w-]{16}\.[\w-]{43}")))
-def test_made_up_cookie_is_refused(cookie: str) -> None:
-    assert sessions_at(Clock()).find_token(cookie, TOKENS) is None
+def test_invented_cookie_is_refused(cookie: str) -> None:
+    assert make_sessions(Clock()).find_token(cookie, TOKENS) is None
 
 
 def test_neither_the_token_file_nor_the_key_is_enough_to_forge_a_cookie() -> None:
     """Others may read the token file: it has only hashes."""
     clock = Clock()
-    sessions = sessions_at(clock)
+    sessions = make_sessions(clock)
     session = f"{BOB.id}.{int(clock.now) + SESSION_SECONDS}.{'n' * 16}"
 
     def signed(key: bytes, text: str) -> str:
@@ -139,44 +139,44 @@ def test_neither_the_token_file_nor_the_key_is_enough_to_forge_a_cookie() -> Non
 
 
 @pytest.mark.parametrize("part", ["token", "time"])
-def test_cookie_is_not_good_for_another_token_or_time(part: str) -> None:
-    sessions = sessions_at(Clock())
+def test_cookie_is_invalid_for_another_token_or_time(part: str) -> None:
+    sessions = make_sessions(Clock())
     token_id, until, nonce, signature = sessions.start(ADA).split(".")
     other = (BOB.id, until) if part == "token" else (token_id, str(int(until) + 1))
 
     assert sessions.find_token(".".join((*other, nonce, signature)), TOKENS) is None
 
 
-async def test_key_is_made_once(database_url: str) -> None:
+async def test_session_key_is_generated_once(database_url: str) -> None:
     store = Store.open(database_url)
-    made = [
+    generated_key = [
         await store.transact(partial(get_secret, name=name)) for name in (LOGIN_KEY, LOGIN_KEY, "another")
     ]
     await store.close()
-    again = Store.open(database_url)
-    made.append(await again.transact(lambda conn: get_secret(conn, LOGIN_KEY)))
-    await again.close()
+    reread_key = Store.open(database_url)
+    generated_key.append(await reread_key.transact(lambda conn: get_secret(conn, LOGIN_KEY)))
+    await reread_key.close()
 
-    assert len(made[0]) == 32
-    assert made[0] == made[1] == made[3] != made[2]
+    assert len(generated_key[0]) == 32
+    assert generated_key[0] == generated_key[1] == generated_key[3] != generated_key[2]
 
 
 async def test_session_continues_after_a_restart(tmp_path: Path) -> None:
-    settings = guarded(tmp_path)
-    token = token_for(settings, "ada", Role.VIEWER)
+    settings = guarded_settings(tmp_path)
+    token = create_token(settings, "ada", Role.VIEWER)
     cookies = httpx.Cookies()
-    found = []
+    statuses = []
     for turn in ("sign in", "restarted", "signed out", "restarted again", "revoked"):
         async with serving(settings) as running, httpx.AsyncClient(cookies=cookies, trust_env=False) as http:
-            ours = {"Origin": running.url}
+            origin = {"Origin": running.url}
             if turn == "sign in":
-                await http.post(f"{running.url}/login", data={"token": token}, headers=ours)
+                await http.post(f"{running.url}/login", data={"token": token}, headers=origin)
                 cookies.set(SESSION_COOKIE, http.cookies[SESSION_COOKIE], domain="127.0.0.1")
             elif turn == "signed out":
-                await http.post(f"{running.url}/logout", headers=ours)
+                await http.post(f"{running.url}/logout", headers=origin)
                 assert SESSION_COOKIE not in http.cookies
             elif turn == "revoked":
                 revoke(settings, "ada")
-            found.append((await http.get(f"{running.url}/api/status")).status_code)
+            statuses.append((await http.get(f"{running.url}/api/status")).status_code)
 
-    assert found == [200, 200, 401, 200, 401]
+    assert statuses == [200, 200, 401, 200, 401]

@@ -1,4 +1,4 @@
-"""What each route asks of its caller: the table, against the routes that there are."""
+"""The access level of each route: the table compared with the routes of the app."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OPEN = {
 
 @pytest.fixture(scope="module")
 def routes() -> list[tuple[str, str]]:
-    """Every method and path of the app."""
+    """Return every method and path of the app."""
     app = create_routes()
     return [
         (method, re.sub(r":\w+\}", "}", route.path or ""))
@@ -43,9 +43,9 @@ def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
 def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
     changing = [route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in OPEN]
 
-    allowed = {one for one in changing if is_allowed(Role.VIEWER, required_level(*one))}
+    allowed = {route for route in changing if is_allowed(Role.VIEWER, required_level(*route))}
 
-    # Leaving. A replay computes and changes nothing.
+    # A replay computes and changes nothing.
     assert allowed == {
         ("POST", "/logout"),
         ("POST", "/api/agents/{agent_id}/evaluation"),
@@ -77,12 +77,14 @@ def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]
 
 
 def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> None:
-    there = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
-    for right in ACCESS_RULES:
-        if right.path in ("/v1/{}", "/openapi.json"):
+    known_routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
+    for expected_rule in ACCESS_RULES:
+        if expected_rule.path in ("/v1/{}", "/openapi.json"):
             continue
-        example = right.path.replace("{agent}", "x").replace("{}", "x")
-        assert any((method, example) in there for method in right.methods.split()), right
+        example = expected_rule.path.replace("{agent}", "x").replace("{}", "x")
+        assert any((method, example) in known_routes for method in expected_rule.methods.split()), (
+            expected_rule
+        )
 
 
 @pytest.mark.parametrize(

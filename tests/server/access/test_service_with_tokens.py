@@ -1,4 +1,4 @@
-"""A service that wants tokens, on real sockets: who is let in, by what, for how long, and what is kept."""
+"""A service that requires tokens, on real sockets: authorization, audit, telemetry, sign-in and start."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTLP = {"Content-Type": "application/json"}
 PAGE = {"Accept": "text/html"}
 
 
-def guarded(storage: Path, **auth: Any) -> Settings:
+def guarded_settings(storage: Path, **auth: Any) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
@@ -42,10 +42,10 @@ def guarded(storage: Path, **auth: Any) -> Settings:
     )
 
 
-def token_for(settings: Settings, name: str, role: Role, *, seconds: float | None = None) -> str:
-    """Make a token and return its words."""
+def create_token(settings: Settings, name: str, role: Role, *, seconds: float | None = None) -> str:
+    """Add a token to the token file, and return its text."""
     now = time.time()
-    made, words = new_token(
+    token, text = new_token(
         name,
         role,
         id_=f"{abs(hash(name)) % 16**8:08x}",
@@ -53,8 +53,8 @@ def token_for(settings: Settings, name: str, role: Role, *, seconds: float | Non
         now=now,
         expires_at=None if seconds is None else now + seconds,
     )
-    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_token(made, now))
-    return words
+    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_token(token, now))
+    return text
 
 
 def revoke(settings: Settings, name: str) -> None:
@@ -62,8 +62,8 @@ def revoke(settings: Settings, name: str) -> None:
 
 
 @dataclass
-class Guarded:
-    """A service in a thread of its own, and a token for each role."""
+class GuardedService:
+    """A service in its own thread, and a token for each role."""
 
     settings: Settings
     tokens: dict[str, str]
@@ -71,7 +71,7 @@ class Guarded:
     loop: asyncio.AbstractEventLoop = field(init=False)
 
     def call(self, work: Any) -> Any:
-        """Run a coroutine where the service runs."""
+        """Run a coroutine on the service's event loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def client(self, role: str | None = None, **more: Any) -> httpx.Client:
@@ -80,16 +80,18 @@ class Guarded:
 
 
 @pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    settings = guarded(tmp_path_factory.mktemp("guarded") / "storage")
-    found = Guarded(settings, {role.value: token_for(settings, role.value, role) for role in Role})
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedService]:
+    settings = guarded_settings(tmp_path_factory.mktemp("guarded") / "storage")
+    guarded = GuardedService(
+        settings, {role.value: create_token(settings, role.value, role) for role in Role}
+    )
     started, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        found.loop = asyncio.get_running_loop()
-        async with serving(settings) as found.running:
-            now = found.running.service.clock()
-            await found.running.service.ingest(list(looping(now, times=3)))
+        guarded.loop = asyncio.get_running_loop()
+        async with serving(settings) as guarded.running:
+            now = guarded.running.service.clock()
+            await guarded.running.service.ingest(list(looping(now, times=3)))
             started.set()
             await stop.wait()
 
@@ -98,18 +100,18 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         patch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 100_000)
         thread.start()
         assert started.wait(60)
-        yield found
-        found.loop.call_soon_threadsafe(stop.set)
+        yield guarded
+        guarded.loop.call_soon_threadsafe(stop.set)
         thread.join(30)
 
 
-# -- who is let in --------------------------------------------------------------------------------
+# -- authorization --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/console/", "/nowhere"]
 )
-def test_request_without_a_token_is_denied(service: Guarded, path: str) -> None:
+def test_request_without_a_token_is_denied(service: GuardedService, path: str) -> None:
     with service.client() as http:
         response = http.get(path)
 
@@ -120,12 +122,12 @@ def test_request_without_a_token_is_denied(service: Guarded, path: str) -> None:
 
 
 def test_probes_are_open_and_details_need_a_viewer(
-    service: Guarded,
+    service: GuardedService,
 ) -> None:
-    with service.client() as anybody, service.client("viewer") as viewer:
-        assert anybody.get("/healthz").text == "ok\n"
+    with service.client() as anonymous, service.client("viewer") as viewer:
+        assert anonymous.get("/healthz").text == "ok\n"
         service.running.service.faults.append("the cellar is under water")
-        hidden, result = anybody.get("/readyz"), viewer.get("/readyz")
+        hidden, result = anonymous.get("/readyz"), viewer.get("/readyz")
         service.running.service.faults.clear()
 
     assert (hidden.status_code, hidden.json()) == (503, {"ready": False, "missing": []})
@@ -146,7 +148,7 @@ def test_probes_are_open_and_details_need_a_viewer(
         "Bearer \xff",
     ],
 )
-def test_invalid_tokens_are_denied(service: Guarded, header: str) -> None:
+def test_invalid_tokens_are_denied(service: GuardedService, header: str) -> None:
     sent = header.replace("{viewer}", service.tokens["viewer"])
     with service.client() as http:
         response = http.get("/api/status", headers=[(b"Authorization", sent.encode("latin-1"))])
@@ -155,22 +157,22 @@ def test_invalid_tokens_are_denied(service: Guarded, header: str) -> None:
     assert service.tokens["viewer"] not in response.text
 
 
-def test_two_tokens_are_refused(service: Guarded) -> None:
-    words = service.tokens["viewer"]
+def test_two_tokens_are_refused(service: GuardedService) -> None:
+    token_text = service.tokens["viewer"]
     with service.client() as http:
         response = http.get(
-            "/api/status", headers=[("Authorization", f"Bearer {words}"), ("authorization", "Bearer x")]
+            "/api/status", headers=[("Authorization", f"Bearer {token_text}"), ("authorization", "Bearer x")]
         )
 
     assert response.status_code == 400
 
 
-def test_token_in_the_url_or_in_another_cookie_is_ignored(service: Guarded) -> None:
-    words = service.tokens["admin"]
+def test_token_in_the_url_or_in_another_cookie_is_ignored(service: GuardedService) -> None:
+    token_text = service.tokens["admin"]
     with service.client() as http:
         found = [
-            http.get(f"/api/status?token={words}&access_token={words}").status_code,
-            http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={words}"}).status_code,
+            http.get(f"/api/status?token={token_text}&access_token={token_text}").status_code,
+            http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={token_text}"}).status_code,
         ]
 
     assert found == [401, 401]
@@ -190,7 +192,9 @@ def test_token_in_the_url_or_in_another_cookie_is_ignored(service: Guarded) -> N
         ("DELETE", "/api/agents/nobody", {"admin"}),
     ],
 )
-def test_role_has_its_access_levels(service: Guarded, method: str, path: str, enough: set[str]) -> None:
+def test_role_has_its_access_levels(
+    service: GuardedService, method: str, path: str, enough: set[str]
+) -> None:
     refused: dict[str, httpx.Response] = {}
     for role in service.tokens:
         with service.client(role) as http:
@@ -204,25 +208,27 @@ def test_role_has_its_access_levels(service: Guarded, method: str, path: str, en
         assert "insufficient_scope" in response.headers["www-authenticate"]
 
 
-def test_expired_or_revoked_token_is_denied_at_once(service: Guarded) -> None:
-    short = token_for(service.settings, "short", Role.VIEWER, seconds=-1)
-    lost = token_for(service.settings, "lost", Role.VIEWER)
+def test_expired_or_revoked_token_is_denied_at_once(service: GuardedService) -> None:
+    expired = create_token(service.settings, "short", Role.VIEWER, seconds=-1)
+    revoked = create_token(service.settings, "lost", Role.VIEWER)
 
-    def ask(words: str) -> int:
+    def request_version(token_text: str) -> int:
         with service.client() as http:
-            return http.get("/api/version", headers={"Authorization": f"Bearer {words}"}).status_code
+            return http.get("/api/version", headers={"Authorization": f"Bearer {token_text}"}).status_code
 
-    assert ask(short) == 401
-    assert ask(lost) != 401
+    assert request_version(expired) == 401
+    assert request_version(revoked) != 401
     revoke(service.settings, "lost")
-    assert ask(lost) == 401
+    assert request_version(revoked) == 401
 
 
-def test_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is looked at whenever something is sent, after a while: here, every time."""
+def test_stream_ends_when_its_token_is_revoked(
+    service: GuardedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is checked again at intervals while events are sent; here at each event."""
     monkeypatch.setattr("queenright.server.access.api_guard.RECHECK_SECONDS", 0.0)
-    words = token_for(service.settings, "watcher", Role.VIEWER)
-    headers = {"Authorization": f"Bearer {words}"}
+    token_text = create_token(service.settings, "watcher", Role.VIEWER)
+    headers = {"Authorization": f"Bearer {token_text}"}
     with (
         service.client(timeout=30) as http,
         http.stream("GET", "/api/events?types=all", headers=headers) as stream,
@@ -231,10 +237,10 @@ def test_stream_ends_when_its_token_is_revoked(service: Guarded, monkeypatch: py
         assert next(lines).startswith("retry: ")
         revoke(service.settings, "watcher")
         service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
-        assert len(list(lines)) < 50  # and no end that never comes
+        assert len(list(lines)) < 50  # the stream ends
 
 
-def test_foreign_origin_gets_no_cors_permission(service: Guarded) -> None:
+def test_foreign_origin_gets_no_cors_permission(service: GuardedService) -> None:
     headers = {
         "Origin": "https://evil.example",
         "Access-Control-Request-Method": "POST",
@@ -249,7 +255,7 @@ def test_foreign_origin_gets_no_cors_permission(service: Guarded) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/status", "/metrics", "/healthz", "/login", "/docs", "/", "/nowhere"])
-def test_every_response_has_security_headers(service: Guarded, path: str) -> None:
+def test_every_response_has_security_headers(service: GuardedService, path: str) -> None:
     with service.client("viewer") as http:
         headers = http.get(path).headers
 
@@ -263,10 +269,10 @@ def test_every_response_has_security_headers(service: Guarded, path: str) -> Non
     assert headers["cache-control"] in ("no-store", "private, no-cache")
 
 
-# -- what is kept of it ---------------------------------------------------------------------------
+# -- audit ----------------------------------------------------------------------------------------
 
 
-def test_actions_are_audited_under_the_tokens_name(service: Guarded) -> None:
+def test_actions_are_audited_under_the_tokens_name(service: GuardedService) -> None:
     with service.client("operator") as http:
         http.post("/api/agents/looper/nudge", json={"message": "go on", "by": "bob"})
         http.post("/api/agents/looper/nudge", json={"message": "go on"})
@@ -275,7 +281,7 @@ def test_actions_are_audited_under_the_tokens_name(service: Guarded) -> None:
     assert {row["by"] for row in rows if row["kind"] == "nudge"} >= {"operator (as bob)", "operator"}
 
 
-def test_termination_is_audited_with_role_and_address(service: Guarded) -> None:
+def test_termination_is_audited_with_role_and_address(service: GuardedService) -> None:
     service.call(service.running.service.ingest(list(looping(time.time(), agent="doomed", times=3))))
     with service.client("admin") as http:
         response = http.post(
@@ -300,11 +306,11 @@ def test_termination_is_audited_with_role_and_address(service: Guarded) -> None:
 # -- telemetry ------------------------------------------------------------------------------------
 
 
-def test_telemetry_takes_a_reporters_token(service: Guarded) -> None:
+def test_reporter_may_send_telemetry(service: GuardedService) -> None:
     url = service.running.otlp_url + TRACES
     found = {}
-    for role, words in [*service.tokens.items(), ("nobody", ""), ("stranger", "x")]:
-        headers = OTLP | ({"Authorization": f"Bearer {words}"} if words else {})
+    for role, token_text in [*service.tokens.items(), ("nobody", ""), ("stranger", "x")]:
+        headers = OTLP | ({"Authorization": f"Bearer {token_text}"} if token_text else {})
         response = httpx.post(url, headers=headers, content="{}", trust_env=False)
         found[role] = response.status_code
         assert "json" in response.headers["content-type"]
@@ -319,7 +325,7 @@ def test_telemetry_takes_a_reporters_token(service: Guarded) -> None:
     }
 
 
-def test_refused_telemetry_has_an_otlp_status(service: Guarded) -> None:
+def test_denied_telemetry_gets_an_otlp_status(service: GuardedService) -> None:
     response = httpx.post(
         service.running.otlp_url + TRACES,
         headers={"Content-Type": "application/x-protobuf"},
@@ -338,13 +344,13 @@ def test_refused_telemetry_has_an_otlp_status(service: Guarded) -> None:
 
 
 @contextlib.contextmanager
-def logged_in(service: Guarded, role: str) -> Iterator[httpx.Client]:
+def logged_in(service: GuardedService, role: str) -> Iterator[httpx.Client]:
     with service.client(follow_redirects=False) as http:
         log_in(service, role, http)
         yield http
 
 
-def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
+def log_in(service: GuardedService, role: str, http: httpx.Client) -> None:
     response = http.post(
         "/login",
         data={"token": service.tokens[role], "next": "/docs"},
@@ -357,17 +363,17 @@ def log_in(service: Guarded, role: str, http: httpx.Client) -> None:
     assert service.tokens[role] not in cookie
 
 
-def test_sign_in_redirects_to_the_requested_page(service: Guarded) -> None:
+def test_sign_in_redirects_to_the_requested_page(service: GuardedService) -> None:
     with service.client() as http:
-        sent_on = http.get("/docs?name=a%20b", headers=PAGE)
-        response = http.get(sent_on.headers["location"], headers=PAGE)
+        redirect = http.get("/docs?name=a%20b", headers=PAGE)
+        response = http.get(redirect.headers["location"], headers=PAGE)
 
-    assert sent_on.status_code == 303
+    assert redirect.status_code == 303
     assert 'name="next" value="/docs?name=a%20b"' in response.text
     assert 'type="password"' in response.text
 
 
-def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded) -> None:
+def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: GuardedService) -> None:
     with service.client() as http:
         response = http.get("/", headers=PAGE | {"Sec-Fetch-Site": "cross-site"})
 
@@ -375,34 +381,34 @@ def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: Guarded
     assert 'http-equiv="refresh"' in response.text
 
 
-def test_session_has_the_rights_of_its_token_until_sign_out(service: Guarded) -> None:
-    ours = {"Origin": service.running.url}
+def test_session_has_the_rights_of_its_token_until_sign_out(service: GuardedService) -> None:
+    origin = {"Origin": service.running.url}
     with logged_in(service, "operator") as http:
         assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE).status_code == 200
         nudge = {"session_id": "looper-session", "message": "by hand"}
-        response = http.post("/api/agents/looper/nudge", json=nudge, headers=ours)
+        response = http.post("/api/agents/looper/nudge", json=nudge, headers=origin)
         assert response.status_code == 202
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
         cookie = http.cookies[SESSION_COOKIE]
-        assert http.post("/logout", headers=ours).status_code == 303
+        assert http.post("/logout", headers=origin).status_code == 303
     with service.client() as http:
         after = http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={cookie}"})
     assert after.status_code == 401
 
 
-def test_cookie_alone_does_not_authorize_changes(service: Guarded) -> None:
+def test_cookie_alone_does_not_authorize_changes(service: GuardedService) -> None:
     with logged_in(service, "admin") as http:
-        without = http.post("/api/deadman")
-        foreign = http.post("/api/deadman", headers={"Origin": "https://evil.example"})
-        ours = http.post("/api/deadman", headers={"Origin": service.running.url})
+        no_origin = http.post("/api/deadman")
+        foreign_origin = http.post("/api/deadman", headers={"Origin": "https://evil.example"})
+        same_origin = http.post("/api/deadman", headers={"Origin": service.running.url})
 
-    assert (without.status_code, foreign.status_code, ours.status_code) == (403, 403, 204)
-    assert "cookie" in without.json()["title"]
+    assert (no_origin.status_code, foreign_origin.status_code, same_origin.status_code) == (403, 403, 204)
+    assert "cookie" in no_origin.json()["title"]
 
 
-def test_denied_page_names_the_required_role(service: Guarded) -> None:
+def test_denied_page_names_the_required_role(service: GuardedService) -> None:
     with logged_in(service, "viewer") as http:
         response = http.post("/docs", headers=PAGE | {"Origin": service.running.url})
 
@@ -411,7 +417,7 @@ def test_denied_page_names_the_required_role(service: Guarded) -> None:
     assert "operator or admin" in response.text
 
 
-def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded) -> None:
+def test_invalid_token_at_sign_in_is_reported_without_its_text(service: GuardedService) -> None:
     with service.client() as http:
         response = http.post(
             "/login", data={"token": "<b>qrt_wrong"}, headers=PAGE | {"Origin": service.running.url}
@@ -434,7 +440,7 @@ def test_invalid_token_at_sign_in_is_reported_without_its_text(service: Guarded)
         "/login",
     ],
 )
-def test_sign_in_redirects_only_to_own_pages(service: Guarded, place: str) -> None:
+def test_sign_in_redirects_only_to_own_pages(service: GuardedService, place: str) -> None:
     with service.client() as http:
         response = http.post(
             "/login",
@@ -445,11 +451,11 @@ def test_sign_in_redirects_only_to_own_pages(service: Guarded, place: str) -> No
     assert response.headers["location"] == "/"
 
 
-# -- starting -------------------------------------------------------------------------------------
+# -- start ----------------------------------------------------------------------------------------
 
 
 async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> None:
-    settings = guarded(tmp_path)
+    settings = guarded_settings(tmp_path)
 
     with pytest.raises(InvalidTokensError, match=r"tokens\.json has no live token"):
         async with serving(settings):
@@ -471,12 +477,12 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
 def test_token_is_required_on_reachable_addresses(
     tmp_path: Path, host: str, expected: bool, needed: bool
 ) -> None:
-    assert Access(guarded(tmp_path, required=expected)).is_token_required(host) is needed
+    assert Access(guarded_settings(tmp_path, required=expected)).is_token_required(host) is needed
 
 
 async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> None:
-    settings = guarded(tmp_path, required=False)
-    words = token_for(settings, "ada", Role.VIEWER)
+    settings = guarded_settings(tmp_path, required=False)
+    token_text = create_token(settings, "ada", Role.VIEWER)
     async with serving(settings) as running:
         await running.service.ingest(list(looping(time.time(), times=3)))
         async with httpx.AsyncClient(base_url=running.url, trust_env=False, verify=False) as http:
@@ -486,19 +492,19 @@ async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> 
                 return answer.status_code
 
             assert await nudge() == 202
-            assert await nudge(Authorization=f"Bearer {words}") == 403
+            assert await nudge(Authorization=f"Bearer {token_text}") == 403
             assert await nudge(Authorization="Bearer wrong") == 401
             rows = (await http.get("/api/interventions?agent_id=looper")).json()["interventions"]
-            # Meant for a collector that telemetry is passed on to.
-            other = await http.post(
+            # The collector that telemetry is forwarded to has its own token.
+            wrong_token = await http.post(
                 running.otlp_url + TRACES, headers=OTLP | {"Authorization": "Bearer other"}, content="{}"
             )
     assert [row["by"] for row in rows] == ["bob"]
-    assert other.status_code == 200
+    assert wrong_token.status_code == 200
 
 
 async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
-    """A copy of the token acts as the token."""
+    """A collector that gets the token could act with it."""
     received: list[dict[str, str]] = []
 
     async def collector(scope: Any, receive: Any, send: Any) -> None:
@@ -510,15 +516,15 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
         async with serve_app(collector, sock):
-            settings = guarded(tmp_path)
+            settings = guarded_settings(tmp_path)
             settings = settings.model_copy(
                 update={"otlp": settings.otlp.model_copy(update={"forward": socket_url(sock)})}
             )
-            words = token_for(settings, "machine", Role.REPORTER)
+            token_text = create_token(settings, "machine", Role.REPORTER)
             async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:
                 await http.post(
                     running.otlp_url + TRACES,
-                    headers=OTLP | {"Authorization": f"Bearer {words}"},
+                    headers=OTLP | {"Authorization": f"Bearer {token_text}"},
                     content=json.dumps({"resourceSpans": []}),
                 )
                 await until(lambda: bool(received), "the collector's copy")
@@ -526,14 +532,14 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("required", "host", "why"),
+    ("required", "host", "reason"),
     [
         (True, "127.0.0.1", "auth.required is true"),
         (False, "0.0.0.0", "other machines can reach it"),
     ],
 )
 def test_missing_tokens_error_names_the_reason(
-    tmp_path: Path, *, required: bool, host: str, why: str
+    tmp_path: Path, *, required: bool, host: str, reason: str
 ) -> None:
-    with pytest.raises(InvalidTokensError, match=why):
-        Access(guarded(tmp_path, required=required)).require_live_token(host)
+    with pytest.raises(InvalidTokensError, match=reason):
+        Access(guarded_settings(tmp_path, required=required)).require_live_token(host)

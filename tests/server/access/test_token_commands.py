@@ -1,4 +1,4 @@
-"""`queenright token`: what is printed, what is kept, and what is refused."""
+"""`queenright token`: its output, the stored tokens, and the errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queenright.server.access.token_file import read_tokens
 DAY = 86_400
 
 
-def run(*words: str, file: Path) -> tuple[int, str, str]:
+def run_token(*words: str, file: Path) -> tuple[int, str, str]:
     result = CliRunner().invoke(token, [*words, "--tokens-file", str(file)])
     if isinstance(result.exception, QueenrightError):
         raise result.exception
@@ -26,13 +26,13 @@ def run(*words: str, file: Path) -> tuple[int, str, str]:
 def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
 
-    code, out, err = run("create", "ada", "--role", "operator", file=file)
+    code, out, err = run_token("create", "ada", "--role", "operator", file=file)
 
-    [words] = out.splitlines()
+    [token_text] = out.splitlines()
     assert code == 0
-    assert words not in err
-    assert words not in file.read_text()
-    found = read_tokens(file).find(words, time.time())
+    assert token_text not in err
+    assert token_text not in file.read_text()
+    found = read_tokens(file).find(token_text, time.time())
     assert found is not None
     assert (found.name, found.role.value) == ("ada", "operator")
     assert found.expires_at is not None
@@ -43,34 +43,34 @@ def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
 def test_token_expires_at_the_given_time(tmp_path: Path, expected: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
-    _, out, _ = run("create", "ada", "--role", "viewer", "--expires", expected, "--json", file=file)
+    _, out, _ = run_token("create", "ada", "--role", "viewer", "--expires", expected, "--json", file=file)
 
-    made = json.loads(out)
-    assert made["token"].startswith("qrt_")
-    assert "sha256" not in made
+    token = json.loads(out)
+    assert token["token"].startswith("qrt_")
+    assert "sha256" not in token
     if days is None:
-        assert made["expires_at"] is None
+        assert token["expires_at"] is None
     else:
-        assert made["expires_at"] - made["made_at"] == pytest.approx(days * DAY)
+        assert token["expires_at"] - token["made_at"] == pytest.approx(days * DAY)
 
 
 def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
-    assert run("list", file=file)[0] == 0
-    run("create", "ada", "--role", "operator", file=file)
-    run("create", "bob", "--role", "viewer", file=file)
-    assert run("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")
+    assert run_token("list", file=file)[0] == 0
+    run_token("create", "ada", "--role", "operator", file=file)
+    run_token("create", "bob", "--role", "viewer", file=file)
+    assert run_token("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")
 
-    code, out, _ = run("list", file=file)
-    listed = json.loads(run("list", "--json", file=file)[1])
+    code, out, _ = run_token("list", file=file)
+    listed = json.loads(run_token("list", "--json", file=file)[1])
 
     assert code == 0
     assert [line.split()[:3] for line in out.splitlines()] == [
         ["ada", "operator", "live"],
         ["bob", "viewer", "revoked"],
     ]
-    assert [one["state"] for one in listed] == ["live", "revoked"]
-    assert all("sha256" not in one for one in listed)
+    assert [token["state"] for token in listed] == ["live", "revoked"]
+    assert all("sha256" not in token for token in listed)
 
 
 @pytest.mark.parametrize(
@@ -79,13 +79,13 @@ def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
 def test_invalid_usage_creates_no_token(tmp_path: Path, words: tuple[str, ...]) -> None:
     file = tmp_path / "tokens.json"
 
-    assert run("create", *words, file=file)[0] == 2
+    assert run_token("create", *words, file=file)[0] == 2
     assert not file.exists()
 
 
 def test_duplicate_token_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
-    run("create", "ada", "--role", "viewer", file=file)
+    run_token("create", "ada", "--role", "viewer", file=file)
 
     with pytest.raises(QueenrightError, match="ada-2"):
-        run("create", "ada", "--role", "admin", file=file)
+        run_token("create", "ada", "--role", "admin", file=file)

@@ -1,4 +1,4 @@
-"""What became of tokens is in the event log, and nothing that is secret."""
+"""Changes of tokens are in the event log, without secrets."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ NOW = 1_000_000.0
 SECRET = "s" * 43
 
 
-class Office:
-    """A file of tokens, and a log that says what became of them."""
+class WatchedTokens:
+    """A token file, and an event log that records its changes."""
 
     def __init__(self, folder: Path, store: Store) -> None:
         self.file = folder / "tokens.json"
@@ -30,7 +30,7 @@ class Office:
         self.now = NOW
 
     def watch(self) -> TokenWatch:
-        """A service that starts."""
+        """Return the watch of a service that starts."""
         return TokenWatch(TokenFile(self.file), self.store, self._publish, clock=lambda: self.now)
 
     async def _publish(self, event: AgentEvent) -> None:
@@ -46,61 +46,63 @@ class Office:
     def _edit(self, change: Callable[[Tokens], Tokens]) -> None:
         edit_tokens(self.file, change)
 
-    async def said(self) -> list[dict[str, Any]]:
-        """What is in the log, oldest first."""
-        found = await self.store.read(lambda conn: read_page(conn, types=[EventType.TOKENS_CHANGED]))
-        return [one.event["data"] for one in reversed(found)]
+    async def list_changes(self) -> list[dict[str, Any]]:
+        """Return the changes in the log, oldest first."""
+        page = await self.store.read(lambda conn: read_page(conn, types=[EventType.TOKENS_CHANGED]))
+        return [item.event["data"] for item in reversed(page)]
 
 
 @pytest_asyncio.fixture
-async def office(tmp_path: Path) -> AsyncIterator[Office]:
+async def watched_tokens(tmp_path: Path) -> AsyncIterator[WatchedTokens]:
     store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield Office(tmp_path, store)
+    yield WatchedTokens(tmp_path, store)
     await store.close()
 
 
-async def test_added_and_removed_tokens_are_published_once_with_the_reason(office: Office) -> None:
-    watch = office.watch()
+async def test_added_and_removed_tokens_are_published_once_with_the_reason(
+    watched_tokens: WatchedTokens,
+) -> None:
+    watch = watched_tokens.watch()
     await watch.check()
-    office.make("ada", Role.ADMIN, id_="0" * 8)
-    office.make("bob", Role.VIEWER, id_="1" * 8, expires_at=NOW + 60)
+    watched_tokens.make("ada", Role.ADMIN, id_="0" * 8)
+    watched_tokens.make("bob", Role.VIEWER, id_="1" * 8, expires_at=NOW + 60)
     await watch.check()
     await watch.check()
-    office.revoke("ada")
+    watched_tokens.revoke("ada")
     await watch.check()
-    office.now += 60
+    watched_tokens.now += 60
     await watch.check()
 
-    first, second, third = await office.said()
+    first, second, third = await watched_tokens.list_changes()
     assert first["came"] == [{"name": "ada", "role": "admin"}, {"name": "bob", "role": "viewer"}]
     assert second["went"] == [{"name": "ada", "role": "admin", "why": "revoked"}]
-    assert [one["name"] for one in second["live"]] == ["bob"]
+    assert [token_id["name"] for token_id in second["live"]] == ["bob"]
     assert third["went"] == [{"name": "bob", "role": "viewer", "why": "expired"}]
-    text = json.loads(office.file.read_text())["tokens"]
-    for secret in (SECRET, *(one["sha256"] for one in text)):
+    text = json.loads(watched_tokens.file.read_text())["tokens"]
+    for secret in (SECRET, *(token_id["sha256"] for token_id in text)):
         assert secret not in json.dumps([first, second, third])
 
 
-async def test_changes_during_downtime_are_published_after_the_restart(office: Office) -> None:
-    office.make("ada", Role.ADMIN, id_="0" * 8)
-    await office.watch().check()
-    office.revoke("ada")
-    office.now += 1
-    office.make("ada", Role.OPERATOR, id_="1" * 8)
-    back = office.watch()
-    await back.check()
-    await office.watch().check()
+async def test_changes_during_downtime_are_published_after_the_restart(watched_tokens: WatchedTokens) -> None:
+    watched_tokens.make("ada", Role.ADMIN, id_="0" * 8)
+    await watched_tokens.watch().check()
+    watched_tokens.revoke("ada")
+    watched_tokens.now += 1
+    watched_tokens.make("ada", Role.OPERATOR, id_="1" * 8)
+    token_id = watched_tokens.watch()
+    await token_id.check()
+    await watched_tokens.watch().check()
 
-    _, second = await office.said()
+    _, second = await watched_tokens.list_changes()
     assert second["came"] == [{"name": "ada", "role": "operator"}]
     assert [(one["name"], one["role"]) for one in second["went"]] == [("ada", "admin")]
 
 
-async def test_unusable_token_file_publishes_nothing(office: Office) -> None:
-    office.make("ada", Role.ADMIN, id_="0" * 8)
-    watch = office.watch()
+async def test_unusable_token_file_publishes_nothing(watched_tokens: WatchedTokens) -> None:
+    watched_tokens.make("ada", Role.ADMIN, id_="0" * 8)
+    watch = watched_tokens.watch()
     await watch.check()
-    office.file.write_text("{")
+    watched_tokens.file.write_text("{")
     await watch.check()
 
-    assert len(await office.said()) == 1
+    assert len(await watched_tokens.list_changes()) == 1

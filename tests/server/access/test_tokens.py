@@ -1,4 +1,4 @@
-"""Tokens and their file: what is kept, who is found, and what a damaged file does."""
+"""Tokens and their file: what it stores, which token is found, and the effect of a damaged file."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ NOW = 1_000_000.0
 SECRET = "s" * 43
 
 
-def made(
+def make_token(
     name: str = "ada", role: Role = Role.OPERATOR, *, id_: str = "0" * 8, expires_at: float | None = None
 ) -> tuple[Token, str]:
     return new_token(name, role, id_=id_, secret=SECRET, now=NOW, expires_at=expires_at)
 
 
 def test_token_is_found_only_by_its_text() -> None:
-    token, words = made()
+    token, text = make_token()
     tokens = Tokens((token,))
 
-    assert tokens.find(words, NOW) == token
+    assert tokens.find(text, NOW) == token
     for other in (
-        words[:-1],
-        words + "s",
-        words[:-1] + "t",
-        words.replace("0", "1"),
-        words.upper(),
+        text[:-1],
+        text + "s",
+        text[:-1] + "t",
+        text.replace("0", "1"),
+        text.upper(),
         "",
         "é\udc80",
     ):
@@ -44,47 +44,47 @@ def test_token_is_found_only_by_its_text() -> None:
 
 
 @given(st.text(max_size=80))
-def test_made_up_text_is_never_a_token(text: str) -> None:
-    assert Tokens((made()[0],)).find(text, NOW) is None
+def test_arbitrary_text_is_not_a_token(text: str) -> None:
+    assert Tokens((make_token()[0],)).find(text, NOW) is None
 
 
 def test_token_is_invalid_from_the_second_it_expires() -> None:
-    token, words = made(expires_at=NOW + 10)
+    token, text = make_token(expires_at=NOW + 10)
 
-    assert Tokens((token,)).find(words, NOW + 9.9) == token
-    assert Tokens((token,)).find(words, NOW + 10) is None
+    assert Tokens((token,)).find(text, NOW + 9.9) == token
+    assert Tokens((token,)).find(text, NOW + 10) is None
     assert token.state(NOW + 10) == "expired"
 
 
 def test_revoked_token_is_invalid_and_its_hash_is_erased() -> None:
-    token, words = made()
+    token, text = make_token()
     after = Tokens((token,)).without("ada", NOW)
 
-    assert after.find(words, NOW) is None
+    assert after.find(text, NOW) is None
     assert token.sha256 not in repr([one.model_dump() for one in after.all])
     with pytest.raises(InvalidTokensError, match="no live token 'ada'; live tokens: none"):
         after.without("ada", NOW)
 
 
-def test_name_is_given_once_and_again_when_its_token_has_ended() -> None:
-    tokens = Tokens((made(expires_at=NOW + 10)[0],))
+def test_name_is_unique_among_live_tokens() -> None:
+    tokens = Tokens((make_token(expires_at=NOW + 10)[0],))
 
     with pytest.raises(InvalidTokensError, match="already exists; revoke it first"):
-        tokens.with_token(made(id_="1" * 8)[0], NOW)
-    assert [one.id for one in tokens.with_token(made(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
+        tokens.with_token(make_token(id_="1" * 8)[0], NOW)
+    assert [one.id for one in tokens.with_token(make_token(id_="1" * 8)[0], NOW + 10).all] == ["1" * 8]
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "-a", "ä", "a" * 41, "a;b", "\x1b[2J"])
 def test_invalid_token_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidTokensError, match="not a valid token name"):
-        made(name)
+        make_token(name)
 
 
 def test_token_and_hash_are_not_in_repr_or_logs() -> None:
-    token, words = made()
+    token, text = make_token()
 
     assert token.sha256 not in repr(token)
-    assert redact(f"it sent {words} twice") == f"it sent {MASK} twice"
+    assert redact(f"it sent {text} twice") == f"it sent {MASK} twice"
 
 
 # -- the file -------------------------------------------------------------------------------------
@@ -96,12 +96,12 @@ def write(path: Path, *tokens: Token) -> None:
 
 def test_token_file_is_owner_only_and_contains_no_token(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "tokens.json"
-    token, words = made()
+    token, text = make_token()
 
     write(path, token)
 
     assert path.stat().st_mode & 0o777 == 0o600
-    assert words not in path.read_text()
+    assert text not in path.read_text()
     assert SECRET not in path.read_text()
     assert read_tokens(path).all == (token,)
 
@@ -111,7 +111,7 @@ def test_changed_token_file_applies_at_once(tmp_path: Path) -> None:
     file = TokenFile(path)
     assert file.now().all == ()
 
-    write(path, made()[0])
+    write(path, make_token()[0])
     assert len(file.now().all) == 1
     path.unlink()
     assert file.now().all == ()
@@ -122,7 +122,7 @@ def test_changed_token_file_applies_at_once(tmp_path: Path) -> None:
 )
 def test_damaged_token_file_refuses_all_and_is_named(tmp_path: Path, text: str) -> None:
     path = tmp_path / "tokens.json"
-    write(path, made()[0])
+    write(path, make_token()[0])
     file = TokenFile(path)
     file.now()
     path.write_text(text, encoding="latin-1")
@@ -134,7 +134,7 @@ def test_damaged_token_file_refuses_all_and_is_named(tmp_path: Path, text: str) 
 
 
 def test_error_of_a_damaged_token_file_has_no_content() -> None:
-    token = json.loads(made()[0].model_dump_json()) | {"sha256": "almost-a-secret"}
+    token = json.loads(make_token()[0].model_dump_json()) | {"sha256": "almost-a-secret"}
 
     with pytest.raises(InvalidTokensError) as refused:
         parse_tokens(json.dumps({"tokens": [token]}))
@@ -146,7 +146,7 @@ def test_error_of_a_damaged_token_file_has_no_content() -> None:
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_file_writable_by_others_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "tokens.json"
-    write(path, made()[0])
+    write(path, make_token()[0])
     path.chmod(mode)
 
     with pytest.raises(InvalidTokensError, match="writable by others"):
@@ -159,7 +159,7 @@ def test_link_put_in_place_of_the_new_file_is_not_followed(tmp_path: Path) -> No
     (tmp_path / "tokens.json.new").symlink_to(victim)
 
     with pytest.raises(InvalidTokensError, match="cannot be written"):
-        write(path, made()[0])
+        write(path, make_token()[0])
     assert victim.read_text() == "mine"
 
 
@@ -167,7 +167,7 @@ def test_concurrent_token_changes_are_not_lost(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
 
     def make(number: int) -> None:
-        token, _ = made(f"name{number}", id_=f"{number:08x}")
+        token, _ = make_token(f"name{number}", id_=f"{number:08x}")
         edit_tokens(path, lambda tokens: tokens.with_token(token, NOW))
 
     threads = [threading.Thread(target=make, args=(number,)) for number in range(20)]
@@ -184,6 +184,6 @@ def test_token_file_made_by_root_is_readable_by_the_service(tmp_path: Path) -> N
     path = tmp_path / "tokens.json"
     os.chown(tmp_path, 10_001, 10_001)
 
-    write(path, made()[0])
+    write(path, make_token()[0])
 
     assert path.stat().st_uid == 10_001

@@ -128,17 +128,17 @@ def search(q: str) -> str:
 '''
 
 
-def guide(folder: Path, name: str = "guide") -> Path:
+def write_guide(folder: Path, name: str = "guide") -> Path:
     """Write an agent that prepares, asks who is there, and greets."""
-    return written(folder, agent=GUIDE.replace("NAME", name), functions=GUIDES)
+    return write_files(folder, agent=GUIDE.replace("NAME", name), functions=GUIDES)
 
 
-def looper(folder: Path) -> Path:
+def write_looper(folder: Path) -> Path:
     """Write an agent that goes in circles."""
-    return written(folder, agent=LOOPER, tools=SEARCH)
+    return write_files(folder, agent=LOOPER, tools=SEARCH)
 
 
-def written(folder: Path, **files: str) -> Path:
+def write_files(folder: Path, **files: str) -> Path:
     """Write Python files into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -147,27 +147,27 @@ def written(folder: Path, **files: str) -> Path:
 
 
 @dataclass(slots=True)
-class House:
+class AgentService:
     """A service with a folder of agents, and a client."""
 
     service: Service
     http: httpx.AsyncClient
     roots: Path
 
-    async def ask(self, method: str, path: str, *, status: int = 200, **how: Any) -> Any:
+    async def request(self, method: str, path: str, *, status: int = 200, **how: Any) -> Any:
         """Ask, check the status, and return what was answered."""
         response = await self.http.request(method, path, **how)
         assert response.status_code == status, response.text
         return response.json() if response.content else None
 
-    async def over(self, agent: str, execution_id: str) -> dict[str, Any]:
+    async def wait_for_end(self, agent: str, execution_id: str) -> dict[str, Any]:
         """Wait until a run is over, and return how it ended."""
         found = await self.service.agents.get(agent).runtime.wait(execution_id)
-        row: dict[str, Any] = await self.ask("GET", f"/api/agents/{agent}/executions/{execution_id}")
+        row: dict[str, Any] = await self.request("GET", f"/api/agents/{agent}/executions/{execution_id}")
         assert row["status"] == found.status.value
         return row
 
-    async def waits(self, agent: str, execution_id: str) -> str:
+    async def wait_for_question(self, agent: str, execution_id: str) -> str:
         """Wait until a run waits for its user, and return its session."""
         runtime = self.service.agents.get(agent).runtime
 
@@ -184,23 +184,23 @@ class House:
             lambda: all(node.session_id != session_id for node in runtime.waiting_nodes()), "it is answered"
         )
 
-    async def begun(self, agent: str = "guide", **given: Any) -> tuple[str, str]:
+    async def start_waiting_run(self, agent: str = "guide", **given: Any) -> tuple[str, str]:
         """Start a run that waits for its user; return its id and its session."""
         body = {"input_data": {"topic": "bees"}} | given
-        started = await self.ask("POST", f"/api/agents/{agent}/trigger", json=body, status=202)
-        return started["execution_id"], await self.waits(agent, started["execution_id"])
+        started = await self.request("POST", f"/api/agents/{agent}/trigger", json=body, status=202)
+        return started["execution_id"], await self.wait_for_question(agent, started["execution_id"])
 
-    async def done(self, agent: str = "guide") -> tuple[str, str]:
+    async def complete_run(self, agent: str = "guide") -> tuple[str, str]:
         """Have a run come to its end; return its id and its session."""
-        run, session = await self.begun(agent)
+        run, session = await self.start_waiting_run(agent)
         body = {"message": "Ada", "session_id": session}
-        await self.ask("POST", f"/api/agents/{agent}/chat", json=body)
-        assert (await self.over(agent, run))["status"] == "completed"
+        await self.request("POST", f"/api/agents/{agent}/chat", json=body)
+        assert (await self.wait_for_end(agent, run))["status"] == "completed"
         return run, session
 
 
 @asynccontextmanager
-async def house(folder: Path, **settings: Any) -> AsyncIterator[House]:
+async def run_agent_service(folder: Path, **settings: Any) -> AsyncIterator[AgentService]:
     """Run a service whose agents are in ``folder / "agents"``."""
     roots = folder / "agents"
     roots.mkdir(parents=True, exist_ok=True)
@@ -210,4 +210,4 @@ async def house(folder: Path, **settings: Any) -> AsyncIterator[House]:
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(serving(read))
         http = httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60)
-        yield House(running.service, await stack.enter_async_context(http), roots)
+        yield AgentService(running.service, await stack.enter_async_context(http), roots)

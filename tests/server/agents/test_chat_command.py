@@ -1,4 +1,4 @@
-"""`queenright agents chat`: messages to a loaded agent, and its answers."""
+"""`queenright agents chat` sends messages to a loaded agent, and prints its answers."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import json
 from pathlib import Path
 from subprocess import CompletedProcess
 
-from tests.server.agents.parts import House, guide, house, looper
+from tests.server.agents.parts import AgentService, run_agent_service, write_guide, write_looper
 from tests.warm import queenright
 
 
-async def chat(home: House, *words: str) -> CompletedProcess[str]:
-    """Say something to the guide in the terminal."""
+async def run_chat(home: AgentService, *words: str) -> CompletedProcess[str]:
+    """Run the command with messages to the guide on its standard input."""
     url = str(home.http.base_url)
     command = ("agents", "chat", "guide", *words, "--url", url)
     return await asyncio.to_thread(queenright, *command, cwd=home.roots)
 
 
 async def test_chat_prints_the_agents_answers(tmp_path: Path) -> None:
-    """The reply is all that it says until it waits again, or its run is over."""
-    folder = guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        first = await chat(home, "bees")
-        second = await chat(home, "Ada", "--json")
+    """The reply is all output until the agent waits again or its run ends."""
+    folder = write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
+        first = await run_chat(home, "bees")
+        second = await run_chat(home, "Ada", "--json")
 
     assert (first.returncode, first.stdout) == (0, "Who are you?\n"), first.stderr
     assert "is started" in first.stderr
@@ -33,9 +33,9 @@ async def test_chat_prints_the_agents_answers(tmp_path: Path) -> None:
 
 
 async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
-    folder = guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        result = await chat(home, "bees", "--no-wait")
+    folder = write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
+        result = await run_chat(home, "bees", "--no-wait")
 
     assert result.returncode == 0
     assert result.stdout.startswith("Run ")
@@ -43,23 +43,23 @@ async def test_chat_without_waiting_returns_at_once(tmp_path: Path) -> None:
 
 
 async def test_chat_with_a_failing_run_exits_with_1(tmp_path: Path) -> None:
-    folder = guide(tmp_path / "agents" / "guide")
+    folder = write_guide(tmp_path / "agents" / "guide")
     (folder / "functions.py").write_text("def prepare(topic):\n    return topic[99]\n\n\nfinish = prepare\n")
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        result = await chat(home, "bees")
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
+        result = await run_chat(home, "bees")
 
     assert result.returncode == 1
     assert result.stdout.startswith("The run failed: ")
 
 
 async def test_unanswered_chat_ends_at_its_timeout(tmp_path: Path) -> None:
-    """The agent continues; what it does is not undone."""
-    folder = looper(tmp_path / "agents" / "looper")
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+    """The run continues."""
+    folder = write_looper(tmp_path / "agents" / "looper")
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
         url = str(home.http.base_url)
         command = ("agents", "chat", "looper", "go", "--timeout", "1.5", "--url", url)
         completed = await asyncio.to_thread(queenright, *command, cwd=home.roots)
-        runs = await home.ask("GET", "/api/agents/looper/sessions")
+        runs = await home.request("GET", "/api/agents/looper/sessions")
 
     assert (completed.returncode, completed.stdout) == (1, "")
     assert "1.5 s" in completed.stderr

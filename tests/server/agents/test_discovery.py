@@ -1,4 +1,4 @@
-"""Which agents are found below the roots, and which of their files may be links."""
+"""Agent discovery below the roots, and the links that agents may contain."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.server.agents.roots import PathNotAllowedError, Roots
 from tests.runtime.agents import adder
 
 
-def test_circular_link_hides_no_other_agent(tmp_path: Path) -> None:
+def test_circular_link_does_not_hide_other_agents(tmp_path: Path) -> None:
     inside = tmp_path / "agents"
     adder(inside / "adder")
     adder(inside / "team" / "other")
@@ -21,18 +21,18 @@ def test_circular_link_hides_no_other_agent(tmp_path: Path) -> None:
 
     found = discover(Roots([inside]), ())
 
-    assert [one.path for one in found] == [str(inside / "adder"), str(inside / "team" / "other")]
+    assert [agent.path for agent in found] == [str(inside / "adder"), str(inside / "team" / "other")]
 
 
 @pytest.mark.parametrize("link", ["words.py", "functions.py", "lib", "lib/deep/words.py", "near"])
-def test_agent_with_a_link_out_of_the_roots_is_refused_with_a_reason(tmp_path: Path, link: str) -> None:
-    """B8: also what its code would only import."""
+def test_agent_with_link_outside_roots_is_refused_with_reason(tmp_path: Path, link: str) -> None:
+    """B8: this includes files that its code only imports."""
     inside, outside = tmp_path / "agents", tmp_path / "outside"
     agent = adder(inside / "adder")
     adder(outside)
     roots = Roots([inside])
     assert roots.agent("adder") == agent
-    if link == "near":  # it stays below the roots, and leads on from there
+    if link == "near":  # the link stays below the roots, but its target contains a link that leads out
         (agent / link).symlink_to(inside / "shared")
         (inside / "shared").mkdir()
         (inside / "shared" / "words.py").symlink_to(outside / "functions.py")
@@ -44,7 +44,7 @@ def test_agent_with_a_link_out_of_the_roots_is_refused_with_a_reason(tmp_path: P
 
     with pytest.raises(PathNotAllowedError, match=r"a link that leads out of .*agents"):
         roots.agent("adder")
-    [found] = [one for one in discover(roots, ()) if one.name == "adder"]
+    [found] = [agent for agent in discover(roots, ()) if agent.name == "adder"]
     assert "a link that leads out" in str(found.problem)
 
 
@@ -59,10 +59,10 @@ def test_links_below_the_roots_and_in_hidden_folders_are_allowed(tmp_path: Path)
     (agent / ".venv" / "python").symlink_to("/bin/sh")
 
     assert Roots([inside]).agent("adder") == agent
-    assert [one.problem for one in discover(Roots([inside]), ())] == [None]
+    assert [agent.problem for agent in discover(Roots([inside]), ())] == [None]
 
 
-def test_agent_says_what_it_needs_before_it_is_loaded(
+def test_discovery_lists_required_inputs_and_credentials(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HIVE_KEY", raising=False)

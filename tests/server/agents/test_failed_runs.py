@@ -1,11 +1,11 @@
-"""Runs of a loaded agent that fail one after the other."""
+"""Consecutive failed runs of a loaded agent."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
-from tests.server.agents.parts import house, written
+from tests.server.agents.parts import run_agent_service, write_files
 from tests.server.agents.test_input_refused import AGENT, EAGER
 from tests.waiting import until
 
@@ -17,15 +17,15 @@ def file(folder: str):
 
 
 async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_closes_it(tmp_path: Path) -> None:
-    """No run is repeated automatically, each has its command; three of them page nobody."""
-    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
-    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+    """No run is repeated automatically, each recovery has its command, and three of them send no page."""
+    write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         tickets = home.service.tickets
 
         async def run(folder: str) -> None:
             body = {"input_data": {"folder": folder}}
-            started = await home.ask("POST", "/api/agents/clerk/trigger", json=body, status=202)
-            await home.over("clerk", started["execution_id"])
+            started = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
+            await home.wait_for_end("clerk", started["execution_id"])
             await home.service.bus.drain()
 
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""B99: input that a run cannot begin with is the caller's error: no run, no failure, no ticket."""
+"""B99: invalid input of a run is the caller's error: no run, no failure, no ticket."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from queenright.api.problem import Problem
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
-from tests.server.agents.parts import guide, house, written
+from tests.server.agents.parts import run_agent_service, write_files, write_guide
 from tests.waiting import until
 
 EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
@@ -38,7 +38,7 @@ def file(folder: str, copies: int = 1, *, session_id: str):
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "words"),
+    ("given", "field", "expected_words"),
     [
         (
             {"foldr": "docs"},
@@ -64,10 +64,10 @@ def file(folder: str, copies: int = 1, *, session_id: str):
     ],
 )
 async def test_trigger_refuses_input_that_the_first_node_does_not_take(
-    tmp_path: Path, given: dict[str, Any], field: str, words: list[str]
+    tmp_path: Path, given: dict[str, Any], field: str, expected_words: list[str]
 ) -> None:
-    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
-    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+    write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         events: list[AgentEvent] = []
         home.service.bus.subscribe(events.append, name="test", filter_agent="clerk")
         for _ in range(5):
@@ -79,38 +79,40 @@ async def test_trigger_refuses_input_that_the_first_node_does_not_take(
         assert response.headers["content-type"] == "application/problem+json"
         assert problem["field"] == field
         assert set(problem) <= set(Problem.model_fields), "an answer that the API's document does not have"
-        assert all(word in problem["title"] for word in words), problem["title"]
+        assert all(word in problem["title"] for word in expected_words), problem["title"]
         assert [event.type for event in events if event.type is not EventType.AGENT_OPERATED] == []
-        assert (await home.ask("GET", "/api/agents/clerk/sessions"))["sessions"] == []
+        assert (await home.request("GET", "/api/agents/clerk/sessions"))["sessions"] == []
         assert home.service.tickets.open_tickets() == []
         assert await home.service.health.recoveries(10) == []
 
 
 async def test_input_in_the_session_memory_is_not_missing(tmp_path: Path) -> None:
-    guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path, agents={"load": ["guide"]}) as home:
-        _, session = await home.done()
+    write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
+        _, session = await home.complete_run()
         body = {"session_id": session}
-        started = await home.ask("POST", "/api/agents/guide/trigger", json=body, status=202)
+        started = await home.request("POST", "/api/agents/guide/trigger", json=body, status=202)
 
-        assert await home.waits("guide", started["execution_id"]) == session
-        await home.ask("POST", "/api/agents/guide/trigger", status=422)
+        assert await home.wait_for_question("guide", started["execution_id"]) == session
+        await home.request("POST", "/api/agents/guide/trigger", status=422)
 
 
 async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
-    """Its function alone can see it; the run is not a failure, is not recovered, and opens no ticket."""
-    written(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
-    async with house(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
+    """
+    Only the function can check this input. The run is not a failure, is not recovered, and opens no ticket.
+    """
+    write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
+    async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         body = {"input_data": {"folder": "nowhere"}}
-        started = await home.ask("POST", "/api/agents/clerk/trigger", json=body, status=202)
-        row = await home.over("clerk", started["execution_id"])
+        started = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
+        row = await home.wait_for_end("clerk", started["execution_id"])
         monitor = home.service.monitor
 
         def ended() -> bool:
             worker = monitor.get("clerk")
             return worker is not None and worker.vitals.has_ended
 
-        await until(ended, "its end was heard of")
+        await until(ended, "the run has ended")
         worker = monitor.get("clerk")
         assert worker is not None
 

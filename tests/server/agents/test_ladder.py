@@ -1,4 +1,6 @@
-"""Agents of the service's own runtime climb the ladder that all others climb, however fast they go wrong."""
+"""
+Agents in the service's own runtime go through the same intervention ladder as others, even in a fast loop.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
-from tests.server.agents.parts import SEARCH, House, house, written
-from tests.server.agents.test_watched import of
+from tests.server.agents.parts import SEARCH, AgentService, run_agent_service, write_files
+from tests.server.agents.test_watched import events_of_type
 from tests.waiting import until
 
 AGENT = '''
@@ -53,20 +55,22 @@ REPLIES = {
 GRACE = {"judge": {"start_grace_seconds": 1.5}}
 
 
-async def begin(home: House) -> tuple[str, list[AgentEvent]]:
+async def start_run(home: AgentService) -> tuple[str, list[AgentEvent]]:
     events: list[AgentEvent] = []
     home.service.bus.subscribe(events.append, name="test", filter_agent="looper")
-    started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
+    started = await home.request("POST", "/api/agents/looper/chat", json={"message": "go"})
     return started["execution_id"], events
 
 
-@pytest.mark.parametrize("what", REPLIES)
-async def test_fast_loop_is_held_until_nudged(tmp_path: Path, what: str) -> None:
-    """It has made its twenty bad steps before anybody may write a ticket, and is not given up."""
-    written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[what]), tools=SEARCH)
+@pytest.mark.parametrize("reply_kind", REPLIES)
+async def test_fast_loop_is_paused_until_nudged(tmp_path: Path, reply_kind: str) -> None:
+    """The loop makes its twenty bad steps before the first check may open a ticket, and is not terminated."""
+    write_files(
+        tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[reply_kind]), tools=SEARCH
+    )
     settings = GRACE | {"intervention": {"quiet_seconds": 4}}
-    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
-        run, events = await begin(home)
+    async with run_agent_service(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
+        run, events = await start_run(home)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
         await home.service.bus.drain()
 
@@ -76,22 +80,25 @@ async def test_fast_loop_is_held_until_nudged(tmp_path: Path, what: str) -> None
     assert result.succeeded
     assert opened.data["ticket"]["severity"] == "critical"
     assert first == sorted(first)
-    assert not of(events, EventType.EXECUTION_FAILED)
-    assert len(of(events, EventType.LLM_CALL_COMPLETED)) < 25
+    assert not events_of_type(events, EventType.EXECUTION_FAILED)
+    assert len(events_of_type(events, EventType.LLM_CALL_COMPLETED)) < 25
 
 
-async def test_held_run_ends_without_a_reaction(tmp_path: Path) -> None:
-    """With the ladder switched off the judge has its time, and then the run is given up."""
+async def test_paused_run_fails_without_an_intervention(tmp_path: Path) -> None:
+    """With the ladder disabled, the judge gets its time, then the run fails."""
     reply = REPLIES["answers in words"]
-    written(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", reply), tools=SEARCH)
+    write_files(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", reply), tools=SEARCH)
     settings = {
         "judge": {"start_grace_seconds": 0.5, "interval_seconds": 0.5, "triage_timeout_seconds": 1},
         "intervention": {"enabled": False},
     }
-    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
-        run, events = await begin(home)
-        await until(lambda: of(events, EventType.QUEEN_INTERVENTION_REQUESTED), "the queen asks for a person")
-        running = not of(events, EventType.EXECUTION_FAILED)
+    async with run_agent_service(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
+        run, events = await start_run(home)
+        await until(
+            lambda: events_of_type(events, EventType.QUEEN_INTERVENTION_REQUESTED),
+            "the queen requests a person",
+        )
+        running = not events_of_type(events, EventType.EXECUTION_FAILED)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
 
     assert running

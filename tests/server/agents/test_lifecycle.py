@@ -1,37 +1,39 @@
-"""Agents inside the service that load others: the lifecycle tools of 004, for any agent that names them."""
+"""Agents inside the service that load other agents with the lifecycle tools of 004."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tests.runtime.agents import adder, folder_of, keeper
-from tests.server.agents.parts import House, house
+from tests.runtime.agents import adder, keeper, write_agent
+from tests.server.agents.parts import AgentService, run_agent_service
 
 
-async def run_keeper(home: House) -> dict[str, Any]:
-    """Let the keeper load and start the adder; return how that run stands."""
-    started = await home.ask("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
-    ended = await home.over("keeper", started["execution_id"])
+async def run_keeper(home: AgentService) -> dict[str, Any]:
+    """Let the keeper load and start the adder; return the adder's finished run."""
+    started = await home.request("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
+    ended = await home.wait_for_end("keeper", started["execution_id"])
     assert ended["outputs"] == {"answer": "started"}, ended
-    messages = await home.ask("GET", f"/api/agents/keeper/sessions/{ended['session_id']}/messages")
+    messages = await home.request("GET", f"/api/agents/keeper/sessions/{ended['session_id']}/messages")
     [run] = [text.rpartition(" ")[2] for text in tool_results(messages) if text.startswith("started 'adder'")]
-    return await home.over("keeper", run)
+    return await home.wait_for_end("keeper", run)
 
 
-def tool_results(said: dict[str, Any]) -> list[str]:
-    """Return what tools answered in a session."""
-    return [message["text"] for message in said["messages"] if message["role"] == "tool"]
+def tool_results(session_messages: dict[str, Any]) -> list[str]:
+    """Return the texts of the tool results in a session."""
+    return [message["text"] for message in session_messages["messages"] if message["role"] == "tool"]
 
 
 async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
-    """004: lifecycle tools are for any agent whose nodes name them; what they load is a graph beside it."""
+    """
+    004: an agent may use the lifecycle tools if a node names them; it loads agents as additional graphs.
+    """
     adder(tmp_path / "agents" / "adder")
     folder = keeper(tmp_path / "agents" / "keeper")
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
         sum_ = await run_keeper(home)
-        graphs = (await home.ask("GET", "/api/agents/keeper/graphs"))["graphs"]
-        await home.ask("DELETE", "/api/agents/keeper/graphs/adder", status=204)
+        graphs = (await home.request("GET", "/api/agents/keeper/graphs"))["graphs"]
+        await home.request("DELETE", "/api/agents/keeper/graphs/adder", status=204)
 
     assert sum_["outputs"] == {"sum": 3}
     assert [(graph["graph_id"], graph["agent_id"], graph["primary"]) for graph in graphs[:2]] == [
@@ -55,13 +57,15 @@ async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> Non
         {"tool_calls": [{"name": "load_agent", "arguments": {"agent_path": path}}]},
         {"tool_calls": [{"name": "set_output", "arguments": {"done": "yes"}}]},
     ]
-    folder = folder_of(tmp_path / "agents" / "reacher", spec, replies)
-    async with house(tmp_path, agents={"load": [str(folder)]}) as home:
-        started = await home.ask("POST", "/api/agents/reacher/trigger", json={"input_data": {}}, status=202)
-        ended = await home.over("reacher", started["execution_id"])
+    folder = write_agent(tmp_path / "agents" / "reacher", spec, replies)
+    async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
+        started = await home.request(
+            "POST", "/api/agents/reacher/trigger", json={"input_data": {}}, status=202
+        )
+        ended = await home.wait_for_end("reacher", started["execution_id"])
         session = ended["session_id"]
-        messages = await home.ask("GET", f"/api/agents/reacher/sessions/{session}/messages")
-        graphs = (await home.ask("GET", "/api/agents/reacher/graphs"))["graphs"]
+        messages = await home.request("GET", f"/api/agents/reacher/sessions/{session}/messages")
+        graphs = (await home.request("GET", "/api/agents/reacher/graphs"))["graphs"]
 
     assert [graph["graph_id"] for graph in graphs if not graph["of_service"]] == ["reacher"]
     assert any("there is no agent" in text for text in tool_results(messages))

@@ -1,4 +1,4 @@
-"""Loading agents whose code does what it should not, and many at once."""
+"""Loading agents with faulty code, and loading several at once."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from queenright.server.agents.manager import (
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
 from queenright.server.up_options import add_examples
-from tests.runtime.agents import MODEL_FREE, adder, folder_of, talker
-from tests.server.agents.parts import guide, house, written
+from tests.runtime.agents import MODEL_FREE, adder, talker, write_agent
+from tests.server.agents.parts import run_agent_service, write_files, write_guide
 from tests.waiting import until
 
 
-async def never(_: float) -> None:
+async def never_called(_: float) -> None:
     await asyncio.Event().wait()
 
 
 def manager(
-    folder: Path, *, sleep: object = never, bus: Callable[..., EventBus] = lambda _: EventBus()
+    folder: Path, *, sleep: object = never_called, bus: Callable[..., EventBus] = lambda _: EventBus()
 ) -> AgentManager:
     (folder / "agents").mkdir(exist_ok=True)
     return AgentManager(
@@ -51,9 +51,9 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
     agents = manager(tmp_path)
     names = [f"agent{n}" for n in range(5)]
     for name in names:
-        guide(tmp_path / "agents" / name, name)
+        write_guide(tmp_path / "agents" / name, name)
 
-    async def turn(name: str) -> int:
+    async def load_and_unload(name: str) -> int:
         try:
             await agents.load(name)
         except AgentAlreadyLoadedError:
@@ -67,11 +67,13 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
             return 0
         return -1
 
-    changed = await asyncio.gather(*(act(name) for name in names for act in (turn, out, turn, turn)))
+    changed = await asyncio.gather(
+        *(act(name) for name in names for act in (load_and_unload, out, load_and_unload, load_and_unload))
+    )
 
     assert len(changed) == 20
     assert sum(changed) == len(agents.slots)
-    await asyncio.gather(*(turn(name) for name in names))
+    await asyncio.gather(*(load_and_unload(name) for name in names))
     assert sorted(agents.slots) == names
     await agents.shutdown_all()
     assert not agents.slots
@@ -94,7 +96,7 @@ async def test_failing_import_is_reported_and_others_keep_running(
 ) -> None:
     agents = manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
-    written(tmp_path / "agents" / "bad", agent=code)
+    write_files(tmp_path / "agents" / "bad", agent=code)
     slot = await agents.load("adder")
 
     with pytest.raises(AgentLoadError, match=expected.replace("(", r"\(")):
@@ -114,12 +116,12 @@ async def test_hanging_code_times_out_and_others_keep_running(tmp_path: Path) ->
     agents = manager(tmp_path, sleep=sleep)
     adder(tmp_path / "agents" / "adder")
     go, began = tmp_path / "go", tmp_path / "began"
-    written(
+    write_files(
         tmp_path / "agents" / "slow",
         agent=f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
         f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\nagent = 3\n",
     )
-    folder_of(tmp_path / "agents" / "other", {"name": "other", "graph": {"nodes": []}})
+    write_agent(tmp_path / "agents" / "other", {"name": "other", "graph": {"nodes": []}})
     slot = await agents.load("adder")
     loading = asyncio.create_task(agents.load("slow"))
     await until(began.exists, "its code runs")
@@ -140,12 +142,12 @@ async def test_hanging_code_times_out_and_others_keep_running(tmp_path: Path) ->
     await agents.shutdown_all()
 
 
-def hanging(folder: Path) -> Path:
+def write_agent_with_silent_server(folder: Path) -> Path:
     """Write an agent whose MCP server never answers."""
     node = {"id": "n", "node_type": "function", "function": "f"}
     graph = {"nodes": [node], "entry_points": [{"id": "start", "node_id": "n"}]}
-    folder_of(folder, {"name": folder.name, "graph": graph})
-    written(folder, functions="def f():\n    return 1\n")
+    write_agent(folder, {"name": folder.name, "graph": graph})
+    write_files(folder, functions="def f():\n    return 1\n")
     (folder / "mcp_servers.json").write_text(
         '{"servers": {"x": {"command": "sleep", "args": ["1000"], "connect_timeout_seconds": 600}}}',
         encoding="utf-8",
@@ -160,9 +162,9 @@ async def test_silent_mcp_server_blocks_no_other_agent(tmp_path: Path) -> None:
         await up.wait()
 
     agents = manager(tmp_path, sleep=sleep)
-    hanging(tmp_path / "agents" / "slow")
+    write_agent_with_silent_server(tmp_path / "agents" / "slow")
     adder(tmp_path / "agents" / "adder")
-    guide(tmp_path / "agents" / "guide")
+    write_guide(tmp_path / "agents" / "guide")
     await agents.load("guide")
     loading = asyncio.create_task(agents.load("slow"))
     joining = asyncio.create_task(agents.add_graph("guide", "slow"))
@@ -187,11 +189,11 @@ async def test_silent_mcp_server_blocks_no_other_agent(tmp_path: Path) -> None:
     await agents.shutdown_all()
 
 
-def waiting(folder: Path, go: Path, began: Path) -> Path:
-    """Write an agent whose code notes that it was begun, and goes on when there is a file ``go``."""
+def write_blocking_agent(folder: Path, go: Path, began: Path) -> Path:
+    """Write an agent whose code records its start, and continues once the file ``go`` exists."""
     graph = "{'nodes': [{'id': 'n', 'node_type': 'function', 'function': 'f'}],"
     graph += " 'entry_points': [{'id': 'start', 'node_id': 'n'}]}"
-    return written(
+    return write_files(
         folder,
         agent=f"import pathlib, time\nbegan = pathlib.Path({str(began)!r})\n"
         "began.write_text((began.read_text() if began.exists() else '') + 'x')\n"
@@ -208,11 +210,11 @@ async def test_waiting_for_another_agents_code_does_not_count_as_load_time(tmp_p
     async def sleep(_: float) -> None:
         nonlocal limits
         limits += 1
-        await never(0)
+        await never_called(0)
 
     agents = manager(tmp_path, sleep=sleep)
     go, began = tmp_path / "go", tmp_path / "began"
-    waiting(tmp_path / "agents" / "slow", go, began)
+    write_blocking_agent(tmp_path / "agents" / "slow", go, began)
     adder(tmp_path / "agents" / "adder")
     first = asyncio.create_task(agents.load("slow"))
     await until(began.exists, "its code runs")
@@ -230,11 +232,11 @@ async def test_waiting_for_another_agents_code_does_not_count_as_load_time(tmp_p
 
 
 async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> None:
-    go, began = tmp_path / "go", tmp_path / "began"
-    waiting(tmp_path / "agents" / "slow", go, began)
-    hanging(tmp_path / "agents" / "mute")
+    go_file, began = tmp_path / "go", tmp_path / "began"
+    write_blocking_agent(tmp_path / "agents" / "slow", go_file, began)
+    write_agent_with_silent_server(tmp_path / "agents" / "mute")
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
-        async with house(tmp_path) as home:
+        async with run_agent_service(tmp_path) as home:
             url = str(home.http.base_url.join("/api/agents"))
             tasks = [asyncio.create_task(http.post(url, json={"path": "mute"}))]
             await until((tmp_path / "kept" / "mute" / "logs").exists, "its server has been started")
@@ -244,11 +246,11 @@ async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> Non
             assert response.status_code == 503
             assert response.headers["content-type"] == "application/problem+json"
             assert "the service is stopping" in response.json()["title"]
-    go.touch()
+    go_file.touch()
 
 
 async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> None:
-    """B8: for any path and any link."""
+    """B8: any path and any link is checked."""
     agents = manager(tmp_path)
     outside = adder(tmp_path / "outside")
     inside = tmp_path / "agents"
@@ -285,8 +287,8 @@ async def test_model_script_is_read_from_below_the_roots_only(tmp_path: Path) ->
 
 async def test_graph_that_cannot_be_added_leaves_the_agent_unchanged(tmp_path: Path) -> None:
     agents = manager(tmp_path)
-    guide(tmp_path / "agents" / "guide")
-    folder_of(
+    write_guide(tmp_path / "agents" / "guide")
+    write_agent(
         tmp_path / "agents" / "lacking",
         {
             "name": "lacking",
@@ -326,24 +328,24 @@ async def test_reload_uses_the_changed_code_and_keeps_the_model(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("change", "why"),
+    ("change", "reason"),
     [
         (lambda folder: adder(folder, "def add(a, b)\n"), "functions.py"),
         (lambda folder: adder(folder, "def other(a, b):\n    return a\n"), "add"),
-        (lambda folder: folder_of(folder, MODEL_FREE | {"name": "other"}), "is named 'other' now"),
+        (lambda folder: write_agent(folder, MODEL_FREE | {"name": "other"}), "is named 'other' now"),
         (lambda folder: (folder / "agent.json").unlink(), "has no agent.json"),
         (lambda folder: folder.rename(folder.with_name("moved")), "there is no agent"),
     ],
 )
 async def test_reload_of_a_faulty_agent_leaves_the_running_one(
-    tmp_path: Path, change: Callable[[Path], object], why: str
+    tmp_path: Path, change: Callable[[Path], object], reason: str
 ) -> None:
     agents = manager(tmp_path)
     folder = adder(tmp_path / "agents" / "adder")
     slot = await agents.load("adder")
     change(folder)
 
-    with pytest.raises(QueenrightError, match=why):
+    with pytest.raises(QueenrightError, match=reason):
         await agents.reload("adder")
 
     assert agents.get("adder") is slot
@@ -371,7 +373,7 @@ async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> Non
 async def test_agent_with_other_agents_as_graphs_is_not_reloaded(tmp_path: Path) -> None:
     agents = manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
-    guide(tmp_path / "agents" / "guide")
+    write_guide(tmp_path / "agents" / "guide")
     slot = await agents.load("guide")
     await agents.add_graph("guide", "adder")
 
@@ -399,31 +401,31 @@ async def test_agents_that_are_reloaded_at_the_same_time_are_loaded_once(tmp_pat
 
 
 async def test_bus_of_an_unloaded_agent_is_closed(tmp_path: Path) -> None:
-    made: list[EventBus] = []
+    buses: list[EventBus] = []
 
     def bus(_: object) -> EventBus:
-        made.append(EventBus())
-        return made[-1]
+        buses.append(EventBus())
+        return buses[-1]
 
     agents = manager(tmp_path, bus=bus)
     adder(tmp_path / "agents" / "adder")
-    written(tmp_path / "agents" / "bad", agent="agent = 3")
+    write_files(tmp_path / "agents" / "bad", agent="agent = 3")
     await agents.load("adder")
     with pytest.raises(AgentLoadError):
         await agents.load("bad")
     await agents.unload("adder")
 
-    assert len(made) == 2
-    for one in made:
+    assert len(buses) == 2
+    for closed in buses:
         with pytest.raises(RuntimeError, match="closed"):
-            one.subscribe(print, name="late")
+            closed.subscribe(print, name="late")
 
 
 async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None:
     for name in ("sessions/own", "graphs/a/sessions/s1", "graphs/b/sessions/s2", "graphs/c"):
         (tmp_path / "kept" / "guide" / name).mkdir(parents=True)
     agents = manager(tmp_path)
-    guide(tmp_path / "agents" / "guide")
+    write_guide(tmp_path / "agents" / "guide")
 
     await agents.load("guide")
 
@@ -440,5 +442,5 @@ def test_up_can_load_the_examples_of_a_checkout(tmp_path: Path) -> None:
 
     settings = load_settings(defaults=add_examples(tmp_path))
 
-    here = (Path("agents").absolute(), Path("exports").absolute())
-    assert settings.agents.roots == (*here, tmp_path / "examples")
+    checkout = (Path("agents").absolute(), Path("exports").absolute())
+    assert settings.agents.roots == (*checkout, tmp_path / "examples")

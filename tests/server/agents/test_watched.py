@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from queenright.runtime.events import AgentEvent, EventType
-from tests.server.agents.parts import guide, house, looper
+from tests.server.agents.parts import run_agent_service, write_guide, write_looper
 from tests.waiting import until
 
 EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 0}}
@@ -14,23 +14,23 @@ EAGER = {"judge": {"start_grace_seconds": 0}, "intervention": {"quiet_seconds": 
 async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
     tmp_path: Path,
 ) -> None:
-    looper(tmp_path / "agents" / "looper")
-    async with house(tmp_path, agents={"load": ["looper"]}, health_monitoring=EAGER) as home:
+    write_looper(tmp_path / "agents" / "looper")
+    async with run_agent_service(tmp_path, agents={"load": ["looper"]}, health_monitoring=EAGER) as home:
         events: list[AgentEvent] = []
         home.service.bus.subscribe(events.append, name="test", filter_agent="looper")
-        started = await home.ask("POST", "/api/agents/looper/chat", json={"message": "go"})
+        started = await home.request("POST", "/api/agents/looper/chat", json={"message": "go"})
         run = started["execution_id"]
-        await until(lambda: home.service.tickets.open_tickets(), "there is a ticket about it")
+        await until(lambda: home.service.tickets.open_tickets(), "a ticket about the agent")
         [ticket] = home.service.tickets.open_tickets()
 
-        nudged = await home.ask("POST", "/api/agents/looper/nudge", json={"message": "Stop."}, status=202)
+        nudged = await home.request("POST", "/api/agents/looper/nudge", json={"message": "Stop."}, status=202)
         session = ticket.session_id
-        health = await home.ask("GET", "/api/agents/looper/health")
-        ended = await home.ask(
-            "POST", "/api/agents/looper/terminate", json={"reason": "it goes in circles"}, status=202
+        health = await home.request("GET", "/api/agents/looper/health")
+        ended = await home.request(
+            "POST", "/api/agents/looper/terminate", json={"reason": "the agent repeats itself"}, status=202
         )
         await home.service.agents.get("looper").runtime.wait(run)
-        row = await home.ask("GET", f"/api/agents/looper/executions/{run}")
+        row = await home.request("GET", f"/api/agents/looper/executions/{run}")
 
         assert (ticket.agent_id, ticket.kind) == ("looper", "doom_loop")
         assert health["state"] in ("degraded", "stuck")
@@ -41,12 +41,12 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
         kinds = {event.type for event in events}
         assert {EventType.EXECUTION_STARTED, EventType.TOOL_CALL_COMPLETED} <= kinds
 
-        # Brought back: in its session, from where it was stopped, as another life.
+        # It is recovered in its session from where it was stopped, as another incarnation.
         task = {"task_id": health["task_id"], "by": "ada"}
-        brought = await home.ask("POST", "/api/recoveries", json=task, status=202)
-        await until(lambda: of(events, EventType.RECOVERY_COMPLETED), "it is back")
-        [stopped], [event_groups], [back] = (
-            of(events, kind)
+        recovered = await home.request("POST", "/api/recoveries", json=task, status=202)
+        await until(lambda: events_of_type(events, EventType.RECOVERY_COMPLETED), "the agent is recovered")
+        [stopped], [event_groups], [recovery] = (
+            events_of_type(events, kind)
             for kind in (
                 EventType.AGENT_TERMINATED,
                 EventType.RECOVERY_INITIATED,
@@ -54,24 +54,24 @@ async def test_looping_agent_gets_a_ticket_and_a_nudge_and_is_terminated(
             )
         )
 
-        assert event_groups.data["recovery_id"] == brought["recovery_id"]
+        assert event_groups.data["recovery_id"] == recovered["recovery_id"]
         assert event_groups.data["from_checkpoint"] == stopped.data["checkpoint_id"] == row["checkpoint_id"]
-        assert (back.data["new_agent_id"], back.data["new_session_id"]) == ("looper", session)
-        assert back.data["new_incarnation_id"] not in ("", stopped.incarnation_id)
-        assert of(events, EventType.EXECUTION_RESUMED)
+        assert (recovery.data["new_agent_id"], recovery.data["new_session_id"]) == ("looper", session)
+        assert recovery.data["new_incarnation_id"] not in ("", stopped.incarnation_id)
+        assert events_of_type(events, EventType.EXECUTION_RESUMED)
 
 
-def of(heard: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
-    return [event for event in heard if event.type is kind]
+def events_of_type(events: list[AgentEvent], kind: EventType) -> list[AgentEvent]:
+    return [event for event in events if event.type is kind]
 
 
-async def test_run_that_was_restarted_is_not_stopped_answered_or_resumed_as_the_one_before(
+async def test_actions_on_the_previous_incarnation_of_a_run_are_refused(
     tmp_path: Path,
 ) -> None:
-    """B112: by incarnation, as the caller saw it."""
-    guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path, agents={"load": ["guide"]}) as home:
-        started = await home.ask("POST", "/api/agents/guide/chat", json={"message": "bees"})
+    """B112: the caller names the incarnation that it saw."""
+    write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
+        started = await home.request("POST", "/api/agents/guide/chat", json={"message": "bees"})
         await until(lambda: home.service.agents.get("guide").runtime.waiting_nodes(), "it asks")
         await until(lambda: home.service.monitor.get("guide"), "it is watched")
         worker = home.service.monitor.get("guide")
@@ -82,28 +82,28 @@ async def test_run_that_was_restarted_is_not_stopped_answered_or_resumed_as_the_
         answer = {"node_id": "talk", "content": "Ada"}
 
         for verb, body in (("stop", {}), ("inject", answer), ("resume", {})):
-            refused = await home.ask("POST", f"/api/agents/guide/{verb}", json=body | stale, status=409)
+            refused = await home.request("POST", f"/api/agents/guide/{verb}", json=body | stale, status=409)
             assert "was restarted in the meantime" in refused["title"], verb
 
-        stopped = await home.ask("POST", "/api/agents/guide/stop", json=seen)
+        stopped = await home.request("POST", "/api/agents/guide/stop", json=seen)
         assert stopped["executions"] == [started["execution_id"]]
         where = f"/api/agents/guide/sessions/{session}/checkpoints"
-        [newest, *_] = (await home.ask("GET", where))["checkpoints"]
+        [newest, *_] = (await home.request("GET", where))["checkpoints"]
         restore = f"{where}/{newest['checkpoint_id']}/restore"
-        refused = await home.ask("POST", restore, json={"incarnation_id": "another"}, status=409)
+        refused = await home.request("POST", restore, json={"incarnation_id": "another"}, status=409)
         assert "was restarted in the meantime" in refused["title"]
 
 
 async def test_agent_events_are_only_in_the_service_log(
     tmp_path: Path,
 ) -> None:
-    guide(tmp_path / "agents" / "guide")
-    guide(tmp_path / "agents" / "second", "second")
-    async with house(tmp_path, agents={"load": ["guide", "second"]}) as home:
-        elsewhere: list[AgentEvent] = []
-        home.service.agents.get("second").runtime.subscribe_to_events(None, elsewhere.append)
+    write_guide(tmp_path / "agents" / "guide")
+    write_guide(tmp_path / "agents" / "second", "second")
+    async with run_agent_service(tmp_path, agents={"load": ["guide", "second"]}) as home:
+        other_logs: list[AgentEvent] = []
+        home.service.agents.get("second").runtime.subscribe_to_events(None, other_logs.append)
 
-        run, session = await home.done()
+        run, session = await home.complete_run()
 
         logged = await home.service.store.read(
             lambda conn: conn.exec_driver_sql(
@@ -113,29 +113,31 @@ async def test_agent_events_are_only_in_the_service_log(
         assert {"execution_started", "client_input_requested", "execution_completed"} <= {
             kind for (kind,) in logged
         }
-        assert elsewhere == []
+        assert other_logs == []
         assert run
 
 
 async def test_stopping_service_pauses_runs_and_reloads_them_with_their_sessions(
     tmp_path: Path,
 ) -> None:
-    guide(tmp_path / "agents" / "guide")
-    async with house(tmp_path, agents={"load": ["guide"]}) as home:
-        _, session = await home.begun()
-    async with house(tmp_path, agents={"load": ["guide"]}) as home:
-        body = await home.ask("GET", f"/api/agents/guide/sessions/{session}")
-        resumed = await home.ask("POST", "/api/agents/guide/resume", json={"session_id": session}, status=202)
+    write_guide(tmp_path / "agents" / "guide")
+    async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
+        _, session = await home.start_waiting_run()
+    async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
+        body = await home.request("GET", f"/api/agents/guide/sessions/{session}")
+        resumed = await home.request(
+            "POST", "/api/agents/guide/resume", json={"session_id": session}, status=202
+        )
 
         assert body["status"] == "paused"
-        assert await home.waits("guide", resumed["execution_id"]) == session
+        assert await home.wait_for_question("guide", resumed["execution_id"]) == session
 
 
 async def test_configured_agent_that_cannot_be_loaded_is_reported(
     tmp_path: Path,
 ) -> None:
-    async with house(tmp_path, agents={"load": ["nobody"]}) as home:
-        ready = await home.ask("GET", "/readyz", status=503)
+    async with run_agent_service(tmp_path, agents={"load": ["nobody"]}) as home:
+        ready = await home.request("GET", "/readyz", status=503)
 
         assert "nobody" in ready["missing"][0]
-        await home.ask("GET", "/api/agents")
+        await home.request("GET", "/api/agents")

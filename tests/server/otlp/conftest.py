@@ -16,8 +16,8 @@ from queenright.server.otlp import OtlpReceiver
 
 
 @dataclass
-class Listening:
-    """A receiver behind a real uvicorn, and what it was given."""
+class RunningReceiver:
+    """A receiver on a real uvicorn, and the events that it passed on."""
 
     url: str = ""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -48,21 +48,21 @@ async def serve(app: Any, listener: socket.socket) -> tuple[uvicorn.Server, asyn
 
 
 @pytest.fixture
-async def otlp() -> AsyncIterator[Listening]:
-    """A receiver on a free port with small limits: 64 KiB as sent, 256 KiB decompressed."""
-    listening = Listening()
-    listening.app = OtlpReceiver(
-        listening.ingest, registry=listening.registry, max_body=65_536, max_inflated=262_144, body_timeout=0.5
+async def otlp() -> AsyncIterator[RunningReceiver]:
+    """Yield a receiver on a free port with small limits: 64 KiB as sent, 256 KiB decompressed."""
+    receiver = RunningReceiver()
+    receiver.app = OtlpReceiver(
+        receiver.ingest, registry=receiver.registry, max_body=65_536, max_inflated=262_144, body_timeout=0.5
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        listening.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server, task = await serve(listening.app, listener)
-        yield listening
+        receiver.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        server, task = await serve(receiver.app, listener)
+        yield receiver
         server.should_exit = True
         await task
 
 
 @pytest.fixture
-async def http(otlp: Listening) -> AsyncIterator[httpx.AsyncClient]:
+async def http(otlp: RunningReceiver) -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(base_url=otlp.url, verify=False) as client:
         yield client

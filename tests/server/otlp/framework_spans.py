@@ -1,4 +1,4 @@
-"""Spans of frameworks, made for tests, and what becomes of them."""
+"""Builders of frameworks' spans, and helpers that decode them."""
 
 from __future__ import annotations
 
@@ -18,49 +18,52 @@ NOW = 1_800_000_000.0
 TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")
 
 
-def value(of: Any) -> AnyValue:
-    if isinstance(of, str):
-        return AnyValue(string_value=of)
-    if isinstance(of, float):
-        return AnyValue(double_value=of)
-    return AnyValue(int_value=of)
+def value(content: Any) -> AnyValue:
+    if isinstance(content, str):
+        return AnyValue(string_value=content)
+    if isinstance(content, float):
+        return AnyValue(double_value=content)
+    return AnyValue(int_value=content)
 
 
 def request(
     *spans: dict[str, Any], service: str = "svc", scope: str = "framework", **resource: str
 ) -> ExportTraceServiceRequest:
-    """Return a request whose spans end one after the other, a second apart, unless they say when."""
-    made = ExportTraceServiceRequest()
-    group = made.resource_spans.add()
-    for key, of in {"service.name": service, **{k.replace("_", "."): v for k, v in resource.items()}}.items():
-        group.resource.attributes.append(KeyValue(key=key, value=value(of)))
+    """Return a request whose spans are one second apart, unless they give their times."""
+    message = ExportTraceServiceRequest()
+    group = message.resource_spans.add()
+    for key, content in {
+        "service.name": service,
+        **{k.replace("_", "."): v for k, v in resource.items()},
+    }.items():
+        group.resource.attributes.append(KeyValue(key=key, value=value(content)))
     scopes: dict[str, ScopeSpans] = {}
-    for n, given in enumerate(spans):
-        name = given.get("scope", scope)
+    for n, fields in enumerate(spans):
+        name = fields.get("scope", scope)
         if name not in scopes:
             scopes[name] = group.scope_spans.add()
             scopes[name].scope.name = name
         span = scopes[name].spans.add(
-            trace_id=given.get("trace", TRACE),
-            span_id=given["id"].to_bytes(8, "big"),
-            parent_span_id=given["parent"].to_bytes(8, "big") if "parent" in given else b"",
-            name=given["name"],
-            flags=given.get("flags", 0x100),
-            start_time_unix_nano=int((NOW - 100 + given.get("start", n - 0.5)) * 1e9),
-            end_time_unix_nano=int((NOW - 100 + given.get("end", n)) * 1e9),
+            trace_id=fields.get("trace", TRACE),
+            span_id=fields["id"].to_bytes(8, "big"),
+            parent_span_id=fields["parent"].to_bytes(8, "big") if "parent" in fields else b"",
+            name=fields["name"],
+            flags=fields.get("flags", 0x100),
+            start_time_unix_nano=int((NOW - 100 + fields.get("start", n - 0.5)) * 1e9),
+            end_time_unix_nano=int((NOW - 100 + fields.get("end", n)) * 1e9),
         )
-        span.kind = given.get("kind") or Span.SPAN_KIND_INTERNAL
-        for key, of in given.get("attributes", {}).items():
-            span.attributes.append(KeyValue(key=key, value=value(of)))
-        for event, span_events in given.get("events", ()):
+        span.kind = fields.get("kind") or Span.SPAN_KIND_INTERNAL
+        for key, content in fields.get("attributes", {}).items():
+            span.attributes.append(KeyValue(key=key, value=value(content)))
+        for event, span_events in fields.get("events", ()):
             made_event = span.events.add(name=event)
             made_event.attributes.extend(
-                KeyValue(key=key, value=value(of)) for key, of in span_events.items()
+                KeyValue(key=key, value=value(content)) for key, content in span_events.items()
             )
-        if "error" in given:
+        if "error" in fields:
             span.status.code = Status.STATUS_CODE_ERROR
-            span.status.message = given["error"]
-    return made
+            span.status.message = fields["error"]
+    return message
 
 
 def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: str) -> Batch:
@@ -70,21 +73,21 @@ def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: 
     return batch
 
 
-def one(decoded: Batch, type_: str) -> AgentEvent:
+def get_event(decoded: Batch, type_: str) -> AgentEvent:
     [event] = [event for event in decoded.events if event.type == type_]
     return event
 
 
 def workers(events: Iterable[AgentEvent]) -> set[tuple[str, str]]:
-    """Return agent and session of everybody that events are about, as they are called in the end."""
-    found = dict[tuple[str, str], None]()
+    """Return the agent id and session id of each worker in the events, after renames."""
+    keys = dict[tuple[str, str], None]()
     for event in events:
         key = event.agent_id, event.session_id
         if event.type is EventType.AGENT_RENAMED:
-            found.pop(key, None)
+            keys.pop(key, None)
             key = event.data["agent_id"], event.data["session_id"]
-        found[key] = None
-    return set(found)
+        keys[key] = None
+    return set(keys)
 
 
 def chat(id_: int, parent: int, **fields: Any) -> dict[str, Any]:

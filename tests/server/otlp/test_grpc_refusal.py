@@ -1,4 +1,4 @@
-"""A gRPC client on the OTLP port gets the setting to change, and so does the operator."""
+"""A gRPC client on the HTTP ports gets an error that names the setting to change; the service logs it too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETTINGS_FRAME = b"\0\0\0\4\0\0\0\0\0"
 HEADERS_FRAME = b"\0\0\0\1\4\0\0\0\1"
 
 
-def _export_a_span(endpoint: str) -> None:
+def _export_span(endpoint: str) -> None:
     exporter = OTLPSpanExporter(endpoint=endpoint, insecure=True, timeout=5)
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -34,8 +34,8 @@ async def test_grpc_exporter_prints_the_setting_to_change(
     running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        await asyncio.to_thread(_export_a_span, running.otlp_url)
-        await asyncio.to_thread(_export_a_span, running.otlp_url)
+        await asyncio.to_thread(_export_span, running.otlp_url)
+        await asyncio.to_thread(_export_span, running.otlp_url)
 
     exporter = [r.getMessage() for r in caplog.records if r.name.startswith("opentelemetry.exporter")]
     service = [r.getMessage() for r in caplog.records if r.name.startswith("queenright")]
@@ -47,13 +47,13 @@ async def test_grpc_exporter_prints_the_setting_to_change(
 async def test_grpc_exporter_on_the_api_port_prints_the_telemetry_address(
     running: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def details() -> str:
+    def call_unknown_method() -> str:
         with grpc.insecure_channel(running.url.removeprefix("http://")) as channel:
             with pytest.raises(grpc.RpcError) as raised:
                 channel.unary_unary("/opentelemetry.TraceService/Export")(b"", timeout=10)
             return str(raised.value.details())
 
-    reason = await asyncio.to_thread(details)
+    reason = await asyncio.to_thread(call_unknown_method)
 
     assert SETTING in reason
     assert f"OTEL_EXPORTER_OTLP_ENDPOINT={running.otlp_url}" in reason
@@ -88,7 +88,7 @@ async def test_https_on_an_http_port_is_logged_with_the_remedy(
 
 
 async def test_grpc_connections_are_shown_with_the_reason(running: RunningService) -> None:
-    await asyncio.to_thread(_export_a_span, running.otlp_url)
+    await asyncio.to_thread(_export_span, running.otlp_url)
 
     async with httpx.AsyncClient(trust_env=False, base_url=running.url) as http:
         refused = (await http.get("/api/telemetry")).json()["refused"]

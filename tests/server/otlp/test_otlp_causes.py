@@ -1,4 +1,4 @@
-"""What goes wrong with spans of frameworks, cause by cause, and the general rule for each."""
+"""The causes of wrong results from frameworks' spans, each with its general rule."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.server.otlp.framework_spans import (
     TRACE,
     chat,
     decode,
+    get_event,
     invoke,
-    one,
     request,
     tool,
     workers,
@@ -44,7 +44,7 @@ def calls(decoded: Batch) -> list[Mapping[str, Any]]:
 
 @pytest.mark.parametrize("wrap", ["{}", '{{"output": "{}"}}', '{{"content": "{}", "tool_call_id": "c-1"}}'])
 def test_cause_1_placeholder_in_an_envelope_is_not_recorded(wrap: str) -> None:
-    """B87: hidden content is not equal, in any envelope."""
+    """B87: hidden content is not compared, in any envelope."""
     hidden = wrap.format("__REDACTED__")
     spans = tool(2, 1, attributes={"gen_ai.tool.call.arguments": hidden, "gen_ai.tool.call.result": hidden})
 
@@ -54,7 +54,7 @@ def test_cause_1_placeholder_in_an_envelope_is_not_recorded(wrap: str) -> None:
 
 
 def test_cause_2_span_that_ended_before_the_root_does_not_reopen_its_run() -> None:
-    """B85: also where it arrives in a request of its own."""
+    """B85: this includes a span that arrives in a later request."""
     memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
 
@@ -67,7 +67,7 @@ def test_cause_2_span_that_ended_before_the_root_does_not_reopen_its_run() -> No
 def test_cause_2_span_that_ends_just_after_the_root_does_not_reopen_its_run(
     order: tuple[int, int],
 ) -> None:
-    """B85: spans of Node each have a clock of their own, which differ by parts of a millisecond."""
+    """B85: Node spans have separate clocks, which differ by fractions of a millisecond."""
     root = {"id": 1, "name": "invoke_agent scout", "start": 1, "end": 9}
     spans = [
         root | {"attributes": {"gen_ai.operation.name": "invoke_agent"}},
@@ -83,7 +83,7 @@ def test_cause_2_span_that_ends_just_after_the_root_does_not_reopen_its_run(
 
 
 def test_cause_2_work_continuing_after_the_root_reopens_its_run() -> None:
-    """B85: an agent may go on in the background."""
+    """B85: an agent may continue in the background."""
     memory = Assembler()
     decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=9), memory=memory)
 
@@ -93,14 +93,14 @@ def test_cause_2_work_continuing_after_the_root_reopens_its_run() -> None:
 
 
 def test_cause_3_run_without_an_agents_span_ends_with_its_outermost_span() -> None:
-    """B85: a framework that exports no agent on failure leaves no run open."""
+    """B85: a framework that exports no agent span on failure leaves no run open."""
     decoded = decode(chat(2, 1, end=2), {"id": 1, "name": "workflow", "end": 3})
 
     assert types(decoded)[-1] == "execution_completed"
 
 
 def test_cause_4_and_5_spans_with_different_or_no_names_are_one_run() -> None:
-    """B86: one run is never several workers because its spans disagree."""
+    """B86: contradictory span names do not split a run into several workers."""
     decoded = decode(chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9))
 
     assert workers(decoded.events) == {("scout", "c-1")}
@@ -153,7 +153,7 @@ WRAPPED_RESULTS: dict[str, Any] = {
 
 @pytest.mark.parametrize("shape", WRAPPED_ARGUMENTS)
 def test_cause_6_wrapped_arguments_have_the_fingerprint_of_their_payload(shape: str) -> None:
-    """B89: the payload is what counts."""
+    """B89: only the payload counts."""
     written = WRAPPED_ARGUMENTS[shape]
     text = written if isinstance(written, str) else json.dumps(written)
 
@@ -164,7 +164,7 @@ def test_cause_6_wrapped_arguments_have_the_fingerprint_of_their_payload(shape: 
 
 @pytest.mark.parametrize("shape", WRAPPED_RESULTS)
 def test_cause_6_wrapped_results_have_the_fingerprint_of_their_payload(shape: str) -> None:
-    """B89: step numbers and call ids make no new result."""
+    """B89: step numbers and call ids do not change the result."""
     written = WRAPPED_RESULTS[shape]
     text = written if isinstance(written, str) else json.dumps(written)
 
@@ -183,11 +183,11 @@ def test_cause_6_wrapped_results_have_the_fingerprint_of_their_payload(shape: st
         ([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], [{"type": "text", "text": "a"}]),
     ],
 )
-def test_cause_6_arguments_that_look_like_an_envelope_stay_apart(first: Any, second: Any) -> None:
+def test_cause_6_arguments_that_look_like_an_envelope_are_not_unwrapped(first: Any, second: Any) -> None:
     """B26: a call with other arguments is not a repeat."""
     made = [
-        tool(n, 1, attributes={"gen_ai.tool.call.arguments": json.dumps(arguments)})
-        for n, arguments in ((2, first), (3, second))
+        tool(index, 1, attributes={"gen_ai.tool.call.arguments": json.dumps(arguments)})
+        for index, arguments in ((2, first), (3, second))
     ]
 
     one_, other = calls(decode(*made))
@@ -215,7 +215,7 @@ def test_cause_6_arguments_that_look_like_an_envelope_stay_apart(first: Any, sec
     ],
 )
 def test_cause_6_content_may_be_in_events_of_the_span(events: list[Any]) -> None:
-    """B89: a loop is found by what events of a span recorded."""
+    """B89: loops are found in content recorded as span events."""
     [call] = calls(decode(tool(2, 1, events=events)))
 
     assert (call["args_hash"], call["result_hash"]) == (fingerprint(ARGUMENTS), fingerprint(RESULT))
@@ -234,7 +234,7 @@ def test_cause_6_content_may_be_in_events_of_the_span(events: list[Any]) -> None
     )
 )
 def test_cause_6_any_content_is_read_without_an_error(content: Any) -> None:
-    """B89: and equal content is equal."""
+    """B89: equal content has equal fingerprints."""
     made = [tool(n, 1, attributes={"gen_ai.tool.call.result": json.dumps(content)}) for n in (2, 3)]
 
     one_, other = calls(decode(*made))
@@ -257,7 +257,7 @@ EXCEPTION = ("exception", {"exception.type": "ApiError", "exception.message": "5
 )
 @pytest.mark.parametrize("kind", [chat, tool])
 def test_cause_7_failure_is_recognised_in_every_record_format(kind: Any, failed: dict[str, Any]) -> None:
-    """B34: by its status, by an exception event, or by attributes alone."""
+    """B34: by the status, an exception event, or only attributes."""
     decoded = decode(kind(2, 1, **failed))
 
     ended = next(e.data for e in decoded.events if e.type.value.endswith("call_completed"))
@@ -276,7 +276,7 @@ def test_cause_7_retried_and_answered_model_call_has_not_failed() -> None:
 
     decoded = decode(chat(2, 1, events=[EXCEPTION], attributes=answered))
 
-    assert "error_type" not in one(decoded, "llm_call_completed").data
+    assert "error_type" not in get_event(decoded, "llm_call_completed").data
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_cause_7_retried_and_answered_model_call_has_not_failed() -> None:
 def test_cause_7_run_whose_last_model_call_or_inner_agent_failed_has_failed(
     spans: list[dict[str, Any]], outcome: str
 ) -> None:
-    """B34: although its own span says nothing of it."""
+    """B34: the run's own span need not report the failure."""
     ended = [type_ for type_ in types(decode(*spans)) if type_ in ("execution_failed", "execution_completed")]
 
     assert ended == [outcome]
@@ -337,8 +337,8 @@ def test_cause_7_run_whose_last_model_call_or_inner_agent_failed_has_failed(
 def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
     name: str, attributes: dict[str, Any], event: str
 ) -> None:
-    """B89: also of undocumented conventions."""
-    ended = one(decode({"id": 1, "name": name, "attributes": attributes}), event)
+    """B89: this includes undocumented conventions."""
+    ended = get_event(decode({"id": 1, "name": name, "attributes": attributes}), event)
 
     if "search" in (name.split()[-1], attributes.get("name")):
         assert ended.data["tool"] == "search"
@@ -370,8 +370,8 @@ TOKENS = {"gen_ai.usage.input_tokens": 120, "gen_ai.usage.output_tokens": 8}
 
 @pytest.mark.parametrize("kind", [chat, tool])
 @pytest.mark.parametrize("parent", [1, 2, 5])
-def test_cause_9_call_that_two_libraries_trace_counts_once(kind: Any, parent: int) -> None:
-    """B84: siblings, parent and child, and with a span between them: its tokens once."""
+def test_cause_9_call_traced_by_two_libraries_counts_once(kind: Any, parent: int) -> None:
+    """B84: siblings, parent and child, or with a span between them: tokens count once."""
     of_framework = kind(2, 1, start=1, end=3.1, scope="framework", attributes=TOKENS)
     of_client = kind(3, parent, start=1.1, end=3, scope="client", attributes=TOKENS)
 
@@ -381,7 +381,7 @@ def test_cause_9_call_that_two_libraries_trace_counts_once(kind: Any, parent: in
 
 
 def test_cause_9_preparation_marked_as_a_model_call_is_not_counted() -> None:
-    """B84: LlamaIndex has spans of helpers of a model, which are marked like its calls."""
+    """B84: LlamaIndex marks spans of a model's helpers like model calls."""
     marked = {"openinference.span.kind": "LLM"}
     helper = {"id": 2, "parent": 1, "name": "Model._prepare_chat", "start": 1, "end": 2, "attributes": marked}
     call = {"id": 3, "parent": 1, "name": "Model.achat", "start": 2, "end": 3, "attributes": marked}
@@ -393,8 +393,8 @@ def test_cause_9_preparation_marked_as_a_model_call_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", [chat, tool])
-def test_cause_9_calls_at_the_same_time_of_one_library_are_two(kind: Any) -> None:
-    """B31: a framework that calls in parallel reports each call once."""
+def test_cause_9_concurrent_calls_of_one_library_count_separately(kind: Any) -> None:
+    """B31: a framework that makes parallel calls reports each call once."""
     decoded = decode(*(kind(n, 1, start=1, end=3, attributes=TOKENS) for n in (2, 3)))
 
     assert len([type_ for type_ in types(decoded) if type_.endswith("call_completed")]) == 2
@@ -420,14 +420,14 @@ def test_cause_9_other_calls_of_another_library_count(difference: dict[str, Any]
 
 
 def test_cause_9_server_side_of_a_tool_call_is_not_a_call() -> None:
-    """B84: the MCP server's span comes from another process, which is not an agent."""
+    """B84: the span is from the MCP server's process, which is not an agent."""
     decoded = decode(tool(3, 2, kind=2, flags=0x300), service="mcp-server")
 
     assert decoded.events == []
 
 
 def test_cause_9_work_opened_by_two_libraries_starts_and_ends_once() -> None:
-    """B88: nothing of it stays open."""
+    """B88: the work does not stay open."""
     memory = Assembler()
     events = [
         event
@@ -445,43 +445,43 @@ def test_cause_9_work_opened_by_two_libraries_starts_and_ends_once() -> None:
     assert work[0].data["call_id"] == work[1].data["call_id"]
 
 
-def record(event: str, id_: int, parent: int, at: float, **said: str) -> ExportLogsServiceRequest:
-    """Return a record of `watch_spans` about a tool call."""
-    written = {names.OPEN_SPAN_KIND: "tool", names.GEN_AI_TOOL_NAME: "search", **said}
+def record(event: str, id_: int, parent: int, at: float, **attributes: str) -> ExportLogsServiceRequest:
+    """Return a `watch_spans` log record about a tool call."""
+    all_attributes = {names.OPEN_SPAN_KIND: "tool", names.GEN_AI_TOOL_NAME: "search", **attributes}
     if parent:
-        written[names.OPEN_SPAN_PARENT_ID] = f"{parent:016x}"
-    made = ExportLogsServiceRequest()
-    group = made.resource_logs.add()
+        all_attributes[names.OPEN_SPAN_PARENT_ID] = f"{parent:016x}"
+    message = ExportLogsServiceRequest()
+    group = message.resource_logs.add()
     group.resource.attributes.append(KeyValue(key="service.name", value=AnyValue(string_value="svc")))
-    one_ = LogRecord(
+    log_record = LogRecord(
         event_name=event,
         trace_id=TRACE,
         span_id=id_.to_bytes(8, "big"),
         time_unix_nano=int((NOW - 100 + at) * 1e9),
-        attributes=[KeyValue(key=key, value=AnyValue(string_value=of)) for key, of in written.items()],
+        attributes=[KeyValue(key=key, value=AnyValue(string_value=of)) for key, of in all_attributes.items()],
     )
     start = AnyValue(int_value=int((NOW - 99) * 1e9))
-    one_.attributes.append(KeyValue(key=names.OPEN_SPAN_START, value=start))
-    group.scope_logs.add().log_records.append(one_)
-    return made
+    log_record.attributes.append(KeyValue(key=names.OPEN_SPAN_START, value=start))
+    group.scope_logs.add().log_records.append(log_record)
+    return message
 
 
-def take(made: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[AgentEvent]:
-    batch = decode_logs(made, memory, now)
+def take(message: ExportLogsServiceRequest, memory: Assembler, now: float) -> list[AgentEvent]:
+    batch = decode_logs(message, memory, now)
     memory.duplicates.finish_storing(batch.identities, is_stored=True)
     return batch.events
 
 
-def test_cause_10_span_that_was_dropped_leaves_no_open_work() -> None:
-    """B88: the record of its end stands for it, if it has not come within a minute."""
+def test_cause_10_dropped_span_leaves_no_open_work() -> None:
+    """B88: the record of the end counts if the span does not arrive within a minute."""
     memory = Assembler()
     result = take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
-    at_once = take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
+    immediate = take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
     later = take(ExportLogsServiceRequest(), memory, NOW + 61)
-    after = decode(tool(2, 1, start=1, end=3), memory=memory)
+    late_span = decode(tool(2, 1, start=1, end=3), memory=memory)
 
     assert [event.type.value for event in result] == ["execution_started", "tool_call_started"]
-    assert (at_once, after.events) == ([], [])
+    assert (immediate, late_span.events) == ([], [])
     [ended] = later
     assert (ended.type.value, ended.data["outcome"]) == ("tool_call_completed", "ok")
     assert ended.data["call_id"] == result[1].data["call_id"]
@@ -489,7 +489,7 @@ def test_cause_10_span_that_was_dropped_leaves_no_open_work() -> None:
 
 
 def test_cause_10_span_that_arrives_after_the_record_of_its_end_counts_once() -> None:
-    """B84: with all that it says."""
+    """B84: the content of the span is used."""
     memory = Assembler()
     take(record(names.EVENT_SPAN_STARTED, 2, 1, 1), memory, NOW)
     take(record(names.EVENT_SPAN_ENDED, 2, 1, 3), memory, NOW)
@@ -502,7 +502,7 @@ def test_cause_10_span_that_arrives_after_the_record_of_its_end_counts_once() ->
     assert later == []
 
 
-def test_cause_10_root_that_was_dropped_ends_its_run() -> None:
+def test_cause_10_run_of_a_dropped_root_ends() -> None:
     memory = Assembler()
     attributes = {
         names.OPEN_SPAN_KIND: "agent",
@@ -518,7 +518,7 @@ def test_cause_10_root_that_was_dropped_ends_its_run() -> None:
 
 
 def test_cause_11_span_that_cannot_be_read_is_refused_with_its_reason() -> None:
-    """B90: and the rest of its request counts."""
+    """B90: the other spans of the request count."""
     made = request(tool(2, 1), chat(3, 1))
     made.resource_spans[0].scope_spans[0].spans[0].trace_id = b"short"
 
@@ -536,19 +536,19 @@ RUN = [
     chat(5, 1, start=4, end=5, **NAMED),
     invoke(1, "scout", start=0, end=6, attributes=NAMED["attributes"]),
 ]
-"""Spans that name their agent; one of a model's client does not."""
+"""Spans that name their agent, except the one of the model client."""
 
 
 @given(data=st.data())
 def test_order_splits_repeats_and_delays_of_a_trace_change_nothing(data: st.DataObject) -> None:
-    """B84: the same work of the same worker, each piece once, and nothing left open."""
+    """B84: one worker, each piece of work once, and nothing left open."""
     named = [span for span in RUN if span["id"] != 12]
     order = data.draw(st.permutations(named + data.draw(st.lists(st.sampled_from(named), max_size=4))))
     rest = iter(order)
     memory = Assembler()
     events: list[AgentEvent] = []
-    while some := list(islice(rest, data.draw(st.integers(1, 4)))):
-        events += decode(*some, memory=memory).events
+    while part := list(islice(rest, data.draw(st.integers(1, 4)))):
+        events += decode(*part, memory=memory).events
 
     assert {(event.agent_id, event.session_id) for event in events} == {("scout", "c-1")}
     found = [event.type.value for event in events]
@@ -560,7 +560,7 @@ def test_order_splits_repeats_and_delays_of_a_trace_change_nothing(data: st.Data
 
 @given(data=st.data())
 def test_order_within_one_request_changes_nothing(data: st.DataObject) -> None:
-    """B84: from any scope."""
+    """B84: the spans may be in any scope."""
     expected = [(e.type, e.span_id, e.agent_id, e.session_id) for e in decode(*RUN).events]
 
     shuffled = decode(*data.draw(st.permutations(RUN)))
@@ -576,8 +576,8 @@ def test_order_within_one_request_changes_nothing(data: st.DataObject) -> None:
         {"traceloop.association.properties.lc_agent_name": "porter"},
     ],
 )
-def test_cause_4_name_that_langchain_notes_on_each_span_is_the_agents(attributes: dict[str, Any]) -> None:
-    """B86: the first span to arrive has it, too."""
+def test_cause_4_langchain_metadata_on_each_span_names_the_agent(attributes: dict[str, Any]) -> None:
+    """B86: this includes the first span to arrive."""
     spans = tool(2, 1, attributes=attributes | {"gen_ai.operation.name": "execute_tool"})
     assert {event.agent_id for event in decode(spans).events} == {"porter"}
 
@@ -591,7 +591,7 @@ def test_cause_4_metadata_without_a_name_sets_no_name(metadata: str) -> None:
 
 
 def test_cause_6_prompt_and_completion_of_a_tool_are_its_content() -> None:
-    """B89: as LangSmith exports them."""
+    """B89: LangSmith exports tool content this way."""
     content = {"gen_ai.prompt": '{"q": 1}', "gen_ai.completion": '{"output": {"content": "seven"}}'}
     [call] = calls(decode(tool(2, 1, attributes=content)))
     assert call["args_hash"] == fingerprint({"q": 1})
@@ -599,7 +599,7 @@ def test_cause_6_prompt_and_completion_of_a_tool_are_its_content() -> None:
 
 
 def test_cause_8_usage_in_an_object_is_counted() -> None:
-    """B84: where the counts themselves are hidden."""
+    """B84: even if the separate counts are hidden."""
     usage = {
         "langsmith.metadata.usage_metadata": '{"input_tokens": 70, "output_tokens": 5, "total_tokens": 75}'
     }
@@ -617,20 +617,20 @@ def test_cause_8_unreadable_usage_is_ignored(usage: str) -> None:
 
 
 def test_cause_3_root_that_ended_before_a_run_began_does_not_end_it() -> None:
-    """B85: a framework may trace how an agent is made, as a span of its own beside its run."""
+    """B85: a framework may trace the creation of an agent as a separate span."""
     memory = Assembler()
-    began = decode(invoke(9, "porter", start=5, **OPEN), memory=memory)
+    run_start = decode(invoke(9, "porter", start=5, **OPEN), memory=memory)
     operation = {"gen_ai.operation.name": "create_agent"}
-    made = {"id": 8, "name": "create_agent porter", "start": 1, "end": 2, "attributes": operation}
+    creation = {"id": 8, "name": "create_agent porter", "start": 1, "end": 2, "attributes": operation}
 
-    assert types(began) == ["execution_started"]
-    assert types(decode(made, memory=memory)) == []
+    assert types(run_start) == ["execution_started"]
+    assert types(decode(creation, memory=memory)) == []
 
 
 def test_cause_4_work_below_missing_spans_belongs_to_the_open_agent() -> None:
-    """B86: the agent is reported as open, and spans between it and a call are no work of an agent's."""
+    """B86: the agent's span is reported as open; spans between it and a call are not agents' work."""
     memory = Assembler()
-    began = decode(invoke(9, "porter", start=1, **OPEN), memory=memory)
+    start = decode(invoke(9, "porter", start=1, **OPEN), memory=memory)
     later = decode(chat(3, 2, start=2, end=3), memory=memory)
 
-    assert workers([*began.events, *later.events]) == {("porter", TRACE.hex())}
+    assert workers([*start.events, *later.events]) == {("porter", TRACE.hex())}

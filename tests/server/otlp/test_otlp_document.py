@@ -1,4 +1,4 @@
-"""docs/otlp.md says what the code does."""
+"""The tables and limits in docs/otlp.md match the code."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from queenright.server.otlp.forward import RETRYABLE_STATUSES
 from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
 from queenright.server.telemetry.dialects import ATTRIBUTES
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
+DOCUMENT_TEXT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
 OURS = {value for value in vars(names).values() if isinstance(value, str) and value.startswith("queenright.")}
 
 
 def test_every_attribute_read_is_documented_in_its_order() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT, flags=re.MULTILINE))
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT_TEXT, flags=re.MULTILINE))
 
     assert {field: re.findall(r"`([^`]+)`", row) for field, row in rows.items()} == {
         field: list(names) for field, names in ATTRIBUTES.items() if not set(names) <= OURS
@@ -24,6 +24,6 @@ def test_every_attribute_read_is_documented_in_its_order() -> None:
 
 
 def test_limits_and_span_names_are_the_codes() -> None:
-    assert f"{MAX_BODY >> 20} MiB as sent, {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT
-    assert all(str(status) in DOCUMENT for status in RETRYABLE_STATUSES)
-    assert all(f"`{prefix.strip(': ')}" in DOCUMENT for prefix, _ in SPAN_NAMES)
+    assert f"{MAX_BODY >> 20} MiB as sent, {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT_TEXT
+    assert all(str(status) in DOCUMENT_TEXT for status in RETRYABLE_STATUSES)
+    assert all(f"`{prefix.strip(': ')}" in DOCUMENT_TEXT for prefix, _ in SPAN_NAMES)

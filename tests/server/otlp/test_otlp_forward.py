@@ -1,4 +1,4 @@
-"""Passing on: unchanged, bounded, tried again, never in the agent's way."""
+"""Forwarding of telemetry: unchanged, bounded, retried, and without delay for the agent."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from queenright.server.otlp import Forwarder, OtlpReceiver
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from tests.server.otlp.conftest import Listening
+    from tests.server.otlp.conftest import RunningReceiver
 
 Serving = Callable[[Any], Any]
 
 
 @dataclass
 class Collector:
-    """Another OTLP endpoint: keeps what arrives, answers with the statuses it is given, then with 200."""
+    """Another OTLP endpoint: stores requests, responds with the given statuses, then with 200."""
 
     statuses: list[int] = field(default_factory=list)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Collector:
     open: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
     endless: bool = False
-    """It goes on answering until nobody listens."""
+    """Send the response body until the client disconnects."""
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         if scope["type"] != "http":
@@ -57,15 +57,15 @@ class Collector:
             self.requests.append((path, headers, body))
         await send({"type": "http.response.start", "status": status, "headers": self.headers})
         if self.endless:
-            gone = asyncio.ensure_future(receive())
-            while not gone.done():
+            disconnect = asyncio.ensure_future(receive())
+            while not disconnect.done():
                 await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
                 await asyncio.sleep(0)
         await send({"type": "http.response.body", "body": b""})
 
 
 @asynccontextmanager
-async def listening(app: Any) -> AsyncIterator[str]:
+async def serve_app(app: Any) -> AsyncIterator[str]:
     import uvicorn
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -83,10 +83,10 @@ def counter(registry: CollectorRegistry | None = None) -> Counter:
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    made = Collector()
-    made.open.set()
-    async with listening(made) as made.url:
-        yield made
+    collector = Collector()
+    collector.open.set()
+    async with serve_app(collector) as collector.url:
+        yield collector
 
 
 @asynccontextmanager
@@ -99,11 +99,11 @@ async def forwarding(url: str, **options: Any) -> AsyncIterator[Forwarder]:
         await forwarder.stop(flush_seconds=0)
 
 
-def names(headers: Iterable[str]) -> set[str]:
+def lower_names(headers: Iterable[str]) -> set[str]:
     return {name.lower() for name in headers}
 
 
-async def test_request_is_forwarded_unchanged(otlp: Listening, collector: Collector) -> None:
+async def test_request_is_forwarded_unchanged(otlp: RunningReceiver, collector: Collector) -> None:
     body = gzip.compress(b'{"resourceSpans": []}')
     sent = {
         "content-type": "application/json; charset=utf-8",
@@ -117,7 +117,7 @@ async def test_request_is_forwarded_unchanged(otlp: Listening, collector: Collec
         otlp.app._forwarder = forwarder
 
         response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent)
-        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
     [(path, headers, arrived)] = collector.requests
     assert response.status_code == 200
@@ -128,18 +128,18 @@ async def test_request_is_forwarded_unchanged(otlp: Listening, collector: Collec
 
 
 async def test_unreadable_or_unstored_requests_are_still_forwarded(
-    otlp: Listening, collector: Collector
+    otlp: RunningReceiver, collector: Collector
 ) -> None:
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
         await client.post(f"{otlp.url}/v1/traces", content=b"{", headers={"content-type": "application/json"})
 
-        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
         assert collector.requests[0][2] == b"{"
 
 
-async def test_endless_answer_is_read_up_to_a_limit(otlp: Listening, collector: Collector) -> None:
+async def test_endless_answer_is_read_up_to_a_limit(otlp: RunningReceiver, collector: Collector) -> None:
     collector.endless = True
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
@@ -147,11 +147,15 @@ async def test_endless_answer_is_read_up_to_a_limit(otlp: Listening, collector: 
         for body in (b"{", b"{ "):
             headers = {"content-type": "application/json"}
             await client.post(f"{otlp.url}/v1/traces", content=body, headers=headers)
-        await until(lambda: forwarder.sent_requests == 2, "both are passed on")
+        await until(lambda: forwarder.sent_requests == 2, "both requests are forwarded")
 
 
-async def test_agent_is_answered_while_the_endpoint_hangs(otlp: Listening, collector: Collector) -> None:
-    """B76: The collector away: workers unaffected, the queue bounded, everything delivered after."""
+async def test_agent_is_answered_while_the_endpoint_hangs(
+    otlp: RunningReceiver, collector: Collector
+) -> None:
+    """
+    B76: without the collector, workers are unaffected, the queue is bounded, and all is delivered later.
+    """
     collector.open.clear()
     headers = {"content-type": "application/json"}
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
@@ -163,7 +167,7 @@ async def test_agent_is_answered_while_the_endpoint_hangs(otlp: Listening, colle
         ]
         assert (statuses, collector.requests) == ([200] * 10, [])
         collector.open.set()
-        await until(lambda: forwarder.sent_requests == 10, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 10, "the request is forwarded")
 
     assert len(collector.requests) == 10
 
@@ -173,7 +177,7 @@ async def test_transient_failures_are_retried(collector: Collector, status: int)
     collector.statuses = [status, status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
     assert collector.tries == 3
 
@@ -183,7 +187,7 @@ async def test_final_failures_are_dropped_and_counted(collector: Collector, stat
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
     assert (collector.tries, forwarder.pending) == (1, 0)
 
@@ -192,18 +196,18 @@ async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     async with forwarding(url, give_up_after=0.1) as forwarder:
-        began = time.monotonic()
+        start = time.monotonic()
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - start < 2
 
 
 async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) -> None:
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
     async with forwarding(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
     assert collector.tries == 1
 
@@ -240,14 +244,14 @@ async def test_stop_sends_queued_requests(collector: Collector) -> None:
 async def test_forwarding_to_the_own_receiver_does_not_loop() -> None:
     registry = CollectorRegistry()
 
-    async def nothing(_: list[Any]) -> None:
+    async def ingest_nothing(_: list[Any]) -> None:
         return None
 
-    app = OtlpReceiver(nothing, registry=registry)
-    async with listening(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
+    app = OtlpReceiver(ingest_nothing, registry=registry)
+    async with serve_app(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
-        await until(lambda: forwarder.sent_requests == 1, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
         assert (app.counts.requests, forwarder.pending) == (2, 0)
 
@@ -260,10 +264,10 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     collector.statuses = [401]
     async with forwarding(url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
-        await until(lambda: forwarder.dropped_requests == 1, "it is dropped")
+        await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
         forwarder.offer("/v1/traces", [], b"x")
         forwarder.offer("/v1/traces", [(b"Authorization", b"Bearer agent")], b"y")
-        await until(lambda: forwarder.sent_requests == 2, "it is passed on")
+        await until(lambda: forwarder.sent_requests == 2, "the request is forwarded")
 
     by_body = {body: headers["authorization"] for _, headers, body in collector.requests}
     assert by_body == {b"x": "Basic YmVlOmh1bnRlcjI=", b"y": "Bearer agent"}

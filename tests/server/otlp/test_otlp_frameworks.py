@@ -1,4 +1,4 @@
-"""Span shapes of other frameworks, in every generation of the names, and who they are attributed to."""
+"""Spans of frameworks in each generation of the semantic conventions, and the workers that they belong to."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.server.otlp.framework_spans import (
     TRACE,
     chat,
     decode,
+    get_event,
     invoke,
-    one,
     request,
     tool,
     workers,
@@ -124,15 +124,18 @@ LLM = {
 
 
 @pytest.mark.parametrize("shape", LLM)
-def test_call_of_a_model_is_a_call_and_a_step(shape: str) -> None:
+def test_model_call_counts_as_call_and_step(shape: str) -> None:
     name, attributes = LLM[shape]
 
     decoded = decode({"id": 1, "parent": 9, "name": name, "attributes": attributes})
 
-    llm = one(decoded, "llm_call_completed").data
+    llm = get_event(decoded, "llm_call_completed").data
     assert (llm["provider"], llm["model"]) == ("openai", "gpt-4o")
     assert (llm["input_tokens"], llm["output_tokens"]) == (120, 8)
-    assert one(decoded, "step_completed").data == {"duration": pytest.approx(0.5), "is_model_turn": True}
+    assert get_event(decoded, "step_completed").data == {
+        "duration": pytest.approx(0.5),
+        "is_model_turn": True,
+    }
 
 
 ARGUMENTS, RESULT = '{"q": "hive", "n": 1}', "nothing found"
@@ -209,10 +212,10 @@ TOOL = {
 
 @pytest.mark.parametrize("shape", TOOL)
 def test_tool_call_has_fingerprints_of_its_recorded_content(shape: str) -> None:
-    """B27: Key order and white space in arguments do not matter."""
+    """B27: key order and white space in arguments do not matter."""
     name, attributes = TOOL[shape]
 
-    call = one(
+    call = get_event(
         decode({"id": 1, "parent": 9, "name": name, "attributes": attributes}), "tool_call_completed"
     ).data
 
@@ -234,7 +237,7 @@ AGENT = {
 
 
 @pytest.mark.parametrize("shape", AGENT)
-def test_agents_span_is_a_run(shape: str) -> None:
+def test_agent_span_is_a_run(shape: str) -> None:
     name, attributes = AGENT[shape]
 
     decoded = decode({"id": 1, "name": name, "attributes": attributes})
@@ -256,7 +259,7 @@ def test_agents_span_is_a_run(shape: str) -> None:
         ("step research", {}),
     ],
 )
-def test_anything_else_is_ignored_and_counted(name: str, attributes: dict[str, Any]) -> None:
+def test_other_spans_are_ignored_and_counted(name: str, attributes: dict[str, Any]) -> None:
     decoded = decode({"id": 1, "name": name, "attributes": attributes})
 
     assert (decoded.events, decoded.ignored, decoded.accepted) == ([], 1, 0)
@@ -269,16 +272,16 @@ CONVERSATION = {"gen_ai.conversation.id": "c-1"}
 @pytest.mark.parametrize(
     ("spans", "worker"),
     [
-        # Children without a name: the run is the service's until the agent's own span arrives.
+        # Children without a name: the run has the service's name until the agent's span arrives.
         ([chat(2, 1), tool(3, 1), chat(4, 1), invoke(1, "scout", end=9)], ("scout", TRACE.hex())),
-        # Only the calls of the model carry the name.
+        # Only the model calls have the name.
         ([chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9)], ("scout", "c-1")),
-        # A span between the agent and its tools that is no GenAI span.
+        # Between the agent and its tools is a span that is not a GenAI span.
         (
             [chat(2, 1, **NAMED), tool(4, 3), {"id": 3, "parent": 1, "name": "task"}, invoke(1, "scout")],
             ("scout", "c-1"),
         ),
-        # Only the agent's own span names the conversation.
+        # Only the agent's span has the conversation id.
         ([chat(2, 1), invoke(1, "scout", attributes=CONVERSATION)], ("scout", "c-1")),
     ],
 )
@@ -311,7 +314,7 @@ def test_model_client_span_is_not_counted_in_addition_to_the_frameworks() -> Non
 
 
 def test_inner_agent_does_not_end_the_outer() -> None:
-    """B86: the outer one gives the run its name."""
+    """B86: the outer agent names the run."""
     decoded = decode(
         chat(3, 2),
         invoke(2, "inner", parent=1, end=1),
@@ -324,7 +327,7 @@ def test_inner_agent_does_not_end_the_outer() -> None:
 
 
 def test_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
-    """A web service that calls a model once a request is no agent that fell silent."""
+    """A web service that makes one model call per request is not a stalled agent."""
     memory = Assembler()
     inside = decode(chat(2, 1), memory=memory)
     root = decode({"id": 1, "name": "GET /", "kind": 2, "end": 9}, memory=memory)
@@ -345,15 +348,15 @@ def test_run_continuing_after_its_end_reopens_and_a_late_span_does_not() -> None
 
 
 def test_processes_without_an_instance_id_are_distinguished_by_pid() -> None:
-    first = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
-    again = one(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
-    other = one(decode(chat(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
+    first = get_event(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    same_process = get_event(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    other = get_event(decode(chat(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
 
-    assert first == again != other
+    assert first == same_process != other
 
 
 def test_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
-    """B26: Same tool and arguments with the same result, also when every call fails."""
+    """B26: same tool and arguments with the same result, even if every call fails."""
     spans = [tool(n, 1, error="no such bee", attributes={"gen_ai.tool.call.arguments": "{}"}) for n in (2, 3)]
 
     first, second = (e.data for e in decode(*spans).events if e.type == "tool_call_completed")
@@ -366,10 +369,10 @@ def test_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
     "written", ["__REDACTED__", "[hidden]", "<REDACTED>", '"__REDACTED__"', "", " ", "{}", "***"]
 )
 def test_placeholder_is_not_content(written: str) -> None:
-    """B87: two hidden arguments are not equal arguments."""
+    """B87: two hidden values are not equal arguments."""
     hidden = {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": written}
 
-    call = one(decode(tool(2, 1, attributes=hidden)), "tool_call_completed").data
+    call = get_event(decode(tool(2, 1, attributes=hidden)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (None, None)
 
@@ -377,7 +380,7 @@ def test_placeholder_is_not_content(written: str) -> None:
 def test_call_without_arguments_is_content_where_its_result_is_recorded() -> None:
     recorded = {"gen_ai.tool.call.arguments": "{}", "gen_ai.tool.call.result": "three files"}
 
-    call = one(decode(tool(2, 1, attributes=recorded)), "tool_call_completed").data
+    call = get_event(decode(tool(2, 1, attributes=recorded)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (fingerprint({}), fingerprint("three files"))
 
@@ -400,7 +403,7 @@ def test_root_does_not_end_a_run_before_records_of_another_scope() -> None:
 
 
 def test_without_recorded_content_there_is_no_hash() -> None:
-    call = one(decode(tool(2, 1)), "tool_call_completed").data
+    call = get_event(decode(tool(2, 1)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (None, None)
 
@@ -414,14 +417,12 @@ def test_without_recorded_content_there_is_no_hash() -> None:
         (int((NOW - 7) * 1e9), int((NOW - 5) * 1e9), NOW - 5, 2.0),
     ],
 )
-def test_times_that_cannot_be_are_replaced(
-    start: int, end: int, time_: float, duration: float | None
-) -> None:
+def test_impossible_times_are_replaced(start: int, end: int, time_: float, duration: float | None) -> None:
     made = request(tool(2, 1))
     span = made.resource_spans[0].scope_spans[0].spans[0]
     span.start_time_unix_nano, span.end_time_unix_nano = start, end
 
-    call = one(decode_spans(made, Assembler(), NOW), "tool_call_completed")
+    call = get_event(decode_spans(made, Assembler(), NOW), "tool_call_completed")
 
     assert call.time == pytest.approx(time_, abs=1e-3)
     assert call.data["duration"] == (None if duration is None else pytest.approx(duration))
@@ -429,11 +430,11 @@ def test_times_that_cannot_be_are_replaced(
 
 
 def test_span_without_an_end_is_open_work() -> None:
-    """B89: a zero end time is no end, so that a hang in the first call of a run is seen."""
+    """B89: an end time of zero means open, so that a hang in the first call of a run is found."""
     memory = Assembler()
 
     result = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
-    again = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
+    repeated = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
     ended = decode(tool(2, 1, **NAMED, end=5), memory=memory)
     late = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
 
@@ -441,12 +442,12 @@ def test_span_without_an_end_is_open_work() -> None:
     assert "outcome" not in result.events[1].data
     assert [e.type.value for e in ended.events] == ["tool_call_completed"]
     assert ended.events[0].data["call_id"] == result.events[1].data["call_id"]
-    assert (again.events, late.events) == ([], [])
+    assert (repeated.events, late.events) == ([], [])
 
 
 @pytest.mark.parametrize("kind", [chat, tool])
-def test_one_call_that_two_libraries_open_begins_and_ends_once(kind: Any) -> None:
-    """B89: the framework's span contains the model client's, and both are reported when they begin."""
+def test_call_opened_by_two_libraries_starts_and_ends_once(kind: Any) -> None:
+    """B89: the framework's span contains the model client's; both are reported at their start."""
     memory = Assembler()
     events = [
         event
@@ -468,7 +469,7 @@ def test_names_are_bounded_clean_and_distinct() -> None:
     names = ["bee\x00\n\u202e" + "x" * 500 + end for end in "ab"]
 
     first, second = (
-        one(decode(tool(2, 1, attributes={"gen_ai.agent.name": n})), "tool_call_completed").agent_id
+        get_event(decode(tool(2, 1, attributes={"gen_ai.agent.name": n})), "tool_call_completed").agent_id
         for n in names
     )
 
@@ -491,7 +492,7 @@ def test_memory_is_bounded() -> None:
     for n in range(3, 3_000):
         decode(chat(n, n, trace=TRACE), memory=memory)
 
-    incarnation = one(decode(chat(2, 1)), "step_completed").incarnation_id
+    incarnation = get_event(decode(chat(2, 1)), "step_completed").incarnation_id
     trace = memory.traces.find(TRACE, Process("svc", "", incarnation, False))
     assert len(memory.traces) == 100
     assert trace is not None

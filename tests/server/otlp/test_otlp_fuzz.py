@@ -1,4 +1,4 @@
-"""The receiver answers any request, and never with a server error."""
+"""The receiver never answers a request with a server error."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ TYPES = ["application/json", "application/x-protobuf"]
 
 
 async def post(path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[AgentEvent]]:
-    """Send one request straight to the app, which is what uvicorn does with it."""
+    """Send a request to the app, as uvicorn does."""
     events: list[AgentEvent] = []
     statuses: list[int] = []
 
-    async def ingest(found: list[AgentEvent]) -> None:
-        events.extend(found)
+    async def ingest(new_events: list[AgentEvent]) -> None:
+        events.extend(new_events)
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
@@ -89,7 +89,7 @@ spans = st.fixed_dictionaries(
     body=st.binary(max_size=300),
     packed=st.booleans(),
 )
-def test_arbitrary_bytes_are_never_a_servers_error(
+def test_arbitrary_bytes_cause_no_server_error(
     path: str, type_: str, encoding: str, body: bytes, packed: bool
 ) -> None:
     if packed and encoding == "gzip":
@@ -103,7 +103,7 @@ def test_arbitrary_bytes_are_never_a_servers_error(
 
 
 @given(path=st.sampled_from(PATHS), value=json_values)
-def test_arbitrary_json_is_never_a_servers_error(path: str, value: Any) -> None:
+def test_arbitrary_json_causes_no_server_error(path: str, value: Any) -> None:
     body = json.dumps({"resourceSpans": value, "resourceLogs": value, "resourceMetrics": value}).encode()
 
     status, _ = asyncio.run(post(path, {"content-type": "application/json"}, body))
@@ -145,7 +145,7 @@ def test_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: 
 
 
 @given(st.text(max_size=600))
-def test_cleaned_name_is_printable_bounded_and_stays_the_same(text: str) -> None:
+def test_cleaned_name_is_printable_bounded_and_stable(text: str) -> None:
     once = clean_name(text)
 
     assert len(once) <= 200

@@ -1,4 +1,4 @@
-"""What is made of the attributes of a worker's heartbeats and counts, believable or not."""
+"""Attributes of heartbeats and counters: valid values become events, impossible ones are dropped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOW = 1_767_225_600.0
 
 
 def decode(event: str, **attributes: AnyValue) -> AgentEvent:
-    """Decode one record of ``event``; of the attributes' names all but ``queenright.`` is given."""
+    """Decode one record of ``event``. Attribute names are given without ``queenright.``."""
     request = ExportLogsServiceRequest()
     record = request.resource_logs.add().scope_logs.add().log_records.add()
     record.event_name = event
@@ -34,7 +34,7 @@ def text(value: str) -> AnyValue:
     return AnyValue(string_value=value)
 
 
-def test_heartbeat_is_decoded_whole() -> None:
+def test_all_heartbeat_attributes_are_decoded() -> None:
     event = decode(
         names.EVENT_HEARTBEAT,
         heartbeat__interval=AnyValue(double_value=300),
@@ -71,7 +71,7 @@ def test_heartbeat_is_decoded_whole() -> None:
     ],
 )
 def test_impossible_values_are_dropped(value: AnyValue) -> None:
-    """B68: a torn heartbeat says that the process lives, and makes up no number."""
+    """B68: a damaged heartbeat shows that the process is alive, but adds no false numbers."""
     event = decode(
         names.EVENT_HEARTBEAT,
         heartbeat__last_tool_call=value,
@@ -87,7 +87,7 @@ def test_tool_call_with_an_impossible_time_is_ignored(at: float) -> None:
     assert decode(names.EVENT_HEARTBEAT, heartbeat__last_tool_call=AnyValue(double_value=at)).data == {}
 
 
-def test_output_counts_are_the_reported_ones() -> None:
+def test_output_counts_are_those_reported() -> None:
     event = decode(
         names.EVENT_OUTPUT,
         output__files_changed=AnyValue(int_value=4),

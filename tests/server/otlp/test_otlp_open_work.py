@@ -1,8 +1,8 @@
 """
-Cause 10: open work as other libraries report it, as Logfire and a PartialSpanProcessor have sent it.
+Cause 10: open work as other libraries report it, recorded from Logfire and PartialSpanProcessor.
 
-`open_work/logfire.json` is of logfire 5.2.0 with pydantic-ai 2.68.0, `open_work/partial_spans.json` of
-partial-span-processor 0.0.9: an agent calls the tool `look`, which takes 1.5 s.
+`open_work/logfire.json` is from logfire 5.2.0 with pydantic-ai 2.68.0, `open_work/partial_spans.json` from
+partial-span-processor 0.0.9. In both, an agent calls the tool `look`, which takes 1.5 s.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ RECORDED = Path(__file__).parent / "open_work"
 Request = dict[str, Any]
 
 STARTED = ["execution_started", "tool_call_started"]
-"""What begins in both of them, and is told while it is open."""
+"""Events for work that starts in both recordings and is reported while open."""
 
 
-def requests(name: str) -> list[Request]:
+def load_requests(name: str) -> list[Request]:
     rows: list[Request] = json.loads((RECORDED / f"{name}.json").read_text())
     return rows
 
@@ -46,20 +46,20 @@ def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
     return batch.events
 
 
-def heartbeats() -> list[Request]:
-    return [request for request in requests("partial_spans") if request["path"] == "/v1/logs"]
+def make_heartbeats() -> list[Request]:
+    return [request for request in load_requests("partial_spans") if request["path"] == "/v1/logs"]
 
 
-def record_of(request: Request) -> dict[str, Any]:
+def get_record(request: Request) -> dict[str, Any]:
     found: dict[str, Any] = request["body"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     return found
 
 
 @pytest.mark.parametrize("name", ["logfire", "partial_spans"])
 def test_work_is_reported_while_open_and_ends_once(name: str) -> None:
-    """B88: a hang in the first call of a run is seen; the end comes with the span."""
+    """B88: a hang in the first call of a run is found; the end arrives with the span."""
     assembler = Assembler()
-    events = [event for request in requests(name) for event in take(request, assembler)]
+    events = [event for request in load_requests(name) for event in take(request, assembler)]
 
     kinds = [event.type.value for event in events]
     assert kinds.index("tool_call_started") < kinds.index("tool_call_completed")
@@ -76,8 +76,8 @@ def test_work_is_reported_while_open_and_ends_once(name: str) -> None:
 @pytest.mark.parametrize("name", ["logfire", "partial_spans"])
 @given(data=st.data())
 def test_order_and_repetition_change_nothing(name: str, data: st.DataObject) -> None:
-    """B84: what ended is never open again, and each call counts once."""
-    recorded = requests(name)
+    """B84: ended work does not reopen, and each call counts once."""
+    recorded = load_requests(name)
     order = data.draw(st.permutations(recorded + data.draw(st.lists(st.sampled_from(recorded), max_size=3))))
     assembler = Assembler()
     open_calls: set[str] = set()
@@ -94,11 +94,11 @@ def test_order_and_repetition_change_nothing(name: str, data: st.DataObject) -> 
 
 
 def test_partial_span_may_be_protobuf_in_base64() -> None:
-    """Older processors write the span so."""
+    """Older processors write the span in this form."""
     assembler = Assembler()
     events = []
-    for request in heartbeats():
-        record = record_of(request)
+    for request in make_heartbeats():
+        record = get_record(request)
         spans = json.loads(record["body"]["stringValue"])
         for span in spans["resourceSpans"][0]["scopeSpans"][0]["spans"]:
             for key in {"traceId", "spanId", "parentSpanId"} & set(span):
@@ -127,9 +127,9 @@ def test_partial_span_may_be_protobuf_in_base64() -> None:
     ],
 )
 def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
-    """B90: its sender is informed."""
-    [request, *_] = heartbeats()
-    record_of(request)["body"]["stringValue"] = body
+    """B90: the sender gets an error."""
+    [request, *_] = make_heartbeats()
+    get_record(request)["body"]["stringValue"] = body
     batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), Assembler(), LATER)
 
     assert not batch.events
@@ -139,7 +139,7 @@ def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "no id", "0123", "g" * 16])
 def test_span_with_an_invalid_pending_parent_has_ended(value: str) -> None:
-    """An attribute of that name with another meaning loses no work."""
+    """Another attribute with that name does not lose work."""
     span = {
         "traceId": "QUJDREVGR0hJSktMTU5PUA==",
         "spanId": "QUJDREVGR0g=",

@@ -1,4 +1,4 @@
-"""A framework that no one here wrote, with its own instrumentation, over real HTTP through the real SDK."""
+"""A third-party framework with its own instrumentation, over real HTTP through the real SDK."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models.function import AgentInfo
 
-    from tests.server.otlp.conftest import Listening
+    from tests.server.otlp.conftest import RunningReceiver
 
     ModelFunction = Callable[[list[ModelMessage], AgentInfo], ModelResponse]
 
 
 @pytest.fixture
-def instrumented(otlp: Listening) -> Iterator[TracerProvider]:
-    """pydantic-ai instrumented as its manual says, exporting in batches of two to the receiver."""
+def instrumented(otlp: RunningReceiver) -> Iterator[TracerProvider]:
+    """Instrument pydantic-ai as its manual says, with export in batches of two to the receiver."""
     from pydantic_ai import Agent
     from pydantic_ai.models.instrumented import InstrumentationSettings
 
@@ -38,7 +38,7 @@ def instrumented(otlp: Listening) -> Iterator[TracerProvider]:
     provider.shutdown()
 
 
-def agent(model: ModelFunction, name: str = "researcher") -> Agent[None, str]:
+def make_agent(model: ModelFunction, name: str = "researcher") -> Agent[None, str]:
     from pydantic_ai import Agent
     from pydantic_ai.models.function import FunctionModel
 
@@ -49,14 +49,14 @@ def agent(model: ModelFunction, name: str = "researcher") -> Agent[None, str]:
         return f"nothing found about {query}"
 
     @worker.tool_plain
-    def broken() -> str:
+    def broken_tool() -> str:
         raise RuntimeError("the index is gone, password=hunter2")
 
     return worker
 
 
-def calls(tool: str, times: int, **arguments: str) -> ModelFunction:
-    """Return a model that calls one tool so many times, then answers."""
+def calling_model(tool: str, times: int, **arguments: str) -> ModelFunction:
+    """Return a model that calls one tool ``times`` times, then answers."""
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     turns = iter(range(times))
@@ -69,15 +69,15 @@ def calls(tool: str, times: int, **arguments: str) -> ModelFunction:
     return model
 
 
-async def run(agent: Agent[None, str], provider: TracerProvider) -> None:
-    await agent.run("find the hive")
+async def run_agent(make_agent: Agent[None, str], provider: TracerProvider) -> None:
+    await make_agent.run("find the hive")
     await asyncio.to_thread(provider.force_flush)
 
 
 async def test_run_is_one_worker_with_its_steps_tools_and_tokens(
-    otlp: Listening, instrumented: TracerProvider
+    otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    await run(agent(calls("search", 2, query="hive")), instrumented)
+    await run_agent(make_agent(calling_model("search", 2, query="hive")), instrumented)
 
     turn = ["llm_call_completed", "step_completed"]
     tool = ["tool_call_completed"]
@@ -91,10 +91,10 @@ async def test_run_is_one_worker_with_its_steps_tools_and_tokens(
 
 
 async def test_loop_has_equal_fingerprints_in_different_turns(
-    otlp: Listening, instrumented: TracerProvider
+    otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    """B26: Same tool and arguments with the same result: seen over OTLP from a framework's own spans."""
-    await run(agent(calls("search", 8, query="hive")), instrumented)
+    """B26: same tool and arguments with the same result, from a framework's own spans over OTLP."""
+    await run_agent(make_agent(calling_model("search", 8, query="hive")), instrumented)
 
     tools = [e.data for e in otlp.events if e.type == "tool_call_completed"]
     assert len(tools) == 8
@@ -104,25 +104,25 @@ async def test_loop_has_equal_fingerprints_in_different_turns(
 
 
 async def test_parallel_calls_of_one_answer_share_their_turn(
-    otlp: Listening, instrumented: TracerProvider
+    otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    """B31: Parallel equal calls in one turn count once: they arrive with one `turn`."""
+    """B31: parallel equal calls in one turn count once, because they have the same `turn`."""
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
     three = ModelResponse(parts=[ToolCallPart("search", {"query": "hive"}) for _ in range(3)])
     answers = iter([three, ModelResponse(parts=[TextPart("done")])])
 
-    await run(agent(lambda *_: next(answers)), instrumented)
+    await run_agent(make_agent(lambda *_: next(answers)), instrumented)
 
     turns = [e.data["turn"] for e in otlp.events if e.type == "tool_call_completed"]
     assert (len(turns), len(set(turns))) == (3, 1)
 
 
-async def test_tool_that_fails_fails_the_run_and_its_secret_stays(
-    otlp: Listening, instrumented: TracerProvider
+async def test_failing_tool_fails_the_run_and_its_secret_is_masked(
+    otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
     with pytest.raises(RuntimeError):
-        await agent(calls("broken", 1)).run("go")
+        await make_agent(calling_model("broken", 1)).run("go")
     await asyncio.to_thread(instrumented.force_flush)
 
     [call] = [e for e in otlp.events if e.type == "tool_call_completed"]
@@ -132,14 +132,14 @@ async def test_tool_that_fails_fails_the_run_and_its_secret_stays(
     assert "hunter2" not in str(otlp.events)
 
 
-async def test_provider_that_fails_is_a_failed_turn(otlp: Listening, instrumented: TracerProvider) -> None:
-    """B34: LLM API errors arrive as errors of the call to the model."""
+async def test_provider_error_is_a_failed_turn(otlp: RunningReceiver, instrumented: TracerProvider) -> None:
+    """B34: LLM API errors arrive as failed model calls."""
 
-    def down(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+    def unavailable(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
         raise ConnectionError("503 from the provider")
 
     with pytest.raises(ConnectionError):
-        await agent(down).run("go")
+        await make_agent(unavailable).run("go")
     await asyncio.to_thread(instrumented.force_flush)
 
     llm, step = otlp.events[1:3]
@@ -152,16 +152,16 @@ async def test_provider_that_fails_is_a_failed_turn(otlp: Listening, instrumente
 
 
 async def test_agent_with_its_own_conversation_is_a_separate_worker(
-    otlp: Listening, instrumented: TracerProvider
+    otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    outer = agent(calls("ask", 1, question="where"), "queen")
-    inner = agent(calls("search", 1, query="hive"), "scout")
+    outer = make_agent(calling_model("ask", 1, question="where"), "queen")
+    inner = make_agent(calling_model("search", 1, query="hive"), "scout")
 
     @outer.tool_plain
     async def ask(question: str) -> str:
         return (await inner.run(question)).output
 
-    await run(outer, instrumented)
+    await run_agent(outer, instrumented)
 
     tools = {(e.agent_id, e.data["tool"]) for e in otlp.events if e.type == "tool_call_completed"}
     assert tools == {("queen", "ask"), ("scout", "search")}

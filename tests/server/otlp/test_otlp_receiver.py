@@ -1,4 +1,4 @@
-"""The receiver over real HTTP: both encodings, compression, limits, refusals, durability."""
+"""The receiver over real HTTP: both encodings, compression, limits, errors, durability."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from queenright.server.otlp import OverloadedError
 
 if TYPE_CHECKING:
-    from tests.server.otlp.conftest import Listening
+    from tests.server.otlp.conftest import RunningReceiver
 
 PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
@@ -39,7 +39,7 @@ HALF = b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r
 TRACE = "5b8efff798038103d269b633813fc60c"
 
 
-def span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
+def json_span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
     now = time.time_ns()
     return {
         "traceId": TRACE,
@@ -55,11 +55,11 @@ def span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
     }
 
 
-def traces(*spans: dict[str, Any]) -> dict[str, Any]:
+def json_traces(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
 
 
-def protobuf(*spans: dict[str, Any]) -> bytes:
+def protobuf_traces(*spans: dict[str, Any]) -> bytes:
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
     for given in spans:
@@ -76,7 +76,7 @@ def protobuf(*spans: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
-async def test_sdks_own_span_exporter_is_understood(otlp: Listening, compression: Compression) -> None:
+async def test_span_exporter_of_the_sdk_is_supported(otlp: RunningReceiver, compression: Compression) -> None:
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces", compression=compression)
     provider = TracerProvider(resource=Resource({"service.name": "svc", "service.instance.id": "i-1"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -96,7 +96,7 @@ async def test_sdks_own_span_exporter_is_understood(otlp: Listening, compression
     assert otlp.spans("accepted") == 1
 
 
-async def test_sdks_own_log_exporter_is_understood(otlp: Listening) -> None:
+async def test_log_exporter_of_the_sdk_is_supported(otlp: RunningReceiver) -> None:
     provider = LoggerProvider(resource=Resource({"service.name": "svc"}))
     provider.add_log_record_processor(
         SimpleLogRecordProcessor(OTLPLogExporter(f"{otlp.url}/v1/logs", compression=Compression.Gzip))
@@ -120,9 +120,9 @@ async def test_sdks_own_log_exporter_is_understood(otlp: Listening) -> None:
 
 
 async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
-    otlp: Listening, http: httpx.AsyncClient
+    otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
-    body = traces(span(flags=257, kind="SPAN_KIND_INTERNAL", unknownField={"a": [1]}))
+    body = json_traces(json_span(flags=257, kind="SPAN_KIND_INTERNAL", unknownField={"a": [1]}))
 
     response = await http.post("/v1/traces", json=body)
 
@@ -137,7 +137,7 @@ async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
 
 
 async def test_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
-    response = await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)
+    response = await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
 
     assert (response.status_code, response.headers["content-type"]) == (200, "application/x-protobuf")
     assert not ExportTraceServiceResponse.FromString(response.content).HasField("partial_success")
@@ -151,7 +151,7 @@ async def test_empty_body_is_an_empty_request(
     assert (await http.post(path, headers=headers)).status_code == 200
 
 
-async def test_metrics_are_accepted_and_not_read(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_metrics_are_accepted_and_not_read(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
     request = ExportMetricsServiceRequest()
     request.resource_metrics.add().scope_metrics.add().metrics.add(name="x")
 
@@ -161,9 +161,9 @@ async def test_metrics_are_accepted_and_not_read(otlp: Listening, http: httpx.As
 
 
 async def test_spans_that_cannot_be_used_are_a_partial_success(
-    otlp: Listening, http: httpx.AsyncClient
+    otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
-    response = await http.post("/v1/traces", json=traces(span("0" * 16), span()))
+    response = await http.post("/v1/traces", json=json_traces(json_span("0" * 16), json_span()))
 
     assert response.json()["partialSuccess"]["rejectedSpans"] == "1"
     assert "span id" in response.json()["partialSuccess"]["errorMessage"]
@@ -186,7 +186,7 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
         ("POST", "/v1/traces", JSON, b"{", 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, b"[]", 400, "JSON object"),
         ("POST", "/v1/traces", JSON, b'{"resourceSpans": 7}', 400, "ExportTraceServiceRequest"),
-        ("POST", "/v1/traces", JSON, json.dumps(traces(span("xyz"))).encode(), 400, "hexadecimal"),
+        ("POST", "/v1/traces", JSON, json.dumps(json_traces(json_span("xyz"))).encode(), 400, "hexadecimal"),
         ("POST", "/v1/traces", JSON, b'{"a":' * 500 + b"1" + b"}" * 500, 400, "deep"),
         ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, b"plain", 400, "gzip"),
         ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, gzip.compress(b"x" * 99, mtime=0)[:-9], 400, "gzip"),
@@ -201,7 +201,7 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
     ],
 )  # fmt: skip
 async def test_bad_request_is_answered_with_the_reason(
-    otlp: Listening,
+    otlp: RunningReceiver,
     http: httpx.AsyncClient,
     method: str,
     path: str,
@@ -223,8 +223,8 @@ async def test_bad_request_is_answered_with_the_reason(
         assert response.headers["allow"] == "POST"
 
 
-async def test_bad_request_costs_no_other_one(otlp: Listening, http: httpx.AsyncClient) -> None:
-    bodies = [protobuf(span(f"{n:016x}")) if n % 2 else b"\xff\xff" for n in range(1, 41)]
+async def test_bad_request_does_not_affect_others(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
+    bodies = [protobuf_traces(json_span(f"{n:016x}")) if n % 2 else b"\xff\xff" for n in range(1, 41)]
 
     statuses = [
         r.status_code
@@ -237,8 +237,8 @@ async def test_bad_request_costs_no_other_one(otlp: Listening, http: httpx.Async
     assert otlp.types().count("tool_call_completed") == 20
 
 
-async def test_several_gzip_members_are_one_body(otlp: Listening, http: httpx.AsyncClient) -> None:
-    body = protobuf(span())
+async def test_several_gzip_members_are_one_body(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
+    body = protobuf_traces(json_span())
     headers = {**PROTOBUF, "content-encoding": "gzip"}
 
     response = await http.post(
@@ -248,42 +248,46 @@ async def test_several_gzip_members_are_one_body(otlp: Listening, http: httpx.As
     assert (response.status_code, otlp.spans("accepted")) == (200, 1)
 
 
-async def test_unstored_spans_are_retried_and_count_once(otlp: Listening, http: httpx.AsyncClient) -> None:
-    body = protobuf(span())
+async def test_unstored_spans_may_be_retried_and_count_once(
+    otlp: RunningReceiver, http: httpx.AsyncClient
+) -> None:
+    body = protobuf_traces(json_span())
     otlp.failure = OSError("disk full")
     refused = await http.post("/v1/traces", content=body, headers=PROTOBUF)
     otlp.failure = OverloadedError(retry_after=7)
     overloaded = await http.post("/v1/traces", content=body, headers=PROTOBUF)
     otlp.failure = None
     stored = await http.post("/v1/traces", content=body, headers=PROTOBUF)
-    again = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    repeated = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
-    assert [r.status_code for r in (refused, overloaded, stored, again)] == [503, 503, 200, 200]
+    assert [r.status_code for r in (refused, overloaded, stored, repeated)] == [503, 503, 200, 200]
     assert overloaded.headers["retry-after"] == "7"
     assert "disk" not in refused.text
     assert otlp.types() == ["execution_started", "tool_call_completed"]
 
 
-async def test_answer_waits_until_the_events_are_durable(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_answer_waits_until_the_events_are_durable(
+    otlp: RunningReceiver, http: httpx.AsyncClient
+) -> None:
     durable, started = asyncio.Event(), asyncio.Event()
 
-    async def slow(_: list[Any]) -> None:
+    async def store_slowly(_: list[Any]) -> None:
         started.set()
         await durable.wait()
 
-    otlp.app._ingest = slow
-    body = protobuf(span())
+    otlp.app._ingest = store_slowly
+    body = protobuf_traces(json_span())
     request = asyncio.create_task(http.post("/v1/traces", content=body, headers=PROTOBUF))
     await asyncio.wait_for(started.wait(), 5)
     meanwhile = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
     assert not request.done()
-    assert meanwhile.status_code == 503, "whether the first will be stored is not known yet"
+    assert meanwhile.status_code == 503, "it is not yet known whether the first will be stored"
     durable.set()
     assert (await request).status_code == 200
 
 
-async def test_body_that_does_not_arrive_times_out(otlp: Listening) -> None:
+async def test_body_that_does_not_arrive_times_out(otlp: RunningReceiver) -> None:
     host, port = otlp.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(HALF)
@@ -294,7 +298,7 @@ async def test_body_that_does_not_arrive_times_out(otlp: Listening) -> None:
     assert b" 408 " in status
 
 
-async def test_disconnected_client_leaves_no_state(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_disconnected_client_leaves_no_state(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
     host, port = otlp.url.removeprefix("http://").split(":")
     for _ in range(5):
         _, writer = await asyncio.open_connection(host, int(port))
@@ -302,25 +306,29 @@ async def test_disconnected_client_leaves_no_state(otlp: Listening, http: httpx.
         await writer.drain()
         writer.close()
 
-    assert (await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)).status_code == 200
+    assert (
+        await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
+    ).status_code == 200
     async with asyncio.timeout(60):
         while otlp.app._in_flight:  # noqa: ASYNC110  # polled, for there is no event to wait for
             await asyncio.sleep(0.01)
 
 
 async def test_requests_beyond_the_memory_limit_are_retried_later(
-    otlp: Listening, http: httpx.AsyncClient
+    otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
     otlp.app._in_flight = otlp.app._max_in_flight
 
-    response = await http.post("/v1/traces", content=protobuf(span()), headers=PROTOBUF)
+    response = await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
 
     assert (response.status_code, "retry-after" in response.headers) == (503, True)
 
 
-async def test_big_bodies_are_parsed_outside_the_event_loop(otlp: Listening, http: httpx.AsyncClient) -> None:
+async def test_big_bodies_are_parsed_outside_the_event_loop(
+    otlp: RunningReceiver, http: httpx.AsyncClient
+) -> None:
     otlp.app._max_body = 16 << 20
-    body = protobuf(*(span(f"{n:016x}") for n in range(1, 3001)))
+    body = protobuf_traces(*(json_span(f"{n:016x}") for n in range(1, 3001)))
     assert len(body) > 256 * 1024
 
     response = await http.post("/v1/traces", content=body, headers=PROTOBUF)

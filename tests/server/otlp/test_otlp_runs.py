@@ -1,4 +1,4 @@
-"""Which run a span is of, what it is called and when it ends: the causes that are about that."""
+"""The run that a span belongs to, its name and its end."""
 
 from __future__ import annotations
 
@@ -14,17 +14,29 @@ from queenright.instrumentation import fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_spans
 from queenright.server.telemetry.assembler import Assembler
-from tests.server.otlp.framework_spans import NOW, TRACE, chat, decode, invoke, one, request, tool, workers
+from tests.server.otlp.framework_spans import (
+    NOW,
+    TRACE,
+    chat,
+    decode,
+    get_event,
+    invoke,
+    request,
+    tool,
+    workers,
+)
 
 ENDS = (EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED)
 
 
-def types_of(events: Iterable[AgentEvent]) -> list[str]:
+def event_types(events: Iterable[AgentEvent]) -> list[str]:
     return [event.type.value for event in events]
 
 
-def events_of(*batches: list[dict[str, Any]], later: float = 0.0, **resource: str) -> list[AgentEvent]:
-    """Return the events of requests that arrive one after the other, and of what was held of them."""
+def decode_in_sequence(
+    *batches: list[dict[str, Any]], later: float = 0.0, **resource: str
+) -> list[AgentEvent]:
+    """Return the events of requests that arrive in sequence, including those held back."""
     memory, events = Assembler(), list[AgentEvent]()
     for spans in batches:
         events += decode(*spans, memory=memory, **resource).events
@@ -33,8 +45,8 @@ def events_of(*batches: list[dict[str, Any]], later: float = 0.0, **resource: st
 
 
 def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
-    """B86: in the events, before any other under the new name."""
-    events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2), invoke(1, "scout", start=-1, end=3)])
+    """B86: the rename comes before other events under the new name."""
+    events = decode_in_sequence([chat(2, 1, end=1)], [chat(3, 1, end=2), invoke(1, "scout", start=-1, end=3)])
 
     renamed, named = (event for event in events if event.type is EventType.AGENT_RENAMED)
     place = events.index(renamed)
@@ -47,77 +59,77 @@ def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
 
 
 def test_cause_4_late_conversation_id_renames_the_session() -> None:
-    """B86: and the run is not a second one."""
+    """B86: this does not start a second run."""
     conversation = {"gen_ai.conversation.id": "c-1"}
-    events = events_of([chat(2, 1, end=1)], [chat(3, 1, end=2, attributes=conversation)])
+    events = decode_in_sequence([chat(2, 1, end=1)], [chat(3, 1, end=2, attributes=conversation)])
 
     assert workers(events) == {("svc", "c-1")}
 
 
 def test_cause_4_outer_agent_names_the_run() -> None:
-    """B86: instrumentations put a name of their own on the calls of any agent."""
-    inside = {"gen_ai.agent.name": "SDK agent"}
+    """B86: instrumentations put their own name on the calls of any agent."""
+    inner = {"gen_ai.agent.name": "SDK agent"}
     helper = invoke(4, "helper", parent=1, start=1, end=2)
-    events = events_of(
-        [chat(2, 1, start=0, end=1, attributes=inside)], [helper], [invoke(1, "scout", start=-1, end=3)]
+    events = decode_in_sequence(
+        [chat(2, 1, start=0, end=1, attributes=inner)], [helper], [invoke(1, "scout", start=-1, end=3)]
     )
 
     assert {agent for agent, _ in workers(events)} == {"scout"}
-    assert types_of(events).count("execution_completed") == 1
+    assert event_types(events).count("execution_completed") == 1
 
 
 def test_cause_4_next_run_of_a_process_starts_with_the_last_name() -> None:
-    """B86: as long as all of its runs that began alike had one name."""
+    """B86: if all its earlier runs with the same first name ended with one name."""
     other, third = bytes(15) + b"2", bytes(15) + b"3"
     first = [chat(2, 1, end=1)], [invoke(1, "scout", start=-1, end=3)]
-    events = events_of(*first, [chat(5, 4, trace=other, start=5, end=6)])
+    events = decode_in_sequence(*first, [chat(5, 4, trace=other, start=5, end=6)])
     assert ("scout", other.hex()) in workers(events)
 
     last = [invoke(4, "porter", trace=other, start=4, end=7)], [chat(8, 7, trace=third, start=9, end=10)]
-    events = events_of(*first, [chat(5, 4, trace=other, start=5, end=6)], *last)
+    events = decode_in_sequence(*first, [chat(5, 4, trace=other, start=5, end=6)], *last)
     assert workers(events) == {("scout", TRACE.hex()), ("porter", other.hex()), ("svc", third.hex())}
 
 
 def test_cause_4_unstored_renames_are_reverted() -> None:
-    """B86: the request comes again, and says it again."""
+    """B86: the client repeats the request, and the rename is reported again."""
     memory = Assembler()
     decode(chat(2, 1, end=1), memory=memory)
     batch = decode_spans(request(invoke(1, "scout", start=-1, end=3)), memory, NOW)
     memory.duplicates.finish_storing(batch.identities, is_stored=False)
     batch.undo()
 
-    again = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
+    repeated = decode(invoke(1, "scout", start=-1, end=3), memory=memory)
 
-    assert types_of(again.events) == ["agent_renamed", "agent_renamed", "execution_completed"]
+    assert event_types(repeated.events) == ["agent_renamed", "agent_renamed", "execution_completed"]
 
 
-def lone(id_: int, start: float, end: float, **fields: Any) -> dict[str, Any]:
-    """Return a model call that is a trace of its own."""
+def lone_call(id_: int, start: float, end: float, **fields: Any) -> dict[str, Any]:
+    """Return a model call in a trace of its own."""
     call = chat(id_, 0, start=start, end=end, trace=bytes(15) + bytes([id_]), **fields)
     del call["parent"]
     return call
 
 
-def test_cause_5_calls_of_a_process_that_follow_each_other_are_one_run() -> None:
-    """B86: where a library opens a trace for each call; the run ends a minute after the last."""
-    calls_ = [lone(1, 0, 1)], [lone(2, 2, 3)], [lone(3, 40, 41)]
+def test_cause_5_consecutive_calls_of_a_process_are_one_run() -> None:
+    """B86: some libraries open a trace per call; the run ends a minute after the last."""
+    calls_ = [lone_call(1, 0, 1)], [lone_call(2, 2, 3)], [lone_call(3, 40, 41)]
 
-    assert len(workers(events_of(*calls_))) == 1
-    assert "execution_completed" not in types_of(events_of(*calls_, later=30))
-    assert types_of(events_of(*calls_, later=90)).count("execution_completed") == 1
+    assert len(workers(decode_in_sequence(*calls_))) == 1
+    assert "execution_completed" not in event_types(decode_in_sequence(*calls_, later=30))
+    assert event_types(decode_in_sequence(*calls_, later=90)).count("execution_completed") == 1
 
 
-def test_cause_5_calls_at_the_same_time_or_far_apart_are_other_runs() -> None:
-    """B86: a run makes one call after the other."""
-    assert len(workers(events_of([lone(1, 0, 2), lone(2, 1, 3)]))) == 2
-    assert len(workers(events_of([lone(1, -90, -89)], [lone(2, 0, 1)]))) == 2
-    assert len(workers(events_of([lone(1, 0, 1)], [lone(2, 2, 3)], host_name="a"))) == 1
+def test_cause_5_concurrent_or_distant_calls_are_separate_runs() -> None:
+    """B86: a run makes its calls one after the other."""
+    assert len(workers(decode_in_sequence([lone_call(1, 0, 2), lone_call(2, 1, 3)]))) == 2
+    assert len(workers(decode_in_sequence([lone_call(1, -90, -89)], [lone_call(2, 0, 1)]))) == 2
+    assert len(workers(decode_in_sequence([lone_call(1, 0, 1)], [lone_call(2, 2, 3)], host_name="a"))) == 1
 
 
 def test_cause_5_concurrent_runs_of_a_process_without_a_session_are_two() -> None:
     """B86: each trace is a session."""
     other = bytes(15) + b"2"
-    events = events_of(
+    events = decode_in_sequence(
         [chat(2, 1, end=1), chat(3, 9, trace=other, end=1)],
         [chat(4, 1, end=2), chat(5, 9, trace=other, end=2)],
     )
@@ -125,42 +137,42 @@ def test_cause_5_concurrent_runs_of_a_process_without_a_session_are_two() -> Non
     assert workers(events) == {("svc", TRACE.hex()), ("svc", other.hex())}
 
 
-def test_cause_9_call_that_two_libraries_trace_on_their_own_counts_once() -> None:
-    """B84: also where each trace is of one call, and they count tokens in their own way."""
+def test_cause_9_call_in_separate_traces_of_two_libraries_counts_once() -> None:
+    """B84: even if each trace has one call and they count tokens differently."""
     ids = {"gen_ai.response.id": "r-1"}
     one_, other = (
-        lone(n, 0, 1, scope=f"library-{n}", attributes=ids | {"gen_ai.usage.output_tokens": 20 + n})
+        lone_call(n, 0, 1, scope=f"library-{n}", attributes=ids | {"gen_ai.usage.output_tokens": 20 + n})
         for n in (1, 2)
     )
 
-    events = events_of([one_, other], [one_, other])
+    events = decode_in_sequence([one_, other], [one_, other])
 
-    assert types_of(events).count("llm_call_completed") == 1
+    assert event_types(events).count("llm_call_completed") == 1
     assert len(workers(events)) == 1
 
 
-def messages(*results: int, asks: int = 0) -> dict[str, str]:
-    """Return the content of a model call: a question that ends with results, and an answer that asks."""
+def messages(*results: int, calls: int = 0) -> dict[str, str]:
+    """Return the content of a model call: input that ends with results, and output that makes calls."""
     question = [
         {"role": "tool", "parts": [{"type": "tool_call_response", "id": f"c-{n}", "response": f"r{n}"}]}
         for n in results
     ]
-    part = {"type": "tool_call", "id": f"c-{asks}", "name": "search", "arguments": {"n": asks}}
-    answer = [{"role": "assistant", "parts": [part] if asks else [{"type": "text", "content": "done"}]}]
+    part = {"type": "tool_call", "id": f"c-{calls}", "name": "search", "arguments": {"n": calls}}
+    answer = [{"role": "assistant", "parts": [part] if calls else [{"type": "text", "content": "done"}]}]
     return {"gen_ai.input.messages": json.dumps(question), "gen_ai.output.messages": json.dumps(answer)}
 
 
 CONVERSATION = [
-    chat(2, 1, start=0, end=1, attributes=messages(asks=1)),
-    chat(3, 1, start=2, end=3, attributes=messages(1, asks=2)),
+    chat(2, 1, start=0, end=1, attributes=messages(calls=1)),
+    chat(3, 1, start=2, end=3, attributes=messages(1, calls=2)),
     chat(4, 1, start=4, end=5, attributes=messages(1, 2)),
 ]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
 def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, ...]) -> None:
-    """B84: each once, in any order of the model calls, however often a result is sent."""
-    events = events_of(*([CONVERSATION[n]] for n in order), later=20)
+    """B84: each once, in any order of the model calls, even if a result is sent repeatedly."""
+    events = decode_in_sequence(*([CONVERSATION[n]] for n in order), later=20)
 
     found = [
         (e.data["tool"], e.data["call_id"], e.data["args_hash"], e.data["result_hash"])
@@ -171,7 +183,7 @@ def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, .
     assert sorted(found) == expected
 
 
-def asking(tool_name: str, **arguments: object) -> dict[str, str]:
+def user_question(tool_name: str, **arguments: object) -> dict[str, str]:
     part = {"type": "tool_call", "id": "c-1", "name": tool_name, "arguments": arguments}
     return {"gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [part]}])}
 
@@ -189,13 +201,13 @@ def test_question_of_a_model_turn_is_a_wait_for_the_user(
     name: str, arguments: dict[str, Any], question: str
 ) -> None:
     memory = Assembler()
-    decoded = decode(chat(2, 1, end=1, attributes=asking(name, **arguments)), memory=memory)
-    late = decode(chat(4, 1, end=0.5, attributes=asking(name, **arguments)), memory=memory)
+    decoded = decode(chat(2, 1, end=1, attributes=user_question(name, **arguments)), memory=memory)
+    late = decode(chat(4, 1, end=0.5, attributes=user_question(name, **arguments)), memory=memory)
 
-    waiting = one(decoded, "worker_waiting")
+    waiting = get_event(decoded, "worker_waiting")
     assert waiting.data == {"reason": "user_input", "question": question}
     assert decoded.events[-1] is waiting
-    assert "worker_waiting" not in types_of(late.events)
+    assert "worker_waiting" not in event_types(late.events)
 
 
 def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
@@ -207,36 +219,36 @@ def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
         [worker] = monitor.workers()
         return worker.vitals.waiting, worker.vitals.question
 
-    waiting = waiting_after(chat(2, 1, end=1, attributes=asking("ask_user", question="Which?")))
+    waiting = waiting_after(chat(2, 1, end=1, attributes=user_question("ask_user", question="Which?")))
     answered = waiting_after(chat(3, 1, start=600, end=601))
 
     assert (waiting, answered) == (("user_input", "Which?"), (None, ""))
 
 
-def test_cause_6_tool_calls_with_spans_do_not_come_from_messages() -> None:
-    """B84: a span may come later than what messages say of it."""
+def test_cause_6_tool_calls_with_spans_are_not_counted_again_from_messages() -> None:
+    """B84: a span may arrive after the messages with its call."""
     spans = [
         tool(n + 4, 1, start=2 * n - 1, end=2 * n, attributes={"gen_ai.tool.call.id": f"c-{n}"})
         for n in (1, 2)
     ]
     for batches in ([CONVERSATION, spans], [spans, CONVERSATION], [[*CONVERSATION, *spans]]):
-        assert types_of(events_of(*batches, later=20)).count("tool_call_completed") == 2
+        assert event_types(decode_in_sequence(*batches, later=20)).count("tool_call_completed") == 2
 
 
 def test_cause_6_span_after_its_reported_call_counts_once() -> None:
-    """B84: exporters try for minutes."""
+    """B84: exporters retry for minutes."""
     memory = Assembler()
     decode(*CONVERSATION, memory=memory)
     result = decode_spans(request(), memory, NOW + 20)
     late = decode(tool(5, 1, start=1, end=2, attributes={"gen_ai.tool.call.id": "c-1"}), memory=memory)
 
-    assert types_of([*result.events, *late.events]).count("tool_call_completed") == 2
+    assert event_types([*result.events, *late.events]).count("tool_call_completed") == 2
 
 
 def test_cause_7_late_records_correct_the_outcome() -> None:
     """B84: the last model call failed, and is reported after the root."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
-    events = events_of([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])
+    events = decode_in_sequence([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])
 
     ended = [event for event in events if event.type in ENDS]
     assert [event.type.value for event in ended] == ["execution_completed", "execution_failed"]
@@ -244,28 +256,30 @@ def test_cause_7_late_records_correct_the_outcome() -> None:
 
 
 def test_cause_2_root_arriving_first_ends_the_run() -> None:
-    """B85: and what was inside it still counts."""
+    """B85: work inside the run still counts."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
 
-    events = events_of([root], [chat(2, 1, end=1)], [chat(3, 1, end=2)])
+    events = decode_in_sequence([root], [chat(2, 1, end=1)], [chat(3, 1, end=2)])
 
-    assert types_of(events) == [
+    assert event_types(events) == [
         *("execution_started", "llm_call_completed", "step_completed", "execution_completed"),
         *("llm_call_completed", "step_completed"),
     ]
 
 
 def test_cause_3_agent_inside_a_missing_span_ends_after_a_minute() -> None:
-    """B88: a collector may drop what is around agents."""
+    """B88: a collector may drop the spans around agents."""
     spans = [chat(3, 2, end=1), invoke(2, "scout", parent=1, start=0, end=2)]
 
-    assert "execution_completed" not in types_of(events_of(spans, later=30))
-    assert types_of(events_of(spans, later=90))[-1] == "execution_completed"
-    assert "execution_completed" not in types_of(events_of(spans, [chat(4, 1, start=30, end=31)], later=90))
+    assert "execution_completed" not in event_types(decode_in_sequence(spans, later=30))
+    assert event_types(decode_in_sequence(spans, later=90))[-1] == "execution_completed"
+    assert "execution_completed" not in event_types(
+        decode_in_sequence(spans, [chat(4, 1, start=30, end=31)], later=90)
+    )
 
 
 @pytest.mark.parametrize("is_named_late", [False, True])
-def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_works(
+def test_agent_is_not_stalled_while_an_agent_that_it_called_in_another_process_works(
     is_named_late: bool,
 ) -> None:
     memory, monitor = Assembler(), HealthMonitor(HealthSettings())
@@ -292,8 +306,8 @@ def test_agent_that_called_one_in_another_process_is_not_stalled_while_that_one_
 
 @pytest.mark.parametrize("name", [".", "..", "\u3164"])
 def test_unusable_agent_name_is_not_a_name(name: str) -> None:
-    """Heartbeats refuse these names, and no address can contain them."""
-    assert workers(events_of([chat(2, 1, end=1)], [invoke(1, name, start=-1, end=3)])) == {
+    """Heartbeats reject these names, and a URL path cannot contain them."""
+    assert workers(decode_in_sequence([chat(2, 1, end=1)], [invoke(1, name, start=-1, end=3)])) == {
         ("svc", TRACE.hex())
     }
     resource: dict[str, Any] = {"service.name": name}

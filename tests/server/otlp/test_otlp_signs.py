@@ -28,7 +28,7 @@ async def ignore(events: list[AgentEvent]) -> None:
 
 @pytest.fixture
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
-    """The address of a receiver, and the processes that it has seen."""
+    """Yield the address of a receiver, and the processes that it has seen."""
     signs_by_source: dict[str, float | None] = {}
     app = OtlpReceiver(ignore, registry=CollectorRegistry(), record_process_alive=signs_by_source.update)
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -45,7 +45,9 @@ async def post(url: str, path: str, body: bytes) -> None:
     assert answer.status_code == 200
 
 
-async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[str, float | None]]) -> None:
+async def test_metrics_and_spans_without_an_agent_are_signs_of_life(
+    signs: tuple[str, dict[str, float | None]],
+) -> None:
     url, received_signs = signs
     metrics = ExportMetricsServiceRequest()
     metrics.resource_metrics.add().resource.attributes.append(PROCESS)
@@ -65,7 +67,7 @@ async def test_metrics_and_spans_of_no_agent_are_signs(signs: tuple[str, dict[st
 async def test_open_work_report_has_the_interval_to_the_next(
     signs: tuple[str, dict[str, float | None]], expected: float, taken: float | None
 ) -> None:
-    """Also without new content; an impossible interval is ignored."""
+    """Reports without new content count too; an impossible interval is ignored."""
     url, received_signs = signs
     logs = ExportLogsServiceRequest()
     group = logs.resource_logs.add()

@@ -1,4 +1,4 @@
-"""Records about open spans are read as they were written."""
+"""Log records about open spans are read as they were written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ START = 1_800_000_000 * 10**9
 
 
 def test_record_is_read_as_written_by_the_processor() -> None:
-    """B88: what is open is known before anything of its run has ended."""
+    """B88: open work is known before any span of the run has ended."""
     memory, now = Memory(), START
     delivery = Delivery(lambda: memory)
     processor = OpenSpans(delivery, clock=lambda: now, ticker=ManualTicker())
@@ -142,9 +142,11 @@ keys = st.sampled_from(
     st.integers(0, 2**64 - 1),
     st.lists(st.tuples(keys, values), max_size=12),
 )
-def test_any_record_is_read_without_an_error(event: str, time: int, said: list[tuple[str, AnyValue]]) -> None:
+def test_any_record_is_read_without_an_error(
+    event: str, time: int, attributes: list[tuple[str, AnyValue]]
+) -> None:
     record = LogRecord(event_name=event, time_unix_nano=time, trace_id=b"t" * 16, span_id=b"s" * 8)
-    record.attributes.extend(KeyValue(key=key, value=value) for key, value in said)
+    record.attributes.extend(KeyValue(key=key, value=value) for key, value in attributes)
 
     read = read_span_record(record)
 

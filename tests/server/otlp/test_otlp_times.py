@@ -1,4 +1,4 @@
-"""Spans and records with impossible times: they count at their arrival, and nothing of them is lost."""
+"""Spans and records with impossible times are dated by their arrival, and no data is lost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.health.settings import HealthSettings
 from queenright.server.telemetry.advice import list_advice
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.intake import Intake
-from tests.server.otlp.framework_spans import NOW, chat, decode, invoke, one, tool
+from tests.server.otlp.framework_spans import NOW, chat, decode, get_event, invoke, tool
 
 YEAR = 366 * 86_400.0
 
@@ -32,20 +32,20 @@ def test_call_with_an_impossible_time_is_used(
     call = tool(2, 1, start=start, end=end, attributes={"gen_ai.tool.call.arguments": "{}"})
     decoded = decode(call)
 
-    event = one(decoded, "tool_call_completed")
+    event = get_event(decoded, "tool_call_completed")
     assert event.time == at
     assert event.data["tool"] == "search"
     assert event.data["duration"] == duration
-    assert one(decoded, "execution_started").time <= at
+    assert get_event(decoded, "execution_started").time <= at
 
 
-def test_span_from_the_future_does_not_end_the_run_before_later_work() -> None:
+def test_work_after_a_span_from_the_future_is_recorded() -> None:
     memory = Assembler()
     decode(chat(2, 1, start=74 * YEAR, end=74 * YEAR), invoke(1, "a", start=-1, end=74 * YEAR), memory=memory)
     later = decode(chat(4, 3, start=150.0, end=160.0), memory=memory)
 
-    assert one(later, "execution_started")
-    assert one(later, "llm_call_completed").time == NOW + 60
+    assert get_event(later, "execution_started")
+    assert get_event(later, "llm_call_completed").time == NOW + 60
 
 
 def test_impossible_times_do_not_hide_a_stall() -> None:
@@ -59,19 +59,19 @@ def test_impossible_times_do_not_hide_a_stall() -> None:
     assert [finding.kind for finding in worker.findings] == ["stall"]
 
 
-def test_impossible_times_are_counted_and_their_sender_is_told_once() -> None:
+def test_impossible_times_are_counted_and_reported_to_the_sender_once() -> None:
     intake = Intake(CollectorRegistry())
     spans = [tool(n, 1, start=74 * YEAR, end=74 * YEAR) for n in (2, 3)]
 
     notices = intake.add(decode(*spans).sources, NOW)
-    again = intake.add(decode(tool(4, 1, start=9.0, end=5.0)).sources, NOW + 10)
+    later_notices = intake.add(decode(tool(4, 1, start=9.0, end=5.0)).sources, NOW + 10)
 
     [notice] = notices
     assert "'svc'" in notice
     assert "span 0000000000000002 of scope 'framework' ends at 2101-" in notice
-    assert again == []
+    assert later_notices == []
     [source] = intake.sources
     assert (source.wrong_times, source.used_records) == (3, 3)
-    [advice] = [one for one in list_advice(source) if "times" in one.missing]
+    [advice] = [notice for notice in list_advice(source) if "times" in notice.missing]
     assert advice.missing.startswith("impossible times in 3 records; the last: span 0000000000000004")
     assert "clock" in advice.remedy

@@ -1,4 +1,4 @@
-"""However a body is made, the event loop is given back after a bounded amount of work (B127)."""
+"""Any request body returns control to the event loop after a bounded amount of work (B127)."""
 
 from __future__ import annotations
 
@@ -23,61 +23,60 @@ from queenright.server.otlp.encoding import MediaType, check_json, decompress_ch
 from queenright.server.otlp.errors import RejectedRequestError
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
 from queenright.server.otlp.protobuf_split import MAX_ITEM, MAX_PIECE, MAX_SHARED, split_request
-from tests.server.otlp.bodies import CORPUS, Body, field, item
+from tests.server.otlp.bodies import CORPUS, Body, make_field, make_item
 
 T = TypeVar("T")
 STEPS = 64
 
 
-class Counted(EventLoopShare):
-    """Counts steps instead of seconds, and keeps how many were taken at one time."""
+class StepCountingShare(EventLoopShare):
+    """Counts steps instead of seconds, and records the steps of each slice."""
 
     def __init__(self) -> None:
         counter = itertools.count()
         super().__init__(STEPS, lambda: next(counter))
         self.slices: list[int] = []
-        self.asked = 0
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
         def counting(is_over: Callable[[], bool]) -> T:
             count = 0
 
-            def ask() -> bool:
+            def count_step() -> bool:
                 nonlocal count
                 count += 1
                 return is_over()
 
             try:
-                return work(ask)
+                return work(count_step)
             finally:
                 self.slices.append(count)
 
         return await super().run(counting)
 
 
-class Sent:
-    """One request, sent straight to the app, and what it took."""
+class SentRequest:
+    """A request sent directly to the app, and the work that it caused."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.share = Counted()
+        self.share = StepCountingShare()
         self.parsed: list[int] = []
         self.batches: list[int] = []
         self.status = 0
         self.body = b""
         parse = encoding.parse_message
 
-        def measured(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
+        def record_parse(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
             self.parsed.append(len(body))
             return parse(body, media_type, make)
 
-        monkeypatch.setattr(receiver, "parse_message", measured)
+        monkeypatch.setattr(receiver, "parse_message", record_parse)
 
     async def ingest(self, events: list[AgentEvent]) -> None:
         self.batches.append(len(events))
 
     async def post(self, body: Body) -> None:
         app = OtlpReceiver(self.ingest, registry=CollectorRegistry(), share=self.share)
-        headers, content = body.sent()
+        headers, content = body.build_request()
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
 
         async def receive() -> MutableMapping[str, Any]:
@@ -94,7 +93,7 @@ class Sent:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = Sent(monkeypatch)
+    sent = SentRequest(monkeypatch)
     body = CORPUS[name](0.1)
 
     asyncio.run(sent.post(body))
@@ -124,15 +123,15 @@ def test_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pyte
 def test_body_of_too_many_messages_is_refused(
     name: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = Sent(monkeypatch)
+    sent = SentRequest(monkeypatch)
 
     asyncio.run(sent.post(CORPUS[name](0.1)))
 
     assert sent.status == status
 
 
-async def test_turns_follow_a_long_step_without_any() -> None:
-    """B127: what a step takes beyond its slice is taken from the turns that follow."""
+async def test_long_step_is_followed_by_turns_without_steps() -> None:
+    """B127: time that a step takes beyond its slice is taken from the following turns."""
     now, turn = 0, 0
     done: list[int] = []
     share = EventLoopShare(STEPS, lambda: now)
@@ -157,7 +156,7 @@ values: st.SearchStrategy[bytes] = st.deferred(
         st.binary(max_size=12)
         | st.builds(
             lambda number, value, count: (
-                field(number, value) * (count if count * len(value) < 1_000_000 else 1)
+                make_field(number, value) * (count if count * len(value) < 1_000_000 else 1)
             ),
             st.integers(1, 16),
             values,
@@ -172,7 +171,12 @@ values: st.SearchStrategy[bytes] = st.deferred(
     content=values,
     path=st.sampled_from(["/v1/traces", "/v1/logs", "/v1/metrics"]),
     inside=st.sampled_from(
-        [bytes, lambda value: field(1, value), lambda value: field(1, field(2, value)), item]
+        [
+            bytes,
+            lambda value: make_field(1, value),
+            lambda value: make_field(1, make_field(2, value)),
+            make_item,
+        ]
     ),
     compressed=st.booleans(),
 )
@@ -180,7 +184,7 @@ def test_any_body_is_answered_in_bounded_slices(
     content: bytes, path: str, inside: Callable[[bytes], bytes], compressed: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        sent = Sent(monkeypatch)
+        sent = SentRequest(monkeypatch)
         asyncio.run(sent.post(Body(path, "application/x-protobuf", lambda: inside(content), compressed)))
 
     assert sent.status in (200, 400, 413)
@@ -191,7 +195,7 @@ def test_any_body_is_answered_in_bounded_slices(
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=4), max_size=4), st.integers(30, 400)
 )
-def test_pieces_hold_every_span_once_with_its_resource(sizes: list[list[list[int]]], limit: int) -> None:
+def test_pieces_contain_every_span_once_with_its_resource(sizes: list[list[list[int]]], limit: int) -> None:
     request = ExportTraceServiceRequest()
     for number, scopes in enumerate(sizes):
         resource = request.resource_spans.add(schema_url=f"r{number}")
@@ -244,14 +248,14 @@ def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], i
     assert all(0 < len(part) <= 256 * 1024 for part in parts)
 
 
-def test_signs_in_the_texts_of_json_are_not_values() -> None:
+def test_punctuation_in_json_strings_is_not_counted_as_values() -> None:
     check_json(b'{"x":"' + b"[,:{" * 500_000 + b'"}')
     with pytest.raises(RejectedRequestError):
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 
-async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_nothing() -> None:
-    share, done = Counted(), list[int]()
+async def test_waiting_work_gets_its_turn_and_cancelled_work_does_not_block() -> None:
+    share, done = StepCountingShare(), list[int]()
 
     async def work(number: int) -> None:
         for _ in range(3):
@@ -268,22 +272,22 @@ async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_nothing() ->
     assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
-async def test_room_is_for_so_much_at_one_time() -> None:
-    room, inside, most = CapacityLimiter(10), 0, 0
+async def test_capacity_limits_concurrent_size() -> None:
+    limiter, current, peak = CapacityLimiter(10), 0, 0
 
     async def stay(size: int) -> None:
-        nonlocal inside, most
-        async with room.acquire(size):
-            inside += size
-            most = max(most, inside)
+        nonlocal current, peak
+        async with limiter.acquire(size):
+            current += size
+            peak = max(peak, current)
             await asyncio.sleep(0)
-            inside -= size
+            current -= size
 
     tasks = [asyncio.create_task(stay(size)) for size in (4, 4, 4, 30, 1, 9, 2)]
     await asyncio.sleep(0)
     tasks[3].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
-    assert (most <= 10, inside) == (True, 0)
+    assert (peak <= 10, current) == (True, 0)
     async with asyncio.timeout(60):
         await stay(50)

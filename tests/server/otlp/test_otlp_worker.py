@@ -1,4 +1,4 @@
-"""Our own Worker against our own receiver, over real HTTP."""
+"""The Worker of `queenright.instrumentation` with the receiver, over real HTTP."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from queenright.server.telemetry.assembler import Assembler
 from tests.server.otlp.framework_spans import NOW, value
 
 if TYPE_CHECKING:
-    from tests.server.otlp.conftest import Listening
+    from tests.server.otlp.conftest import RunningReceiver
 
 SESSION = "session-1"
 
 
-async def work(otlp: Listening, act: Callable[[Worker], None]) -> list[AgentEvent]:
-    """Run a worker in a thread of its own, as an agent would be, and return what arrived, by time."""
+async def run_worker(otlp: RunningReceiver, act: Callable[[Worker], None]) -> list[AgentEvent]:
+    """Run a worker in its own thread, and return the events that arrived, ordered by time."""
 
     def run() -> None:
         telemetry = Telemetry(otlp.url)
@@ -55,7 +55,7 @@ async def work(otlp: Listening, act: Callable[[Worker], None]) -> list[AgentEven
     return sorted(otlp.events, key=lambda event: event.time)
 
 
-async def test_whole_run_arrives_in_its_order(otlp: Listening) -> None:
+async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step:
             with step.llm("model-1", "provider-1") as llm:
@@ -68,7 +68,7 @@ async def test_whole_run_arrives_in_its_order(otlp: Listening) -> None:
         worker.checkpoint("cp-1")
         worker.output(files_changed=3, tests_failed=0)
 
-    events = await work(otlp, act)
+    events = await run_worker(otlp, act)
 
     assert [event.type.value for event in events] == [
         "execution_started",
@@ -118,13 +118,13 @@ async def test_whole_run_arrives_in_its_order(otlp: Listening) -> None:
     assert {e.node_id for e in events[1:7]} == {"forage"}
 
 
-async def test_crash_is_a_failed_run(otlp: Listening) -> None:
+async def test_crash_is_a_failed_run(otlp: RunningReceiver) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step, step.tool("search", {}):
             raise TimeoutError("no answer, token=s3cretvalue")
 
     with pytest.raises(TimeoutError):
-        await work(otlp, act)
+        await run_worker(otlp, act)
 
     tool, step, run = sorted(otlp.events, key=lambda event: event.time)[-3:]
     assert (tool.type, tool.data["outcome"]) == ("tool_call_completed", "timeout")
@@ -146,43 +146,43 @@ async def test_crash_is_a_failed_run(otlp: Listening) -> None:
     ],
 )
 async def test_run_ends_with_the_reported_outcome(
-    otlp: Listening, how: dict[str, Any], expected: tuple[str, dict[str, str]]
+    otlp: RunningReceiver, how: dict[str, Any], expected: tuple[str, dict[str, str]]
 ) -> None:
-    """B18: a paused run has not ended, also by telemetry alone."""
-    events = await work(otlp, lambda worker: worker.close(**how))
+    """B18: a paused run has not ended; telemetry alone shows this."""
+    events = await run_worker(otlp, lambda worker: worker.close(**how))
 
     assert events[-1].type == expected[0]
     assert expected[1].items() <= events[-1].data.items()
 
 
-async def test_turn_of_the_model_is_not_a_step_of_ours(otlp: Listening) -> None:
+async def test_model_turn_is_not_a_worker_step(otlp: RunningReceiver) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step:
             for _ in range(3):
                 with step.llm("model-1"):
                     pass
 
-    events = await work(otlp, act)
+    events = await run_worker(otlp, act)
 
     assert [e.type.value for e in events].count("step_completed") == 1
 
 
-async def test_sequential_calls_in_one_step_are_calls_of_their_own(otlp: Listening) -> None:
+async def test_sequential_calls_in_one_step_count_separately(otlp: RunningReceiver) -> None:
     def act(worker: Worker) -> None:
         with worker.step("forage") as step:
             for _ in range(4):
                 with step.tool("search", {"q": "hive"}) as call:
                     call.result("nothing")
 
-    events = await work(otlp, act)
+    events = await run_worker(otlp, act)
 
     tools = [e.data for e in events if e.type == "tool_call_completed"]
     assert len({(d["args_hash"], d["result_hash"]) for d in tools}) == 1
     assert len({d["turn"] for d in tools}) == 4
 
 
-async def test_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: Listening) -> None:
-    """What another library traces inside a step is the worker's, and makes no second worker."""
+async def test_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: RunningReceiver) -> None:
+    """Spans of another library inside a step belong to the worker, and make no second worker."""
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces")
     provider = TracerProvider(resource=Resource({"service.name": "app", "service.instance.id": "i-1"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -232,8 +232,8 @@ def _exceed_context(worker: Worker) -> None:
         (_exceed_context, FindingKind.CONTEXT_EXHAUSTED),
     ],
 )
-async def test_finding_can_be_reached_from_a_worker(
-    otlp: Listening, act: Callable[[Worker], None], kind: FindingKind
+async def test_worker_can_cause_each_finding(
+    otlp: RunningReceiver, act: Callable[[Worker], None], kind: FindingKind
 ) -> None:
 
     def act_then_step(worker: Worker) -> None:
@@ -242,9 +242,11 @@ async def test_finding_can_be_reached_from_a_worker(
             pass
 
     monitor = HealthMonitor(HealthSettings())
-    reported = [one for event in await work(otlp, act_then_step) for one in monitor.apply(event, event.time)]
+    reported = [
+        item for event in await run_worker(otlp, act_then_step) for item in monitor.apply(event, event.time)
+    ]
 
-    assert [one.data["kind"] for one in reported if one.type is EventType.FINDING_OPENED] == [kind]
+    assert [item.data["kind"] for item in reported if item.type is EventType.FINDING_OPENED] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ async def test_finding_can_be_reached_from_a_worker(
         ),
     ],
 )
-def test_finding_can_be_reached_from_a_log_record(
+def test_log_record_can_cause_each_finding(
     record: str, attributes: dict[str, Any], kind: FindingKind
 ) -> None:
     request = ExportLogsServiceRequest()
@@ -275,8 +277,8 @@ def test_finding_can_be_reached_from_a_log_record(
         .scope_logs.add()
         .log_records.add(event_name=record, time_unix_nano=int(NOW * 1e9))
     )
-    named = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c", **attributes}
-    log.attributes.extend(KeyValue(key=key, value=value(of)) for key, of in named.items())
+    all_attributes = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c", **attributes}
+    log.attributes.extend(KeyValue(key=key, value=value(of)) for key, of in all_attributes.items())
     monitor = HealthMonitor(HealthSettings())
 
     for event in decode_logs(request, Assembler(), NOW).events:

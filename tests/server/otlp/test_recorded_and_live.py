@@ -1,4 +1,4 @@
-"""A call of a recorded run and of live telemetry is read equally."""
+"""A tool call of a recorded run and the same call in live telemetry are read equally."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from queenright.health.vitals.tool_calls import is_failed_tool_call
 from queenright.instrumentation.effects import infer_tool_effect
 from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, classify_error
 from queenright.judge.evaluation.events import RunSteps
-from tests.server.otlp.framework_spans import decode, one
+from tests.server.otlp.framework_spans import decode, get_event
 
 FACTS = ("tool", "args_hash", "result_hash")
 
 
-def facts_of(data: dict[str, Any]) -> dict[str, Any]:
-    """Return what loop detectors use of the event of a tool call."""
+def loop_facts(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that loop detectors use from the event of a tool call."""
     facts = {key: data.get(key) for key in FACTS}
     facts["effect"] = data.get("effect") or infer_tool_effect(data["tool"])
     facts["failed"] = is_failed_tool_call(data)
@@ -25,12 +25,12 @@ def facts_of(data: dict[str, Any]) -> dict[str, Any]:
     return facts
 
 
-def recorded(tool: str, arguments: object, result: str) -> dict[str, Any]:
+def read_recorded(tool: str, arguments: object, result: str) -> dict[str, Any]:
     step = {"kind": "tool", "name": tool, "args": arguments, "result_excerpt": result, "is_error": False}
-    return facts_of(dict(RunSteps([step]).event(0, 1.0).data))
+    return loop_facts(dict(RunSteps([step]).event(0, 1.0).data))
 
 
-def live(tool: str, arguments: object, result: str) -> dict[str, Any]:
+def read_live(tool: str, arguments: object, result: str) -> dict[str, Any]:
     attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": tool,
@@ -38,7 +38,7 @@ def live(tool: str, arguments: object, result: str) -> dict[str, Any]:
         "gen_ai.tool.call.result": result,
     }
     span = {"id": 1, "parent": 9, "name": f"execute_tool {tool}", "attributes": attributes}
-    return facts_of(dict(one(decode(span), "tool_call_completed").data))
+    return loop_facts(dict(get_event(decode(span), "tool_call_completed").data))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def live(tool: str, arguments: object, result: str) -> dict[str, Any]:
 def test_recorded_and_live_calls_are_read_equally(
     tool: str, arguments: object, result: str, error: str
 ) -> None:
-    facts = recorded(tool, arguments, result)
+    facts = read_recorded(tool, arguments, result)
 
-    assert facts == live(tool, arguments, result)
+    assert facts == read_live(tool, arguments, result)
     assert (facts["failed"], facts["class"]) == (bool(error), error)

@@ -1,4 +1,4 @@
-"""Recorded requests of coding agents through dialects and assembler, without a network."""
+"""Replays recorded requests of coding agents through dialects and assembler, without a network."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.clients.fixtures import BEGAN, Record
 from tests.server.otlp.framework_spans import workers
 
 LATER = 120.0
-"""Seconds after the last record, when nothing of it is held any longer."""
+"""Seconds after the last record at which the assembler holds nothing back."""
 UNKNOWN_PROCESS = Process("", "", "", False)
 
 
 def replay(records: Sequence[Record]) -> list[AgentEvent]:
-    """Return the events that the records stand for, in the order in which they would be stored."""
+    """Return the events from these records, in the order in which they would be stored."""
     assembler, events = Assembler(), list[AgentEvent]()
     for record in records:
-        batch = take(record, assembler)
+        batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     later = records[-1].at + LATER if records else 0.0
-    return events + take(Record(later, "/v1/traces", {}), assembler).events
+    return events + decode_record(Record(later, "/v1/traces", {}), assembler).events
 
 
-def take(record: Record, assembler: Assembler) -> Batch:
+def decode_record(record: Record, assembler: Assembler) -> Batch:
     now = BEGAN + record.at
     if record.path.startswith("/hooks/"):
         batch = Batch()
@@ -55,7 +55,7 @@ def take(record: Record, assembler: Assembler) -> Batch:
 
 
 def split(record: Record) -> list[Record]:
-    """Return a request of OTLP as one request for each of its records."""
+    """Split an OTLP request into one request per record."""
     groups, scopes, items = {
         "/v1/logs": ("resourceLogs", "scopeLogs", "logRecords"),
         "/v1/traces": ("resourceSpans", "scopeSpans", "spans"),
@@ -70,7 +70,7 @@ def split(record: Record) -> list[Record]:
     ]
 
 
-def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
+def summarize(events: Sequence[AgentEvent]) -> dict[str, Any]:
     """Return the result of a run, independent of the order of its records."""
     ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
     llm_calls = [e.data for e in events if e.type == "llm_call_completed"]
@@ -88,8 +88,8 @@ def summary(events: Sequence[AgentEvent]) -> dict[str, Any]:
         "steps": sum(e.type == "step_completed" for e in events),
         "tools": Counter((tool, call, outcome) for call, (tool, outcome) in tools.items()),
         "model calls": len(llm),
-        "failed model calls": sum("error_type" in one for one in llm),
-        "tokens": sum(one.get("input_tokens", 0) + one.get("output_tokens", 0) for one in llm),
+        "failed model calls": sum("error_type" in call for call in llm),
+        "tokens": sum(call.get("input_tokens", 0) + call.get("output_tokens", 0) for call in llm),
         "cost": round(sum(llm_call.get("cost_usd", 0) for llm_call in llm_calls), 9),
         "outcome": sorted({(e.session_id, e.time): e.type.value for e in ended}.values()),
         "MCP servers": Counter(

@@ -1,4 +1,4 @@
-"""Recorded Claude Code sessions: one run from several sources in any order."""
+"""Recorded Claude Code sessions: several sources give one run in any order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from hypothesis import strategies as st
 
 from queenright.runtime.events import AgentEvent
 from tests.clients.fixtures import FOLDER, Record, load_fixture
-from tests.server.telemetry.replay import replay, split, summary
+from tests.server.telemetry.replay import replay, split, summarize
 
 PATHS = sorted((FOLDER / "claude-code").glob("*.json"))
 HOOKS = "/hooks/claude-code"
 
 
-def records(name: str, *, without: str = "") -> list[Record]:
-    """Return the records of a fixture in the order of their arrival."""
+def load_records(name: str, *, without: str = "") -> list[Record]:
+    """Return the records of a fixture in order of arrival."""
     found = load_fixture(FOLDER / "claude-code" / f"{name}.json").records
     return [record for record in found if not (without and record.path.startswith(without))]
 
 
-def types(events: list[AgentEvent]) -> list[str]:
+def event_types(events: list[AgentEvent]) -> list[str]:
     return [event.type.value for event in sorted(events, key=lambda event: event.time)]
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PATHS])
 def test_call_reported_by_several_sources_counts_once(name: str) -> None:
     """B84: log records, spans and hook calls of one session are one run."""
-    all_sources = summary(replay(records(name)))
-    otlp = summary(replay(records(name, without=HOOKS)))
-    logs = summary(replay([record for record in records(name) if record.path == "/v1/logs"]))
+    all_sources = summarize(replay(load_records(name)))
+    otlp = summarize(replay(load_records(name, without=HOOKS)))
+    logs = summarize(replay([record for record in load_records(name) if record.path == "/v1/logs"]))
 
     assert all_sources["agents"] == (2 if name == "two_at_once" else 1)
-    for subset in (otlp, logs) if name != "killed" else ():  # killed before it sent log records or spans
+    # the client was killed before it sent log records or spans
+    for subset in (otlp, logs) if name != "killed" else ():
         assert subset["agents"] == all_sources["agents"]
         for figure in ("steps", "model calls", "failed model calls", "tokens", "cost", "tools"):
             assert subset[figure] == all_sources[figure], figure
@@ -45,7 +46,7 @@ def test_call_reported_by_several_sources_counts_once(name: str) -> None:
 def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int) -> None:
     """B84: hook calls arrive at once; OTLP records may arrive late, in pieces and more than once."""
     given_records, chance = load_fixture(path).records, Random(seed)  # type: ignore[arg-type]
-    expected = summary(replay(given_records))
+    expected = summarize(replay(given_records))
     moved = []
     for record in given_records:
         if record.path == HOOKS:
@@ -57,14 +58,14 @@ def test_order_splits_repeats_and_delays_change_nothing(path: object, seed: int)
                 moved.append(late)
     moved.sort(key=lambda record: record.at)
 
-    assert summary(replay(moved)) == expected
+    assert summarize(replay(moved)) == expected
 
 
 def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> None:
     """B89: a command that exited with 2 is a failed call."""
-    events = replay(records("healthy"))
+    events = replay(load_records("healthy"))
 
-    assert summary(events) == {
+    assert summarize(events) == {
         "agents": 1,
         "names": ["claude-code/project"],
         "steps": 4,
@@ -86,25 +87,27 @@ def test_tools_steps_tokens_and_failures_of_a_healthy_session_are_counted() -> N
 
 
 def test_ended_turn_waits_for_the_user() -> None:
-    """B95: also with log records only, which do not report the end of a session."""
-    for given_records in (records("healthy", without=HOOKS), records("healthy")[:-2]):
-        event_types = [e for e in types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")]
-        assert event_types[-1] == "worker_waiting"
+    """B95: also with only log records, which do not report the end of a session."""
+    for given_records in (load_records("healthy", without=HOOKS), load_records("healthy")[:-2]):
+        changes = [
+            e for e in event_types(replay(given_records)) if e in ("worker_waiting", "llm_call_started")
+        ]
+        assert changes[-1] == "worker_waiting"
 
 
 def test_permission_request_is_a_wait_from_its_start() -> None:
-    """B93."""
-    events = replay(records("permission"))
+    """B93: the wait starts with the request."""
+    events = replay(load_records("permission"))
 
     [wait] = [event for event in events if event.type == "worker_waiting"]
-    [began] = [event for event in events if event.type == "tool_call_started"]
+    [start] = [event for event in events if event.type == "tool_call_started"]
     assert wait.data == {"reason": "user_input", "tool": "Bash", "question": "Bash: touch new.txt"}
-    assert 0 <= wait.time - began.time < 1
+    assert 0 <= wait.time - start.time < 1
 
 
 def test_granted_permission_ends_the_wait() -> None:
-    """B93: a tool that hangs after permission is not waiting; the log has no end of the call."""
-    granted = [record for piece in records("permission_granted") for record in split(piece)]
+    """B93: a tool that hangs after permission is not waiting; the log does not show when the wait ended."""
+    granted = [record for piece in load_records("permission_granted") for record in split(piece)]
     is_decided = [record for record in granted if "tool_decision" in str(record.body)]
     before_its_end = [
         record for record in granted if record.path == HOOKS and "PostToolUse" not in str(record.body)
@@ -121,14 +124,14 @@ def test_granted_permission_ends_the_wait() -> None:
         "user_input",
         None,
     ]
-    assert types(events).count("tool_call_started") == 1
-    assert "tool_call_completed" not in types(events)
+    assert event_types(events).count("tool_call_started") == 1
+    assert "tool_call_completed" not in event_types(events)
 
 
 @pytest.mark.parametrize("name", ["hang_first", "hang_first-traces", "hang_first-details"])
 @pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
 def test_tool_that_hangs_in_the_first_call_is_open(name: str, without: str) -> None:
-    found = types(replay(records(name, without=without)))
+    found = event_types(replay(load_records(name, without=without)))
 
     assert found.count("tool_call_started") == 1
     assert "tool_call_completed" not in found
@@ -137,32 +140,34 @@ def test_tool_that_hangs_in_the_first_call_is_open(name: str, without: str) -> N
 def test_loop_repeats_one_call_with_one_result() -> None:
     """B26: hook calls report what log records omit."""
     for name, without in (("loop", ""), ("loop", "/v1"), ("loop-traces", "")):
-        calls = [e.data for e in replay(records(name, without=without)) if e.type == "tool_call_completed"]
+        calls = [
+            e.data for e in replay(load_records(name, without=without)) if e.type == "tool_call_completed"
+        ]
         assert len(calls) >= 5
         assert len({(call["args_hash"], call["result_hash"]) for call in calls}) == 1
     without_content = [
-        e.data for e in replay(records("loop", without=HOOKS)) if e.type == "tool_call_completed"
+        e.data for e in replay(load_records("loop", without=HOOKS)) if e.type == "tool_call_completed"
     ]
     assert {call.get("result_hash") for call in without_content} == {None}
 
 
 @pytest.mark.parametrize("name", [path.stem for path in PATHS if "provider" in path.stem])
-def test_provider_that_fails_is_a_failed_call_and_a_failed_run(name: str) -> None:
-    found = summary(replay(records(name)))
+def test_failing_provider_is_a_failed_call_and_a_failed_run(name: str) -> None:
+    found = summarize(replay(load_records(name)))
 
     assert found["failed model calls"] == 1
     assert found["outcome"] == ["execution_failed"]
 
 
-def test_two_sessions_at_once_are_two() -> None:
-    events = replay(records("two_at_once"))
+def test_concurrent_sessions_are_separate() -> None:
+    events = replay(load_records("two_at_once"))
 
     assert len({event.session_id for event in events}) == 2
-    assert types(events).count("execution_completed") == 2
+    assert event_types(events).count("execution_completed") == 2
 
 
-def test_mcp_server_that_cannot_be_started_is_reported_once_the_session_began() -> None:
-    """It failed before the first prompt, and its log record came at the end."""
+def test_failed_mcp_server_is_reported_after_the_session_starts() -> None:
+    """The server failed before the first prompt, and its log record arrived at the end."""
     expected = {
         "status": "failed",
         "transport": "stdio",
@@ -171,26 +176,26 @@ def test_mcp_server_that_cannot_be_started_is_reported_once_the_session_began() 
         "duration": 0.082,
     }
     for given_records in (
-        records("mcp_missing"),
-        records("mcp_missing", without=HOOKS),
-        [piece for record in records("mcp_missing") for piece in split(record)],
+        load_records("mcp_missing"),
+        load_records("mcp_missing", without=HOOKS),
+        [piece for record in load_records("mcp_missing") for piece in split(record)],
     ):
         events = replay(given_records)
         [found] = [event for event in events if event.type == "mcp_server_changed"]
         assert found.data == expected
-        assert summary(events)["steps"] == 4
+        assert summarize(events)["steps"] == 4
 
 
 def test_mcp_server_report_alone_starts_no_session() -> None:
     """An unused client is waiting; one that exits only disconnects."""
     [only] = [
         piece
-        for record in records("mcp_missing")
+        for record in load_records("mcp_missing")
         for piece in split(record)
         if "claude_code.mcp_server_connection" in str(piece.body)
     ]
 
     assert replay([only]) == []
-    late = [record for record in records("mcp_missing") if record.path == HOOKS]
+    late = [record for record in load_records("mcp_missing") if record.path == HOOKS]
     events = replay([*late, only])
     assert [event.type.value for event in events[-2:]] == ["execution_completed", "mcp_server_changed"]

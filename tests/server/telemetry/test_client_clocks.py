@@ -1,4 +1,4 @@
-"""Coding agents whose clock differs from ours: their log has its time, most of their hook calls have none."""
+"""Coding agents with a wrong clock: their log records have its time, most hook calls have no time."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.clients.fixtures import BEGAN, FOLDER, load_fixture
-from tests.server.telemetry.test_recall import PATHS, Session
+from tests.server.telemetry.test_recall import PATHS, RecordedService
 
 
-def by_name(path: Path) -> str:
+def fixture_id(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
@@ -18,27 +18,27 @@ OFFSETS = {"far behind, little ahead": (-7_200, 3), "all others": (-90, -3, 90, 
 
 
 @pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize("path", PATHS, ids=by_name)
+@pytest.mark.parametrize("path", PATHS, ids=fixture_id)
 def test_run_is_independent_of_the_client_clock(path: Path, offsets: str) -> None:
-    """B84, B94: what counts, how it ended, and whether it waits: one that stays open is a stall to come."""
+    """B84, B94: counts, outcome and waits are the same; a wait that stayed open would become a stall."""
     fixture = load_fixture(path)
-    right = Session()
+    right = RecordedService()
     right.tell(fixture.records)
     known, waits = right.known(), right.waits()
 
     for seconds in OFFSETS[offsets]:
-        wrong = Session()
+        wrong = RecordedService()
         wrong.tell(list(fixture.moved(BEGAN + seconds)))
 
         assert wrong.known() == known, seconds
-        if seconds > 0:  # one that is behind cannot be told from records that take long
+        if seconds > 0:  # a clock that is behind cannot be distinguished from slow delivery
             assert wrong.waits() == waits, seconds
 
 
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
-def test_permission_request_is_a_wait_though_the_log_is_ahead_of_our_clock(client: str) -> None:
-    """B93: what was logged with a later time does not make the request late, and the run a stall."""
-    result, questions = Session(), set[str]()
+def test_permission_request_is_a_wait_if_the_log_is_ahead(client: str) -> None:
+    """B93: log records with a later time do not make the request late or the run a stall."""
+    result, questions = RecordedService(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
         result.tell([record])

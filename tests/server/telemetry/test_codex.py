@@ -1,4 +1,4 @@
-"""Codex CLI, as it was recorded."""
+"""Recorded Codex CLI sessions: several sources give one run in any order."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from queenright.server.telemetry.dialects.codex import CLIENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.runs import TracedRun
 from tests.clients.fixtures import FOLDER, Record, load_fixture
-from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, split, summary
+from tests.server.telemetry.replay import UNKNOWN_PROCESS, replay, split, summarize
 
 HOOKS = "/hooks/codex"
 PATHS = sorted((FOLDER / "codex").glob("*.json"))
 
 
-def records(name: str, *, without: str = "") -> list[Record]:
+def load_records(name: str, *, without: str = "") -> list[Record]:
     found = load_fixture(FOLDER / "codex" / f"{name}.json").records
     return [record for record in found if not (without and record.path.startswith(without))]
 
 
-def types(events: list[AgentEvent]) -> list[str]:
+def event_types(events: list[AgentEvent]) -> list[str]:
     return [event.type.value for event in sorted(events, key=lambda event: event.time)]
 
 
 @pytest.mark.parametrize("name", ["healthy", "healthy-code"])
 def test_log_records_alone_give_steps_tokens_and_failed_commands(name: str) -> None:
-    """B89: the client says success of a command that exited with 2; code around a tool is not a call."""
-    events = replay(records(name, without=HOOKS))
-    found = summary(events)
+    """B89: the client reports success for a command that exited with 2; code around a tool is not a call."""
+    events = replay(load_records(name, without=HOOKS))
+    found = summarize(events)
 
     assert (found["agents"], found["steps"], found["tokens"]) == (1, 4, 4 * 1020)
     tools = [e.data for e in events if e.type == "tool_call_completed"]
@@ -47,29 +47,29 @@ def test_log_records_alone_give_steps_tokens_and_failed_commands(name: str) -> N
 
 @pytest.mark.parametrize("name", ["healthy", "healthy-code"])
 def test_call_reported_by_several_sources_counts_once(name: str) -> None:
-    """B84."""
-    ended = [e.data for e in replay(records(name)) if e.type == "tool_call_completed"]
+    """B84: log records and hook calls of one session are one run."""
+    ended = [e.data for e in replay(load_records(name)) if e.type == "tool_call_completed"]
     ids = [one["call_id"] for one in ended if not one.get("amends")]
 
     assert len(ids) == len(set(ids)) == 3
-    assert summary(replay(records(name)))["outcome"] == ["execution_completed"]
+    assert summarize(replay(load_records(name)))["outcome"] == ["execution_completed"]
 
 
 @pytest.mark.parametrize("name", ["hang_first", "hang_later", "killed"])
 @pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
 def test_command_that_hangs_is_open(name: str, without: str) -> None:
-    """B94: though `exec_command` has returned and is polled."""
-    events = replay(records(name, without=without))
+    """B94: even though `exec_command` has returned and is polled."""
+    events = replay(load_records(name, without=without))
 
-    began = {e.data["call_id"] for e in events if e.type == "tool_call_started"}
+    start = {e.data["call_id"] for e in events if e.type == "tool_call_started"}
     ended = {e.data["call_id"] for e in events if e.type == "tool_call_completed"}
-    assert len(began - ended) == 1
+    assert len(start - ended) == 1
     assert "write_stdin" not in {e.data.get("tool") for e in events}
 
 
 @pytest.mark.parametrize("is_late", [False, True])
 def test_command_exiting_while_polled_ends(is_late: bool) -> None:
-    """B84, B89: its end is that of the call that began it, in either order."""
+    """B84, B89: the end belongs to the call that started the command, in either order."""
     base = {"event.name": "codex.tool_result", "conversation.id": "s", "success": "true"}
     first = base | {
         "tool_name": "exec_command",
@@ -103,9 +103,9 @@ def test_command_exiting_while_polled_ends(is_late: bool) -> None:
 
 @pytest.mark.parametrize("name", ["loop", "loop-code"])
 @pytest.mark.parametrize("without", ["", HOOKS, "/v1"])
-def test_loop_is_one_call_with_one_result_again_and_again(name: str, without: str) -> None:
-    """B26: although its chunk id and wall time are others each time."""
-    calls = [e.data for e in replay(records(name, without=without)) if e.type == "tool_call_completed"]
+def test_loop_repeats_one_call_with_one_result(name: str, without: str) -> None:
+    """B26: the changing chunk id and wall time are not part of the result."""
+    calls = [e.data for e in replay(load_records(name, without=without)) if e.type == "tool_call_completed"]
 
     assert len(calls) >= 4
     assert len({call["args_hash"] for call in calls}) == 1
@@ -114,33 +114,36 @@ def test_loop_is_one_call_with_one_result_again_and_again(name: str, without: st
 
 
 @pytest.mark.parametrize("name", ["provider_429", "provider_500", "provider_529"])
-def test_provider_that_fails_is_failed_calls_and_a_failed_run(name: str) -> None:
-    found = summary(replay(records(name)))
+def test_failing_provider_is_failed_calls_and_a_failed_run(name: str) -> None:
+    found = summarize(replay(load_records(name)))
 
     assert found["failed model calls"] == (1 if name == "provider_429" else 29)
     assert found["outcome"] == ["execution_failed"]
 
 
 def test_permission_request_is_a_wait() -> None:
-    """B93."""
-    assert "worker_waiting" in types(replay(records("permission", without="/v1")))
+    """B93: a permission request waits for the user."""
+    assert "worker_waiting" in event_types(replay(load_records("permission", without="/v1")))
 
 
-def test_turn_that_ended_waits_for_its_user() -> None:
-    """B95."""
-    assert types(replay(records("healthy", without="/v1")))[-2:] == ["worker_waiting", "execution_completed"]
+def test_ended_turn_waits_for_the_user() -> None:
+    """B95: after a turn, the session waits for the user."""
+    assert event_types(replay(load_records("healthy", without="/v1")))[-2:] == [
+        "worker_waiting",
+        "execution_completed",
+    ]
 
 
 @pytest.mark.parametrize("name", ["healthy", "permission"])
 def test_log_records_alone_distinguish_a_wait_from_a_hang(name: str) -> None:
-    """B93, B95: no record says so, but a session whose model has answered and that runs no tool waits."""
-    events = replay(records(name, without=HOOKS))
+    """B93, B95: no record reports a wait, but a session waits if its model has answered and no tool runs."""
+    events = replay(load_records(name, without=HOOKS))
     for session in {event.session_id for event in events}:
-        assert types([event for event in events if event.session_id == session])[-1] == "worker_waiting"
+        assert event_types([event for event in events if event.session_id == session])[-1] == "worker_waiting"
 
 
-def test_two_sessions_at_once_are_two() -> None:
-    assert summary(replay(records("two_at_once")))["agents"] == 2
+def test_concurrent_sessions_are_separate() -> None:
+    assert summarize(replay(load_records("two_at_once")))["agents"] == 2
 
 
 @pytest.mark.parametrize(
@@ -183,9 +186,9 @@ def test_records_without_a_session_are_refused() -> None:
 
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -> None:
-    """B84: hook calls arrive as they are made; what goes over OTLP is late, in pieces, and sent again."""
+    """B84: hook calls arrive at once; OTLP records may arrive late, in pieces and more than once."""
     given_records, chance = load_fixture(path).records, Random(seed)
-    expected = summary(replay(given_records))
+    expected = summarize(replay(given_records))
     moved = []
     for record in given_records:
         if record.path == HOOKS:
@@ -195,7 +198,7 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
             for _ in range(chance.choice((1, 1, 2))):
                 moved.append(Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body))
     moved.sort(key=lambda record: record.at)
-    found = summary(replay(moved))
+    found = summarize(replay(moved))
 
     if path.stem == "provider_429":  # its only failure may arrive after the end of its session
         del found["outcome"], expected["outcome"]
@@ -203,17 +206,17 @@ def test_order_splits_repeats_and_delays_change_nothing(path: Path, seed: int) -
 
 
 def test_failed_command_is_failed_when_its_hook_call_arrives_first() -> None:
-    """B89."""
-    assert "error" in {outcome for _, _, outcome in summary(replay(records("healthy")))["tools"]}
+    """B89: the later log record does not replace the failure."""
+    assert "error" in {outcome for _, _, outcome in summarize(replay(load_records("healthy")))["tools"]}
 
 
 def test_session_is_renamed_once_its_owner_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B86: the log names the host, and hooks the person and the folder, whichever comes first."""
+    """B86: the log names the host, and hooks name the user and the folder, whichever comes first."""
     person = Process("", "", "", False, owner="ada@workstation")
     monkeypatch.setattr("tests.server.telemetry.replay.UNKNOWN_PROCESS", person)
-    given_records = records("healthy")
+    given_records = load_records("healthy")
     logs = [record for record in given_records if record.path == "/v1/logs"]
     hooks = [record for record in given_records if record.path != "/v1/logs"]
 
     for order in (logs + hooks, hooks + logs):
-        assert summary(replay(order))["names"] == ["codex/ada@workstation/project"]
+        assert summarize(replay(order))["names"] == ["codex/ada@workstation/project"]

@@ -6,23 +6,23 @@ from typing import Any
 
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.telemetry.replay import split
-from tests.server.telemetry.test_recall import Session
+from tests.server.telemetry.test_recall import RecordedService
 
 
-def decision_of(record: Record) -> bool:
+def get_decision(record: Record) -> bool:
     return "tool_decision" in str(record.body)
 
 
 def test_late_decision_ends_its_wait() -> None:
-    """B93: what the tool does from then on is its own time, and a hang of it is seen."""
+    """B93: after the decision, time counts for the tool, and a hang is found."""
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
     hooks = [record for record in records if "/hooks/" in record.path]
     names = [hook.body["hook_event_name"] for hook in hooks]
     result = hooks[: names.index("PermissionRequest") + 1]
-    [decided] = [part for record in records for part in split(record) if decision_of(part)]
+    [decided] = [part for record in records for part in split(record) if get_decision(part)]
     before = result[-2].body
     aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
-    session = Session()
+    session = RecordedService()
 
     session.tell([*result, Record(13.9, result[-2].path, aside)])
     waited = session.waits()

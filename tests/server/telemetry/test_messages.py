@@ -1,4 +1,4 @@
-"""Tool calls in the messages of model calls, in the shapes in which libraries record them."""
+"""Tool calls in the messages of model calls, in the formats of various libraries."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_result_that_the_model_has_answered_is_not_a_new_one(shape: str) -> None:
-    """B84: each question holds the whole conversation again."""
+def test_result_before_a_model_answer_is_not_new(shape: str) -> None:
+    """B84: each model call contains the whole conversation."""
     message = SHAPES[shape]
     messages = message if isinstance(message, list) else next(iter(message.values()))
 
@@ -99,7 +99,7 @@ def test_result_that_the_model_has_answered_is_not_a_new_one(shape: str) -> None
 
 
 def test_error_result_has_failed() -> None:
-    """B89: where a provider has a word for it."""
+    """B89: some providers mark failed results."""
     messages = [
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}
     ]
@@ -114,7 +114,7 @@ def test_unreadable_messages_contain_no_calls(text: str) -> None:
     assert find_tool_calls(text) == ([], [])
 
 
-def test_calls_of_one_answer_are_bounded() -> None:
+def test_number_of_calls_in_one_answer_is_bounded() -> None:
     many = [{"type": "tool_use", "id": f"c-{n}", "name": "search", "input": {}} for n in range(1_000)]
 
     assert len(find_tool_calls(json.dumps([{"role": "assistant", "content": many}]))[0]) == MAX_CALLS
@@ -148,9 +148,9 @@ JSON = st.recursive(
 
 
 @given(JSON)
-def test_any_messages_are_read_without_an_error(said: Any) -> None:
-    """B48: what a model or a tool wrote is data."""
-    calls, results = find_tool_calls(json.dumps(said))
+def test_any_messages_are_read_without_an_error(messages: Any) -> None:
+    """B48: text from a model or tool is data."""
+    calls, results = find_tool_calls(json.dumps(messages))
 
-    assert all(isinstance(one.id, str) and one.tool for one in calls)
-    assert all(isinstance(one.id, str) for one in results)
+    assert all(isinstance(item.id, str) and item.tool for item in calls)
+    assert all(isinstance(item.id, str) for item in results)

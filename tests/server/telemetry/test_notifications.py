@@ -23,22 +23,24 @@ OTHER = PROMPT | {"message": "Signed in", "notification_type": "auth_success"}
 BASH = {"tool_name": "Bash", "tool_input": {"command": "rm -rf build"}, "tool_use_id": "b"}
 READ = {"tool_name": "Read", "tool_input": {"file_path": "/a"}, "tool_use_id": "r"}
 TOOL_START = BASH | {"hook_event_name": "PreToolUse"}
-ENDED = BASH | {"hook_event_name": "PostToolUse", "tool_response": "done"}
+TURN_ENDED = BASH | {"hook_event_name": "PostToolUse", "tool_response": "done"}
 SUBAGENT_TOOL_START = READ | {"hook_event_name": "PreToolUse", "agent_id": "a1"}
-BESIDE_ENDED = READ | {"hook_event_name": "PostToolUse", "tool_response": "text", "agent_id": "a1"}
+SUBAGENT_ENDED = READ | {"hook_event_name": "PostToolUse", "tool_response": "text", "agent_id": "a1"}
 REQUEST = BASH | {"hook_event_name": "PermissionRequest"}
-WAITS = WaitingReason.USER_INPUT
+WAITING = WaitingReason.USER_INPUT
 
 
 @pytest.mark.parametrize(
     ("calls", "waiting"),
     [
-        pytest.param([TOOL_START, PROMPT], WAITS, id="permission-prompt"),
-        pytest.param([TOOL_START, UNTYPED], WAITS, id="prompt-of-an-earlier-version"),
-        pytest.param([TOOL_START, PROMPT, SUBAGENT_TOOL_START, BESIDE_ENDED], WAITS, id="sub-agent-works-on"),
-        pytest.param([TOOL_START, PROMPT, ENDED], None, id="granted"),
-        pytest.param([TOOL_START, REQUEST, PROMPT, ENDED], None, id="request-was-reported"),
-        pytest.param([TOOL_START, ENDED, PROMPT], None, id="late-prompt"),
+        pytest.param([TOOL_START, PROMPT], WAITING, id="permission-prompt"),
+        pytest.param([TOOL_START, UNTYPED], WAITING, id="prompt-of-an-earlier-version"),
+        pytest.param(
+            [TOOL_START, PROMPT, SUBAGENT_TOOL_START, SUBAGENT_ENDED], WAITING, id="sub-agent-works-on"
+        ),
+        pytest.param([TOOL_START, PROMPT, TURN_ENDED], None, id="granted"),
+        pytest.param([TOOL_START, REQUEST, PROMPT, TURN_ENDED], None, id="request-was-reported"),
+        pytest.param([TOOL_START, TURN_ENDED, PROMPT], None, id="late-prompt"),
         pytest.param([TOOL_START, OTHER], None, id="another-notification"),
         pytest.param([TOOL_START], None, id="no-notification"),
     ],
@@ -52,7 +54,7 @@ def test_permission_prompt_waits_until_its_call_ends(
         for second, call in enumerate([*begin, *calls])
     ]
 
-    assert vitals_after(records).waiting is waiting
+    assert compute_vitals(records).waiting is waiting
 
 
 def test_question_tool_waits_with_its_question() -> None:
@@ -64,12 +66,12 @@ def test_question_tool_waits_with_its_question() -> None:
         Record(1.0, "/hooks/claude-code", call | {"hook_event_name": "PreToolUse"}),
     ]
 
-    vitals = vitals_after(records)
+    vitals = compute_vitals(records)
 
-    assert (vitals.waiting, vitals.question) == (WAITS, "Which hive?")
+    assert (vitals.waiting, vitals.question) == (WAITING, "Which hive?")
 
 
-def vitals_after(records: list[Record]) -> VitalSigns:
+def compute_vitals(records: list[Record]) -> VitalSigns:
     monitor = HealthMonitor(HealthSettings())
     for event in replay(records):
         monitor.apply(event, event.time)

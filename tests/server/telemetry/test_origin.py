@@ -1,4 +1,4 @@
-"""Who an agent works for, and in which repository, as resources, records and hooks say."""
+"""The user or team that an agent works for, and its repository, from resources, log records and hooks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.clients.fixtures import Record
 from tests.server.telemetry.replay import replay
 
 
-def process(**attributes: str) -> Process:
+def make_resource(**attributes: str) -> Process:
     pairs = [
         KeyValue(key=key.replace("_", "."), value=AnyValue(string_value=value))
         for key, value in attributes.items()
@@ -34,7 +34,7 @@ def process(**attributes: str) -> Process:
     ],
 )
 def test_owner_is_a_user_or_a_team_and_not_a_host(attributes: dict[str, str], user: str) -> None:
-    assert process(**attributes).user == user
+    assert make_resource(**attributes).user == user
 
 
 @pytest.mark.parametrize(
@@ -47,21 +47,21 @@ def test_owner_is_a_user_or_a_team_and_not_a_host(attributes: dict[str, str], us
     ],
 )
 def test_repository_is_its_name_without_credentials(attributes: dict[str, str], repository: str) -> None:
-    found = process(**attributes)
+    found = make_resource(**attributes)
 
     assert found.repository == repository
     assert "hunter2" not in repr(found)
 
 
 def test_secret_in_an_owner_is_masked() -> None:
-    """B129"""
+    """B129: the owner is masked like other text."""
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
 
-    assert secret not in repr(process(user_email=secret, vcs_repository_name=secret))
+    assert secret not in repr(make_resource(user_email=secret, vcs_repository_name=secret))
 
 
 def log_records(**more: str) -> Record:
-    """A prompt of Claude Code as it is logged."""
+    """Return a log record of Claude Code with a prompt."""
     values = {"event.name": "user_prompt", "session.id": "s", "prompt.id": "p", **more}
     record: dict[str, Any] = {
         "timeUnixNano": "1767225600000000000",
@@ -80,4 +80,4 @@ def test_session_of_a_coding_agent_starts_with_the_user_of_its_record_and_its_fo
 
     [started] = [event for event in events if event.type is EventType.EXECUTION_STARTED]
     assert started.data["owner"] == "ada@example.org"
-    assert started.agent_id == "claude-code", "an address is not part of its name"
+    assert started.agent_id == "claude-code", "the name contains no address"

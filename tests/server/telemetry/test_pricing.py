@@ -1,4 +1,4 @@
-"""What sessions cost: as the client says, or by the price table; each call once."""
+"""Costs of sessions: the client's figure, or the price table; each call counts once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, TokenCounts, price_call, read_prices
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
 from tests.server.otlp.framework_spans import NOW, decode
-from tests.server.telemetry.replay import split, take
+from tests.server.telemetry.replay import decode_record, split
 
 PRICES = {
     "m": Price(Decimal("0.000003"), Decimal("0.000015"), Decimal("0.0000003")),
@@ -31,14 +31,14 @@ PRICES = {
 CLAUDE_CODE = sorted((FOLDER / "claude-code").glob("*.json"))
 
 
-def vitals_of(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns]:
+def compute_vitals(events: Iterable[AgentEvent], now: float = NOW) -> list[VitalSigns]:
     monitor = HealthMonitor(HealthSettings())
     for event in events:
         monitor.apply(event, now)
     return [worker.vitals for worker in monitor.workers()]
 
 
-def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
+def priced_call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
     result |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
     return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": result | attributes}
@@ -49,8 +49,8 @@ def call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
     [
         ("m", TokenCounts(1_000, 100), "0.0045"),
         ("m", TokenCounts(1_000, 100, cache_read=500), "0.00315"),
-        ("m", TokenCounts(1_000, 100, cache_write=500), None),  # no price for what is written to the cache
-        ("m", TokenCounts(100, 0, cache_read=500), None),  # cached tokens are not among those of the input
+        ("m", TokenCounts(1_000, 100, cache_write=500), None),  # no price for writing to the cache
+        ("m", TokenCounts(100, 0, cache_read=500), None),  # input tokens do not include cached tokens
         ("m", TokenCounts(0, 0), None),
         ("tiered", TokenCounts(200_000, 0), "200000"),
         ("tiered", TokenCounts(200_001, 0), None),
@@ -64,7 +64,7 @@ def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: TokenCounts, co
 
 
 def test_price_table_ignores_invalid_prices() -> None:
-    """B106: 0 dollars in the table is no price."""
+    """B106: a price of 0 dollars in the table is ignored."""
     chat = {"mode": "chat", "input_cost_per_token": Decimal("1E-6"), "output_cost_per_token": Decimal("2E-6")}
     table = {
         "plain": chat,
@@ -84,7 +84,7 @@ def test_price_table_ignores_invalid_prices() -> None:
 
 
 def test_installed_price_table_is_read_without_importing_litellm() -> None:
-    """B106: importing litellm takes seconds and asks the network for prices."""
+    """B106: importing litellm takes seconds and fetches prices from the network."""
     script = (
         "import json, sys; from queenright.server.telemetry.pricing import load_prices; p = load_prices();"
         "print(json.dumps([len(p), str(p['gpt-4o'].input), 'litellm' in sys.modules]))"
@@ -98,10 +98,10 @@ def test_installed_price_table_is_read_without_importing_litellm() -> None:
 
 
 def test_framework_session_cost_follows_the_price_table() -> None:
-    """B106"""
-    cached = call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
-    events = decode(call(1), cached, memory=Assembler(prices=PRICES)).events
-    [vitals] = vitals_of(events)
+    """B106: cached tokens have their own price."""
+    cached = priced_call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
+    events = decode(priced_call(1), cached, memory=Assembler(prices=PRICES)).events
+    [vitals] = compute_vitals(events)
 
     assert vitals.cost_usd == pytest.approx(0.0045 + 0.00315)
     assert vitals.unpriced_tokens == 0
@@ -109,8 +109,10 @@ def test_framework_session_cost_follows_the_price_table() -> None:
 
 def test_calls_without_a_price_are_counted_in_tokens_and_not_in_money() -> None:
     """B106: unpriced tokens are never zero money."""
-    [unpriced] = vitals_of(decode(call(1, "unknown"), memory=Assembler(prices=PRICES)).events)
-    [mixed] = vitals_of(decode(call(1), call(3, "unknown"), memory=Assembler(prices=PRICES)).events)
+    [unpriced] = compute_vitals(decode(priced_call(1, "unknown"), memory=Assembler(prices=PRICES)).events)
+    [mixed] = compute_vitals(
+        decode(priced_call(1), priced_call(3, "unknown"), memory=Assembler(prices=PRICES)).events
+    )
 
     assert (unpriced.cost_usd, unpriced.unpriced_tokens) == (None, 1_100)
     assert mixed.cost_usd == pytest.approx(0.0045)
@@ -118,11 +120,14 @@ def test_calls_without_a_price_are_counted_in_tokens_and_not_in_money() -> None:
 
 
 @given(st.permutations(["framework", "client"]), st.booleans(), st.integers(1, 3))
-def test_call_that_two_libraries_record_is_paid_once(
+def test_call_recorded_by_two_libraries_is_priced_once(
     scopes: Sequence[str], is_nested: bool, times: int
 ) -> None:
-    """B106: a session's cost never exceeds what its calls cost."""
-    spans = {"framework": call(2) | {"scope": "framework"}, "client": call(2) | {"scope": "client", "id": 3}}
+    """B106: a session's cost is never more than the sum of its calls."""
+    spans = {
+        "framework": priced_call(2) | {"scope": "framework"},
+        "client": priced_call(2) | {"scope": "client", "id": 3},
+    }
     if is_nested:
         spans["client"]["parent"] = 2
     memory, events = Assembler(prices=PRICES), list[AgentEvent]()
@@ -130,29 +135,29 @@ def test_call_that_two_libraries_record_is_paid_once(
         for _ in range(times):
             events += decode(spans[scope], memory=memory).events
 
-    assert sum(vitals.cost_usd or 0.0 for vitals in vitals_of(events)) == pytest.approx(0.0045)
+    assert sum(vitals.cost_usd or 0.0 for vitals in compute_vitals(events)) == pytest.approx(0.0045)
 
 
 @given(path=st.sampled_from(CLAUDE_CODE), seed=st.integers(0, 2**32), share=st.sampled_from([0.5, 0.9, 1.0]))
 def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: float) -> None:
-    """B106: spans, log records and hook calls, some lost, some late, some twice, in any order."""
+    """B106: with spans, log records and hook calls lost, late or repeated, in any order."""
     chance, records, costs = Random(seed), list[Record](), dict[str, float]()
     for record in (part for whole in load_fixture(path).records for part in split(whole)):
         if chance.random() > share:
             continue
         late = 0.0 if record.path.startswith("/hooks/") else chance.uniform(0.0, 10.0)
         records += [Record(record.at + late, record.path, record.body)] * chance.choice((1, 1, 2))
-        if (cost := cost_in(record)) is not None:
+        if (cost := sum_costs(record)) is not None:
             costs[json.dumps(record.body)] = cost
     records.sort(key=lambda record: record.at)
-    # The table would price each call at far more: the client's word holds.
+    # The table has far higher prices; the client's cost is used.
     dear = Price(Decimal(1), Decimal(1), Decimal(1), Decimal(1))
     assembler, events = Assembler(prices={"claude-opus-5-5": dear}), list[AgentEvent]()
     for record in records:
-        batch = take(record, assembler)
+        batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
-    known = vitals_of(events, BEGAN + 3_600)
+    known = compute_vitals(events, BEGAN + 3_600)
 
     assert sum(vitals.cost_usd or 0.0 for vitals in known) == pytest.approx(sum(costs.values()))
     assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in known)
@@ -160,8 +165,8 @@ def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: f
         assert not any(vitals.unpriced_tokens for vitals in known)
 
 
-def cost_in(record: Record) -> float | None:
-    """Return what a log record of Claude Code says that a call cost."""
+def sum_costs(record: Record) -> float | None:
+    """Return the costs in a Claude Code log record."""
     if record.path != "/v1/logs":
         return None
     [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]

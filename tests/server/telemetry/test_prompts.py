@@ -21,8 +21,10 @@ def hook(at: float, name: str, **data: Any) -> Record:
     return Record(at, "/hooks/claude-code", {"hook_event_name": name, "session_id": "s", **data})
 
 
-def deploys(count: int, *, has_prompts: bool, **prompt: Any) -> list[Record]:
-    """Return the hook calls of a session that runs `make deploy` again and again, on request or not."""
+def deploy_records(count: int, *, has_prompts: bool, **prompt: Any) -> list[Record]:
+    """
+    Return the hook calls of a session that runs `make deploy` repeatedly, with or without a prompt each time.
+    """
     records = [hook(0.0, "SessionStart"), hook(1.0, "UserPromptSubmit", prompt="deploy")]
     for number in range(count):
         call = {
@@ -42,8 +44,8 @@ def deploys(count: int, *, has_prompts: bool, **prompt: Any) -> list[Record]:
     return records
 
 
-def loop_of(records: list[Record]) -> Severity | None:
-    """Return the severity of the loop that is found after the last tool call."""
+def find_loop(records: list[Record]) -> Severity | None:
+    """Return the severity of the loop after the last tool call."""
     monitor = HealthMonitor(HealthSettings())
     for event in replay(records):
         monitor.apply(event, event.time)
@@ -53,20 +55,22 @@ def loop_of(records: list[Record]) -> Severity | None:
     )
 
 
-def prompts_in(records: list[Record]) -> int:
+def find_prompts(records: list[Record]) -> int:
     return sum(event.type is EventType.CLIENT_INPUT_RECEIVED for event in replay(records))
 
 
 def test_call_repeated_on_request_is_not_a_loop() -> None:
-    assert loop_of(deploys(6, has_prompts=True)) is None
+    assert find_loop(deploy_records(6, has_prompts=True)) is None
 
 
 def test_call_repeated_within_a_turn_is_a_loop() -> None:
-    assert loop_of(deploys(6, has_prompts=False)) is Severity.HIGH
+    assert find_loop(deploy_records(6, has_prompts=False)) is Severity.HIGH
 
 
 def test_prompts_of_a_subagent_do_not_end_a_loop() -> None:
-    assert loop_of(deploys(6, has_prompts=True, agent_id="a1", agent_type="Explore")) is Severity.HIGH
+    assert (
+        find_loop(deploy_records(6, has_prompts=True, agent_id="a1", agent_type="Explore")) is Severity.HIGH
+    )
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -76,7 +80,7 @@ def test_prompt_reported_by_several_sources_is_one_event(path: Any) -> None:
     sessions = [
         call["session_id"] for call in hooks if call["hook_event_name"] == PROMPT_HOOKS[path.parent.name]
     ]
-    # The killed one had not sent any log record yet.
+    # The client in this fixture was killed before it sent log records.
     sources = ["", "/hooks/"] if path.stem == "killed" else ["", "/hooks/", "/v1/logs"]
 
     for source in sources:
@@ -119,5 +123,7 @@ def test_prompt_reported_with_and_without_its_id_is_one(order: int) -> None:
     )
     records = [hook(2.0, "UserPromptSubmit", prompt="go"), log][::order]
 
-    assert prompts_in([hook(0.0, "SessionStart"), *records]) == 1
-    assert prompts_in([hook(0.0, "SessionStart"), *records, hook(3.0, "UserPromptSubmit", prompt="go")]) == 2
+    assert find_prompts([hook(0.0, "SessionStart"), *records]) == 1
+    assert (
+        find_prompts([hook(0.0, "SessionStart"), *records, hook(3.0, "UserPromptSubmit", prompt="go")]) == 2
+    )

@@ -15,13 +15,13 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.recall import RECALLED_TYPES, restore_runs
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
-from tests.server.telemetry.replay import split, take
+from tests.server.telemetry.replay import decode_record, split
 
 PATHS = sorted(FOLDER.glob("*/*.json"))
 
 
-class Session:
-    """A service: what it was told, and what is known of everybody after it."""
+class RecordedService:
+    """A service that ingests records, and the state of each worker afterwards."""
 
     def __init__(self) -> None:
         self.monitor = HealthMonitor(HealthSettings())
@@ -36,7 +36,7 @@ class Session:
 
     def tell(self, records: Sequence[Record]) -> None:
         for record in records:
-            batch = take(record, self.assembler)
+            batch = decode_record(record, self.assembler)
             self.assembler.duplicates.finish_storing(batch.identities, is_stored=True)
             self.events += batch.events
             for event in batch.events:
@@ -52,21 +52,21 @@ class Session:
         return found
 
     def waits(self) -> list[WaitingReason | None]:
-        """Return what each of them waits for in the end."""
+        """Return the current waiting reason of each worker."""
         return [worker.vitals.waiting for worker in self.monitor.workers()]
 
 
-@given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), again=st.integers(1, 10))
-def test_restart_at_any_record_changes_no_run(path: Any, cut: float, again: int) -> None:
-    """B84, B85: its name, what counts and how it ended, though its client sends the last records again."""
+@given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), repeats=st.integers(1, 10))
+def test_restart_at_any_record_changes_no_run(path: Any, cut: float, repeats: int) -> None:
+    """B84, B85: name, counts and outcome are the same, even though the client repeats its last records."""
     records = [part for record in load_fixture(path).records for part in split(record)]
     at = round(cut * len(records))
-    straight, restarted = Session(), Session()
-    straight.tell(records)
+    uninterrupted, restarted = RecordedService(), RecordedService()
+    uninterrupted.tell(records)
 
     restarted.tell(records[:at])
     restarted.restart()
-    restarted.tell(records[max(0, at - again) :])
+    restarted.tell(records[max(0, at - repeats) :])
 
-    assert restarted.known() == straight.known()
-    assert restarted.waits() == straight.waits()
+    assert restarted.known() == uninterrupted.known()
+    assert restarted.waits() == uninterrupted.waits()

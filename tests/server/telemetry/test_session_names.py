@@ -1,4 +1,4 @@
-"""Sessions of coding agents: each source knows a part of whose they are."""
+"""Names of coding agents' sessions, combined from sources that each know a part."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from queenright.runtime.events import EventType
 from queenright.server.telemetry.assembler import Assembler
 from tests.clients.fixtures import BEGAN, Record
 from tests.server.otlp.framework_spans import workers
-from tests.server.telemetry.replay import replay, take
+from tests.server.telemetry.replay import decode_record, replay
 
 HOST = {"host.name": "laptop"}
 PERSON = {**HOST, "user.name": "ada"}
 
 
-def hook(folder: str) -> Record:
+def hook_record(folder: str) -> Record:
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": folder}
     return Record(0.0, "/hooks/claude-code", call)
 
 
-def log(resource: dict[str, str], after: int = 0) -> Record:
+def log_record(resource: dict[str, str], after: int = 0) -> Record:
     def attributes(values: dict[str, str]) -> list[dict[str, Any]]:
         return [{"key": key, "value": {"stringValue": value}} for key, value in values.items()]
 
@@ -38,8 +38,8 @@ def log(resource: dict[str, str], after: int = 0) -> Record:
 
 @pytest.mark.parametrize("order", list(permutations(range(3))))
 def test_name_combines_what_each_source_knows(order: tuple[int, ...]) -> None:
-    """B84: whichever of them comes first."""
-    sources = [hook("/home/ada/website"), log(HOST), log(PERSON, 1)]
+    """B84: in any order."""
+    sources = [hook_record("/home/ada/website"), log_record(HOST), log_record(PERSON, 1)]
 
     events = replay([sources[place] for place in order])
 
@@ -47,14 +47,14 @@ def test_name_combines_what_each_source_knows(order: tuple[int, ...]) -> None:
 
 
 def test_changed_working_folder_does_not_rename_the_session() -> None:
-    events = replay([hook("/home/ada/website"), hook("/home/ada/website/src")])
+    events = replay([hook_record("/home/ada/website"), hook_record("/home/ada/website/src")])
 
     assert {event.agent_id for event in events} == {"claude-code/website"}
 
 
 @pytest.mark.parametrize("path", ["C:\\ada\\website\\", "/home/ada/website/", "website"])
 def test_folder_is_the_last_part_of_a_path_of_any_system(path: str) -> None:
-    assert workers(replay([hook(path)])) == {("claude-code/website", "s")}
+    assert workers(replay([hook_record(path)])) == {("claude-code/website", "s")}
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_folder_is_the_last_part_of_a_path_of_any_system(path: str) -> None:
         ("claude-code/ada@laptop/website", []),
     ],
 )
-def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: list[str]) -> None:
+def test_name_from_before_a_restart_stays_until_more_is_known(name: str, renamed: list[str]) -> None:
     assembler = Assembler()
     assembler.sessions.reset("claude-code", "s", name, ended_at=None, has_failed=False)
 
-    events = take(log(HOST), assembler).events
+    events = decode_record(log_record(HOST), assembler).events
 
     agent_ids = {event.data["agent_id"] for event in events if event.type is EventType.AGENT_RENAMED}
     assert agent_ids == set(renamed)
@@ -78,7 +78,9 @@ def test_name_of_before_a_restart_stays_until_more_is_known(name: str, renamed: 
 
 def test_long_names_are_shortened_and_stay_distinct() -> None:
     folders = ["a" * 199 + last for last in "bc"]
-    names = {workers(replay([hook(f"/home/{folder}"), log(PERSON)])).pop()[0] for folder in folders}
+    names = {
+        workers(replay([hook_record(f"/home/{folder}"), log_record(PERSON)])).pop()[0] for folder in folders
+    }
 
     assert len(names) == 2
     assert {len(name) for name in names} == {NAME_LIMIT}

@@ -1,4 +1,4 @@
-"""Sub-agents of one Claude Code session: each has calls of its own."""
+"""Sub-agents of one Claude Code session: each has its own calls."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def call(at: float, tool: str, arguments: dict[str, Any], result: Any, **caller:
     ]
 
 
-def findings_after(*calls: list[Record]) -> list[Finding]:
+def find_findings(*calls: list[Record]) -> list[Finding]:
     monitor = HealthMonitor(HealthSettings())
     begin = [hook(0.0, "SessionStart"), hook(0.0, "UserPromptSubmit", prompt="go")]
     for event in replay([*begin, *(record for records in calls for record in records)]):
@@ -44,7 +44,7 @@ def subagent(number: int) -> dict[str, str]:
     return {"agent_id": f"agent{number}", "agent_type": "Explore"}
 
 
-def test_subagents_that_begin_with_the_same_call_are_not_a_loop() -> None:
+def test_subagents_that_start_with_the_same_call_are_not_a_loop() -> None:
     calls = []
     for number in range(8):
         at, caller = 10.0 * number + 1.0, subagent(number)
@@ -54,7 +54,7 @@ def test_subagents_that_begin_with_the_same_call_are_not_a_loop() -> None:
             call(at + 4, "Read", {"file_path": f"/{number}.py"}, {"file": f"text {number}"}, **caller),
         ]
 
-    assert findings_after(*calls) == []
+    assert find_findings(*calls) == []
 
 
 def test_parallel_subagents_that_make_the_same_call_are_not_a_loop() -> None:
@@ -62,7 +62,7 @@ def test_parallel_subagents_that_make_the_same_call_are_not_a_loop() -> None:
         call(1.0 + n, "Read", {"file_path": "/CLAUDE.md"}, {"file": "rules"}, **subagent(n)) for n in range(8)
     ]
 
-    assert findings_after(*reads) == []
+    assert find_findings(*reads) == []
 
 
 def test_one_subagent_that_repeats_its_call_is_a_loop() -> None:
@@ -70,33 +70,33 @@ def test_one_subagent_that_repeats_its_call_is_a_loop() -> None:
         call(1.0 + n, "Grep", {"pattern": "foo"}, {"matches": ["a.py"]}, **subagent(1)) for n in range(8)
     ]
 
-    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*searches)}
+    assert FindingKind.DOOM_LOOP in {one.kind for one in find_findings(*searches)}
 
 
 def test_agent_that_repeats_a_call_without_subagents_is_a_loop() -> None:
     searches = [call(1.0 + n, "Grep", {"pattern": "foo"}, {"matches": ["a.py"]}) for n in range(8)]
 
-    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*searches)}
+    assert FindingKind.DOOM_LOOP in {one.kind for one in find_findings(*searches)}
 
 
 def test_agent_that_starts_the_same_subagent_again_is_a_loop() -> None:
     starts = [call(1.0 + n, "Agent", {"prompt": "fix it"}, {"text": "cannot"}) for n in range(8)]
 
-    assert FindingKind.DOOM_LOOP in {one.kind for one in findings_after(*starts)}
+    assert FindingKind.DOOM_LOOP in {one.kind for one in find_findings(*starts)}
 
 
-def stalls_of(client: str, tool: str, *calls: list[Record], until: float) -> list[tuple[float, str]]:
+def find_stalls(client: str, tool: str, *calls: list[Record], until: float) -> list[tuple[float, str]]:
     """Return when a session that waits for its sub-agent in a call of ``tool`` stalled, and the evidence."""
     begin = [hook(0.0, "SessionStart"), hook(0.0, "UserPromptSubmit", prompt="go")]
     begin.append(hook(0.5, "PreToolUse", tool_name=tool, tool_input={"prompt": "go"}, tool_use_id="toolu_0"))
     records = [*begin, *(record for records in calls for record in records)]
     events = replay([replace(record, path=f"/hooks/{client}") for record in records])
-    monitor, told = HealthMonitor(HealthSettings()), list[AgentEvent]()
+    monitor, clock_times = HealthMonitor(HealthSettings()), list[AgentEvent]()
     started = events[0].time
     for event in events:
-        told += monitor.advance(event.time) + monitor.apply(event, event.time)
-    told += monitor.advance(started + until)
-    opened = [event for event in told if event.type is EventType.FINDING_OPENED]
+        clock_times += monitor.advance(event.time) + monitor.apply(event, event.time)
+    clock_times += monitor.advance(started + until)
+    opened = [event for event in clock_times if event.type is EventType.FINDING_OPENED]
     return [(event.time - started, event.data["evidence"]) for event in opened if event.data["ticket"]]
 
 
@@ -110,8 +110,8 @@ def test_session_that_waits_for_its_subagent_stalls_only_if_both_are_silent(clie
     ]
     last = 480.0 * 7 + 0.5
 
-    assert stalls_of(client, tool, *calls, until=last + 599.0) == []
-    [(at, evidence)] = stalls_of(client, tool, *calls, until=last + 600.0)
+    assert find_stalls(client, tool, *calls, until=last + 599.0) == []
+    [(at, evidence)] = find_stalls(client, tool, *calls, until=last + 600.0)
 
     assert at == pytest.approx(last + 600.0)
     assert evidence == f"nothing happened for 10 min in a call of {tool}"
