@@ -628,7 +628,7 @@ async def test_refused_action_is_reported_as_not_carried_out(fleet: JudgedFleet)
 
     answer = await ask_queen(fleet, ticket, "nudge it: read the error")
 
-    assert answer.text.startswith("That was not done: ")
+    assert answer.text.startswith("That was not carried out: ")
     assert "the emergency stop is on" in answer.text
 
 

@@ -210,7 +210,7 @@ def test_tool_result_is_the_answer() -> None:
     refused = [*messages[:2], Message(role="tool", content="error: nudge_worker: it waits", tool_call_id="1")]
 
     assert chat_commands.reply(messages, ALL).text == "It is in its context."
-    assert chat_commands.reply(refused, ALL).text == "That was not done: it waits"
+    assert chat_commands.reply(refused, ALL).text == "That was not carried out: it waits"
 
 
 def test_only_the_newest_question_is_answered() -> None:

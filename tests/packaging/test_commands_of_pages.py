@@ -49,9 +49,9 @@ UNTIL_STOPPED = {
 FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
     r"interventions --agent archivist": (1, "no worker 'archivist' is known"),  # it needs the demo fleet
-    r"nudge .*": (1, "^Not done: the worker does not fetch instructions"),
-    r"terminate .*": (1, "^Not done: the worker does not fetch instructions"),
-    r"approvals approve .*": (1, "^worker-.*: not done: the worker does not fetch instructions"),
+    r"nudge .*": (1, "^Not carried out: the worker does not fetch instructions"),
+    r"terminate .*": (1, "^Not carried out: the worker does not fetch instructions"),
+    r"approvals approve .*": (1, "^worker-.*: not carried out: the worker does not fetch instructions"),
     # The built-in rules do not understand it; a model would.
     r"chat .* --act .*": (1, "^What happened: "),
     r"connect .*": (1, "without a terminal, pass --yes to write this"),

@@ -150,7 +150,7 @@ def test_line_names_its_worker_once() -> None:
         )
     )
 
-    assert line.text.startswith("bee: nudge (automatic): not done")
+    assert line.text.startswith("bee: nudge (automatic): not carried out")
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ async def test_only_one_message_at_a_time_is_sent_as_an_order(
     output, _, reason = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
 
     assert (code, "ada" in out, err) == (0, True, "")
-    assert (repeated, refusal.partition(":")[0]) == (1, "That was not done")
+    assert (repeated, refusal.partition(":")[0]) == (1, "That was not carried out")
     assert output == 2
     assert "--say" in reason
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()

@@ -66,7 +66,7 @@ async def test_nudge_is_queued_or_refused_with_a_reason(running: RunningService)
     listed = await queenright(running, "interventions", "--agent", "looper")
 
     assert (unreached.code, queued.code) == (1, 0)
-    assert unreached.out.startswith("Not done: ")
+    assert unreached.out.startswith("Not carried out: ")
     assert queued.out.startswith("Queued")
     assert [line.split()[2:4] for line in listed.out.splitlines()] == [
         ["nudge", "queued"],

@@ -127,7 +127,7 @@ def _newest_question(messages: Sequence[Message]) -> int | None:
 
 def _outcome(result: str) -> str:
     if error := _TOOL_ERROR.match(result):
-        return f"That was not done: {result[error.end() :]}"
+        return f"That was not carried out: {result[error.end() :]}"
     return result[:1].upper() + result[1:]
 
 

@@ -14,7 +14,7 @@ _QUOTE_LIMIT: Final = 160
 """Characters of a nudge or of a detail that are quoted."""
 _BREAKER_KINDS: Final = {"closed": "healthy", "half_open": "degraded", "open": "failing"}
 _CHANGES: Final = {"rose": "severity raised", "renewed": "updated"}
-_OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not done", "unconfirmed": "not confirmed"}
+_OUTCOMES: Final = {"dry_run": "dry run", "unreachable": "not carried out", "unconfirmed": "not confirmed"}
 
 OPERATIONS: Final = {
     "load": "loaded",

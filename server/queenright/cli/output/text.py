@@ -45,7 +45,7 @@ def truncate(text: str) -> str:
 
 def outcome_name(outcome: str | None) -> str:
     """Return the outcome of an intervention as a sentence has it."""
-    return "not done" if outcome == "unreachable" else (outcome or "unknown").replace("_", " ")
+    return "not carried out" if outcome == "unreachable" else (outcome or "unknown").replace("_", " ")
 
 
 def local_time(moment: float) -> str:
