@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import deque
 from collections.abc import Mapping
@@ -43,7 +44,7 @@ def state_of(monitor: HealthMonitor) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    if isinstance(value, float) and value != value:
+    if isinstance(value, float) and math.isnan(value):
         return "nan"
     if isinstance(value, (int, float, str, bytes, Enum)) or value is None:
         return value

@@ -22,8 +22,20 @@ async def acting(tmp_path: Path) -> AsyncIterator[Acting]:
     await store.close()
 
 
-async def breaker(acting: Acting, to: str) -> None:
-    await acting.tell(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name=NAME, to=to)
+async def breaker(acting: Acting, to: str, name: str = NAME) -> None:
+    await acting.tell(EventType.CIRCUIT_BREAKER_STATE_CHANGED, name=name, to=to)
+
+
+async def test_worker_is_failing_until_its_last_open_breaker_closes(acting: Acting) -> None:
+    """A change of one breaker leaves the worker's other breakers as they are."""
+    await acting.start()
+    await breaker(acting, "open")
+    await breaker(acting, "open", "tool_execution:bee:fetch")
+    await breaker(acting, "closed", "tool_execution:bee:fetch")
+    assert acting.state() is HealthState.FAILING
+
+    await breaker(acting, "closed")
+    assert acting.state() is HealthState.HEALTHY
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -147,7 +148,7 @@ def fault_message(error: Mapping[str, Any]) -> str:
         message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     elif kind in {"string_too_long", "string_too_short", "too_long", "too_short"} and context:
         message = _describe_length(kind, context, error.get("input"))
-    elif isinstance(value := error.get("input"), float) and value != value and kind in _NUMBER_TYPES:
+    elif isinstance(value := error.get("input"), float) and math.isnan(value) and kind in _NUMBER_TYPES:
         message = "it must be a number"
     elif kind == "string_pattern_mismatch" and context.get("pattern") == r"\S":
         message = "it must not be empty"

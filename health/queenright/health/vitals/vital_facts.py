@@ -266,12 +266,12 @@ class OpenBreakers(NamedTuple):
         name, to = clean_text(data.get("name")), data.get("to")
         if not name or to not in ("open", "half_open", "closed"):
             return self
-        is_open, half_open = (tuple(name for name in names if name != name) for names in self)
-        if to == "open" and len(is_open) < MAX_BREAKERS:
-            is_open = (*is_open, sys.intern(name))
+        open_names, half_open = (tuple(each for each in names if each != name) for names in self)
+        if to == "open" and len(open_names) < MAX_BREAKERS:
+            open_names = (*open_names, sys.intern(name))
         if to == "half_open" and len(half_open) < MAX_BREAKERS:
             half_open = (*half_open, sys.intern(name))
-        return OpenBreakers(is_open, half_open)
+        return OpenBreakers(open_names, half_open)
 
     def without_process_breakers(self) -> OpenBreakers:
         """Return a copy without the breakers of the worker's own process, which has ended."""
