@@ -4,16 +4,16 @@
 
 BIN := .venv/bin
 PROVIDE := tools/provide.py
-# What `make up` is to pass on: make up ARGS="--no-demo --port 9000"
+# Arguments of `queenright up`: make up ARGS="--no-demo --port 9000"
 ARGS ?=
-# What `make test` is to pass on: make test PYTEST="tests/health -x"
+# Arguments of pytest: make test PYTEST="tests/health -x"
 PYTEST ?=
-# After how many minutes `make test-slow` begins no further test, and disturbs no cluster any more; it then searches for
-# nothing, and fuzzes nothing.
+# Minutes after which `make test-slow` starts no further test or disturbance of the cluster. With a limit, it does not
+# search for counterexamples and does not fuzz.
 MINUTES ?=
 STARTED := $(shell date +%s)
-# The tests write thousands of small files to the disk and wait for it: in memory they do not, where there is
-# plenty of it and programs may run there.
+# The tests write thousands of small files and wait for the disk. They use memory instead if there is enough of it and
+# programs may run there.
 IN_MEMORY := $(shell if [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 4000000 ] 2>/dev/null \
 	&& [ -w /dev/shm ] && ! grep -q ' /dev/shm .*noexec' /proc/mounts 2>/dev/null; then echo TMPDIR=/dev/shm; fi)
 # A model other than the built-in rules needs litellm, which is large.

@@ -1,4 +1,4 @@
-"""The receivers of each emitted alert, according to the real amtool of both versions."""
+"""The receivers of each emitted alert, according to the bundled and the newest amtool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.programs import VERSIONS, program, run
 
 CONFIG: Final = alertmanager_folder() / "alertmanager.yml"
 BOUNDED: Final = {"alertname", "agent", "cause", "cluster", "storm"}
-"""Labels that groups may use: names given by people, and the storm, of which there is one at a time."""
+"""Labels that groups may use: names given by people, and the storm."""
 RETENTION: Final = 120 * 3600
 """Alertmanager's default retention of its notification log, in seconds."""
 ROOT: Final = Path(__file__).parents[2]
@@ -49,18 +49,18 @@ def expected_receivers(labels: Mapping[str, str]) -> str:
 
 def distinct_alerts() -> list[dict[str, str]]:
     """Return one emitted alert of each kind that routes can distinguish, and some foreign alerts."""
-    queens = {
+    queen_alerts = {
         tuple(sorted((name, value) for name, value in labels.items() if name not in ("agent", "cause")))
         for labels in outbox_alerts()
     }
     return [
         *rule_alerts(),
-        *map(dict, queens),
+        *map(dict, queen_alerts),
         {"alertname": "QueenrightIntervention", "source": "queen"},
         {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical", "storm": ""},
         {"alertname": "QueenrightIntervention", "source": "queen", "severity": "critical", "ticket_id": ""},
-        {"alertname": "SomebodyElses", "severity": "critical"},
-        {"alertname": "SomebodyElses", "source": "elsewhere"},
+        {"alertname": "ThirdPartyAlert", "severity": "critical"},
+        {"alertname": "ThirdPartyAlert", "source": "elsewhere"},
     ]
 
 
@@ -86,20 +86,20 @@ def test_every_alert_reaches_exactly_its_receivers(version: str) -> None:
 
 def test_symptoms_do_not_page_and_pages_come_from_queen_or_monitor() -> None:
     config = yaml.safe_load(CONFIG.read_text())
-    pages = {r["name"] for r in config["receivers"] if "pagerduty_configs" in r}
+    paging_receivers = {r["name"] for r in config["receivers"] if "pagerduty_configs" in r}
     for labels in distinct_alerts():
-        paged = set(expected_receivers(labels).split(",")) & pages
+        paged = set(expected_receivers(labels).split(",")) & paging_receivers
         assert not paged or (labels["source"] in ("queen", "monitor") and labels["severity"] == "critical")
     [judge] = [r for r in config["receivers"] if r["name"] == "judge"]
     assert judge.keys() == {"name", "webhook_configs"}
 
 
-def test_routes_use_only_matchers_and_group_by_names() -> None:
+def test_routes_use_matchers_and_group_by_bounded_labels() -> None:
     routes = [yaml.safe_load(CONFIG.read_text())["route"]]
     for route in routes:
         routes += route.get("routes", [])
         assert not {"match", "match_re"} & route.keys()
-        # Only an incident groups tickets: PagerDuty does not notify again for an open incident.
+        # PagerDuty does not notify again for an open incident, so each ticket needs its own group.
         ids = {"ticket_id"} if route.get("receiver") == "pagerduty" else set()
         assert set(route.get("group_by", ())) <= BOUNDED | ids
     assert len(routes) > 8
@@ -117,7 +117,7 @@ def test_every_receiver_is_used() -> None:
 _MATCHER: Final = re.compile(r'(\w+)(=~|!~|!=|=)"(.*)"')
 
 
-def _takes(route: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _matches(route: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     for matcher in route.get("matchers", ()):
         name, operator, wanted = _MATCHER.fullmatch(matcher).groups()  # type: ignore[union-attr]
         value = labels.get(name, "")
@@ -139,7 +139,7 @@ def find_leaves(labels: Mapping[str, str], route: Mapping[str, Any] | None = Non
     own = {name: value for name, value in route.items() if name not in ("routes", "matchers", "continue")}
     found = []
     for child in route.get("routes", ()):
-        if _takes(child, labels):
+        if _matches(child, labels):
             found += find_leaves(labels, {**own, **child} | {"routes": child.get("routes", [])})
             if not child.get("continue"):
                 break
@@ -156,10 +156,10 @@ def test_parsed_routes_match_amtool() -> None:
 def test_watchdog_is_sent_every_minute() -> None:
     """It is repeated at the first group evaluation after `repeat_interval`, not exactly then."""
     [route] = find_leaves({"alertname": "QueenrightWatchdog", "source": "monitor", "severity": "none"})
-    look, repeat = parse_duration(route["group_interval"]), parse_duration(route["repeat_interval"])
+    interval, repeat = parse_duration(route["group_interval"]), parse_duration(route["repeat_interval"])
 
     assert parse_duration(route["group_wait"]) == 0
-    assert (repeat // look + 1) * look <= 60
+    assert (repeat // interval + 1) * interval <= 60
 
 
 def test_symptom_wakes_the_judge_immediately_and_every_ten_minutes() -> None:
@@ -169,13 +169,13 @@ def test_symptom_wakes_the_judge_immediately_and_every_ten_minutes() -> None:
 
 
 def test_acknowledged_ticket_is_not_repeated_by_alertmanager() -> None:
-    """B41: only Queenright sends reminders. After its retention Alertmanager forgets what it notified."""
+    """B41: only Queenright sends reminders. Alertmanager forgets what it sent after its retention."""
     for labels in outbox_alerts():
         for route in find_leaves(labels):
             assert 3 * 86_400 <= parse_duration(route["repeat_interval"]) < RETENTION, labels
     for name in ("QueenrightMonitorDown", "QueenrightFleetDegraded"):
-        [own_labels] = find_leaves({"alertname": name, "source": "monitor", "severity": "critical"})
-        assert own_labels["repeat_interval"] == "4h"
+        [route] = find_leaves({"alertname": name, "source": "monitor", "severity": "critical"})
+        assert route["repeat_interval"] == "4h"
 
 
 def production_config(folder: Path, **options: Any) -> Path:
@@ -196,7 +196,7 @@ def production_config(folder: Path, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_real_alertmanager_warns_of_no_interval(tmp_path: Path, version: str) -> None:
+async def test_alertmanager_does_not_warn_about_the_repeat_interval(tmp_path: Path, version: str) -> None:
     """It would warn of a repeat interval longer than its retention."""
     warnings = {}
     async with run_receivers() as recorder:
@@ -222,7 +222,7 @@ FLEET_ALERTS: Final = (
 
 
 def test_fleet_alerts_are_one_group_per_cluster() -> None:
-    """One cause can fire several of these; nothing else is in their group, and no warning of them."""
+    """One cause can fire several of these; nothing else is in their group, not even their own warnings."""
     urgent = {
         rule.name
         for group in rule_groups(HealthSettings())
@@ -242,7 +242,7 @@ def test_fleet_alerts_are_one_group_per_cluster() -> None:
 
 
 def write_with_snippet(path: Path, heading: str) -> Path:
-    """Write the configuration with the routes of a snippet from the docs before its own."""
+    """Write the configuration with the routes of a snippet from the docs ahead of its own routes."""
     below = PAGE.split(f"{heading}\n", 1)[1]
     [snippet] = re.findall(r"```yaml\n(.*?)```", below.split("\n## ", 1)[0], re.DOTALL)[:1]
     config, added = yaml.safe_load(CONFIG.read_text()), yaml.safe_load(snippet)

@@ -35,23 +35,23 @@ def step(number: int) -> AgentEvent:
     return AgentEvent(type=EventType.STEP_COMPLETED, time=1000.0 + number, agent_id="bee")
 
 
-async def test_partitions_are_written_at_the_same_time_and_have_their_own_logs(url: str) -> None:
+async def test_partitions_have_separate_logs(url: str) -> None:
     """Each partition has its own tables, triggers and row numbers."""
     stores = [Store.open(url, busy_timeout=0.05, partition=number) for number in PARTITIONS]
     for number, store in enumerate(stores):
         await store.append([step(number)] * (number + 1))
-    found = [[event.time for _, event in await store.read(read_events)] for store in stores]
+    event_times = [[event.time for _, event in await store.read(read_events)] for store in stores]
     checks = [await store.read(verify) for store in stores]
     await asyncio.gather(*(store.close() for store in stores))
 
-    assert found == [[1000.0], [1001.0], [1002.0]]
+    assert event_times == [[1000.0], [1001.0], [1002.0]]
     assert [(check.ok, check.rows) for check in checks] == [(True, 1)] * 3
     assert list_partitions(url) == [0, 1, 2]
     with pytest.raises(IntegrityError, match="append-only"):
         change(url, "SET search_path TO queenright_2", "DELETE FROM events")
 
 
-async def test_partition_has_one_writer_which_messages_name(url: str) -> None:
+async def test_second_writer_error_names_the_schema(url: str) -> None:
     store = Store.open(url, busy_timeout=0.05, partition=1)
 
     with pytest.raises(StoreError, match=r"another queenright .* is using .*\(schema queenright_1\)"):
@@ -74,7 +74,7 @@ async def test_connection_that_broke_is_reopened_in_the_same_schema(url: str, po
         assert conn.exec_driver_sql("SELECT count(*) FROM events").scalar() == 0
 
 
-def test_partition_that_was_never_opened_is_not_created_by_reading(url: str) -> None:
+def test_read_only_open_does_not_create_a_partition(url: str) -> None:
     Store.open(url).close_now()
 
     with pytest.raises(NoDatabaseError):

@@ -62,19 +62,19 @@ def test_model_cannot_stop_a_worker_that_the_rules_would_not_stop(kind: FindingK
     """The floor replaces the model's decision with the rules' decision."""
     rules_answer = escalation_policy.answer(make_question(), summary(kind))
 
-    floored = escalation_policy.apply_floor(
+    floor_decision = escalation_policy.apply_floor(
         make_question(), summary(kind), "terminate", "it begs to be stopped"
     )
 
-    assert floored.decision == rules_answer.decision
-    assert floored.overruled == (rules_answer.decision != "terminate")
-    if floored.overruled:
-        assert "'it begs to be stopped'" in floored.reason
-        assert rules_answer.reason.rstrip(".") in floored.reason
+    assert floor_decision.decision == rules_answer.decision
+    assert floor_decision.overruled == (rules_answer.decision != "terminate")
+    if floor_decision.overruled:
+        assert "'it begs to be stopped'" in floor_decision.reason
+        assert rules_answer.reason.rstrip(".") in floor_decision.reason
 
 
 @pytest.mark.parametrize(
-    ("extra_before", "minutes", "usual_minutes", "decision", "seconds"),
+    ("given_before", "minutes", "usual_minutes", "decision", "seconds"),
     [
         ((0, 0), 5, 15, "more_time", 300.0),
         ((0, 0), 1440, 15, "more_time", 3600.0),
@@ -89,22 +89,22 @@ def test_model_cannot_stop_a_worker_that_the_rules_would_not_stop(kind: FindingK
     ],
 )
 def test_total_extra_time_is_limited(
-    extra_before: tuple[int, float],
+    given_before: tuple[int, float],
     minutes: float | None,
     usual_minutes: float,
     decision: str,
     seconds: float | None,
 ) -> None:
     question = make_question(
-        more_time_given=extra_before[0], more_minutes_given=extra_before[1], usual_minutes=usual_minutes
+        more_time_given=given_before[0], more_minutes_given=given_before[1], usual_minutes=usual_minutes
     )
 
-    floored = escalation_policy.apply_floor(
+    floor_decision = escalation_policy.apply_floor(
         question, summary("stall"), "more_time", "be patient", minutes=minutes
     )
     rules_answer = escalation_policy.answer(question, summary("provider_failure"))
 
-    assert (floored.decision, floored.more_time_seconds) == (decision, seconds)
+    assert (floor_decision.decision, floor_decision.more_time_seconds) == (decision, seconds)
     assert rules_answer.decision == decision
 
 
@@ -145,9 +145,9 @@ def test_repeated_extra_time_ends_in_a_hand_off() -> None:
     question = make_question(more_time_given=escalation_policy.MAX_EXTENSIONS)
 
     assert escalation_policy.answer(question, summary("provider_failure")).decision == "hand_off"
-    floored = escalation_policy.apply_floor(question, summary("stall"), "more_time", "be patient")
-    assert (floored.decision, floored.overruled) == ("hand_off", True)
-    assert "'be patient'" in floored.reason
+    floor_decision = escalation_policy.apply_floor(question, summary("stall"), "more_time", "be patient")
+    assert (floor_decision.decision, floor_decision.overruled) == ("hand_off", True)
+    assert "'be patient'" in floor_decision.reason
 
 
 def test_unoffered_option_is_not_chosen() -> None:
@@ -157,7 +157,7 @@ def test_unoffered_option_is_not_chosen() -> None:
     assert "'terminate'" in answer.reason
 
 
-RELIEF = [
+CLEARED = [
     ({"waiting_reason": "user_input"}, "is waiting (user_input)"),
     ({"last_progress": AT + 1}, "made progress"),
     ({"incarnation_id": "life-2"}, "has restarted"),
@@ -167,18 +167,18 @@ RELIEF = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "relief"), RELIEF)
-def test_recovered_worker_gets_time_instead_of_termination(changes: dict[str, Any], relief: str) -> None:
+@pytest.mark.parametrize(("changes", "relief"), CLEARED)
+def test_worker_with_cleared_condition_gets_time(changes: dict[str, Any], relief: str) -> None:
     """B69: the table and the floor agree about workers that wait, have progressed, restarted or ended."""
     worker = {**summary("stall"), **changes}
 
     answer = escalation_policy.answer(make_question(), worker)
-    floored = escalation_policy.apply_floor(make_question(), worker, "terminate", "it hangs")
+    floor_decision = escalation_policy.apply_floor(make_question(), worker, "terminate", "it hangs")
 
-    assert answer.decision == floored.decision == "more_time"
-    assert floored.overruled
+    assert answer.decision == floor_decision.decision == "more_time"
+    assert floor_decision.overruled
     assert relief in answer.reason
-    assert relief in floored.reason
+    assert relief in floor_decision.reason
 
 
 @pytest.mark.parametrize(
@@ -191,13 +191,13 @@ def test_recovered_worker_gets_time_instead_of_termination(changes: dict[str, An
         {"findings": []},
     ],
 )
-def test_standing_condition_is_not_relief(changes: dict[str, Any]) -> None:
-    """The worker is stuck without a finding, or its finding needs a ticket although its state changed."""
+def test_condition_that_still_holds_is_not_cleared(changes: dict[str, Any]) -> None:
+    """The condition still holds: without a finding, or after the state changed."""
     assert escalation_policy.relief(make_question(), {**summary("heartbeat_missing"), **changes}) is None
 
 
-def test_stale_checkpoint_is_relieved_only_by_a_new_checkpoint() -> None:
-    """B66: a worker that works but saves no checkpoint is handed off instead of given more time."""
+def test_stale_checkpoint_is_cleared_only_by_a_new_checkpoint() -> None:
+    """B66: a worker that works but saves no checkpoint is handed off instead of being given more time."""
     without_checkpoint = summary("checkpoint_stale", last_progress=AT + 60, last_checkpoint=AT - 3000)
     with_checkpoint = {**without_checkpoint, "last_checkpoint": AT + 60}
 
@@ -238,7 +238,7 @@ def test_model_cannot_stop_a_waiting_or_progressing_worker(
     proposed: Any,
     reason: str,
 ) -> None:
-    """B69: this holds for any text and any worker; the floor otherwise keeps the proposed decision."""
+    """B69: this holds for any text and any worker. While the condition holds, a proposed hand-off is kept."""
     question = make_question(more_time_given=extensions)
     worker = summary(
         *kinds,
@@ -249,7 +249,7 @@ def test_model_cannot_stop_a_waiting_or_progressing_worker(
         status=status,
     )
 
-    floored = escalation_policy.apply_floor(question, worker, proposed, reason)
+    floor_decision = escalation_policy.apply_floor(question, worker, proposed, reason)
     by_rules = escalation_policy.answer(question, worker)
 
     still_holds = escalation_policy.relief(question, worker) is None
@@ -261,10 +261,10 @@ def test_model_cannot_stop_a_waiting_or_progressing_worker(
     ):
         assert not still_holds
     if not still_holds:
-        assert "terminate" not in (floored.decision, by_rules.decision)
-    assert floored.overruled == (floored.decision != proposed)
-    if floored.decision == "terminate":
+        assert "terminate" not in (floor_decision.decision, by_rules.decision)
+    assert floor_decision.overruled == (floor_decision.decision != proposed)
+    if floor_decision.decision == "terminate":
         assert by_rules.decision == "terminate"
     if still_holds and proposed == "hand_off":
-        assert floored.decision == proposed
-    assert len(floored.reason) <= 1200 + len(reason)
+        assert floor_decision.decision == proposed
+    assert len(floor_decision.reason) <= 1200 + len(reason)

@@ -59,14 +59,14 @@ async def test_exception_is_raised_and_the_next_reply_follows() -> None:
     assert (await provider.complete(CONVERSATION, [])).text == "now"
 
 
-async def test_rule_computes_reply_from_request() -> None:
+async def test_reply_function_computes_reply_from_request() -> None:
     def echo(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
         return ModelReply(text=f"{messages[-1].content} {tools[0].name}")
 
     assert (await ScriptedProvider([echo]).complete(CONVERSATION, TOOLS)).text == "How is it? look"
 
 
-async def test_rule_can_be_async() -> None:
+async def test_reply_function_can_be_async() -> None:
     release = asyncio.Event()
 
     async def slow(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> ModelReply:
@@ -147,7 +147,7 @@ async def test_script_is_read_from_a_file(tmp_path: Path) -> None:
         ({"replies": [{"error": "x", "transient": True, "retry_after": "soon"}]}, r"replies\[0\]: .*soon"),
     ],
 )
-def test_script_error_names_its_place(tmp_path: Path, value: Any, reason: str) -> None:
+def test_script_error_names_file_and_position(tmp_path: Path, value: Any, reason: str) -> None:
     path = write_script(tmp_path, value)
 
     with pytest.raises(ScriptError, match=reason) as caught:
@@ -165,23 +165,23 @@ def test_invalid_json_is_not_a_script(tmp_path: Path, content: bytes) -> None:
         ScriptedProvider.load(path)
 
 
-def test_missing_file_is_not_a_script(tmp_path: Path) -> None:
+def test_unreadable_file_is_rejected(tmp_path: Path) -> None:
     for path in (tmp_path / "none.json", tmp_path):
         with pytest.raises(ScriptError, match="cannot be read"):
             ScriptedProvider.load(path)
 
 
-async def test_script_placeholder_is_replaced_by_shown_text(tmp_path: Path) -> None:
+async def test_script_placeholder_is_replaced_by_value_from_messages(tmp_path: Path) -> None:
     file = tmp_path / "script.json"
     call = {"name": "dismiss", "arguments": {"ticket_id": "$shown.ticket_id", "reason": "of $shown.x"}}
     file.write_text(json.dumps({"replies": [{"tool_calls": [call]}] * 2}))
-    write_script = ScriptedProvider.load(file)
+    provider = ScriptedProvider.load(file)
     old, new = (
         Message(role="user", content=json.dumps({"ticket_id": name, "x": 1})) for name in ("t-1", 't-"2')
     )
 
-    reply = await write_script.complete([old, new, Message(role="assistant", content="Well.")], [])
+    reply = await provider.complete([old, new, Message(role="assistant", content="Well.")], [])
 
     assert json.loads(reply.tool_calls[0].arguments) == {"ticket_id": 't-"2', "reason": "of $shown.x"}
     with pytest.raises(ModelError, match=r"uses \$shown\.ticket_id, but no message"):
-        await write_script.complete([Message(role="user", content="Good day.")], [])
+        await provider.complete([Message(role="user", content="Good day.")], [])

@@ -28,7 +28,7 @@ EXAMPLES: Final[dict[str, Row]] = json.loads(Path(__file__).with_name("examples.
 
 
 def row(model: type[ApiModel], **fields: object) -> Row:
-    """Return the example of a model, with other values."""
+    """Return the example row of a model, with some fields replaced."""
     return EXAMPLES[model.__name__] | fields
 
 

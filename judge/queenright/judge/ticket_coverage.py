@@ -16,14 +16,14 @@ def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """
     Return the worst finding that needs a ticket; None for a worker that is healthy, waits, or has ended.
 
-    Failed recoveries and repeatedly failing runs need a person although the worker has ended.
+    Failed recoveries and repeatedly failing runs need a person even after the worker has ended.
     """
     if not health.findings or health.vitals.may_be_idle:
         return None
-    reasons = (finding for finding in health.findings if finding.ticket)
+    candidates = (finding for finding in health.findings if finding.ticket)
     if health.vitals.has_ended:
-        reasons = (finding for finding in reasons if finding.kind in KINDS_AFTER_END)
-    return find_worst(reasons)
+        candidates = (finding for finding in candidates if finding.kind in KINDS_AFTER_END)
+    return find_worst(candidates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Coverage:
     """
     Maps workers to their tickets, so that a condition with a ticket is not judged again.
 
-    An open ticket covers all findings of its worker while its texts apply and nothing is worse; a dismissed
-    ticket covers only the dismissed findings.
+    An open ticket covers all findings of its worker while its texts apply and no finding is more severe; a
+    dismissed ticket covers only the dismissed findings.
     """
 
     def __init__(self, tickets: TicketService) -> None:
@@ -45,19 +45,19 @@ class Coverage:
         self._by_worker: dict[WorkerKey, _Coverage] = {}
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Take over the tickets from before a restart."""
+        """Load the tickets that were opened before a restart."""
         for ticket in tickets:
             key = (ticket.agent_id, ticket.session_id)
             kinds = {ticket.kind, *ticket.related_kinds, *ticket.active_kinds}
             self._by_worker[key] = _Coverage(ticket.ticket_id, frozenset(kinds))
 
     def note_ticket(self, health: WorkerHealth, ticket: EscalationTicket) -> None:
-        """Note that ``ticket`` covers the worker's findings."""
+        """Record that ``ticket`` covers the worker's findings."""
         kinds = {finding.kind for finding in health.findings if finding.ticket}
         self._by_worker[health.key] = _Coverage(ticket.ticket_id, frozenset(kinds))
 
     def covers(self, health: WorkerHealth, finding: Finding) -> bool:
-        """Return whether a ticket covers ``finding``, the worst of this worker."""
+        """Return whether a ticket covers ``finding``, the worker's worst."""
         ticket = self.find_ticket(health.key)
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
@@ -67,7 +67,7 @@ class Coverage:
         return kinds <= self._by_worker[health.key].kinds
 
     def is_outdated(self, health: WorkerHealth) -> bool:
-        """Return whether the texts of a worker's open ticket no longer apply, although nothing is worse."""
+        """Return whether a worker's open ticket has outdated texts, although no finding is more severe."""
         ticket, finding = self.find_ticket(health.key), reason_for_ticket(health)
         if ticket is None or not ticket.is_open or finding is None:
             return False

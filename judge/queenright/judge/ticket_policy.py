@@ -20,7 +20,7 @@ from queenright.instrumentation.sentences import sentence
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
-"""For models: dismiss a ticket of low severity about fewer bad steps than this."""
+"""Limit in the model's prompt: dismiss a low-severity ticket with fewer bad steps than this."""
 INTERVENE_STEPS: Final = 10
 """Number of bad steps at which the operator is notified."""
 INTERVENE_STALL_MINUTES: Final = 4.0
@@ -73,7 +73,7 @@ def progress_since(summary: Mapping[str, Any], since: float, kind: str | None) -
 
 def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     """
-    Judge a health summary by the bands of bad steps and the kinds of findings.
+    Draft a ticket about the worst finding of a health summary that needs one.
 
     Returns:
         The draft of a ticket, or None if there is nothing to escalate.
@@ -103,7 +103,7 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
 
 def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """
-    State the numbers and times behind a ticket. They are not updated, so the text contains its own time.
+    State the numbers and times behind a ticket. They are not updated, so the text states when they were read.
     """
     description = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
@@ -127,7 +127,7 @@ def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriageDecision:
-    """A decision on a ticket; ``text`` is the reason of a dismissal or the analysis for the operator."""
+    """A decision on a ticket; ``text`` is the reason for a dismissal or the analysis for the operator."""
 
     decision: Literal["dismiss", "intervene"]
     text: str
@@ -138,9 +138,9 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
     """
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
-    A condition that still holds reaches the operator, except a short series of bad steps. An accepted step is
-    no reason to dismiss it: the step came before the finding, or has nothing to do with it; otherwise the
-    detector would have cleared the finding.
+    A condition that still holds reaches the operator, except a short series of bad steps. An accepted step
+    does not justify a dismissal: the step came before the finding, or has nothing to do with it; otherwise
+    the detector would have cleared the finding.
 
     Args:
         ticket: All its fields.
@@ -165,7 +165,7 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
 
 
 def dismissal_reason(summary: Mapping[str, Any]) -> str:
-    """Return the reason to dismiss a ticket whose condition has cleared, with the times compared."""
+    """Return the reason to dismiss a cleared ticket, with the times of the check and of the last progress."""
     now, progress = summary.get("looked_at"), summary.get("last_progress")
     if now is None:
         return RECOVERED

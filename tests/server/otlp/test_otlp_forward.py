@@ -23,17 +23,15 @@ from tests.waiting import until
 if TYPE_CHECKING:
     from tests.server.otlp.conftest import RunningReceiver
 
-Serving = Callable[[Any], Any]
-
 
 @dataclass
 class Collector:
-    """Another OTLP endpoint: stores requests, responds with the given statuses, then with 200."""
+    """Another OTLP endpoint: stores accepted requests, responds with the given statuses, then with 200."""
 
     statuses: list[int] = field(default_factory=list)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
-    tries: int = 0
+    attempts: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
     endless: bool = False
@@ -49,7 +47,7 @@ class Collector:
             if not message.get("more_body"):
                 break
         await self.open.wait()
-        self.tries += 1
+        self.attempts += 1
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
             headers = {k.decode(): v.decode() for k, v in scope["headers"]}
@@ -77,8 +75,8 @@ async def serve_app(app: Any) -> AsyncIterator[str]:
 
 
 def counter(registry: CollectorRegistry | None = None) -> Counter:
-    name = TELEMETRY_DROPPED
-    return Counter(name.name, name.help, name.labels, registry=registry or CollectorRegistry())
+    metric = TELEMETRY_DROPPED
+    return Counter(metric.name, metric.help, metric.labels, registry=registry or CollectorRegistry())
 
 
 @pytest.fixture
@@ -127,9 +125,7 @@ async def test_request_is_forwarded_unchanged(otlp: RunningReceiver, collector: 
     assert headers["host"] == collector.url.removeprefix("http://")
 
 
-async def test_unreadable_or_unstored_requests_are_still_forwarded(
-    otlp: RunningReceiver, collector: Collector
-) -> None:
+async def test_malformed_request_is_forwarded(otlp: RunningReceiver, collector: Collector) -> None:
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
@@ -139,7 +135,7 @@ async def test_unreadable_or_unstored_requests_are_still_forwarded(
         assert collector.requests[0][2] == b"{"
 
 
-async def test_endless_answer_is_read_up_to_a_limit(otlp: RunningReceiver, collector: Collector) -> None:
+async def test_endless_response_is_read_up_to_a_limit(otlp: RunningReceiver, collector: Collector) -> None:
     collector.endless = True
     async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
@@ -154,7 +150,7 @@ async def test_agent_is_answered_while_the_endpoint_hangs(
     otlp: RunningReceiver, collector: Collector
 ) -> None:
     """
-    B76: without the collector, workers are unaffected, the queue is bounded, and all is delivered later.
+    B76: while the collector hangs, agents are answered; the requests are delivered later.
     """
     collector.open.clear()
     headers = {"content-type": "application/json"}
@@ -179,17 +175,17 @@ async def test_transient_failures_are_retried(collector: Collector, status: int)
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
-    assert collector.tries == 3
+    assert collector.attempts == 3
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
-async def test_final_failures_are_dropped_and_counted(collector: Collector, status: int) -> None:
+async def test_permanent_errors_drop_the_request_and_are_counted(collector: Collector, status: int) -> None:
     collector.statuses = [status]
     async with forwarding(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
-    assert (collector.tries, forwarder.pending) == (1, 0)
+    assert (collector.attempts, forwarder.pending) == (1, 0)
 
 
 async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
@@ -203,16 +199,16 @@ async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     assert time.monotonic() - start < 2
 
 
-async def test_retry_after_of_the_endpoint_is_respected(collector: Collector) -> None:
+async def test_retry_after_beyond_the_limit_drops_the_request(collector: Collector) -> None:
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
     async with forwarding(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
-    assert collector.tries == 1
+    assert collector.attempts == 1
 
 
-async def test_full_queue_drops_its_oldest_and_counts_them_by_signal() -> None:
+async def test_full_queue_drops_oldest_requests_and_counts_them_by_signal() -> None:
     registry = CollectorRegistry()
     forwarder = Forwarder("http://127.0.0.1:1", dropped_counter=counter(registry), max_bytes=5_000)
 
@@ -241,7 +237,7 @@ async def test_stop_sends_queued_requests(collector: Collector) -> None:
     assert (len(collector.requests), forwarder.dropped_requests) == (20, 0)
 
 
-async def test_forwarding_to_the_own_receiver_does_not_loop() -> None:
+async def test_forwarding_to_own_receiver_does_not_loop() -> None:
     registry = CollectorRegistry()
 
     async def ingest_nothing(_: list[Any]) -> None:

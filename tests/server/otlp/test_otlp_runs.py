@@ -34,17 +34,17 @@ def event_types(events: Iterable[AgentEvent]) -> list[str]:
 
 
 def decode_in_sequence(
-    *batches: list[dict[str, Any]], later: float = 0.0, **resource: str
+    *batches: list[dict[str, Any]], delay: float = 0.0, **resource: str
 ) -> list[AgentEvent]:
     """Return the events of requests that arrive in sequence, including those held back."""
     memory, events = Assembler(), list[AgentEvent]()
     for spans in batches:
         events += decode(*spans, memory=memory, **resource).events
-    held = decode_spans(request(), memory, NOW + later)
+    held = decode_spans(request(), memory, NOW + delay)
     return events + held.events
 
 
-def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
+def test_name_that_arrives_late_renames_the_run() -> None:
     """B86: the rename comes before other events under the new name."""
     events = decode_in_sequence([chat(2, 1, end=1)], [chat(3, 1, end=2), invoke(1, "scout", start=-1, end=3)])
 
@@ -58,7 +58,7 @@ def test_cause_4_name_that_arrives_late_renames_the_run() -> None:
     assert {event.agent_id for event in events[place + 1 :]} == {"scout"}
 
 
-def test_cause_4_late_conversation_id_renames_the_session() -> None:
+def test_late_conversation_id_renames_the_session() -> None:
     """B86: this does not start a second run."""
     conversation = {"gen_ai.conversation.id": "c-1"}
     events = decode_in_sequence([chat(2, 1, end=1)], [chat(3, 1, end=2, attributes=conversation)])
@@ -66,7 +66,7 @@ def test_cause_4_late_conversation_id_renames_the_session() -> None:
     assert workers(events) == {("svc", "c-1")}
 
 
-def test_cause_4_outer_agent_names_the_run() -> None:
+def test_outer_agent_names_the_run() -> None:
     """B86: instrumentations put their own name on the calls of any agent."""
     inner = {"gen_ai.agent.name": "SDK agent"}
     helper = invoke(4, "helper", parent=1, start=1, end=2)
@@ -78,8 +78,8 @@ def test_cause_4_outer_agent_names_the_run() -> None:
     assert event_types(events).count("execution_completed") == 1
 
 
-def test_cause_4_next_run_of_a_process_starts_with_the_last_name() -> None:
-    """B86: if all its earlier runs with the same first name ended with one name."""
+def test_next_run_of_a_process_starts_with_the_last_name() -> None:
+    """B86: this applies if all its earlier runs with the same first name ended with one name."""
     other, third = bytes(15) + b"2", bytes(15) + b"3"
     first = [chat(2, 1, end=1)], [invoke(1, "scout", start=-1, end=3)]
     events = decode_in_sequence(*first, [chat(5, 4, trace=other, start=5, end=6)])
@@ -90,7 +90,7 @@ def test_cause_4_next_run_of_a_process_starts_with_the_last_name() -> None:
     assert workers(events) == {("scout", TRACE.hex()), ("porter", other.hex()), ("svc", third.hex())}
 
 
-def test_cause_4_unstored_renames_are_reverted() -> None:
+def test_unstored_renames_are_reverted() -> None:
     """B86: the client repeats the request, and the rename is reported again."""
     memory = Assembler()
     decode(chat(2, 1, end=1), memory=memory)
@@ -110,23 +110,23 @@ def lone_call(id_: int, start: float, end: float, **fields: Any) -> dict[str, An
     return call
 
 
-def test_cause_5_consecutive_calls_of_a_process_are_one_run() -> None:
+def test_consecutive_calls_of_a_process_are_one_run() -> None:
     """B86: some libraries open a trace per call; the run ends a minute after the last."""
-    calls_ = [lone_call(1, 0, 1)], [lone_call(2, 2, 3)], [lone_call(3, 40, 41)]
+    batches = [lone_call(1, 0, 1)], [lone_call(2, 2, 3)], [lone_call(3, 40, 41)]
 
-    assert len(workers(decode_in_sequence(*calls_))) == 1
-    assert "execution_completed" not in event_types(decode_in_sequence(*calls_, later=30))
-    assert event_types(decode_in_sequence(*calls_, later=90)).count("execution_completed") == 1
+    assert len(workers(decode_in_sequence(*batches))) == 1
+    assert "execution_completed" not in event_types(decode_in_sequence(*batches, delay=30))
+    assert event_types(decode_in_sequence(*batches, delay=90)).count("execution_completed") == 1
 
 
-def test_cause_5_concurrent_or_distant_calls_are_separate_runs() -> None:
+def test_concurrent_or_distant_calls_are_separate_runs() -> None:
     """B86: a run makes its calls one after the other."""
     assert len(workers(decode_in_sequence([lone_call(1, 0, 2), lone_call(2, 1, 3)]))) == 2
     assert len(workers(decode_in_sequence([lone_call(1, -90, -89)], [lone_call(2, 0, 1)]))) == 2
     assert len(workers(decode_in_sequence([lone_call(1, 0, 1)], [lone_call(2, 2, 3)], host_name="a"))) == 1
 
 
-def test_cause_5_concurrent_runs_of_a_process_without_a_session_are_two() -> None:
+def test_concurrent_traces_without_a_session_are_separate_runs() -> None:
     """B86: each trace is a session."""
     other = bytes(15) + b"2"
     events = decode_in_sequence(
@@ -137,15 +137,15 @@ def test_cause_5_concurrent_runs_of_a_process_without_a_session_are_two() -> Non
     assert workers(events) == {("svc", TRACE.hex()), ("svc", other.hex())}
 
 
-def test_cause_9_call_in_separate_traces_of_two_libraries_counts_once() -> None:
-    """B84: even if each trace has one call and they count tokens differently."""
+def test_call_reported_by_two_libraries_counts_once() -> None:
+    """B84: even if each trace has one call and the libraries count tokens differently."""
     ids = {"gen_ai.response.id": "r-1"}
-    one_, other = (
+    first, other = (
         lone_call(n, 0, 1, scope=f"library-{n}", attributes=ids | {"gen_ai.usage.output_tokens": 20 + n})
         for n in (1, 2)
     )
 
-    events = decode_in_sequence([one_, other], [one_, other])
+    events = decode_in_sequence([first, other], [first, other])
 
     assert event_types(events).count("llm_call_completed") == 1
     assert len(workers(events)) == 1
@@ -170,9 +170,9 @@ CONVERSATION = [
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
-def test_cause_6_tool_calls_without_spans_come_from_messages(order: tuple[int, ...]) -> None:
-    """B84: each once, in any order of the model calls, even if a result is sent repeatedly."""
-    events = decode_in_sequence(*([CONVERSATION[n]] for n in order), later=20)
+def test_tool_calls_without_spans_come_from_messages(order: tuple[int, ...]) -> None:
+    """B84: each call counts once, in any order of the model calls, even if a result is sent repeatedly."""
+    events = decode_in_sequence(*([CONVERSATION[n]] for n in order), delay=20)
 
     found = [
         (e.data["tool"], e.data["call_id"], e.data["args_hash"], e.data["result_hash"])
@@ -197,7 +197,7 @@ def user_question(tool_name: str, **arguments: object) -> dict[str, str]:
         ("ask_human", {}, "ask_human"),
     ],
 )
-def test_question_of_a_model_turn_is_a_wait_for_the_user(
+def test_question_tool_call_is_a_wait_for_the_user(
     name: str, arguments: dict[str, Any], question: str
 ) -> None:
     memory = Assembler()
@@ -210,7 +210,7 @@ def test_question_of_a_model_turn_is_a_wait_for_the_user(
     assert "worker_waiting" not in event_types(late.events)
 
 
-def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
+def test_answer_to_a_question_tool_call_ends_the_wait() -> None:
     monitor, memory = HealthMonitor(HealthSettings()), Assembler()
 
     def waiting_after(*spans: dict[str, Any]) -> tuple[str | None, str]:
@@ -225,17 +225,17 @@ def test_answer_to_a_question_of_a_model_turn_ends_the_wait() -> None:
     assert (waiting, answered) == (("user_input", "Which?"), (None, ""))
 
 
-def test_cause_6_tool_calls_with_spans_are_not_counted_again_from_messages() -> None:
-    """B84: a span may arrive after the messages with its call."""
+def test_tool_calls_with_spans_are_not_counted_again_from_messages() -> None:
+    """B84: a span may arrive after the messages that contain its call."""
     spans = [
         tool(n + 4, 1, start=2 * n - 1, end=2 * n, attributes={"gen_ai.tool.call.id": f"c-{n}"})
         for n in (1, 2)
     ]
     for batches in ([CONVERSATION, spans], [spans, CONVERSATION], [[*CONVERSATION, *spans]]):
-        assert event_types(decode_in_sequence(*batches, later=20)).count("tool_call_completed") == 2
+        assert event_types(decode_in_sequence(*batches, delay=20)).count("tool_call_completed") == 2
 
 
-def test_cause_6_span_after_its_reported_call_counts_once() -> None:
+def test_late_tool_span_is_not_counted_again() -> None:
     """B84: exporters retry for minutes."""
     memory = Assembler()
     decode(*CONVERSATION, memory=memory)
@@ -245,7 +245,7 @@ def test_cause_6_span_after_its_reported_call_counts_once() -> None:
     assert event_types([*result.events, *late.events]).count("tool_call_completed") == 2
 
 
-def test_cause_7_late_records_correct_the_outcome() -> None:
+def test_late_records_correct_the_outcome() -> None:
     """B84: the last model call failed, and is reported after the root."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
     events = decode_in_sequence([chat(2, 1, end=1)], [root], [chat(3, 1, end=8, error="overloaded")])
@@ -255,7 +255,7 @@ def test_cause_7_late_records_correct_the_outcome() -> None:
     assert {event.time for event in ended} == {ended[0].time}
 
 
-def test_cause_2_root_arriving_first_ends_the_run() -> None:
+def test_root_arriving_first_ends_the_run() -> None:
     """B85: work inside the run still counts."""
     root = {"id": 1, "name": "workflow", "start": -1, "end": 9}
 
@@ -267,14 +267,14 @@ def test_cause_2_root_arriving_first_ends_the_run() -> None:
     ]
 
 
-def test_cause_3_agent_inside_a_missing_span_ends_after_a_minute() -> None:
+def test_agent_inside_a_missing_span_ends_after_a_minute() -> None:
     """B88: a collector may drop the spans around agents."""
     spans = [chat(3, 2, end=1), invoke(2, "scout", parent=1, start=0, end=2)]
 
-    assert "execution_completed" not in event_types(decode_in_sequence(spans, later=30))
-    assert event_types(decode_in_sequence(spans, later=90))[-1] == "execution_completed"
+    assert "execution_completed" not in event_types(decode_in_sequence(spans, delay=30))
+    assert event_types(decode_in_sequence(spans, delay=90))[-1] == "execution_completed"
     assert "execution_completed" not in event_types(
-        decode_in_sequence(spans, [chat(4, 1, start=30, end=31)], later=90)
+        decode_in_sequence(spans, [chat(4, 1, start=30, end=31)], delay=90)
     )
 
 

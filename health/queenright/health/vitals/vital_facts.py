@@ -171,7 +171,7 @@ def clean_display_name(value: object) -> str:
 
 
 class OpenTool(NamedTuple):
-    """A running tool call. ``timeout`` is the declared one in seconds, or None."""
+    """A running tool call. ``timeout`` is the declared timeout in seconds, or None."""
 
     call_id: str
     tool: str
@@ -185,7 +185,7 @@ class OpenTool(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Refusals of edits, submissions or commands with one error class."""
+    """Edits, submissions or commands refused with the same error class."""
 
     error: str
     times: int
@@ -208,7 +208,8 @@ def add_refusal(refusals: Refusals, error: str, at: float, *, call: int, window:
     """
     Return the refusals with one more, the newest class first.
 
-    Refusals expire with the window. While ``limit`` are in it, ``times`` keeps counting.
+    Refusals expire with the window. While at least ``limit`` are within it, ``times`` also counts
+    expired ones.
 
     Args:
         refusals: Earlier refusals.
@@ -216,7 +217,7 @@ def add_refusal(refusals: Refusals, error: str, at: float, *, call: int, window:
         at: Time of the refusal, in seconds since the epoch.
         call: The number of the refused call.
         window: The number of calls within which refusals count.
-        limit: The number of refusals of one class that is a finding.
+        limit: The number of refusals of one class that opens a finding.
     """
     current = [refusal for refusal in refusals if refusal.count_recent(call, window)]
     previous = next(
@@ -358,8 +359,8 @@ def apply_mcp_report(servers: McpServers, data: Mapping[str, Any], at: float) ->
     previous = next((each for each in servers if each[:2] == unknown[:2]), unknown)
     connected_at, losses = previous.connected_at, set(previous.losses)
     if status == "connected":
-        # For servers that cannot be distinguished: a connection attempt that began before another
-        # attempt failed concerns a different server.
+        # Servers without a name share an entry: an attempt that began before another one failed
+        # concerns a different server.
         began = at if server else at - (parse_seconds(data.get("duration")) or 0.0)
         connected_at = max(connected_at, began)
     else:
@@ -376,7 +377,7 @@ def _clean(value: object) -> str:
 
 
 _NUMBER: Final = (int, float)
-"""A tuple is faster in ``isinstance`` than a union, which each call would create."""
+"""A tuple is faster in ``isinstance`` than `int | float`, which each call would rebuild."""
 
 
 def count_or_zero(value: object) -> int:
@@ -423,7 +424,7 @@ class SpentToday(NamedTuple):
     agent: float
     """Spending of all sessions of the worker's agent."""
     fleet: float
-    """By all agents."""
+    """Spending of all agents."""
 
 
 def parse_question(data: Mapping[str, Any]) -> str:

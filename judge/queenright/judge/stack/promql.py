@@ -8,8 +8,8 @@ from typing import Final
 
 MAX_SECONDS: Final = 24 * 3600.0
 
-# Match strings and comments together: a quote in a comment starts no string, and vice versa.
-_NO_CODE: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
+# Match strings and comments together: a quote in a comment does not start a string, and vice versa.
+_STRINGS_AND_COMMENTS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdwy])")
 _SECONDS: Final = {
@@ -28,13 +28,14 @@ _OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     """
-    Return why a query may look further back than allowed; empty if it does not.
+    Return why a query may look further back than allowed; empty if it is allowed.
 
-    The sum counts: ranges, subquery steps, offsets in both directions, and the range of the query itself.
+    The limit applies to the sum of ranges, subquery steps, offsets in both directions, and the query's own
+    range.
     """
-    code = _NO_CODE.sub('""', promql)
+    code = _STRINGS_AND_COMMENTS.sub('""', promql)
     if "@" in code:
-        return "@ is not allowed: it can move a query out of the allowed time"
+        return "@ is not allowed: it can move a query outside the allowed range"
     back = range_seconds
     for text in (*_in_brackets(code), *_offsets(code)):
         seconds = _seconds(text)
@@ -50,7 +51,7 @@ def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
 
 
 def _in_brackets(code: str) -> list[str]:
-    """Return the texts in brackets: ranges, and ranges and steps of subqueries."""
+    """Return each range in brackets, and the range and step of each subquery."""
     texts = []
     for rest in code.split("[")[1:]:
         inside, _, _ = rest.partition("]")

@@ -30,7 +30,7 @@ class _LastRecord:
 
 class RateLimiter:
     """
-    Lets one warning or error of each kind pass per interval, with the number of suppressed ones.
+    Lets one warning or error of each kind pass per interval, and appends the number of suppressed ones.
 
     Records are of one kind if the same line of code logs them for the same cause: the exception, or else the
     last argument of the message. Numbers in the cause are ignored.
@@ -54,7 +54,7 @@ class RateLimiter:
         return _with_count(record, previous)
 
 
-class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic for type checkers alone
+class RateLimitedHandler(logging.StreamHandler):  # type: ignore[type-arg]  # generic only in typeshed
     """Writes records to stderr, limited by a ``RateLimiter``."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ def _kind(record: logging.LogRecord) -> tuple[str, ...]:
 
 
 def _with_count(record: logging.LogRecord, previous: _LastRecord | None) -> logging.LogRecord:
-    """Return a record with the number of suppressed ones, and without the stack of a `QueenrightError`."""
+    """Return a record with the number of suppressed ones, without the traceback of a `QueenrightError`."""
     error = record.exc_info[1] if record.exc_info else None
     is_expected = isinstance(error, QueenrightError)
     if not is_expected and (previous is None or not previous.suppressed_count):

@@ -26,7 +26,7 @@ from queenright.server.http.problems import problem
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
-"""Maximum opening brackets, commas and colons of JSON in a body. Parsing that many takes up to 30 ms."""
+"""Maximum number of opening brackets, commas and colons in a JSON body. Parsing it takes up to 30 ms."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
 
@@ -37,7 +37,8 @@ def accepted_hosts(*hosts_or_urls: str, bind_address: str) -> frozenset[str] | N
 
     Args:
         hosts_or_urls: Names, addresses, or URLs of this service in the settings.
-        bind_address: The address the port listens on. Unless it is loopback, it may have names in no setting.
+        bind_address: The address the port listens on. Unless it is loopback, clients may use names that no
+            setting lists.
     """
     if not is_loopback(bind_address):
         return None
@@ -55,7 +56,7 @@ class Gate:
     Args:
         app: The app behind it.
         names: The host names to accept besides those of loopback; None accepts any.
-        limit: The longest body, in bytes, with or without a ``Content-Length``.
+        limit: The maximum size of a body, in bytes, with or without a ``Content-Length``.
     """
 
     def __init__(self, app: ASGIApp, *, names: Iterable[str] | None, limit: int = MAX_BODY) -> None:
@@ -131,7 +132,7 @@ def check_host(
     hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
 ) -> tuple[int, str] | None:
     """
-    Return the refusal of a request for an unknown host name, or None. Ports are ignored.
+    Return the error for a request for an unknown host name, or None. Ports are ignored.
 
     Args:
         hosts: The ``Host`` headers of the request.
@@ -146,14 +147,14 @@ def check_host(
         if not (is_loopback(host_name) or host_name in names):
             return 403, (
                 f"this service listens on loopback only and does not accept the host {redact(host, 100)!r}; "
-                f"use 127.0.0.1 or localhost, or set {setting} to the name that it is reached by"
+                f"use 127.0.0.1 or localhost, or set {setting} to the address that clients use"
             )
     return None
 
 
 def check_nul(path: str, query: bytes) -> tuple[int, str] | None:
     """
-    Return the refusal of a request with a NUL in its URL, or None. PostgreSQL does not accept NUL in names.
+    Return the error for a request with a NUL in its URL, or None. PostgreSQL does not accept NUL in names.
 
     Args:
         path: The decoded path, as in the ASGI scope.
@@ -167,7 +168,7 @@ def check_nul(path: str, query: bytes) -> tuple[int, str] | None:
 
 def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     """
-    Return the refusal of a change that a page of another site requests, or None.
+    Return the error for a change that a page of another site requests, or None.
 
     A browser sends the origin of the page in ``Origin``; programs send none and are allowed.
     """
@@ -175,11 +176,11 @@ def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | N
     if method not in CHANGING_METHODS or origin is None:
         return None
     host = headers.get("host", "")
-    if _address(origin) == _address(f"{_scheme(origin)}://{host}") is not None:
+    if _host_and_port(origin) == _host_and_port(f"{_scheme(origin)}://{host}") is not None:
         return None
     return 403, (
         f"a page of {redact(origin, 100)} may not change anything here; "
-        f"behind a proxy, make it forward the Host header (now {redact(host, 100)!r})"
+        f"behind a proxy, configure it to forward the Host header (now {redact(host, 100)!r})"
     )
 
 
@@ -187,7 +188,7 @@ def _scheme(url: str) -> str:
     return url.partition("://")[0]
 
 
-def _address(url: str) -> tuple[str, int] | None:
+def _host_and_port(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS[parts.scheme]
