@@ -54,8 +54,8 @@ def prepare(folder: Path) -> list[str]:
             sys.exit(f"{folder / name} does not hold a URL; write one into it, or empty the file")
     if _is_in_the_stack(urlsplit(deadman_url).hostname):
         sys.exit(
-            f"{folder / 'deadman_url'} is {deadman_url!r}, which is in the stack that it watches. "
-            "Write the URL of a check that runs elsewhere into it, or empty the file."
+            f"{folder / 'deadman_url'} is {deadman_url!r}, which is in the stack that it watches, and stops "
+            "with it. Write the URL of a check that runs elsewhere into it, or empty the file."
         )
     config = render_alertmanager(
         service_url="http://queenright:8420",

@@ -181,8 +181,8 @@ def provide_newest() -> None:
 def debian_mirror() -> str:
     """Return this machine's Debian mirror, which also has the newest packages."""
     HERE.get("update")
-    result = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"]
-    for site in run([*HERE.command, *result]).splitlines():
+    query = ["indextargets", "--format", "$(SITE)", "Created-By: Packages", "Origin: Debian"]
+    for site in run([*HERE.command, *query]).splitlines():
         if site.rstrip("/").endswith("/debian"):
             return site
     raise UnavailableError(

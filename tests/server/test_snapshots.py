@@ -134,7 +134,7 @@ async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock
 async def test_snapshot_is_written_only_after_new_events(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_INTERVAL_SECONDS", "_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
+    for name in ("_INTERVAL_SECONDS", "_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.0)
     async with killed_service(settings, clock) as service:
         await service.ingest([start_event(clock.now)])
@@ -151,7 +151,7 @@ async def test_many_events_trigger_an_early_snapshot(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """B118: a takeover replays few events, even of a busy fleet."""
-    for name in ("_SHORTEST_SECONDS", "_PAUSE_FACTOR"):
+    for name in ("_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
     async with killed_service(settings, clock) as service:
         for bee in range(_MAX_EVENTS // 2):

@@ -177,7 +177,7 @@ def gauges(
     lines: Lines,
     maximum: float,
 ) -> bargauge.Panel:
-    """Return a bar gauge of current values between 0 and ``most``, coloured by thresholds."""
+    """Return a bar gauge of current values between 0 and ``maximum``, coloured by thresholds."""
     panel = set_common_options(bargauge.Panel(), title, description, unit, size).min(0).max(maximum)
     panel.orientation(common_models.VizOrientation.HORIZONTAL)
     panel.display_mode(common_models.BarGaugeDisplayMode.BASIC)

@@ -105,7 +105,7 @@ def agents_by_state() -> str:
 
     An agent with sessions in several partitions of a cluster counts once, in its worst state.
     """
-    # `$agent` does not apply to this label, because the total is also of all agents.
+    # Without the label to which `$agent` applies, because the total is also of all agents.
     ranks = _state_ranks(Recorded(names.AGENT_STATE.name), IN_PARTITIONS)
     total = total_by("state", names.AGENTS)
     return f"{total} - count by (state) (({ranks}) unless topk by (job, agent) (1, {ranks})) or {total}"

@@ -20,7 +20,7 @@ def answer(case: Mapping[str, Any], worker: Mapping[str, Any] | None = None) -> 
     Return what happened, the worker's state, what was done and what an operator can do.
 
     Args:
-        case: The ticket's case, as in ``chat_case.case_of``; the answer omits what is missing.
+        case: The ticket's case, as in ``chat_case.build_case``; the answer omits what is missing.
         worker: The worker's health; None if it was not read.
     """
     ticket = case.get("ticket") or {}

@@ -48,7 +48,7 @@ class DetectorClock(ApiModel):
 
 
 class DetectorValue(ApiModel):
-    """The current value of a detector, and its threshold."""
+    """The value of a detector at a moment, and its threshold."""
 
     detector: FindingKind
     value: float

@@ -27,7 +27,7 @@ class HookClient:
     Args:
         endpoint: Base URL of the telemetry port.
         token: Access token for the telemetry port, if required.
-        turn_seconds: Seconds that a tool call takes.
+        tool_seconds: Seconds that a tool call takes.
         pause_seconds: Seconds between two sessions.
     """
 

@@ -201,7 +201,7 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The result of watching a recovered worker. ``goes_on`` means that the watch continues."""
+    """The result of watching a recovered worker. ``continues`` means that the watch goes on."""
 
     verdict: Literal["continues", "succeeded", "failed", "dropped"]
     reason: str = ""

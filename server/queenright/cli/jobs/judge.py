@@ -314,7 +314,7 @@ async def _open_job(options: JobOptions, settings: Settings, *, once: bool = Fal
 
 
 def _open_stack(judging: JudgeSettings) -> tuple[Prometheus, Tempo | None]:
-    assert judging.prometheus_url is not None, "checked by _settings"
+    assert judging.prometheus_url is not None, "checked by _load_settings"
     token, tempo_token = read_stack_tokens(judging)
     prometheus = Prometheus(StackAddress.parse(judging.prometheus_url.get_secret_value(), token))
     if judging.tempo_url is None:
@@ -343,8 +343,8 @@ def _print_once(result: CheckResult, job: _Job, *, as_json: bool, allow_empty: b
         summary += f", {format_count(result.skipped_samples, 'sample')} skipped"
     typer.echo(summary, err=as_json)
     problems = [errors] if (errors := job.describe_failed_deliveries()) else []
-    if job.outbox is not None and (untriaged_ids := [t for t in result.tickets if is_undecided(t)]):
-        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in untriaged_ids)
+    if job.outbox is not None and (untriaged := [t for t in result.tickets if is_undecided(t)]):
+        ids = ", ".join(f"{ticket.ticket_id} ({ticket.severity.value})" for ticket in untriaged)
         problems.append(f"not notified, because triage has not decided: {ids}")
     if problems:
         return _print_error("; ".join(problems), CHECK_FAILED)

@@ -74,7 +74,7 @@ _EVICTED_SECONDS: Final = 0.1
 """Seconds until a refresh after an owner's session was ended, because its partition is free soon."""
 _UNREACHABLE_SECONDS: Final = 3.0
 """
-Seconds after which a process that unwatched_partitions cannot reach NATS hands over its partitions.
+Seconds after which a process that alone cannot reach NATS hands over its partitions.
 
 After a restart of NATS, all processes reconnect within two or three seconds.
 """
@@ -104,7 +104,7 @@ class ClusterMember:
         partitions: All partitions, by number.
         front: Its ASGI apps.
         registry: The metrics of the process, without those of the partitions that it owns.
-        fleet: The shared state of all partitions; None if there is only owned_service.
+        fleet: The shared state of all partitions; None if there is only one.
         tasks: Groups of its background tasks.
     """
 

@@ -5,8 +5,7 @@ Every member writes to all of them. The owner of a partition reads its stream.
 
 A message is a piece of a request, with the request's path as a header. It stays in the stream until the owner
 has stored its events. The owner writes its position in the transaction that stores the events, so that a new
-owner
-continues at the next message.
+owner continues at the next message.
 """
 
 from __future__ import annotations

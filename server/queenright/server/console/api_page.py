@@ -22,7 +22,7 @@ _METHODS: Final = ("get", "post", "put", "delete")
 @router.get("/docs")
 async def get_docs(request: Request) -> HTMLResponse:
     """Return the page."""
-    return render("api.html", group_operations=group_operations(request.app.openapi()))
+    return render("api.html", groups=group_operations(request.app.openapi()))
 
 
 def group_operations(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
@@ -52,6 +52,6 @@ def group_operations(document: dict[str, Any]) -> list[tuple[str, list[dict[str,
 
 
 def split_code_spans(text: str) -> list[tuple[str, bool]]:
-    """Split a text into split_code_spans, each with whether it is code (between one or two backticks)."""
+    """Split a text into pieces, each with whether it is code (between one or two backticks)."""
     parts = re.split(r"``?([^`]+)``?", text)
     return [(piece, bool(place % 2)) for place, piece in enumerate(parts) if piece]

@@ -132,7 +132,7 @@ def parse_event_types(names: Sequence[str] | None) -> frozenset[EventType] | Non
 
 class Shares:
     """
-    Counts open streams. Each caller may have a quarter of them.
+    Counts the open streams of each caller, who may have a quarter of the maximum.
 
     Args:
         most: The maximum number of streams of all callers.

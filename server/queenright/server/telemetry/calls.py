@@ -50,8 +50,7 @@ class Calls:
     Records with a call id match by id. Without ids (a log record and a span of one model call), two records
     are the same call if they come from different sources and at least half of the shorter one overlaps the
     other, because a session has one model call at a time. Tool calls must also have the same tool and
-    arguments. A
-    source that reports starts also reports ends; among equal calls, the oldest open one ends.
+    arguments. A source that reports starts also reports ends; among equal calls, the oldest open one ends.
     """
 
     def __init__(self) -> None:

@@ -2,10 +2,9 @@
 Runs: the agent, session and incarnation to which work belongs.
 
 A run is the work of one process in one trace, or in one conversation if spans have a conversation id. Spans
-are exported when
-they end, so the work inside an agent arrives before the agent's own span, and most frameworks name the agent
-and the conversation only on some spans. A run has the best name known so far and is renamed when a better one
-arrives. From worst to best:
+are exported when they end, so the work inside an agent arrives before the agent's own span, and most
+frameworks name the agent and the conversation only on some spans. A run has the best name known so far and is
+renamed when a better one arrives. From worst to best:
 
 * the service's name, then the agent's name in the resource;
 * the agent's name in the text of its span;
@@ -60,7 +59,7 @@ def rank_name(observation: Observation) -> RankedName:
 
 
 def rank_restored_name(agent: str, process: Process) -> RankedName:
-    """Return the name of a run from before a restart, with the highest rank."""
+    """Return the name of a run from before a restart. No other name of its rank is better."""
     return (_FROM_SERVICE if agent == process.service else _FROM_WORK), 0, True, agent
 
 

@@ -200,7 +200,7 @@ def get_listed_state(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey
     Return the state under which a worker is listed; None once its session is over.
 
     An ended session is listed as failing while an operator must act, that is, while it is in
-        ``unresolved_keys``.
+    ``unresolved_keys``.
     """
     if worker.fleet_state is not None:
         return worker.fleet_state

@@ -194,7 +194,7 @@ class _Part:
         self.task = asyncio.create_task(self._run())
 
     def refusal(self) -> Reply:
-        """Return the response of a partition that refuses to stream, else None."""
+        """Return the response of a partition that does not stream."""
         if not self.status:
             self.task.result()
         return Reply(self.status or 503, self.headers, self._rest)

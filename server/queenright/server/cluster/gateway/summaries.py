@@ -192,7 +192,7 @@ def _read_at(row: Json) -> float:
 
 
 def find_worst_breaker(values: Sequence[Json]) -> Json:
-    """Return the most severe state among breakers with one name in several partitions."""
+    """Return the breaker with the most severe state among those with one name in several partitions."""
     return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
 
 
