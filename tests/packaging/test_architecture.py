@@ -48,6 +48,14 @@ def test_every_package_is_in_the_picture_or_the_table() -> None:
     assert named == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
 
 
+@pytest.mark.parametrize("package", ["server", "cli"])
+def test_every_folder_of_a_package_is_listed(package: str) -> None:
+    [section] = re.findall(rf"^`{package}` has[^\n]*\n\n((?:- .*\n)+)", PAGE, re.MULTILINE)
+    folders = {path.parent.name for path in (ROOT / "server" / "queenright" / package).glob("*/*.py")}
+
+    assert set(re.findall(r"`(\w+)`", section)) == folders
+
+
 @pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
 def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> None:
     name, imports = row
