@@ -101,7 +101,7 @@ export function QueenChat({ about }: { about: Subject }) {
           >
             <textarea className="input" rows={1} aria-label="Question to the queen" placeholder="What happened?" value={text} onChange={(event) => setText(event.target.value)} onKeyDown={sendOnEnter} />
             <Button type="submit" look="primary" isDisabled={!text.trim() || ask.isPending}>
-              ConfirmDialog
+              Ask
             </Button>
           </form>
         )}

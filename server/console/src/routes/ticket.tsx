@@ -251,7 +251,7 @@ function Facts({ ticket }: { ticket: Ticket }) {
             <dd>{spent.join(', ')}</dd>
           </>
         )}
-        <dt>TargetDetails</dt>
+        <dt>Seen</dt>
         <dd>{counted(ticket.occurrences, 'time')}</dd>
         <dt>Steps</dt>
         <dd>

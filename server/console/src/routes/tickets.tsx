@@ -105,7 +105,7 @@ export function TicketsPage() {
                 <th scope="col">Ticket</th>
                 <th scope="col">Status</th>
                 <th scope="col" className="number hides-small">
-                  TargetDetails
+                  Seen
                 </th>
                 <th scope="col" className="number hides-small">
                   Spent

@@ -93,7 +93,7 @@ export default function Palette({ onClose }: { onClose: () => void }) {
             <SearchField aria-label="Search for agents, sessions, tickets and pages" autoFocus onClear={onClose}>
               <Input className="input" role="combobox" aria-expanded placeholder="Agent, session, ticket or page" />
             </SearchField>
-            <ListBox aria-label="Results" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing results</p>}>
+            <ListBox aria-label="Results" className="palette-list" items={entries} selectionMode="none" onAction={(key) => go(String(key))} renderEmptyState={() => <p className="muted" style={{ padding: 10 }}>Nothing found</p>}>
               {(entry) => (
                 <ListBoxItem id={entry.id} textValue={entry.label} className="palette-item">
                   {entry.tone !== undefined && <Shape tone={toneOf(entry.tone)} />}
