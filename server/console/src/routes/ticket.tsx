@@ -213,7 +213,7 @@ function Actions({ ticket }: { ticket: Ticket }) {
       {asking === 'dismiss' && (
         <ConfirmDialog
           title="Dismiss this ticket?"
-          lead="It needs no person: nobody is notified, and it opens again if it gets worse."
+          lead="Nobody is notified, and the ticket opens again if the problem gets worse."
           fields={[{ name: 'reason', label: 'Why', required: true, multiline: true }]}
           confirm="Dismiss"
           settled={settled}
