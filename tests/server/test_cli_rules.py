@@ -286,7 +286,7 @@ def test_duplicate_rules_are_reported_in_one_line(tmp_path: Path) -> None:
     result = queenright("rules", "diff", str(tmp_path / "one"), str(tmp_path / "two"))
 
     assert result.exit_code == 1
-    assert "the settings do not give it" not in result.stdout
+    assert "from the settings" not in result.stdout
     copies, total = result.stdout.splitlines()
     assert re.match(r"= \d\d+ rules, .+ loaded twice \(again in .*two/agents.yml", copies)
     assert re.fullmatch(r"\d+ duplicate; no other difference.", total)

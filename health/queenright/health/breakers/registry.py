@@ -158,7 +158,7 @@ class BreakerRegistry:
             return self._find(name).status
 
     def all(self) -> list[BreakerStatus]:
-        """Return the status of every breaker, sorted by whether it is closed and then by name."""
+        """Return the status of every breaker: those that are not closed come first, then by name."""
         with self._lock:
             statuses = [breaker.status for breaker in self._breakers.values()]
         return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))

@@ -1,5 +1,5 @@
 """
-A worker's health signals: resource has a status and evidence.
+A worker's health signals, each with a status and evidence.
 
 The detectors decide. A signal explains what they checked and found. Unlike a detector, it also reports that
 nothing is wrong, or that the worker reported nothing.

@@ -1,7 +1,7 @@
 """
-The multiple at which a worker's findings change although no event arrives.
+The times at which a worker's findings change although no event arrives.
 
-Detectors compare ``now`` with the same multiple.
+Detectors compare ``now`` with the same times.
 """
 
 from __future__ import annotations

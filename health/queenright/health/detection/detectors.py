@@ -387,8 +387,8 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     Find tool calls that return nothing new.
 
     The strong forms open a ticket: a series of repeated results and known errors, mostly such results since
-    the last change, many searches without a result, and long polling. The weak form, mostly known results
-    among the recent calls, opens none.
+    the last change, many searches without a result, and long polling. The weak forms, fewer such searches and
+    mostly known results among the recent calls, open none.
     """
     loops = settings.loops
     findings: list[Finding] = []

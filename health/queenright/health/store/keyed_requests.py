@@ -1,5 +1,5 @@
 """
-Requests with an idempotency key: a key is claimed before the request runs, and then repeats its response.
+Requests with an idempotency key, which is claimed before the request runs. Repeats get the stored response.
 
 A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
 out. Every function takes a connection inside a transaction.

@@ -97,7 +97,7 @@ class LearnedClocks:
 
 
 def _find_quantile(counts: bytearray, share: float) -> float:
-    """Return the lowest bound that at least ``share`` of the samples do not exceed."""
+    """Return the lowest bound that at least ``share`` samples do not exceed."""
     total = 0
     for bound, count in zip(_BOUNDS, counts, strict=True):
         total += count

@@ -70,7 +70,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if letter == "C":
         _count_continued(v)
     elif letter != "-":
-        v.idle_turns = 0  # an accepted step is not bad, and others are counted
+        v.idle_turns = 0  # the step was accepted, or counts as bad
     if letter == "A":
         begin_visit(v)
         record_accepted_work(v, at)

@@ -239,7 +239,7 @@ def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     v.recovered_at = at
-    v.only_heartbeats = False  # it was recovered, so it counts as unfinished until it makes progress
+    v.only_heartbeats = False  # it was started to make progress, so its silence may be a stall
     if not v.incarnation_id:
         v.incarnation_id = clean_text(data.get("new_incarnation_id"))
 

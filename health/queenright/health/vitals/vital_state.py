@@ -266,7 +266,7 @@ class VitalState:
     rereads: int = 0
     """Polls that repeated a read after a pause, although its target does not change on its own."""
     refusals: Refusals = ()
-    """Refused edits, submissions or commands since a change or a run succeeded."""
+    """Refusals of edits, submissions or commands since a change or a run succeeded, at most one a turn."""
     last_gain_at: float = field(init=False)
     """Time of the last change, ACCEPT, checkpoint or user message."""
     calls_since_gain: int = 0

@@ -110,7 +110,7 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
     )
     started_at = now if sighting.is_in_grace else min((at for at in times if at), default=now)
     if sighting.process_started is None and not sighting.is_in_grace:
-        # Only its start is unknown, and all times may be recent, but its grace is over.
+        # The start of its process is unknown and all times may be recent, but its grace is over.
         started_at = min(started_at, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
         # The process has restarted, so earlier samples belong to another incarnation.

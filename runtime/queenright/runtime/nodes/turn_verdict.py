@@ -38,9 +38,9 @@ def assess_turn(spec: NodeSpec, cursor: NodeCursor, *, started_by_user: bool = T
 
     The judge decides when the outputs are complete, when a final tool has succeeded, or when the model
     answered in words and nothing else is required. A client-facing node waits for its user after a turn
-    with a question, and after one without tool calls. It must have received a message from its user before it
-    ends, unless an event or a timer started the run: then no user may be there, and it waits only if outputs
-    are missing.
+    with a question, and after one that only answers in text. It must have received a message from its user
+    before it ends, unless an event or a timer started the run: then no user may be there, and it waits only
+    if outputs are missing.
     """
     has_user = started_by_user or cursor.user_interaction_count > 0
     if any(name in spec.final_tools for name in cursor.succeeded):
