@@ -78,7 +78,7 @@ def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_p
         "- index.md, line 3: `guides/usage.md`: no such file",
         "- index.md, line 4: `guides/install.md#questions`: no such heading",
         "## Stale commands (2)",
-        "- guides/install.md, line 7: `./setup.sh --fast`: there is no ./setup.sh",
+        "- guides/install.md, line 7: `./setup.sh --fast`: the script ./setup.sh does not exist",
         "- index.md, line 8: `make deploy`: the Makefile has no target 'deploy'",
     ]
     assert "not met: links, commands" in result.stdout

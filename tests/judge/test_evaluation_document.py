@@ -13,7 +13,7 @@ from queenright.cli.app import app
 from queenright.judge.evaluation import InvalidRunError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "detection.md").read_text("utf-8")
-PART = PAGE[PAGE.index("## Recorded runs of other systems") :]
+PART = PAGE[PAGE.index("## Recorded runs\n") :]
 RUN = re.findall(r"^```json\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)[0]
 OUTPUTS = re.findall(r"^```text\n(.*?)^```", PART, re.MULTILINE | re.DOTALL)
 

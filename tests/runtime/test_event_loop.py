@@ -165,8 +165,8 @@ NO_ANSWER = "the provider 'broken' ({}) returned a {}; its complete() must be as
         (BrokenProvider(raise_error(GeneratorExit())), "GeneratorExit: "),
         (BrokenProvider(raise_error(asyncio.CancelledError())), "CancelledError: cancelled from inside"),
         (NotAsync(raise_error(SystemExit(3))), "SystemExit: 3"),
-        (BrokenProvider(lambda: None), NO_ANSWER.format("Broken", "NoneType")),
-        (BrokenProvider(lambda: {"text": "hum"}), NO_ANSWER.format("Broken", "dict")),
+        (BrokenProvider(lambda: None), NO_ANSWER.format("BrokenProvider", "NoneType")),
+        (BrokenProvider(lambda: {"text": "hum"}), NO_ANSWER.format("BrokenProvider", "dict")),
         (NotAsync(lambda: "hum"), NO_ANSWER.format("NotAsync", "str")),
     ],
 )

@@ -47,7 +47,7 @@ async def test_complete_outputs_are_accepted_without_judge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expected_text", "expected"),
+    ("result", "expected"),
     [
         (True, Verdict.ACCEPT),
         (False, Verdict.RETRY),
@@ -55,13 +55,11 @@ async def test_complete_outputs_are_accepted_without_judge() -> None:
         (Judgement(Verdict.ESCALATE, "why"), Verdict.ESCALATE),
     ],
 )
-async def test_function_judge_returns_judgement_verdict_or_bool(
-    expected_text: Any, expected: Verdict
-) -> None:
+async def test_function_judge_returns_judgement_verdict_or_bool(result: Any, expected: Verdict) -> None:
     async def judge_later(_: Turn) -> Any:
-        return expected_text
+        return result
 
-    for function in (lambda _: expected_text, judge_later):
+    for function in (lambda _: result, judge_later):
         judgement = await FunctionJudge(function).judge(make_turn())
         assert judgement.verdict is expected
         assert judgement.feedback or expected in (Verdict.ACCEPT, Verdict.CONTINUE)
@@ -71,7 +69,7 @@ async def test_function_judge_with_wrong_return_type_is_an_error() -> None:
     def judge_badly(_: Turn) -> Any:
         return "yes"
 
-    with pytest.raises(TypeError, match="the judge 'odd' returned 'yes'; it must return a Judgement"):
+    with pytest.raises(TypeError, match="the judge 'judge_badly' returned 'yes'; it must return a Judgement"):
         await FunctionJudge(judge_badly).judge(make_turn())
 
 

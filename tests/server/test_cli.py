@@ -195,7 +195,7 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
     assert failed.returncode == 1
     assert "division by zero" in failed.stdout
     assert repaired.returncode == 0
-    assert "sum: mended" in repaired.stdout
+    assert "sum: repaired" in repaired.stdout
 
 
 @pytest.mark.parametrize(

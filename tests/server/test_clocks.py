@@ -13,6 +13,7 @@ from sqlalchemy import Connection, delete
 from queenright.health.detection.health_state import HealthState
 from queenright.health.findings import FindingKind
 from queenright.health.monitoring.monitor import HealthMonitor
+from queenright.health.recovery.starter import Stop
 from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store, StoreError
 from queenright.health.store.tables import SNAPSHOT_PARTS
@@ -510,7 +511,7 @@ async def test_recovery_waits_for_the_quiet_time(
 ) -> None:
     requested: list[bool] = []
 
-    async def record_request(now: float, *, begin: bool) -> None:
+    async def record_request(now: float, *, stop: Stop, begin: bool) -> None:
         requested.append(begin)
 
     grace_end = settings.health_monitoring.intervention.quiet_seconds

@@ -35,7 +35,10 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"judging": {"judge": {"model": "foo/bar"}}}, r"judging\.judge\.model: .*foo/bar"),
         ({"auth": {"tokens_file": "nope.json"}}, r"auth\.tokens_file: there is no file .*nope\.json; create"),
         ({"agents": {"roots": ["nope"]}}, r"agents\.roots: .*nope is not a folder; create it"),
-        ({"agents": {"storage": "/dev/null"}}, r"agents\.storage: /dev/null is not a folder; name"),
+        (
+            {"agents": {"storage": "/dev/null"}},
+            r"agents\.storage: /dev/null is not a folder; set it",
+        ),
         (
             {"database": "postgresql://db/queenright?sslmode=verify-full&sslrootcert=/nope/ca.pem"},
             r"database: there is no file /nope/ca\.pem for sslrootcert; correct",

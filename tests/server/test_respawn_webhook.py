@@ -393,7 +393,7 @@ async def test_broken_checkpoints_fall_back_within_one_attempt(
     started_events, from_start, recovered = events
     assert (started_events.data["from_checkpoint"], started_events.data["skipped"]) == ("cp-3", [])
     assert from_start.data["from_checkpoint"] is None
-    assert "the task starts over" in from_start.data["reason"]
+    assert "it starts over" in from_start.data["reason"]
     assert (recovered.type, recovered.data["skipped"]) == (
         EventType.RECOVERY_COMPLETED,
         ["cp-3", "cp-2", "cp-1"],
@@ -523,6 +523,6 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
     assert recovered.state is RecoveryState.WATCHING
     assert (recovered.new_session_id, recovered.from_checkpoint) == ("s1", "cp-2")
     assert recovered.new_incarnation_id != first_incarnation
-    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "the run has completed")
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
     _, text = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
     assert text.startswith("cp-2|Recovery, attempt 1: ")

@@ -69,8 +69,8 @@ def calling_model(tool: str, times: int, **arguments: str) -> ModelFunction:
     return model
 
 
-async def run_agent(make_agent: Agent[None, str], provider: TracerProvider) -> None:
-    await make_agent.run("find the hive")
+async def run_agent(agent: Agent[None, str], provider: TracerProvider) -> None:
+    await agent.run("find the hive")
     await asyncio.to_thread(provider.force_flush)
 
 
@@ -122,7 +122,7 @@ async def test_failing_tool_fails_the_run_and_its_secret_is_masked(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
     with pytest.raises(RuntimeError):
-        await make_agent(calling_model("broken", 1)).run("go")
+        await make_agent(calling_model("broken_tool", 1)).run("go")
     await asyncio.to_thread(instrumented.force_flush)
 
     [call] = [e for e in otlp.events if e.type == "tool_call_completed"]
