@@ -9,6 +9,7 @@ import json
 import re
 import tarfile
 from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -450,7 +451,7 @@ def kubernetes_objects() -> dict[str, dict[str, Any]]:
     return {name: yaml.safe_load(FOLDER[name]) for name in listed}
 
 
-def assert_keys(value: dict[str, Any], required: set[str], optional: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def assert_keys(value: dict[str, Any], required: set[str], optional: AbstractSet[str] = frozenset()) -> None:
     assert required <= value.keys() <= required | optional, value.keys()
 
 

@@ -276,6 +276,7 @@ async def test_runbook_silence_matches_only_its_alert(alertmanager: httpx.AsyncC
             assert lines == []
             continue
         [line] = lines
+        # The lambda runs within this iteration.
         silenced = re.sub(r"\b(\w+)=(?:NAME|WINDOW)\b", lambda m: f"{m[1]}={alerts[name][m[1]]}", line)  # noqa: B023
         words = shlex.split(silenced.replace("127.0.0.1:9093", f"127.0.0.1:{port}"))
         done = run("amtool", *words[1:])

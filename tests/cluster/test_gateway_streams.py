@@ -239,6 +239,7 @@ async def test_stream_resumes_at_another_process_after_each_block(partitions: Pa
         assert block.id is not None
         async with Client(other, _URL, block.id) as resumed:
             rest = set(client.events[place:])
+            # mypy cannot infer a lambda's defaults.
             await until(lambda r=resumed, rest=rest: len(r.events) >= len(rest), "the rest arrives")  # type: ignore[misc]
             assert (set(resumed.events), len(resumed.events)) == (rest, len(rest))
             assert not resumed.resets

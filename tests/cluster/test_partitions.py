@@ -272,6 +272,7 @@ async def test_process_that_cannot_run_a_partition_gets_no_more(
     second = partitioned.add()
 
     async with asyncio.timeout(60):
+        # Another process fails: there is no event to wait for.
         while not [fault for fault in (await read_status(client, second))["faults"] if "could not" in fault]:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 

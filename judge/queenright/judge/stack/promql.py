@@ -9,6 +9,7 @@ from typing import Final
 MAX_SECONDS: Final = 24 * 3600.0
 
 # Match strings and comments together: a quote in a comment does not start a string, and vice versa.
+# Two literals, because one would have to escape quotes of its own kind.
 _STRINGS_AND_COMMENTS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdwy])")

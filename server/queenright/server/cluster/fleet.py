@@ -135,8 +135,7 @@ class ClusterFleet:
         """Cancel running tasks."""
         await self._tasks.cancel()
 
-    # -- exchange every second
-    # --------------------------------------------------------------------------------
+    # -- exchange every second -----------------------------------------------------------------------
 
     async def exchange_values(self, owned: Sequence[OwnedService]) -> None:
         """
