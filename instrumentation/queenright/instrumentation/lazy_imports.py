@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
@@ -24,12 +23,6 @@ def lazy_attributes(
     def get(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{modules[name]}"), name)
-        # Cached, so that later accesses do not come here.
-        setattr(sys.modules[package], name, value)
-        return value
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
-
-    return get, names
+    return get, lambda: sorted(modules)
