@@ -61,6 +61,20 @@ BANNED_WORDS: dict[str, tuple[str, ...]] = {
 PACKAGES = ("instrumentation", "runtime", "health", "judge", "alerting", "server")
 TEXT_PACKAGES = ("server/queenright/tui", "server/queenright/cli", "judge/queenright/judge")
 CONSOLE = sorted(path for path in ROOT.glob("server/console/src/**/*.ts*") if ".test." not in path.name)
+OTHER_TEXTS = sorted(
+    path
+    for pattern in (
+        "alerting/runbooks/*.md",
+        "alerting/prometheus/rules/*.yml",
+        "alerting/alertmanager/**/*.tmpl",
+        "judge/queenright/judge/prompts/*.md",
+        "judge/queenright/judge/*.toml",
+        "compose/*.y*ml",
+        "docker-compose.yml",
+        "Makefile",
+    )
+    for path in ROOT.glob(pattern)
+)
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
@@ -107,6 +121,11 @@ def test_pages_use_the_terms(page: Path) -> None:
     text = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
 
     assert find_faults(text) == []
+
+
+@pytest.mark.parametrize("file", OTHER_TEXTS, ids=relative_name)
+def test_runbooks_messages_and_prompts_use_the_terms(file: Path) -> None:
+    assert find_faults(file.read_text("utf-8")) == []
 
 
 def test_help_texts_use_the_terms() -> None:
