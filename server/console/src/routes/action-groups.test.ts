@@ -25,3 +25,9 @@ test('storm, exhausted budget and notices are listed as limits', () => {
   ])
   expect(listLimits({ storm: { id: '', workers: 0, since: null }, budget, notices: [] }, 160)).toEqual([])
 })
+
+test('a budget that is not spent is no limit, even if the clock of the browser is behind', () => {
+  const budget = { most: 10, used: 0, free_at: 160 }
+
+  expect(listLimits({ storm: { id: '', workers: 0, since: null }, budget, notices: [] }, 159.5)).toEqual([])
+})

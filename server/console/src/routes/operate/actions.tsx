@@ -15,7 +15,7 @@ import type { Tone } from '../../ui/basics'
 import { ConfirmDialog } from '../../ui/dialog'
 import { Choice, SearchInput } from '../../ui/filters'
 import { DECISIONS } from '../decisions'
-import { listLimits } from '../action-groups'
+import { isBudgetSpent, listLimits } from '../action-groups'
 import { Decide } from '../worker-dialogs'
 import type { WaitingDecision } from '../worker-dialogs'
 import { useFilters } from './filters'
@@ -91,7 +91,6 @@ function Limits({ acting }: { acting: ActingState }) {
   const now = useNow()
   const { budget, storm } = acting
   const limits = listLimits(acting, now)
-  const isSpent = budget.most > 0 && budget.used >= budget.most
   return (
     <div className="tiles-3">
       <section className="panel body" aria-label="Budget of actions">
@@ -100,7 +99,7 @@ function Limits({ acting }: { acting: ActingState }) {
           {budget.used} <span className="muted">of {count(budget.most)} a minute</span>
         </p>
         <meter min={0} max={Math.max(budget.most, 1)} value={budget.used} aria-label="Actions in the last minute" />
-        <p className="muted number">{acting.emergency_stop.on ? 'The emergency stop holds all actions.' : isSpent && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
+        <p className="muted number">{acting.emergency_stop.on ? 'The emergency stop holds all actions.' : isBudgetSpent(budget) && budget.free_at > now ? `The next action may be taken in ${duration(budget.free_at - now)}.` : 'The next action may be taken now.'}</p>
       </section>
       <section className="panel body" aria-label="Storm">
         <h2>Storm</h2>
