@@ -28,7 +28,7 @@ from tests.warm import Command
 
 class Nats:
     """
-    A nats-server with JetStream, on a port of loopback.
+    A nats-server with JetStream on the loopback address.
 
     Args:
         options: Additional command-line options.
@@ -46,16 +46,16 @@ class Nats:
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
-        program = (
+        executable = (
             os.environ.get("NATS_BIN")
             or shutil.which("nats-server")
             or shutil.which("nats-server", path=Path(sys.executable).parent)
         )
-        assert program, "this test needs nats-server: `make test` installs it, or set NATS_BIN"
+        assert executable, "this test needs nats-server: `make test` installs it, or set NATS_BIN"
         with (self._folder / "nats.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
-                    *(program, "-a", self._host, "-p", str(self.port)),
+                    *(executable, "-a", self._host, "-p", str(self.port)),
                     *("-js", "-sd", str(self._folder / "jetstream"), *self._options),
                 ],
                 stdout=log,
@@ -70,18 +70,18 @@ class Nats:
 
     @property
     def pid(self) -> int | None:
-        """The process id; None if the server does not run."""
+        """The process id; None if the server is not running."""
         return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
-        """Kill the server, like a power loss."""
+        """Kill the server at once, as in a power failure."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(30)
             self._process = None
 
     def wipe(self) -> None:
-        """Delete its stored data; it must not run."""
+        """Delete the server's stored data. The server must not be running."""
         subprocess.run(["rm", "-rf", self._folder / "jetstream"], check=True)
 
 
@@ -98,7 +98,7 @@ def nats(tmp_path: Path) -> Iterator[Nats]:
 
 @dataclass
 class Process:
-    """A member of the cluster: `queenright serve`."""
+    """A member of the cluster, started with `queenright serve`."""
 
     folder: Path
     config: Path
@@ -110,23 +110,23 @@ class Process:
     def start(self) -> None:
         """Start the process, and wait until its ports are open."""
         log = (self.folder / "log").open("ab")
-        at = (self.folder / "log").stat().st_size
-        with log, Path(os.devnull).open("rb") as nothing:
+        log_offset = (self.folder / "log").stat().st_size
+        with log, Path(os.devnull).open("rb") as null_file:
             self._process = Command(
                 *("serve", "--config", self.config),
-                streams=(nothing.fileno(), log.fileno(), log.fileno()),
+                streams=(null_file.fileno(), log.fileno(), log.fileno()),
                 cwd=self.folder,
                 env=self.environment,
             )
         deadline = time.monotonic() + 120
         while True:
-            text = self.log(at)
-            if "Console " in text:
-                line = next(line for line in text.splitlines() if line.startswith("Console "))
-                self.url, self.otlp_url = (part.split()[-1] for part in line.split(","))
+            output = self.log(log_offset)
+            if "Console " in output:
+                line = next(line for line in output.splitlines() if line.startswith("Console "))
+                self.url, self.otlp_url = (address.split()[-1] for address in line.split(","))
                 return
-            assert not self._process.ended(), text
-            assert time.monotonic() < deadline, text
+            assert not self._process.ended(), output
+            assert time.monotonic() < deadline, output
             time.sleep(0.02)
 
     @property
@@ -135,11 +135,11 @@ class Process:
         assert self._process is not None
         return self._process.pid
 
-    def log(self, at: int = 0) -> str:
-        """Return its output, starting at a byte offset."""
-        with (self.folder / "log").open("rb") as log:
-            log.seek(at)
-            return log.read().decode(errors="replace")
+    def log(self, offset: int = 0) -> str:
+        """Return the process's output from a byte offset on."""
+        with (self.folder / "log").open("rb") as file:
+            file.seek(offset)
+            return file.read().decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
@@ -147,7 +147,7 @@ class Process:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """Kill the process if it runs."""
+        """Kill the process if it is running."""
         if self._process is not None:
             if not self._process.ended():
                 self._process.send_signal(signal.SIGKILL)
@@ -155,7 +155,7 @@ class Process:
             self._process = None
 
     def stop(self) -> int:
-        """Stop the process as an operator does, and return its exit code."""
+        """Stop the process with SIGTERM, as an operator does, and return its exit code."""
         assert self._process is not None
         self.signal(signal.SIGTERM)
         code = self._process.wait()
@@ -172,7 +172,7 @@ class Cluster:
     database: str
     nats: Nats
     settings: dict[str, Any]
-    """Settings of every process; ``cluster`` is None for a process without NATS."""
+    """Settings of every process. ``cluster`` is None if the processes do not form a cluster."""
     processes: list[Process] = field(default_factory=list)
 
     def add(self, *, nats_url: str | None = None, database: str | None = None) -> Process:
@@ -181,14 +181,14 @@ class Cluster:
         folder.mkdir(parents=True, exist_ok=True)
         config = folder / "queenright.yaml"
         nats = {"nats": nats_url or self.nats.url, "host": "127.0.0.1"}
-        own = self.settings.get("cluster", {})
+        own_settings = self.settings.get("cluster", {})
         content = {
             "storage": str(folder / "storage"),
             "database": database or self.database,
             "http": {"port": 0},
             "otlp": {"port": 0},
             **self.settings,
-            "cluster": {} if own is None else nats | own,
+            "cluster": {} if own_settings is None else nats | own_settings,
         }
         config.write_text(yaml.safe_dump(content))
         process = Process(folder, config, dict(os.environ))
@@ -197,7 +197,7 @@ class Cluster:
         return process
 
     async def owner(self, *, other_than: Process | None = None) -> Process:
-        """Wait for a process that monitors the workers, and return it."""
+        """Wait until a process monitors the workers, and return that process."""
         async with asyncio.timeout(60), httpx.AsyncClient(trust_env=False, timeout=10) as client:
             while True:
                 for process in self.processes:
@@ -212,7 +212,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster_settings() -> dict[str, Any]:
-    """Return the settings of every process, except addresses."""
+    """Return the settings of every process, except addresses. Test modules override this fixture."""
     return {}
 
 
@@ -221,9 +221,9 @@ async def cluster(
     tmp_path: Path, postgres: Postgres, nats: Nats, cluster_settings: dict[str, Any]
 ) -> AsyncIterator[Cluster]:
     database = postgres.migrated()
-    found = Cluster(tmp_path, postgres, database, nats, cluster_settings)
-    yield found
-    for process in found.processes:
+    cluster = Cluster(tmp_path, postgres, database, nats, cluster_settings)
+    yield cluster
+    for process in cluster.processes:
         if process._process is not None:
             process.signal(signal.SIGCONT)
         process.kill()
@@ -232,5 +232,5 @@ async def cluster(
 
 @pytest_asyncio.fixture
 async def client() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(trust_env=False, timeout=5) as found:
-        yield found
+    async with httpx.AsyncClient(trust_env=False, timeout=5) as http:
+        yield http

@@ -22,7 +22,7 @@ MEMBERS = st.sets(st.text("abcdefgh", min_size=1, max_size=3), min_size=1, max_s
 
 @st.composite
 def draw_clusters(draw: st.DrawFn, most_partitions: int = 64) -> tuple[list[str | None], set[str]]:
-    """Draw the owner of each partition, some of them no longer running, and the live members."""
+    """Draw the owner of each partition and the set of live members. Some owners are no longer running."""
     members = draw(MEMBERS)
     owner = st.sampled_from([None, "gone", *sorted(members)])
     return draw(st.lists(owner, min_size=1, max_size=most_partitions)), members
@@ -34,11 +34,11 @@ def test_every_partition_goes_to_a_live_member_in_equal_shares(
 ) -> None:
     owners, members = cluster
 
-    found = assign_partitions(owners, members)
+    assignment = assign_partitions(owners, members)
 
-    assert len(found) == len(owners)
-    assert set(found) <= members
-    counts = [Counter(found)[member] for member in members]
+    assert len(assignment) == len(owners)
+    assert set(assignment) <= members
+    counts = [Counter(assignment)[member] for member in members]
     assert max(counts) - min(counts) <= 1
 
 
@@ -58,56 +58,58 @@ def test_as_few_partitions_move_as_possible(cluster: tuple[list[str | None], set
     owners, members = cluster
     members = set(sorted(members)[:3])
 
-    def is_kept(assigned: tuple[str | None, ...]) -> int:
+    def count_kept(assigned: tuple[str | None, ...]) -> int:
         return sum(
-            before == after for before, after in zip(owners, assigned, strict=True) if before in members
+            old_owner == new_owner
+            for old_owner, new_owner in zip(owners, assigned, strict=True)
+            if old_owner in members
         )
 
-    best = max(
-        is_kept(assigned)
-        for assigned in itertools.product(sorted(members), repeat=len(owners))
-        if max(counts := [assigned.count(member) for member in members]) - min(counts) <= 1
+    most_kept = max(
+        count_kept(assignment)
+        for assignment in itertools.product(sorted(members), repeat=len(owners))
+        if max(counts := [assignment.count(member) for member in members]) - min(counts) <= 1
     )
-    assert is_kept(tuple(assign_partitions(owners, members))) == best
+    assert count_kept(tuple(assign_partitions(owners, members))) == most_kept
 
 
 @given(draw_clusters(), st.randoms())
-def test_moving_one_at_a_time_reaches_a_state_that_stays(
+def test_moving_one_partition_at_a_time_reaches_a_stable_assignment(
     cluster: tuple[list[str | None], set[str]], chance: random.Random
 ) -> None:
-    """In whichever order members release and claim, no partition moves more than once."""
+    """Whatever the order in which members release and claim partitions, no partition moves more than once."""
     owners, members = cluster
-    moved: Counter[int] = Counter()
-    while (wanted := assign_partitions(owners, members)) != owners:
-        differing = [k for k, owner in enumerate(owners) if owner != wanted[k]]
-        k = chance.choice(differing)
-        if owners[k] in members:
-            owners[k] = None
+    move_counts: Counter[int] = Counter()
+    while (target := assign_partitions(owners, members)) != owners:
+        misplaced = [index for index, owner in enumerate(owners) if owner != target[index]]
+        index = chance.choice(misplaced)
+        if owners[index] in members:
+            owners[index] = None
         else:
-            owners[k] = wanted[k]
-            moved[k] += 1
-        assert moved[k] <= 1
+            owners[index] = target[index]
+            move_counts[index] += 1
+        assert move_counts[index] <= 1
     assert assign_partitions(owners, members) == owners
 
 
 @given(draw_clusters(), st.data())
-def test_member_that_failed_gets_no_more_partitions(
+def test_failed_member_gets_no_more_partitions(
     cluster: tuple[list[str | None], set[str]], data: st.DataObject
 ) -> None:
-    """Otherwise the others would repeatedly hand over partitions that it cannot run."""
+    """Otherwise the other members would repeatedly hand over partitions that it cannot run."""
     owners, members = cluster
-    failed = data.draw(st.sets(st.sampled_from(sorted(members))))
+    failed_members = data.draw(st.sets(st.sampled_from(sorted(members))))
 
-    found = assign_partitions(owners, members, failed)
+    assignment = assign_partitions(owners, members, failed_members)
 
-    assert set(found) <= members
-    if failed < members:
-        counts, before = Counter(found), Counter(owners)
-        assert all(counts[member] <= before[member] for member in failed)
-        others = [counts[member] for member in members - failed]
-        assert max(others) - min(others) <= 1
+    assert set(assignment) <= members
+    if failed_members < members:
+        counts, old_counts = Counter(assignment), Counter(owners)
+        assert all(counts[member] <= old_counts[member] for member in failed_members)
+        other_counts = [counts[member] for member in members - failed_members]
+        assert max(other_counts) - min(other_counts) <= 1
     else:
-        assert found == assign_partitions(owners, members)
+        assert assignment == assign_partitions(owners, members)
 
 
 def test_without_members_partitions_have_no_owner() -> None:
@@ -121,28 +123,28 @@ def test_new_member_gets_its_share_and_the_lowest_partitions_stay() -> None:
 
 def test_only_the_first_partition_loads_agents(tmp_path: Path) -> None:
     """The setting `agents.load` applies once per fleet."""
-    shared: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
+    shared_settings: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
     nats = {"nats": "nats://127.0.0.1:4222"}
-    settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared)
-    parts = [partition_settings(settings, number) for number in range(4)]
-    assert [len(part.agents.load) for part in parts] == [1, 0, 0, 0]
-    alone = load_settings(cluster=nats, **shared)
-    assert partition_settings(alone, 0) is alone
+    settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared_settings)
+    all_settings = [partition_settings(settings, number) for number in range(4)]
+    assert [len(loaded.agents.load) for loaded in all_settings] == [1, 0, 0, 0]
+    single_settings = load_settings(cluster=nats, **shared_settings)
+    assert partition_settings(single_settings, 0) is single_settings
 
 
 def test_taken_over_partition_has_the_reloaded_settings(tmp_path: Path) -> None:
-    """Its new owner started before the file was changed, and before `POST /-/reload`."""
+    """The new owner of the partition started before the file was changed and before `POST /-/reload`."""
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {tickets: {hold_seconds: 60}}\n")
     settings = partition_settings(load_settings(file), 0)
     file.write_text("health_monitoring: {tickets: {hold_seconds: 7}}\nstorage: elsewhere\n")
-    taken, fault = read_reloadable(settings)
+    reloaded, fault = read_reloadable(settings)
     assert fault == ""
-    assert taken.health_monitoring.tickets.hold_seconds == 7
-    assert taken.storage == settings.storage
+    assert reloaded.health_monitoring.tickets.hold_seconds == 7
+    assert reloaded.storage == settings.storage
     file.write_text("health_monitoring: {tickets: {hold_seconds: never}}\n")
-    taken, fault = read_reloadable(settings)
-    assert taken is settings
+    reloaded, fault = read_reloadable(settings)
+    assert reloaded is settings
     assert "never" in fault
 
 
@@ -155,10 +157,10 @@ async def test_invalid_settings_are_logged_once(tmp_path: Path, caplog: pytest.L
     async def write_next(_seconds: float) -> None:
         file.write_text(next(contents))
 
-    logged = []
-    watched = watch_reloadable(settings, write_next)
+    log_counts = []
+    watcher = watch_reloadable(settings, write_next)
     for _ in range(5):
-        assert await anext(watched) == settings
-        logged.append(len(caplog.records))
+        assert await anext(watcher) == settings
+        log_counts.append(len(caplog.records))
 
-    assert logged == [1, 1, 2, 2, 3]
+    assert log_counts == [1, 1, 2, 2, 3]

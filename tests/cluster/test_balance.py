@@ -1,4 +1,4 @@
-"""When a process hands partitions over to others."""
+"""When a process hands partitions over to other processes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.cluster.test_candidates import seen_member
     ("own_state", "seconds"), [({"can_publish": False}, 3.0), ({}, 6.0)], ids=["without NATS", "surplus"]
 )
 def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seconds: float) -> None:
-    """B117: sooner if it cannot reach NATS, because nobody monitors the workers meanwhile."""
+    """B117: sooner if the process cannot reach NATS, because nobody monitors its workers meanwhile."""
     own, other = seen_member("own", partitions=2, **own_state), seen_member("other", partitions=2)
     view = View(members=(own, other), partitions=(Ownership(owner_id="own", is_vacant=False),) * 2)
-    free = {"is_ending": False, "surplus_since": None, "vacant_since": None, "unserved_since": None}
-    partitions = [Mock(number=number, is_claimed=True, **free) for number in range(2)]
+    base_state = {"is_ending": False, "surplus_since": None, "vacant_since": None, "unserved_since": None}
+    partitions = [Mock(number=number, is_claimed=True, **base_state) for number in range(2)]
     member = cast(
         ClusterMember,
         SimpleNamespace(
@@ -37,8 +37,8 @@ def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seco
 
 
 @pytest.mark.parametrize("others", [(), (seen_member("other", can_publish=False, is_stopping=True),)])
-def test_stopping_process_claims_nothing(others: tuple[SeenMember, ...]) -> None:
-    """This includes the last process, while its slowest partition ends."""
+def test_stopping_process_claims_no_partition(others: tuple[SeenMember, ...]) -> None:
+    """This also holds for the last process while its slowest partition ends."""
     own = seen_member("own", can_publish=False, is_stopping=True)
     view = View(members=(own, *others), partitions=(Ownership(),) * 4)
     partitions = [Mock(is_claimed=False, vacant_since=0.0, surplus_since=None) for _ in range(4)]
@@ -51,6 +51,6 @@ def test_stopping_process_claims_nothing(others: tuple[SeenMember, ...]) -> None
 
 @pytest.mark.parametrize(("expires_in", "pause"), [(None, 1), (5.0, 1), (0.4, 0.4), (0.0, 0.1)])
 def test_view_is_refreshed_when_the_next_lease_expires(expires_in: float | None, pause: float) -> None:
-    """B117: a takeover starts then, and not up to a second later."""
+    """B117: a takeover starts at that time, not up to a second later."""
     view = None if expires_in is None else View(members=(), partitions=(), expires_in=expires_in)
     assert compute_refresh_pause(view) == pause

@@ -1,4 +1,4 @@
-"""The members of a cluster that can own partitions."""
+"""Which members of a cluster can own partitions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def seen_member(
 
 
 @pytest.mark.parametrize(
-    ("other", "expected"),
+    ("other_member", "expected"),
     [
         (seen_member("other"), {"own", "other"}),
         (seen_member("other", unseen_seconds=7.0), {"own"}),
@@ -41,8 +41,8 @@ def seen_member(
     ],
     ids=["alive", "paused", "gone", "without NATS", "other number"],
 )
-def test_member_that_cannot_monitor_is_not_a_candidate(other: SeenMember, expected: set[str]) -> None:
-    view = View(members=(seen_member("own"), other), partitions=(Ownership(),) * 4)
+def test_member_that_cannot_monitor_is_not_a_candidate(other_member: SeenMember, expected: set[str]) -> None:
+    view = View(members=(seen_member("own"), other_member), partitions=(Ownership(),) * 4)
 
     assert find_candidates(view, 4) == expected
 
@@ -59,7 +59,7 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "stored", "expected"),
+    ("members", "stored_partitions", "expected"),
     [
         ((seen_member("old", partitions=4), seen_member("own", partitions=1)), 4, 4),
         ((seen_member("own", partitions=1),), 4, 4),
@@ -73,36 +73,38 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
     ],
     ids=[
         "same as the database",
-        "alone and wrong",
-        "after a wrong one",
-        "grown",
+        "only a member with fewer",
+        "older member has fewer",
+        "all members have more",
         "new database",
-        "alone",
-        "joined with more",
-        "joined with more before this one",
-        "database without tables",
+        "no members",
+        "uncounted member has more",
+        "older uncounted member has more",
+        "uncounted member and a new database",
     ],
 )
-def test_member_with_fewer_partitions_than_the_database_has_decides_nothing(
-    members: tuple[SeenMember, ...], stored: int, expected: int
+def test_agreed_number_of_partitions_ignores_members_with_fewer_than_stored(
+    members: tuple[SeenMember, ...], stored_partitions: int, expected: int
 ) -> None:
-    view = View(members=members, partitions=(Ownership(),), stored_partitions=stored)
+    view = View(members=members, partitions=(Ownership(),), stored_partitions=stored_partitions)
 
     count = agreed_partitions(view, 1)
 
     assert count == expected
     assert {
-        seen.member.partitions for seen in members if seen.member.member_id in find_candidates(view, count)
+        candidate.member.partitions
+        for candidate in members
+        if candidate.member.member_id in find_candidates(view, count)
     } <= {count}
 
 
-def test_first_process_is_the_oldest_running() -> None:
-    ended, first, second = (
+def test_first_process_is_the_oldest_running_one() -> None:
+    ended_member, oldest_member, younger_member = (
         seen_member("gone", is_connected=False),
         seen_member("first"),
         seen_member("second"),
     )
-    view = View(members=(ended, first, second), partitions=())
+    view = View(members=(ended_member, oldest_member, younger_member), partitions=())
 
     assert [is_first(view, name) for name in ("gone", "first", "second")] == [False, True, False]
     assert is_first(View(members=(), partitions=()), "own")

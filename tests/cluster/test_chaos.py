@@ -1,7 +1,7 @@
 """
 Processes of a cluster are killed, paused and cut off at random, under load, without loss or duplicates.
 
-``python -m tests.cluster.chaos --kills 1000 --seed 2`` makes more disturbances.
+To make more disturbances, run ``python -m tests.cluster.chaos --kills 1000 --seed 2``.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.chaos import CUTS, KINDS, private_command
+from tests.cluster.chaos import DISTURBANCES, NETWORK_CUTS, private_command
 
-KILLS = 9
+KILL_COUNT = 9
 
 
 def run_chaos(kinds: Sequence[str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.cluster.chaos", "--kills", str(KILLS), "--seed", "20"]
+    command = [sys.executable, "-m", "tests.cluster.chaos", "--kills", str(KILL_COUNT), "--seed", "20"]
     command += ["--kinds", ",".join(kinds)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.stdout, completed.stderr
+    results: dict[str, Any] = json.loads(completed.stdout)
+    return results
 
 
 def test_random_kills_and_pauses_cause_no_loss_or_duplicates() -> None:
     """B118: each event is stored once, and each problem has one ticket and one notification."""
-    found = run_chaos(KINDS)
-    assert found["wrong"] == []
-    assert sum(kind["times"] for kind in found["disturbances"].values()) == KILLS
+    results = run_chaos(DISTURBANCES)
+    assert results["wrong"] == []
+    assert sum(kind["times"] for kind in results["disturbances"].values()) == KILL_COUNT
 
 
 @pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
 def test_cut_off_process_causes_no_loss_or_duplicates() -> None:
-    """B116, B118: a running process cannot reach PostgreSQL, NATS, or both."""
-    found = run_chaos([*CUTS])
-    assert found["wrong"] == []
-    assert set(found["disturbances"]) == set(CUTS)
+    """B116, B118: the process keeps running, but cannot reach PostgreSQL, NATS, or both."""
+    results = run_chaos([*NETWORK_CUTS])
+    assert results["wrong"] == []
+    assert set(results["disturbances"]) == set(NETWORK_CUTS)

@@ -1,4 +1,4 @@
-"""The commands in docs/cluster.md, on a new database and a nats-server that they start."""
+"""Runs the commands in docs/cluster.md with a new database and the nats-server that they start."""
 
 from __future__ import annotations
 
@@ -45,30 +45,34 @@ def wait_for(port: str) -> None:
 
 @pytest.fixture
 def database(postgres: Postgres) -> Iterator[str]:
-    """Return the URL of a database without tables: the first owner creates them."""
+    """Return the URL of a database without tables, because the first owner creates them."""
     url = postgres.empty()
     yield url
     postgres.drop(url)
 
 
 def test_two_processes_start_as_documented(tmp_path: Path, database: str) -> None:
-    nats, first, second, status = BLOCKS
-    # Ports that no other test uses; these programs are not on PATH here.
+    nats_command, first_command, second_command, status_command = BLOCKS
+    # Use ports that no other test uses. These programs are not on PATH here.
     programs = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     if "NATS_BIN" in os.environ:
-        nats = nats.replace("nats-server", os.environ["NATS_BIN"], 1)
-    first = first.rstrip() + " --port 8420 --otlp-port 4318\n"
-    with free_ports(5) as found, contextlib.ExitStack() as stack:
-        places = dict(zip(("4222", "8420", "4318", "8421", "4319"), found, strict=True))
+        nats_command = nats_command.replace("nats-server", os.environ["NATS_BIN"], 1)
+    first_command = first_command.rstrip() + " --port 8420 --otlp-port 4318\n"
+    with free_ports(5) as ports, contextlib.ExitStack() as stack:
+        port_map = dict(zip(("4222", "8420", "4318", "8421", "4319"), ports, strict=True))
 
-        def prepared(block: str) -> str:
+        def replace_placeholders(block: str) -> str:
             block = block.replace(DATABASE, database)
-            return re.sub(r"\b(4222|8420|4318|8421|4319)\b", lambda match: places[match[0]], block)
+            return re.sub(r"\b(4222|8420|4318|8421|4319)\b", lambda match: port_map[match[0]], block)
 
         def start(block: str, port: str) -> subprocess.Popen[bytes]:
             log = stack.enter_context((tmp_path / f"{port}.log").open("wb"))
             process = subprocess.Popen(
-                ["sh", "-ec", re.sub(r"(?m)^(queenright|nats-server|/)", r"exec \1", prepared(block))],
+                [
+                    "sh",
+                    "-ec",
+                    re.sub(r"(?m)^(queenright|nats-server|/)", r"exec \1", replace_placeholders(block)),
+                ],
                 cwd=tmp_path,
                 env=os.environ | programs,
                 stdout=log,
@@ -76,17 +80,17 @@ def test_two_processes_start_as_documented(tmp_path: Path, database: str) -> Non
             )
             stack.callback(process.wait, 60)
             stack.callback(process.send_signal, signal.SIGTERM)
-            wait_for(places[port])
+            wait_for(port_map[port])
             return process
 
-        start(nats, "4222")
-        start(first, "8420")
-        start(second, "8421")
+        start(nats_command, "4222")
+        start(first_command, "8420")
+        start(second_command, "8421")
         deadline = time.monotonic() + 60
         while True:
-            environment = os.environ | programs | {"QUEENRIGHT_URL": f"http://127.0.0.1:{places['8420']}"}
+            environment = os.environ | programs | {"QUEENRIGHT_URL": f"http://127.0.0.1:{port_map['8420']}"}
             result = subprocess.run(
-                ["sh", "-ec", prepared(status)],
+                ["sh", "-ec", replace_placeholders(status_command)],
                 cwd=tmp_path,
                 env=environment,
                 capture_output=True,
@@ -98,13 +102,14 @@ def test_two_processes_start_as_documented(tmp_path: Path, database: str) -> Non
                 break
             assert time.monotonic() < deadline, result.stdout
             time.sleep(0.1)
-        series = [read_metric_names(places[port]) for port in ("8420", "8421")]
+        series = [read_metric_names_of_port(port_map[port]) for port in ("8420", "8421")]
 
     owner, standby = sorted(series, key=len, reverse=True)
     assert "queenright_agents" in owner
-    # Process metrics differ, so rules and dashboards that sum over processes count nothing twice.
-    own = set(re.findall(r"`(queenright_\w+_total)`", PAGE))
-    assert {name for name in standby if not name.startswith("queenright_cluster_")} <= own
+    # Process metrics differ between processes, so rules and dashboards that sum over processes count nothing
+    # twice.
+    process_metrics = set(re.findall(r"`(queenright_\w+_total)`", PAGE))
+    assert {name for name in standby if not name.startswith("queenright_cluster_")} <= process_metrics
 
 
 def test_settings_of_the_page_are_valid(tmp_path: Path) -> None:
@@ -128,6 +133,6 @@ def test_defaults_on_the_page_are_those_of_the_settings() -> None:
     assert f"older than {LEASE_SECONDS:g} s ends" in PAGE
 
 
-def read_metric_names(port: str) -> set[str]:
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
-    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE))
+def read_metric_names_of_port(port: str) -> set[str]:
+    exposition = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
+    return set(re.findall(r"^# TYPE (\S+)", exposition, re.MULTILINE))

@@ -19,7 +19,7 @@ from tests.cluster.test_partitions import wait_for_faults
 WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
 
 
-def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
+def make_view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
     return View(
         members=members,
         partitions=tuple(Ownership(owner_id=owner, is_vacant=owner is None) for owner in owners),
@@ -27,7 +27,7 @@ def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
 
 
 @pytest.mark.parametrize(
-    ("lost", "expected"),
+    ("lost_member", "expected"),
     [
         (seen_member("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
         (
@@ -40,52 +40,57 @@ def view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
     ],
     ids=["hangs", "crashed", "stopped", "reconnects", "runs"],
 )
-def test_lost_member_is_a_fault(lost: SeenMember, expected: list[str]) -> None:
-    assert find_faults(view(seen_member("a"), lost)) == expected
+def test_lost_member_is_a_fault(lost_member: SeenMember, expected: list[str]) -> None:
+    assert find_faults(make_view(seen_member("a"), lost_member)) == expected
 
 
 def test_unmonitored_partition_is_a_fault_with_its_owner() -> None:
-    owner, other = seen_member("a", serving=frozenset({0})), seen_member("b", serving=frozenset({3}))
+    owner, other_member = seen_member("a", serving=frozenset({0})), seen_member("b", serving=frozenset({3}))
 
-    found = find_faults(view(owner, other, owners=("a", "a", "a", "b", None)))
+    faults = find_faults(make_view(owner, other_member, owners=("a", "a", "a", "b", None)))
 
-    assert found == [WATCH.format(" of partitions 1, 2")]
-    assert find_faults(view(seen_member("a"), owners=("a",))) == [WATCH.format("")]
+    assert faults == [WATCH.format(" of partitions 1, 2")]
+    assert find_faults(make_view(seen_member("a"), owners=("a",))) == [WATCH.format("")]
 
 
-def test_other_number_of_partitions_is_a_fault_at_every_process() -> None:
-    """The cluster's number is that of the oldest member that counts; a starting member does not count yet."""
-    starting = seen_member("b", is_counted=False)
-    other = seen_member("c", partitions=3, is_counted=False)
+def test_different_number_of_partitions_is_a_fault_at_every_process() -> None:
+    """The cluster's number is that of the oldest counted member. A starting member is not counted yet."""
+    starting_member = seen_member("b", is_counted=False)
+    misconfigured = seen_member("c", partitions=3, is_counted=False)
 
-    assert find_faults(view(seen_member("a"), starting, other)) == [
+    assert find_faults(make_view(seen_member("a"), starting_member, misconfigured)) == [
         "cluster.partitions is 3 at http://c:1, and the cluster has 4: it owns nothing and takes no telemetry"
     ]
-    assert find_faults(view(starting)) == []
-    [fault] = find_faults(replace(view(seen_member("a")), stored_partitions=8))
+    assert find_faults(make_view(starting_member)) == []
+    [fault] = find_faults(replace(make_view(seen_member("a")), stored_partitions=8))
     assert fault.startswith("cluster.partitions is 4 at http://a:1, and the cluster has 8: ")
 
 
-def test_member_with_another_number_of_partitions_reports_it_itself() -> None:
-    members = view(seen_member("a"), seen_member("b", partitions=3))
+def test_member_with_another_number_of_partitions_reports_the_fault_itself() -> None:
+    members = make_view(seen_member("a"), seen_member("b", partitions=3))
 
     assert len(find_faults(members, "a")) == 1
     assert find_faults(members, "b") == []
 
 
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
-    """Only among members of one version: another version has other settings."""
-    first = seen_member("a", settings={"judging": "1", "alerting": "1"})
-    same, other = seen_member("b", settings=first.state.settings), seen_member("c", settings={"judging": "2"})
-    upgraded = seen_member("d", settings={"judging": "3"}, version="2")
+    """Only members of the same version are compared, because another version has other settings."""
+    first_member = seen_member("a", settings={"judging": "1", "alerting": "1"})
+    same_member, different_member = (
+        seen_member("b", settings=first_member.state.settings),
+        seen_member("c", settings={"judging": "2"}),
+    )
+    newer_version_member = seen_member("d", settings={"judging": "3"}, version="2")
 
-    [fault] = find_faults(view(first, same, other, upgraded))
+    [fault] = find_faults(make_view(first_member, same_member, different_member, newer_version_member))
     assert fault.startswith("the settings of http://c:1 and http://a:1 differ in alerting, judging; ")
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(3.4, "3 s ahead of"), (-90.0, "2 min behind")])
 def test_wrong_clock_is_a_fault(offset: float, expected: str) -> None:
-    [fault] = find_faults(view(seen_member("a", clock_offset=offset), seen_member("b", clock_offset=2.0)))
+    [fault] = find_faults(
+        make_view(seen_member("a", clock_offset=offset), seen_member("b", clock_offset=2.0))
+    )
 
     assert fault.startswith(f"http://a:1: the clock of its machine is {expected} the clock of the database")
 
@@ -94,7 +99,7 @@ def hash_changed_settings(**settings: Any) -> dict[str, str]:
     return hash_settings(load_settings(**settings))
 
 
-def test_hash_of_settings_has_neither_paths_nor_addresses() -> None:
+def test_settings_hash_ignores_paths_and_addresses() -> None:
     first = hash_changed_settings(storage="first", http={"port": 1})
     second = hash_changed_settings(
         storage="second",
@@ -117,32 +122,34 @@ def test_hash_of_settings_has_neither_paths_nor_addresses() -> None:
         ({"alerting": {"lifetime_seconds": 999}}, "alerting"),
     ],
 )
-def test_hash_of_settings_differs_in_the_block(settings: dict[str, Any], block: str) -> None:
-    usual, changed = hash_changed_settings(), hash_changed_settings(**settings)
+def test_settings_hash_differs_only_in_the_changed_block(settings: dict[str, Any], block: str) -> None:
+    default_hash, changed_hash = hash_changed_settings(), hash_changed_settings(**settings)
 
-    assert [name for name in usual if usual[name] != changed[name]] == [block]
+    assert [name for name in default_hash if default_hash[name] != changed_hash[name]] == [block]
 
 
 async def test_every_process_names_the_members_with_different_settings(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """Addresses, ports and folders differ without being a fault."""
-    same = [cluster.add(), cluster.add()]
+    """Different addresses, ports and folders are not a fault."""
+    same_processes = [cluster.add(), cluster.add()]
     await cluster.owner()
-    await wait_until_faults_are(client, same[0], [])
+    await wait_until_faults_are(client, same_processes[0], [])
     cluster.settings["judging"] = {"budget": {"dollars_per_day": 3}}
 
-    other = cluster.add()
+    different_process = cluster.add()
 
-    expected = f"the settings of {other.url} and {same[0].url} differ in judging; "
-    for process in (*same, other):
-        await wait_until_faults_are(client, process, [expected])
+    expected_fault = (
+        f"the settings of {different_process.url} and {same_processes[0].url} differ in judging; "
+    )
+    for process in (*same_processes, different_process):
+        await wait_until_faults_are(client, process, [expected_fault])
 
 
-async def wait_until_faults_are(client: httpx.AsyncClient, process: Process, beginnings: list[str]) -> None:
-    """Wait until the status has faults with these beginnings."""
+async def wait_until_faults_are(client: httpx.AsyncClient, process: Process, prefixes: list[str]) -> None:
+    """Wait until the cluster status lists faults with these prefixes, in this order."""
     await wait_for_faults(
         client,
         process,
-        lambda faults: len(faults) == len(beginnings) and all(map(str.startswith, faults, beginnings)),
+        lambda faults: len(faults) == len(prefixes) and all(map(str.startswith, faults, prefixes)),
     )

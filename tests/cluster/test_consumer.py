@@ -1,4 +1,4 @@
-"""The owner's reader of the stream, when the database's answer to a commit is lost."""
+"""The owner's reader of the stream, when the response of the database to a commit is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.databases import Postgres
 pytestmark = pytest.mark.asyncio
 
 _COMMIT_KEY = 4242
-"""Of the advisory lock that a commit waits for."""
+"""Key of the advisory lock that a commit waits for."""
 
 EVENT = AgentEvent(
     type=EventType.AGENT_HEARTBEAT, time=time.time(), agent_id="clerk", session_id="s-1", data={}
@@ -38,7 +38,7 @@ EVENT = AgentEvent(
 
 
 class EndOfStreamError(Exception):
-    """Raised when everything was read and stored."""
+    """Raised when the whole stream has been read and stored."""
 
 
 MESSAGE = StreamMessage(1, "/v1/traces", b"{}", message_id="one", time=time.time(), delivery=1)
@@ -60,7 +60,7 @@ class Stream:
 
 
 class Receiver:
-    """Reads the event of the message."""
+    """Reads one event from the message."""
 
     async def store_pieces(
         self, path: str, pieces: Sequence[bytes], ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]]
@@ -69,7 +69,7 @@ class Receiver:
 
 
 class NewIdReceiver(Receiver):
-    """Gives the event another id whenever the message is read."""
+    """Gives the event a new id each time the message is read."""
 
     async def store_pieces(
         self, path: str, pieces: Sequence[bytes], ingest: Callable[[Sequence[AgentEvent]], Awaitable[None]]
@@ -79,17 +79,17 @@ class NewIdReceiver(Receiver):
 
 class Pipeline:
     """
-    Stores events. The answer to the first commit is lost, and then the database is away for a while.
+    Stores events. The response to the first commit is lost, and then the database is unavailable for a while.
 
     Args:
         store: The store.
-        commits: Whether the first commit is made.
+        commits: Whether the first commit takes effect.
     """
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch, *, commits: bool) -> None:
         self.store = store
-        self.watched: list[AgentEvent] = []
-        """What the monitor got."""
+        self.monitored_events: list[AgentEvent] = []
+        """The events that the monitor received."""
         self._commits = commits
         self._lost_reads: int | None = None
         self._transact = store.transact
@@ -102,12 +102,12 @@ class Pipeline:
                 await self.store.append(events, also=also)
             raise StoreError("the connection is lost")
         await self.store.append(events, also=also)
-        self.watched += events
+        self.monitored_events += events
 
     async def _transact_when_back(self, fn: Callable[[Connection], object]) -> object:
         if self._lost_reads:
             self._lost_reads -= 1
-            raise StoreError("the database is away")
+            raise StoreError("the database is unavailable")
         return await self._transact(fn)
 
 
@@ -142,17 +142,19 @@ async def consume(
         await consumer.run()
 
 
-async def test_events_that_were_committed_without_an_answer_are_noticed_when_the_database_is_back(
+async def test_unacknowledged_commit_is_detected_when_the_database_is_back(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The monitor would never get them: they count as stored when the message is read again."""
+    """
+    Otherwise the monitor would never get the events: they count as stored when the message is read again.
+    """
     pipeline = Pipeline(store, monkeypatch, commits=True)
 
     with pytest.raises(UnknownCommitError):
         await consume(store, pipeline.ingest, Receiver())
 
     assert [event.id for event in await store.history()] == [EVENT.id]
-    assert pipeline.watched == []
+    assert pipeline.monitored_events == []
 
 
 async def test_events_that_were_not_committed_are_stored_when_the_database_is_back(
@@ -164,11 +166,13 @@ async def test_events_that_were_not_committed_are_stored_when_the_database_is_ba
         await consume(store, pipeline.ingest, Receiver())
 
     assert [event.id for event in await store.history()] == [EVENT.id]
-    assert pipeline.watched == [EVENT]
+    assert pipeline.monitored_events == [EVENT]
 
 
 async def make_commits_wait(postgres: Postgres, store: Store, table: str) -> str:
-    """Let commits that insert into a table wait, as for a standby; return the name of the database."""
+    """
+    Make commits that insert into a table wait for a lock, as for a slow standby. Return the database's name.
+    """
     [(name,)] = await store.read(lambda conn: conn.exec_driver_sql("SELECT current_database()").all())
     postgres.execute(
         f"""
@@ -183,7 +187,7 @@ async def make_commits_wait(postgres: Postgres, store: Store, table: str) -> str
 
 
 async def wait_for_sessions(postgres: Postgres, name: str, number: int) -> None:
-    """Wait until so many sessions wait for an advisory lock."""
+    """Wait until ``number`` sessions wait for an advisory lock."""
     query = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND wait_event = 'advisory'"
     async with asyncio.timeout(60):
         while True:
@@ -194,38 +198,40 @@ async def wait_for_sessions(postgres: Postgres, name: str, number: int) -> None:
 
 
 def break_connection(store: Store) -> None:
-    raw = store._database.writer.connection.driver_connection
-    assert raw is not None
-    with socket.socket(fileno=os.dup(raw.fileno())) as sock:
+    driver_connection = store._database.writer.connection.driver_connection
+    assert driver_connection is not None
+    with socket.socket(fileno=os.dup(driver_connection.fileno())) as sock:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-async def test_commit_that_goes_on_after_its_connection_broke_is_waited_for(
+async def test_reader_waits_for_a_commit_that_outlives_its_connection(
     postgres: Postgres, store: Store
 ) -> None:
     """Otherwise the message would be stored a second time while the first commit still waits."""
     name = await make_commits_wait(postgres, store, "stream_position")
-    watched: list[AgentEvent] = []
+    monitored_events: list[AgentEvent] = []
 
     async def ingest(events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
         await store.append(events, also=also)
-        watched.extend(events)
+        monitored_events.extend(events)
 
     with psycopg.connect(postgres.url(name), autocommit=True) as holder:
         holder.execute(f"SELECT pg_advisory_lock({_COMMIT_KEY})")
         consuming_task = asyncio.create_task(consume(store, ingest, NewIdReceiver()))
         await wait_for_sessions(postgres, name, 1)
         break_connection(store)
-        await wait_for_sessions(postgres, name, 2)  # the broken one, and the next writer
+        await wait_for_sessions(
+            postgres, name, 2
+        )  # the session of the broken connection, and the next writer
     with pytest.raises(UnknownCommitError):
         await consuming_task
 
     assert len(await store.history()) == 1
-    assert watched == []
+    assert monitored_events == []
 
 
 class Hooks:
-    """Gives the event another id whenever the call is read; storing it directly has failed."""
+    """Gives the event a new id each time the call is read. Storing it directly has failed."""
 
     async def end_call(self, call_id: str) -> bool:
         return True
@@ -241,10 +247,12 @@ class Hooks:
         await ingest([replace(EVENT, id=new_id())])
 
 
-async def test_commit_of_a_hook_call_that_goes_on_after_its_connection_broke_is_waited_for(
+async def test_reader_waits_for_a_hook_commit_that_outlives_its_connection(
     postgres: Postgres, store: Store
 ) -> None:
-    """The call was kept in the stream when its connection broke, and comes while the first commit waits."""
+    """
+    The call was published to the stream when its connection broke, and is read while the first commit waits.
+    """
     name = await make_commits_wait(postgres, store, "stored_messages")
 
     async def ingest(events: Sequence[AgentEvent], *, also: Callable[[Connection], None]) -> None:
@@ -260,7 +268,9 @@ async def test_commit_of_a_hook_call_that_goes_on_after_its_connection_broke_is_
         consuming_task = asyncio.create_task(
             consume(store, ingest, Receiver(), message=HOOK_CALL, hooks=Hooks())
         )
-        await wait_for_sessions(postgres, name, 2)  # the broken one, and the next writer
+        await wait_for_sessions(
+            postgres, name, 2
+        )  # the session of the broken connection, and the next writer
     with pytest.raises(UnknownCommitError):
         await consuming_task
 

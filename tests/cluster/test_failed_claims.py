@@ -1,4 +1,4 @@
-"""A partition that no process can start."""
+"""A partition that no process can start does not affect the others."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ pytestmark = pytest.mark.asyncio
 async def test_unstartable_partition_does_not_affect_the_others(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """It is retried at growing intervals, and starts once it is repaired."""
+    """The partition is retried at growing intervals, and starts once it is repaired."""
     cluster.settings["cluster"] = {"partitions": 4}
-    first = cluster.add()
-    await wait_for_shares(client, first, lambda found: found == {first.url: 4})
-    await asyncio.to_thread(first.stop)
+    old_process = cluster.add()
+    await wait_for_shares(client, old_process, lambda shares: shares == {old_process.url: 4})
+    await asyncio.to_thread(old_process.stop)
     change(cluster.database, "ALTER TABLE queenright_1.events RENAME TO lost")
-    await asyncio.to_thread(first.start)
-    await wait_for_faults(client, first, lambda faults: any("could not" in fault for fault in faults))
+    await asyncio.to_thread(old_process.start)
+    await wait_for_faults(client, old_process, lambda faults: any("could not" in fault for fault in faults))
 
-    second = cluster.add()
+    new_process = cluster.add()
 
-    await wait_for_shares(client, first, lambda found: found.get(first.url) == 2)
+    await wait_for_shares(client, old_process, lambda shares: shares.get(old_process.url) == 2)
     change(cluster.database, "ALTER TABLE queenright_1.lost RENAME TO events")
-    await wait_for_shares(client, first, lambda found: "none" not in found)
-    failures = sum(process.log().count("the service has failed (partition 1)") for process in (first, second))
+    await wait_for_shares(client, old_process, lambda shares: "none" not in shares)
+    failures = sum(
+        process.log().count("the service has failed (partition 1)") for process in (old_process, new_process)
+    )
     assert failures < 20

@@ -1,4 +1,4 @@
-"""State shared by all partitions: two services of one fleet, on a real PostgreSQL."""
+"""State that all partitions share: two services of one fleet, on a real PostgreSQL."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from queenright.server.cluster.gateway.pages import RowOrders
 from queenright.server.service import Service
 from queenright.server.serving import run_service, serving
 from queenright.server.settings import Settings, load_settings
-from tests.cluster.test_gateway import client_of, unowned
-from tests.cluster.test_gateway_equality import comparable_response
+from tests.cluster.test_gateway import make_client, unowned_app
+from tests.cluster.test_gateway_equality import normalize_response
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
 from tests.server.test_shared_api import OVERLOADED, model_calls
@@ -44,17 +44,17 @@ pytestmark = pytest.mark.asyncio
 
 @dataclass
 class Process:
-    """A process that owns one partition; `exchange` runs its work of every second."""
+    """A process that owns one partition. `exchange` does what the process does every second."""
 
     fleet: ClusterFleet
-    owned: OwnedService
+    owned_service: OwnedService
 
     @property
     def service(self) -> Service:
-        return self.owned.service
+        return self.owned_service.service
 
     async def exchange(self) -> None:
-        await self.fleet.exchange_values([self.owned])
+        await self.fleet.exchange_values([self.owned_service])
 
 
 def make_settings(database: str, storage: Path, health: dict[str, Any]) -> Settings:
@@ -104,7 +104,7 @@ async def run_process(database: str, partition: int, settings: Settings) -> Asyn
 
 @pytest.fixture
 def health() -> dict[str, Any]:
-    """The block ``health_monitoring`` of the settings."""
+    """Return the block ``health_monitoring`` of the settings. Tests override this fixture."""
     return {}
 
 
@@ -123,69 +123,74 @@ def settings(database: str, tmp_path: Path, health: dict[str, Any]) -> Settings:
 @pytest_asyncio.fixture
 async def processes(database: str, settings: Settings) -> AsyncIterator[list[Process]]:
     async with contextlib.AsyncExitStack() as stack:
-        found = [
+        processes_ = [
             await stack.enter_async_context(run_process(database, partition, settings))
             for partition in range(2)
         ]
-        await exchange(found)
-        yield found
+        await exchange(processes_)
+        yield processes_
 
 
 async def exchange(processes: Sequence[Process]) -> None:
-    """Exchange values until each process has those of the others."""
+    """Exchange values until each process has the values of the others."""
     for _ in range(2):
-        for process_ in processes:
-            await process_.exchange()
+        for process in processes:
+            await process.exchange()
 
 
-def recorded_stops(service: Service) -> list[bool]:
-    """Return the emergency stop events in the event log."""
-    found = service.store.read_now(partial(read_events, types={EventType.EMERGENCY_STOP_CHANGED}))
-    return [event.data["on"] for _, event in found]
+def list_recorded_stops(service: Service) -> list[bool]:
+    """Return the value of each emergency stop event in the event log, oldest first."""
+    rows = service.store.read_now(partial(read_events, types={EventType.EMERGENCY_STOP_CHANGED}))
+    return [event.data["on"] for _, event in rows]
 
 
 # -- the emergency stop -------------------------------------------------------------------------------
 
 
-async def test_emergency_stop_holds_at_once_and_at_the_next_exchange_of_the_others(
+async def test_emergency_stop_applies_at_once_and_to_other_processes_at_their_next_exchange(
     processes: list[Process],
 ) -> None:
-    asked, other = processes[1], processes[0]
+    first_process, other_process = processes[1], processes[0]
 
-    state = await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+    state = await first_process.fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
-    assert (state.on, asked.service.health.emergency_stop_state) == (True, state)
-    await other.exchange()
-    assert other.service.health.emergency_stop_state == state
-    released = await other.fleet.set_emergency_stop(False, by="ada", reason="over")
-    await asked.exchange()
-    assert asked.service.health.emergency_stop_state == released
-    assert not released.on
+    assert (state.on, first_process.service.health.emergency_stop_state) == (True, state)
+    await other_process.exchange()
+    assert other_process.service.health.emergency_stop_state == state
+    released_state = await other_process.fleet.set_emergency_stop(False, by="ada", reason="over")
+    await first_process.exchange()
+    assert first_process.service.health.emergency_stop_state == released_state
+    assert not released_state.on
 
 
 async def test_emergency_stop_is_recorded_once_in_the_first_partition(processes: list[Process]) -> None:
-    """Even if it was released before its owner read it."""
-    first, second = processes
-    await second.fleet.set_emergency_stop(True, by="ada", reason="a storm")
-    await second.fleet.set_emergency_stop(False, by="ada", reason="over")
-    assert recorded_stops(first.service) == []
+    """This holds even if the stop was released before the owner of the first partition read it."""
+    first_process, second_process = processes
+    await second_process.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+    await second_process.fleet.set_emergency_stop(False, by="ada", reason="over")
+    assert list_recorded_stops(first_process.service) == []
 
     await exchange(processes)
-    await until(lambda: recorded_stops(first.service) == [True, False], "both changes are in the log")
+    await until(
+        lambda: list_recorded_stops(first_process.service) == [True, False], "both changes are in the log"
+    )
     await exchange(processes)
 
-    assert (recorded_stops(first.service), recorded_stops(second.service)) == ([True, False], [])
+    assert (list_recorded_stops(first_process.service), list_recorded_stops(second_process.service)) == (
+        [True, False],
+        [],
+    )
 
 
 async def test_partition_that_starts_during_the_emergency_stop_does_not_act(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """Such as a new partition, or one with a new owner."""
+    """Such a partition is new or has a new owner."""
     await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
-    async with run_process(database, 2, settings) as third:
-        assert third.service.health.emergency_stop_state.on
-        assert third.service.interventions.budget.count_used(0.0) == 0
+    async with run_process(database, 2, settings) as new_process:
+        assert new_process.service.health.emergency_stop_state.on
+        assert new_process.service.interventions.budget.count_used(0.0) == 0
 
 
 async def test_emergency_stop_of_an_unpartitioned_fleet_holds_in_added_partitions(
@@ -194,46 +199,46 @@ async def test_emergency_stop_of_an_unpartitioned_fleet_holds_in_added_partition
     settings = make_settings(database, tmp_path, {})
     async with run_service(settings, "http://127.0.0.1:4318") as service:
         await service.health.emergency_stop(True, by="ada", reason="a storm")
-    async with run_process(database, 1, settings) as added:
-        assert added.service.health.emergency_stop_state.by == "ada"
-        await added.exchange()
-        assert added.fleet.emergency_stop.on
+    async with run_process(database, 1, settings) as new_process:
+        assert new_process.service.health.emergency_stop_state.by == "ada"
+        await new_process.exchange()
+        assert new_process.fleet.emergency_stop.on
 
 
 async def test_emergency_stop_holds_in_its_process_while_the_database_is_unavailable(
     processes: list[Process], database: str
 ) -> None:
-    """The others get it once the database is back, even if a release failed meanwhile."""
-    asked, other = processes
-    with block_database(database):
-        with pytest.raises(StoreError, match="the stop holds in this process"):
-            await asked.fleet.set_emergency_stop(True, by="ada", reason="a storm")
+    """The other processes get the stop once the database is back, even if a release failed meanwhile."""
+    stopped_process, other_process = processes
+    with lock_switches(database):
+        with pytest.raises(StoreError, match="the stop applies in this process"):
+            await stopped_process.fleet.set_emergency_stop(True, by="ada", reason="a storm")
         with pytest.raises(StoreError, match="nothing is released"):
-            await asked.fleet.set_emergency_stop(False, by="ada", reason="over")
-    assert asked.service.health.emergency_stop_state.on
-    assert not other.service.health.emergency_stop_state.on
+            await stopped_process.fleet.set_emergency_stop(False, by="ada", reason="over")
+    assert stopped_process.service.health.emergency_stop_state.on
+    assert not other_process.service.health.emergency_stop_state.on
 
     await exchange(processes)
 
-    assert other.service.health.emergency_stop_state.on
-    await until(lambda: recorded_stops(asked.service) == [True], "it is in the log")
+    assert other_process.service.health.emergency_stop_state.on
+    await until(lambda: list_recorded_stops(stopped_process.service) == [True], "it is in the log")
 
 
 async def test_release_replaces_an_emergency_stop_that_was_not_written(
     processes: list[Process], database: str
 ) -> None:
-    with block_database(database), pytest.raises(StoreError):
+    with lock_switches(database), pytest.raises(StoreError):
         await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
     await processes[0].fleet.set_emergency_stop(False, by="ada", reason="over")
     await exchange(processes)
 
-    assert not any(one.service.health.emergency_stop_state.on for one in processes)
+    assert not any(process.service.health.emergency_stop_state.on for process in processes)
 
 
 @contextlib.contextmanager
-def block_database(database: str) -> Iterator[None]:
-    """Make reads and changes of the emergency stop fail."""
+def lock_switches(database: str) -> Iterator[None]:
+    """Lock the table of the emergency stop, so that reads and changes of it fail."""
     with connected(database) as conn:
         conn.exec_driver_sql("BEGIN; LOCK TABLE switches IN ACCESS EXCLUSIVE MODE")
         yield
@@ -243,38 +248,43 @@ def block_database(database: str) -> Iterator[None]:
 # -- storms -------------------------------------------------------------------------------------------
 
 
-async def start_loops(run_process: Process, *names: str) -> None:
-    """Let agents of a process get into loops."""
+async def loop_agents(run_process: Process, *names: str) -> None:
+    """Let agents of a process loop."""
     service = run_process.service
     for name in names:
         await service.ingest(list(looping(service.clock(), agent=name)))
 
 
-async def test_workers_that_get_worse_in_several_partitions_are_one_storm(processes: list[Process]) -> None:
-    """B71: their tickets share one alert, even those opened before the storm was detected."""
-    first, second = processes
-    await start_loops(first, "bee-0", "bee-1", "bee-2")
-    await start_loops(second, "bee-3")
+async def test_workers_that_become_unhealthy_in_several_partitions_are_one_storm(
+    processes: list[Process],
+) -> None:
+    """B71: their tickets share one alert, including tickets opened before the storm was detected."""
+    first_process, second_process = processes
+    await loop_agents(first_process, "bee-0", "bee-1", "bee-2")
+    await loop_agents(second_process, "bee-3")
     await exchange(processes)
-    assert [one.service.remediation.storm.current for one in processes] == [None, None]
+    assert [process.service.remediation.storm.current for process in processes] == [None, None]
 
-    await start_loops(first, "bee-4")
+    await loop_agents(first_process, "bee-4")
     await exchange(processes)
 
-    storms = [one.service.remediation.storm.current for one in processes]
+    storms = [process.service.remediation.storm.current for process in processes]
     assert storms[0] is not None
     assert storms[0] == storms[1]
-    now = first.service.clock()
-    assert [one.service.remediation.storm.struck(now) for one in processes] == [5, 5]
+    now = first_process.service.clock()
+    assert [process.service.remediation.storm.struck(now) for process in processes] == [5, 5]
     storm_id = storms[0][0]
-    for one, count in ((first, 4), (second, 1)):
+    for process, count in ((first_process, 4), (second_process, 1)):
         # The judge may open a ticket whose check began before the storm was detected.
-        await until(partial(_has_tickets, one.service, count), "its tickets are open")
+        await until(partial(_has_tickets, process.service, count), "the tickets of the process are open")
     await exchange(processes)
-    for one, count in ((first, 4), (second, 1)):
-        await until(partial(_are_in_storm, one.service, storm_id, count), "its tickets are in the storm")
-    apps = [RowOrders(create_app(one.service, bind_address="127.0.0.1")) for one in processes]
-    async with client_of(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)) as http:
+    for process, count in ((first_process, 4), (second_process, 1)):
+        await until(
+            partial(_are_in_storm, process.service, storm_id, count),
+            "the tickets of the process are in the storm",
+        )
+    apps = [RowOrders(create_app(process.service, bind_address="127.0.0.1")) for process in processes]
+    async with make_client(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned_app)) as http:
         [incident] = (await http.get("/api/incidents")).json()["incidents"]
         assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
         assert "group" not in incident
@@ -298,11 +308,11 @@ def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:
     return service.store.read_now(read) == [storm_id] * count
 
 
-async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes: list[Process]) -> None:
-    """They have not exchanged values yet."""
-    for number, one in enumerate(processes):
-        await start_loops(one, *(f"bee-{number}-{n}" for n in range(5)))
-    storms = [one.service.remediation.storm.current for one in processes]
+async def test_simultaneous_storms_in_two_partitions_have_one_id(processes: list[Process]) -> None:
+    """The processes have not exchanged values yet."""
+    for number, process in enumerate(processes):
+        await loop_agents(process, *(f"bee-{number}-{n}" for n in range(5)))
+    storms = [process.service.remediation.storm.current for process in processes]
     assert storms[0] is not None
     assert storms[1] is not None
     assert storms[0][0] == storms[1][0]
@@ -310,9 +320,9 @@ async def test_storms_that_begin_at_once_in_two_partitions_have_one_id(processes
     await exchange(processes)
 
     now = processes[0].service.clock()
-    assert [one.service.remediation.storm.struck(now) for one in processes] == [10, 10]
-    following = {one.fleet.get_storm_id(2) for one in processes}
-    assert following == {storms[0][0]}
+    assert [process.service.remediation.storm.struck(now) for process in processes] == [10, 10]
+    shared_ids = {process.fleet.get_storm_id(2) for process in processes}
+    assert shared_ids == {storms[0][0]}
 
 
 @pytest.mark.parametrize("worse_before_exchange", [0, 1, 5])
@@ -320,57 +330,69 @@ async def test_storm_continues_with_a_new_owner(
     worse_before_exchange: int, database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B71, B77: workers that became unhealthy under the former owner count until the window has passed."""
-    async with run_process(database, 0, settings) as first:
+    async with run_process(database, 0, settings) as former_process:
         async with run_process(database, 1, settings) as former:
-            await exchange([first, former])
-            await start_loops(former, *(f"bee-{n}" for n in range(5)))
-            await exchange([first, former])
+            await exchange([former_process, former])
+            await loop_agents(former, *(f"bee-{n}" for n in range(5)))
+            await exchange([former_process, former])
             storm = former.service.remediation.storm.current
         async with run_process(database, 1, settings) as owner:
             # A standby reads the values before it takes over.
             await owner.fleet.exchange_values([])
-            await start_loops(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
-            await exchange([first, owner])
-            await exchange([first, owner])
+            await loop_agents(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
+            await exchange([former_process, owner])
+            await exchange([former_process, owner])
 
             assert storm is not None
-            current = [one.service.remediation.storm.current for one in (first, owner)]
-            assert [found and found[0] for found in current] == [storm[0]] * 2
-            now = owner.service.clock()
-            struck = [one.service.remediation.storm.struck(now) for one in (first, owner)]
-            assert struck == [5 + worse_before_exchange] * 2
+            current_storms = [
+                process.service.remediation.storm.current for process in (former_process, owner)
+            ]
+            assert [storm_state and storm_state[0] for storm_state in current_storms] == [storm[0]] * 2
+            now_ = owner.service.clock()
+            struck_counts = [
+                process.service.remediation.storm.struck(now_) for process in (former_process, owner)
+            ]
+            assert struck_counts == [5 + worse_before_exchange] * 2
     assert caplog.text.count("a storm:") == 1
 
 
 async def test_storm_of_two_partitions_continues_with_new_owners(
     database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each has fewer workers than a storm needs."""
-    async with run_process(database, 0, settings) as first, run_process(database, 1, settings) as second:
-        await start_loops(first, "bee-0", "bee-1", "bee-2")
-        await start_loops(second, "bee-3", "bee-4")
-        await exchange([first, second])
-        storm = first.service.remediation.storm.current
-    async with run_process(database, 0, settings) as first, run_process(database, 1, settings) as second:
-        await exchange([first, second])
+    """Each partition has fewer workers than a storm needs."""
+    async with (
+        run_process(database, 0, settings) as first_process,
+        run_process(database, 1, settings) as second_process,
+    ):
+        await loop_agents(first_process, "bee-0", "bee-1", "bee-2")
+        await loop_agents(second_process, "bee-3", "bee-4")
+        await exchange([first_process, second_process])
+        storm = first_process.service.remediation.storm.current
+    async with (
+        run_process(database, 0, settings) as first_process,
+        run_process(database, 1, settings) as second_process,
+    ):
+        await exchange([first_process, second_process])
 
         assert storm is not None
-        current = [one.service.remediation.storm.current for one in (first, second)]
-        assert [found and found[0] for found in current] == [storm[0]] * 2
+        current_storms = [
+            process.service.remediation.storm.current for process in (first_process, second_process)
+        ]
+        assert [storm_state and storm_state[0] for storm_state in current_storms] == [storm[0]] * 2
     assert caplog.text.count("a storm:") == 1
 
 
 async def test_unshared_storm_continues_with_a_new_owner(
     database: str, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its owner was killed in the same second."""
+    """The owner was killed in the second in which the storm began."""
     async with run_process(database, 1, settings) as former:
         await former.exchange()
-        await start_loops(former, *(f"bee-{n}" for n in range(5)))
+        await loop_agents(former, *(f"bee-{n}" for n in range(5)))
         storm = former.service.remediation.storm.current
     async with run_process(database, 1, settings) as owner:
         await owner.fleet.exchange_values([])
-        await start_loops(owner, "wasp")
+        await loop_agents(owner, "wasp")
         await owner.exchange()
 
         assert storm is not None
@@ -383,88 +405,96 @@ async def test_unshared_storm_continues_with_a_new_owner(
 async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_storm(
     processes: list[Process],
 ) -> None:
-    """B123: sessions of a coding agent are spread over the partitions."""
+    """B123: the sessions of a coding agent are distributed over the partitions."""
     for number in range(6):
-        one = processes[number % 2]
-        now = one.service.clock() - 60 * (6 - number)
+        process = processes[number % 2]
+        now = process.service.clock() - 60 * (6 - number)
         *events, end = (
             dataclasses.replace(event, id=f"{number}-{place}", session_id=f"s{number}")
             for place, event in enumerate(looping(now, agent="bee", ended=True))
         )
-        await one.service.ingest(events)
-        assert one.service.remediation.storm.worse_here(one.service.clock()).keys() >= {("bee", f"s{number}")}
-        await one.service.ingest([end])
+        await process.service.ingest(events)
+        assert process.service.remediation.storm.worse_here(process.service.clock()).keys() >= {
+            ("bee", f"s{number}")
+        }
+        await process.service.ingest([end])
         await exchange(processes)
 
-    assert [one.service.remediation.storm.workers for one in processes] == [1, 1]
+    assert [process.service.remediation.storm.workers for process in processes] == [1, 1]
 
 
-async def test_tool_that_fails_for_workers_of_several_partitions_is_one_incident(
+async def test_tool_that_fails_in_several_partitions_is_one_incident(
     processes: list[Process],
 ) -> None:
-    """B104: there are three workers in total, and fewer in each partition."""
-    first, second = processes
-    await fail_calls(first, "bee-0")
-    await fail_calls(second, "bee-1")
-    for one in processes:
-        await until(partial(_are_in_storm, one.service, "", 1), "a page is sent")
+    """B104: the tool fails for three workers in total, but for fewer in each partition."""
+    first_process, second_process = processes
+    await fail_calls(first_process, "bee-0")
+    await fail_calls(second_process, "bee-1")
+    for process in processes:
+        await until(partial(_are_in_storm, process.service, "", 1), "a page is sent")
     await exchange(processes)
 
-    await fail_calls(first, "bee-2")
-    await until(lambda: len(first.service.tickets.open_tickets()) == 2, "there is another ticket")
+    await fail_calls(first_process, "bee-2")
+    await until(lambda: len(first_process.service.tickets.open_tickets()) == 2, "another ticket is open")
     await exchange(processes)
 
-    for one, count in ((first, 2), (second, 1)):
-        await until(partial(_have_cause, one.service, count), "the tickets have the cause")
+    for process, count in ((first_process, 2), (second_process, 1)):
+        await until(partial(_have_cause, process.service, count), "the tickets have the cause")
 
 
-async def test_failing_workers_of_a_former_owner_are_removed_by_the_next(
+async def test_next_owner_removes_the_failing_workers_of_the_former_owner(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """Its own workers do not fail."""
-    first = processes[0].fleet
+    """The workers of the next owner do not fail."""
+    first_fleet = processes[0].fleet
     with connected(database) as conn:
         conn.exec_driver_sql(
             "INSERT INTO shared_values VALUES"
             """ ('failing/2', '{"tool:search": [["bee", "one"]]}', extract(epoch FROM now()))"""
         )
     await exchange(processes)
-    assert first.list_failing_outside(0) == {"tool:search": {("bee", "one")}}
+    assert first_fleet.list_failing_outside(0) == {"tool:search": {("bee", "one")}}
 
     async with run_process(database, 2, settings) as owner:
         await exchange([owner, *processes])
 
-    assert first.list_failing_outside(0) == {}
+    assert first_fleet.list_failing_outside(0) == {}
 
 
 async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
     processes: list[Process], tmp_path: Path
 ) -> None:
-    """B104: as in one process, even if a partition has only one of the workers."""
-    first, second = processes
-    alone = make_settings(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path / "alone", {})
-    async with run_service(alone, "http://127.0.0.1:4318") as service:
-        for agent, owner in (("bee-0", first), ("bee-1", second), ("bee-2", first), ("bee-3", first)):
-            for one in (service, owner.service):
-                await one.ingest(model_calls(one.clock(), agent, **OVERLOADED))
-                await until(partial(_is_paged, one, agent, f"{agent}-1"), "a page is sent")
-        for one in (service, second.service):
-            await one.ingest(list(looping(one.clock(), agent="looper")))
-            await until(partial(_is_paged, one, "looper", "looper-session"), "a page is sent")
+    """B104: the response is the same as from one process, even if a partition has only one of the workers."""
+    first_process, second_process = processes
+    single_settings = make_settings(f"sqlite:///{tmp_path / 'alone.db'}", tmp_path / "alone", {})
+    async with run_service(single_settings, "http://127.0.0.1:4318") as service:
+        for agent, owner in (
+            ("bee-0", first_process),
+            ("bee-1", second_process),
+            ("bee-2", first_process),
+            ("bee-3", first_process),
+        ):
+            for service_ in (service, owner.service):
+                await service_.ingest(model_calls(service_.clock(), agent, **OVERLOADED))
+                await until(partial(_is_paged, service_, agent, f"{agent}-1"), "a page is sent")
+        for service_ in (service, second_process.service):
+            await service_.ingest(list(looping(service_.clock(), agent="looper")))
+            await until(partial(_is_paged, service_, "looper", "looper-session"), "a page is sent")
         await exchange(processes)
-        for one, count in ((service, 4), (first.service, 3), (second.service, 1)):
-            await until(partial(_share_provider, one, count), "the tickets have the cause")
-        apps = [RowOrders(create_app(one.service, bind_address="127.0.0.1")) for one in processes]
-        gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned)
+        for service_, count in ((service, 4), (first_process.service, 3), (second_process.service, 1)):
+            await until(partial(_share_provider, service_, count), "the tickets have the cause")
+        apps = [RowOrders(create_app(service_.service, bind_address="127.0.0.1")) for service_ in processes]
+        gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned_app)
         async with (
-            client_of(gateway) as http,
-            client_of(create_app(service, bind_address="127.0.0.1")) as expected,
+            make_client(gateway) as http,
+            make_client(create_app(service, bind_address="127.0.0.1")) as expected_http,
         ):
             for query, total in ({}, 2), ({"agent_id": "bee-1"}, 0), ({"agent_id": "looper"}, 1):
                 answers = [
-                    (await client.get("/api/attention", params=query)).json() for client in (expected, http)
+                    (await client.get("/api/attention", params=query)).json()
+                    for client in (expected_http, http)
                 ]
-                assert comparable_response(answers[0]) == comparable_response(answers[1]), query
+                assert normalize_response(answers[0]) == normalize_response(answers[1]), query
                 assert answers[1]["total"] == total, query
 
             items = (await http.get("/api/attention")).json()["items"]
@@ -475,8 +505,8 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
             for ticket_id in incident["ticket_ids"]:
                 answer = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
                 assert answer.status_code == 200, answer.text
-            [left] = (await http.get("/api/attention")).json()["items"]
-            assert left["agent_id"] == "looper"
+            [remaining_item] = (await http.get("/api/attention")).json()["items"]
+            assert remaining_item["agent_id"] == "looper"
 
 
 def _is_paged(service: Service, agent: str, session: str) -> bool:
@@ -496,10 +526,10 @@ def _have_cause(service: Service, count: int) -> bool:
 async def fail_calls(run_process: Process, agent: str) -> None:
     """Let a worker repeat a failing call."""
     service = run_process.service
-    failed = {"outcome": "error", "error_type": "unavailable"}
+    failure = {"outcome": "error", "error_type": "unavailable"}
     await service.ingest(
         [
-            dataclasses.replace(event, data={**event.data, **failed})
+            dataclasses.replace(event, data={**event.data, **failure})
             if event.type is EventType.TOOL_CALL_COMPLETED
             else event
             for event in looping(service.clock(), agent=agent)
@@ -510,45 +540,45 @@ async def fail_calls(run_process: Process, agent: str) -> None:
 # -- limits -------------------------------------------------------------------------------------------
 
 
-async def test_actions_a_minute_are_limited_in_the_whole_fleet(processes: list[Process]) -> None:
-    """However many requests arrive at the same moment."""
-    budgets = [one.service.interventions.budget for one in processes]
+async def test_actions_per_minute_are_limited_in_the_whole_fleet(processes: list[Process]) -> None:
+    """The limit holds however many requests arrive at the same moment."""
+    budgets = [process.service.interventions.budget for process in processes]
     now = processes[0].service.clock()
 
-    allowed = await asyncio.gather(*(budget.take(now) for budget in budgets * 10))
+    grants = await asyncio.gather(*(budget.take(now) for budget in budgets * 10))
 
-    assert sum(allowed) == budgets[0].most == 10
+    assert sum(grants) == budgets[0].most == 10
     assert await budgets[0].take(now, force=True)
     await exchange(processes)
     assert [budget.count_used(now) for budget in budgets] == [11, 11]
     assert await budgets[1].take(now + 61)
 
 
-async def test_values_that_came_just_before_the_database_was_away_are_given_to_the_services(
+async def test_values_received_before_a_database_outage_reach_the_services(
     processes: list[Process], database: str
 ) -> None:
-    first, second = processes
-    now = first.service.clock()
-    assert await second.service.interventions.budget.take(now)
+    first_process, second_process = processes
+    now = first_process.service.clock()
+    assert await second_process.service.interventions.budget.take(now)
 
-    with block_database(database), pytest.raises(LeaseError):
-        await first.exchange()
-    await first.exchange()
+    with lock_switches(database), pytest.raises(LeaseError):
+        await first_process.exchange()
+    await first_process.exchange()
 
-    assert first.service.interventions.budget.count_used(now) == 1
+    assert first_process.service.interventions.budget.count_used(now) == 1
 
 
 @pytest.mark.parametrize("health", [{"spending": {"agent_day_usd": 5, "day_usd": 8}}])
-async def test_spending_limits_are_those_of_the_fleet(processes: list[Process]) -> None:
-    first, second = processes
-    await spend(first, "bee", "s1", 3.0)
+async def test_spending_limits_apply_to_the_whole_fleet(processes: list[Process]) -> None:
+    first_process, second_process = processes
+    await spend(first_process, "bee", "s1", 3.0)
     await exchange(processes)
-    assert list_findings(first, "bee", "s1") == []
-    await spend(second, "bee", "s2", 2.5)
-    assert list_findings(second, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
+    assert list_findings(first_process, "bee", "s1") == []
+    await spend(second_process, "bee", "s2", 2.5)
+    assert list_findings(second_process, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
     await exchange(processes)
-    await spend(first, "wasp", "s3", 2.0)
-    assert list_findings(first, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
+    await spend(first_process, "wasp", "s3", 2.0)
+    assert list_findings(first_process, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
 
 
 async def spend(run_process: Process, agent: str, session: str, dollars: float) -> None:
@@ -577,30 +607,30 @@ def list_findings(run_process: Process, agent: str, session: str) -> list[str]:
 async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
     processes: list[Process], database: str, settings: Settings
 ) -> None:
-    """It is not lost either, if the former owner did not share it."""
+    """The spending is not lost either if the former owner did not share it."""
     async with run_process(database, 2, settings) as former:
         await spend(former, "bee", "s1", 1.0)
         await exchange([former])
         await spend(former, "bee", "s1", 2.0)
-    async with run_process(database, 2, settings) as new:
-        await exchange([*processes, new])
-        await spend(new, "bee", "s2", 0.5)
-        await exchange([*processes, new])
+    async with run_process(database, 2, settings) as new_owner:
+        await exchange([*processes, new_owner])
+        await spend(new_owner, "bee", "s2", 0.5)
+        await exchange([*processes, new_owner])
         await spend(processes[0], "bee", "s3", 0.5)
 
         assert list_findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
 
 
-async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> None:
+async def test_judging_budget_applies_to_the_whole_fleet(processes: list[Process]) -> None:
     """The limit is one dollar per hour."""
-    budgets = [one.service.judging.budget for one in processes]
+    budgets = [item.service.judging.budget for item in processes]
     estimate = Estimate(call=Cost(dollars=0.3))
 
-    held = await asyncio.gather(*(budget.reserve("judge", estimate) for budget in budgets * 3))
+    results = await asyncio.gather(*(budget.reserve("judge", estimate) for budget in budgets * 3))
 
-    reservations = [one for one in held if isinstance(one, Reservation)]
+    reservations = [item for item in results if isinstance(item, Reservation)]
     assert len(reservations) == 3
-    assert sum(isinstance(one, ExceededLimit) for one in held) == 3
+    assert sum(isinstance(item, ExceededLimit) for item in results) == 3
     await budgets[1].settle(reservations[0], Cost(dollars=0.1))
     await budgets[0].settle(reservations[1], Cost(dollars=0.1))
     await exchange(processes)
@@ -609,9 +639,9 @@ async def test_judging_budget_is_that_of_the_fleet(processes: list[Process]) -> 
 
 
 async def test_former_owner_writes_nothing_more(processes: list[Process], database: str) -> None:
-    """B116: the former owner was paused when another process opened the partition."""
+    """B116: the former owner was paused while another process opened the partition."""
     former = OwnedService(1, "former", processes[1].service)
-    await start_loops(processes[1], "bee-0")
+    await loop_agents(processes[1], "bee-0")
 
     await processes[1].fleet.exchange_values([former])
 
@@ -623,7 +653,7 @@ async def test_former_owner_writes_nothing_more(processes: list[Process], databa
 async def test_single_process_on_a_partitioned_database_reports_a_fault(
     processes: list[Process], database: str, tmp_path: Path
 ) -> None:
-    """Such as a process whose settings lack the block ``cluster``."""
+    """This is a process whose settings lack the block ``cluster``."""
     settings = make_settings(database, tmp_path / "single", {})
     await processes[0].service.stop()
     async with serving(settings) as running:

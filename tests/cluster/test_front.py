@@ -1,4 +1,4 @@
-"""Hook calls that a process of a cluster forwards."""
+"""Hook calls that a process of a cluster forwards to another."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from queenright.health.cluster.cluster_lease import Member
 from queenright.server.access.access import Access
-from queenright.server.cluster.front import ClusterFront, sign_call_id
+from queenright.server.cluster.make_apps import ClusterFront, sign_call_id
 from queenright.server.cluster.partition import OwnerApps
 from queenright.server.cluster.proxy import FORWARDED, PARTITION, Proxy
 from queenright.server.ops.sockets import listen, serve_app
@@ -27,10 +27,10 @@ HOOK = "/hooks/claude-code"
 
 class Stream:
     """
-    The stream, as one process sees it.
+    The stream as one process sees it.
 
     Args:
-        is_slow: Whether NATS accepts this process's messages slowly.
+        is_slow: Whether NATS is slow to accept this process's messages.
     """
 
     def __init__(self, *, is_slow: bool = False) -> None:
@@ -44,8 +44,8 @@ class Stream:
         self.call_ids.append(message_id)
 
 
-def front(stream: Stream, *, proxy: Proxy | None = None, **partition: object) -> ClusterFront:
-    """Return the apps of a process with one partition; all processes have the same key."""
+def make_apps(stream: Stream, *, proxy: Proxy | None = None, **partition: object) -> ClusterFront:
+    """Return the apps of a process with one partition. All processes have the same key."""
     access = Access(Settings())
     access.sessions.key = b"k" * 32
     state = {"apps": None, "owner": None, "owner_changed": asyncio.Event(), "stream": stream, **partition}
@@ -59,12 +59,12 @@ def front(stream: Stream, *, proxy: Proxy | None = None, **partition: object) ->
     )
 
 
-def client(app: ClusterFront) -> httpx.AsyncClient:
+def make_client(app: ClusterFront) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(app.hooks), base_url="http://q")
 
 
-async def test_hook_that_two_processes_keep_has_one_id() -> None:
-    """The process that it was forwarded to is no longer the owner, and also keeps it, too late."""
+async def test_hook_call_that_two_processes_publish_has_one_id() -> None:
+    """The process that gets the forwarded call is no longer the owner, and publishes it too, but too late."""
     this_process, other_process = Stream(), Stream(is_slow=True)
     sock = listen("127.0.0.1", 0, what="hooks", option="")
     former_owner = Member(
@@ -77,12 +77,12 @@ async def test_hook_that_two_processes_keep_has_one_id() -> None:
     )
     proxy = Proxy()
     async with (
-        serve_app(front(other_process).hooks, sock),
-        client(front(this_process, proxy=proxy, owner=former_owner)) as q,
+        serve_app(make_apps(other_process).hooks, sock),
+        make_client(make_apps(this_process, proxy=proxy, owner=former_owner)) as q,
     ):
         answer = await q.post(HOOK, json={"session_id": "s-1"})
         other_process.may_answer.set()
-        await until(lambda: bool(other_process.call_ids), "the other process has kept it")
+        await until(lambda: bool(other_process.call_ids), "the other process has published it")
     await proxy.aclose()
 
     assert (answer.status_code, answer.json()) == (200, {})
@@ -95,29 +95,29 @@ async def test_hook_that_two_processes_keep_has_one_id() -> None:
     ids=["id", "forged", "of another cluster", "no ASCII"],
 )
 async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
-    """It could be the id of another message, and the call would count as already stored."""
+    """The id could be that of another message, and the call would then count as already stored."""
     stream = Stream()
-    at_owner: list[list[bytes]] = []
+    owner_headers: list[list[bytes]] = []
 
     async def hooks(scope: Scope, receive: Receive, send: Send) -> None:
-        at_owner.append([value for name, value in scope["headers"] if name == CALL_ID])
+        owner_headers.append([value for name, value in scope["headers"] if name == CALL_ID])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
     headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED, b"1")]
-    for app in (front(stream), front(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
-        async with client(app) as q:
+    for app in (make_apps(stream), make_apps(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
+        async with make_client(app) as q:
             assert (await q.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
 
-    [kept] = stream.call_ids
-    [[stored]] = at_owner
-    assert chosen_id not in {kept, stored.decode("latin-1")}
-    assert kept != stored.decode()
+    [call_id] = stream.call_ids
+    [[owner_call_id]] = owner_headers
+    assert chosen_id not in {call_id, owner_call_id.decode("latin-1")}
+    assert call_id != owner_call_id.decode()
 
 
 @pytest.mark.parametrize("number", ["2", "-1", "one", "9" * 5000], ids=["2", "-1", "one", "long"])
-async def test_partition_that_does_not_exist_is_not_asked(number: str) -> None:
-    """The gateway, which finds the right one, answers."""
+async def test_partition_that_does_not_exist_is_not_looked_up(number: str) -> None:
+    """The gateway finds the right partition and answers."""
     app = ClusterFront(
         [Mock(), Mock()],
         proxy=Mock(),

@@ -1,4 +1,4 @@
-"""The gateway: a fleet in three partitions responds like a fleet in one."""
+"""The gateway: a fleet in three partitions responds like a fleet in one partition."""
 
 from __future__ import annotations
 
@@ -34,41 +34,41 @@ AGENTS: Final = 40
 _URL: Final = "http://127.0.0.1:8420"
 
 
-def partition_of(agent_id: str, namespace: str = "") -> int:
+def find_partition(agent_id: str, namespace: str = "") -> int:
     return crc32(f"{namespace}{agent_id}".encode()) % PARTITIONS
 
 
-async def unowned(scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(503, "no process watches the workers")(scope, receive, send)
+async def unowned_app(scope: Scope, receive: Receive, send: Send) -> None:
+    await problem(503, "no process monitors the workers")(scope, receive, send)
 
 
-async def no_sleep(seconds: float) -> None:
+async def skip_sleep(seconds: float) -> None:
     await asyncio.sleep(0)
 
 
 def make_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
-    """Return a gateway that does not sleep."""
-    return Gateway(apps, partition_of, unowned, clock=itertools.count().__next__, sleep=no_sleep)
+    """Return a gateway that does not sleep between attempts."""
+    return Gateway(apps, find_partition, unowned_app, clock=itertools.count().__next__, sleep=skip_sleep)
 
 
 @contextlib.asynccontextmanager
-async def service_at(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
+async def run_demo_service(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
     settings = demo_settings(storage)
     async with run_service(settings, "http://127.0.0.1:4318") as service:
         yield service, RowOrders(create_app(service, bind_address="127.0.0.1"))
 
 
-def client_of(app: ASGIApp) -> httpx.AsyncClient:
+def make_client(app: ASGIApp) -> httpx.AsyncClient:
     transport = ASGITransport(app, client=("127.0.0.1", 50_000))
     return httpx.AsyncClient(transport=transport, base_url=_URL, timeout=60)
 
 
 @dataclasses.dataclass
 class Fleets:
-    """The same agents in one service, and in three behind a gateway."""
+    """The same agents in one service, and in three services behind a gateway."""
 
-    one: httpx.AsyncClient
-    many: httpx.AsyncClient
+    single_client: httpx.AsyncClient
+    gateway_client: httpx.AsyncClient
     services: Sequence[Service]
     apps: list[ASGIApp | None]
     gateway: Gateway
@@ -77,19 +77,21 @@ class Fleets:
 @pytest.fixture
 async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
     async with contextlib.AsyncExitStack() as stack:
-        one, one_app = await stack.enter_async_context(service_at(tmp_path / "one"))
-        parts = [await stack.enter_async_context(service_at(tmp_path / str(n))) for n in range(PARTITIONS)]
-        apps: list[ASGIApp | None] = [app for _, app in parts]
+        single_service, single_app = await stack.enter_async_context(run_demo_service(tmp_path / "one"))
+        partition_services = [
+            await stack.enter_async_context(run_demo_service(tmp_path / str(n))) for n in range(PARTITIONS)
+        ]
+        apps: list[ASGIApp | None] = [app for _, app in partition_services]
         gateway = make_gateway(lambda: apps)
-        now = one.clock()
-        events = list(fleet(now))
-        await one.ingest(events)
-        for number, (service, _) in enumerate(parts):
-            await service.ingest([event for event in events if partition_of(event.agent_id) == number])
+        now_ = single_service.clock()
+        events = list(fleet(now_))
+        await single_service.ingest(events)
+        for number, (service, _) in enumerate(partition_services):
+            await service.ingest([event for event in events if find_partition(event.agent_id) == number])
         yield Fleets(
-            await stack.enter_async_context(client_of(one_app)),
-            await stack.enter_async_context(client_of(gateway)),
-            [service for service, _ in parts],
+            await stack.enter_async_context(make_client(single_app)),
+            await stack.enter_async_context(make_client(gateway)),
+            [service for service, _ in partition_services],
             apps,
             gateway,
         )
@@ -102,9 +104,9 @@ def fleet(now: float) -> Iterator[AgentEvent]:
 
 
 def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
-    """Return a partition's part of an incident; its tickets were opened at intervals of a second."""
+    """Return a partition's part of an incident. Its tickets were opened at intervals of one second."""
     agents = {name: opened_at + number for number, name in enumerate(names)}
-    ticket_ids = [f"ticket-{at:.0f}" for at in agents.values()]
+    ticket_ids = [f"ticket-{opened_time:.0f}" for opened_time in agents.values()]
     return {
         "incident_id": ticket_ids[0],
         "cause": "provider:anthropic",
@@ -124,24 +126,30 @@ def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
     }
 
 
-ENDED: Final = {"open_tickets": 0, "text": "", "text_at": None, "is_handled": False, "can_acknowledge": True}
+ENDED_PART: Final = {
+    "open_tickets": 0,
+    "text": "",
+    "text_at": None,
+    "is_handled": False,
+    "can_acknowledge": True,
+}
 """An unacknowledged part whose sessions have ended."""
 
 
-def merge_attention(*incidents: Json) -> list[Json]:
-    """Return the merged attention items of partitions with one part of an incident each."""
+def list_attention_items(*incidents: Json) -> list[Json]:
+    """Merge one partition response per incident part, and return the attention items."""
     parts = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
-    merged = get_merge("/api/attention")(parts)
-    items: list[Json] = merged["items"]
-    assert merged["total"] == len(items)
+    response = get_merge("/api/attention")(parts)
+    items: list[Json] = response["items"]
+    assert response["total"] == len(items)
     return items
 
 
 def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
-    """An agent with sessions in several partitions is named once."""
+    """An agent with sessions in several partitions is listed once."""
     bees, wasps = [f"bee-{number}" for number in range(24)], ["bee-0", "wasp-0", "wasp-1"]
 
-    [item] = merge_attention(incident_part(10, *bees), incident_part(5, *wasps))
+    [item] = list_attention_items(incident_part(10, *bees), incident_part(5, *wasps))
 
     assert item["agents"] == [*wasps, *bees[1:18]]
     assert (item["agents_more"], item["workers"], item["since"]) == (6, 27, 5)
@@ -149,7 +157,7 @@ def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
     assert (item["title"], item["text"]) == ("Model provider anthropic", "bee-0 fails")
 
 
-def test_ticket_of_a_cross_partition_incident_is_not_an_item() -> None:
+def test_ticket_of_a_cross_partition_incident_is_not_a_separate_item() -> None:
     tickets = [
         make_example(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
         for ticket_id in ("ticket-5", "ticket-7")
@@ -165,27 +173,27 @@ def test_ticket_of_a_cross_partition_incident_is_not_an_item() -> None:
         {"items": [], "total": 0, "incidents": [incident_part(6, "b")]},
     ]
 
-    merged = get_merge("/api/attention")(parts)
+    response = get_merge("/api/attention")(parts)
     of_agent = get_merge("/api/attention")([part | {"has_incident_items": False} for part in parts])
 
-    assert {item["item_id"]: item["kind"] for item in merged["items"]} == {
+    assert {item["item_id"]: item["kind"] for item in response["items"]} == {
         "ticket-5": "incident",
         "ticket-7": "ticket",
     }
-    assert merged["total"] == 302
+    assert response["total"] == 302
     assert [item["item_id"] for item in of_agent["items"]] == ["ticket-7"]
     assert of_agent["total"] == 301
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "text"),
+    ("first_part", "second_part", "text"),
     [
         ({"text": "", "text_at": None}, {}, "b fails"),
         ({"text": "", "text_at": None}, {"text": "", "text_at": None}, None),
-        ({"text": "", "text_at": None}, ENDED, None),
-        (ENDED, {}, "b fails"),
-        (ENDED, ENDED, "All its workers have ended. Nobody has acknowledged it."),
-        (ENDED | {"closed_at": 5.5}, {}, None),
+        ({"text": "", "text_at": None}, ENDED_PART, None),
+        (ENDED_PART, {}, "b fails"),
+        (ENDED_PART, ENDED_PART, "All its workers have ended. Nobody has acknowledged it."),
+        (ENDED_PART | {"closed_at": 5.5}, {}, None),
     ],
     ids=[
         "acknowledged",
@@ -196,15 +204,20 @@ def test_ticket_of_a_cross_partition_incident_is_not_an_item() -> None:
         "closed before",
     ],
 )
-def test_incident_of_several_partitions_needs_attention(first: Json, second: Json, text: str | None) -> None:
-    """While an open ticket is unacknowledged, or all have ended and nobody has acknowledged the incident."""
-    items = merge_attention(incident_part(5, "a", **first), incident_part(6, "b", **second))
+def test_incident_of_several_partitions_needs_attention(
+    first_part: Json, second_part: Json, text: str | None
+) -> None:
+    """
+    The incident needs attention while an open ticket is unacknowledged, or if all its workers have ended and
+    nobody has acknowledged it.
+    """
+    items = list_attention_items(incident_part(5, "a", **first_part), incident_part(6, "b", **second_part))
 
     assert [item["text"] for item in items] == ([] if text is None else [text])
 
 
-def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
-    """During an upgrade."""
+def test_attention_response_of_an_older_version_is_merged() -> None:
+    """Such responses occur during an upgrade."""
     incident = make_example(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
     parts = [
         {"items": [incident], "total": 1},
@@ -215,13 +228,17 @@ def test_attention_of_an_owner_of_an_earlier_version_is_merged() -> None:
 
 
 def test_notice_of_several_partitions_is_shown_once() -> None:
-    """Also if the first partition has none."""
+    """It is also shown if the first partition does not report it."""
     notices: list[list[str]] = [[], ["The rules replace the judge."], ["The rules replace the judge."]]
 
-    assert merge_fields([{"notices": each} for each in notices]) == {"notices": notices[1]}
+    assert merge_fields([{"notices": partition_notices} for partition_notices in notices]) == {
+        "notices": notices[1]
+    }
 
 
-async def read_pages(http: httpx.AsyncClient, path: str, name: str, **params: Any) -> list[dict[str, Any]]:
+async def read_all_pages(
+    http: httpx.AsyncClient, path: str, name: str, **params: Any
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     while True:
         response = await http.get(path, params=params)
@@ -233,66 +250,79 @@ async def read_pages(http: httpx.AsyncClient, path: str, name: str, **params: An
         params["cursor"] = page["next"]
 
 
-async def test_pages_of_agents_are_those_of_one_service(fleets: Fleets) -> None:
+async def test_pages_of_agents_equal_those_of_one_service(fleets: Fleets) -> None:
     for sort in ("attention", "agent", "-agent", "progress", "-cost", "tokens"):
-        expected = [
+        expected_rows = [
             row["session_id"]
-            for row in await read_pages(fleets.one, "/api/agents", "agents", sort=sort, limit=100)
+            for row in await read_all_pages(
+                fleets.single_client, "/api/agents", "agents", sort=sort, limit=100
+            )
         ]
-        assert len(expected) == AGENTS + 6
+        assert len(expected_rows) == AGENTS + 6
         for limit in (1, 7, 1000):
-            rows = await read_pages(fleets.many, "/api/agents", "agents", sort=sort, limit=limit)
-            assert [row["session_id"] for row in rows] == expected, sort
+            rows = await read_all_pages(
+                fleets.gateway_client, "/api/agents", "agents", sort=sort, limit=limit
+            )
+            assert [row["session_id"] for row in rows] == expected_rows, sort
 
 
 async def test_list_waits_for_a_partition_that_is_being_handed_over(fleets: Fleets) -> None:
     """B120: a rolling upgrade causes no error."""
-    asked = itertools.count()
+    request_numbers = itertools.count()
     handed_over = [*fleets.apps[:1], None, *fleets.apps[2:]]
-    gateway = make_gateway(lambda: handed_over if next(asked) < 3 else fleets.apps)
-    async with client_of(gateway) as http:
+    gateway = make_gateway(lambda: handed_over if next(request_numbers) < 3 else fleets.apps)
+    async with make_client(gateway) as http:
         assert (await http.get("/api/agents")).json()["total"] == AGENTS + 6
 
 
 async def test_agent_with_sessions_in_several_partitions_is_shown_completely(fleets: Fleets) -> None:
-    now = fleets.services[0].clock()
+    now_ = fleets.services[0].clock()
     for number, service in enumerate(fleets.services):
         events = (
-            dataclasses.replace(event, session_id=f"s{number}") for event in looping(now, agent="team/a")
+            dataclasses.replace(event, session_id=f"s{number}") for event in looping(now_, agent="team/a")
         )
         await service.ingest(list(events))
-    detail = (await fleets.many.get("/api/agents/team%2Fa")).json()
+    detail = (await fleets.gateway_client.get("/api/agents/team%2Fa")).json()
     assert sorted(row["session_id"] for row in detail["sessions"]) == ["s0", "s1", "s2"]
 
 
-async def test_heartbeat_of_a_new_worker_is_in_the_partition_of_its_telemetry(fleets: Fleets) -> None:
-    """B116: otherwise the worker would exist twice, and the copy of the heartbeats would become silent."""
+async def test_heartbeat_of_a_new_worker_reaches_the_partition_of_its_telemetry(fleets: Fleets) -> None:
+    """
+    B116: otherwise the worker would exist twice, and the worker that the heartbeats created would become
+    silent.
+    """
     for number in range(9):
         beat = {"agent_id": f"early-{number}", "session_id": "s", "serviceName": f"shop-{number}"}
         if number % 2:
             beat["serviceNamespace"] = "eu"
-        assert (await fleets.many.post("/api/heartbeats", json=beat)).status_code == 202
+        assert (await fleets.gateway_client.post("/api/heartbeats", json=beat)).status_code == 202
         namespace = beat.get("serviceNamespace", "")
-        known = [service.monitor.get(f"early-{number}") is not None for service in fleets.services]
-        assert known.index(True) == partition_of(f"shop-{number}", namespace)
-        assert sum(known) == 1
+        services_with_worker = [
+            service.monitor.get(f"early-{number}") is not None for service in fleets.services
+        ]
+        assert services_with_worker.index(True) == find_partition(f"shop-{number}", namespace)
+        assert sum(services_with_worker) == 1
 
 
-async def test_heartbeat_without_a_session_belongs_to_the_latest_one(fleets: Fleets) -> None:
-    """Whichever partition knows an older session of the agent."""
-    for latest in range(PARTITIONS):
-        agent = f"courier-{latest}"
-        for number in sorted(range(PARTITIONS), key=latest.__eq__):
+async def test_heartbeat_without_a_session_belongs_to_the_latest_session(fleets: Fleets) -> None:
+    """This holds whichever partition knows an older session of the agent."""
+    for latest_partition in range(PARTITIONS):
+        agent = f"courier-{latest_partition}"
+        for number in sorted(range(PARTITIONS), key=latest_partition.__eq__):
             events = looping(fleets.services[0].clock(), agent=agent)
             await fleets.services[number].ingest(
-                [dataclasses.replace(service_app, session_id=f"s{number}") for service_app in events]
+                [dataclasses.replace(event, session_id=f"s{number}") for event in events]
             )
 
-        assert (await fleets.many.post("/api/heartbeats", json={"agent_id": agent})).status_code == 202
+        assert (
+            await fleets.gateway_client.post("/api/heartbeats", json={"agent_id": agent})
+        ).status_code == 202
 
-        accepted = []
+        accepting_partitions = []
         for app in fleets.apps:
             assert app is not None
-            async with client_of(app) as http:
-                accepted.append((await http.get(f"/api/agents/{agent}/heartbeat")).status_code == 200)
-        assert accepted == [number == latest for number in range(PARTITIONS)]
+            async with make_client(app) as http:
+                accepting_partitions.append(
+                    (await http.get(f"/api/agents/{agent}/heartbeat")).status_code == 200
+                )
+        assert accepting_partitions == [number == latest_partition for number in range(PARTITIONS)]

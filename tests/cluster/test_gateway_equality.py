@@ -20,12 +20,12 @@ from queenright.server.cluster.gateway.kinds import RouteKind, classify_route
 from tests.cluster.test_gateway import (
     PARTITIONS,
     Fleets,
-    client_of,
+    find_partition,
+    make_client,
     make_gateway,
-    partition_of,
-    read_pages,
-    service_at,
-    unowned,
+    read_all_pages,
+    run_demo_service,
+    unowned_app,
 )
 from tests.server.conftest import looping
 from tests.server.test_fleet_list import make_run
@@ -33,10 +33,10 @@ from tests.server.test_fleet_list import make_run
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 LOOPERS: Final = tuple(
-    next(name for number in range(99) if partition_of(name := f"looper-{number}") == partition)
+    next(name for number in range(99) if find_partition(name := f"looper-{number}") == partition)
     for partition in range(PARTITIONS)
 )
-"""One in each partition: too few for a storm."""
+"""One in each partition, which is too few for a storm."""
 _LOOPER: Final = LOOPERS[-1]
 _WORKER: Final = f"/api/agents/{_LOOPER}"
 
@@ -61,63 +61,65 @@ _FIND: Final = re.compile(
 )
 
 
-def routes() -> list[tuple[str, str]]:
-    """Return the methods and paths of all routes."""
+def list_routes() -> list[tuple[str, str]]:
+    """Return the method and path of each route."""
     return [
         (method, re.sub(r"\{\w+(:\w+)?\}", "x", route.path or ""))
-        for route in iter_route_contexts(create_routes().routes)
+        for route in iter_route_contexts(create_routes().list_routes)
         for method in sorted((route.methods or set()) - {"HEAD"})
     ]
 
 
-def expected_kind(method: str, path: str) -> RouteKind | None:
-    for kind, listed in ROUTES.items():
-        for item in listed.split():
-            listed_method, _, name = item.rpartition(":")
-            if (listed_method or "GET", name if name.startswith("/") else f"/api/{name}") == (method, path):
+def find_expected_kind(method: str, path: str) -> RouteKind | None:
+    for kind, paths in ROUTES.items():
+        for entry in paths.split():
+            entry_method, _, name = entry.rpartition(":")
+            if (entry_method or "GET", name if name.startswith("/") else f"/api/{name}") == (method, path):
                 return kind
     if path.startswith("/api/agents/x"):
         return RouteKind.SESSION
     if _FIND.fullmatch(path):
         return RouteKind.FIND
-    # Pages belong to the console, or redirect to it.
+    # Pages belong to the console or redirect to it.
     return None if path.startswith(("/api/", "/-/")) and path != "/api/" else RouteKind.ANY
 
 
 async def test_every_route_has_a_kind() -> None:
-    """A new route of the API must be added to the table and the gateway."""
-    for method, path in routes():
-        assert classify_route(method, path) is expected_kind(method, path), (method, path)
+    """A new API route must be added to this table and to the gateway."""
+    for method, path in list_routes():
+        assert classify_route(method, path) is find_expected_kind(method, path), (method, path)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleets]:
     folder = tmp_path_factory.mktemp("fleets")
     async with contextlib.AsyncExitStack() as stack:
-        one, one_app = await stack.enter_async_context(service_at(folder / "one"))
-        parts = [await stack.enter_async_context(service_at(folder / str(n))) for n in range(PARTITIONS)]
-        apps = [app for _, app in parts]
-        now = one.clock()
-        events = [event for number in range(20) for event in make_run(number, now)]
-        events += [event for name in LOOPERS for event in looping(now, agent=name)]
-        await one.ingest(events)
-        for number, (service, _) in enumerate(parts):
-            await service.ingest([event for event in events if partition_of(event.agent_id) == number])
-        gateway = Gateway(lambda: apps, partition_of, unowned)
-        found = Fleets(
-            await stack.enter_async_context(client_of(one_app)),
-            await stack.enter_async_context(client_of(gateway)),
-            [service for service, _ in parts],
+        single_service, one_app = await stack.enter_async_context(run_demo_service(folder / "one"))
+        partition_services = [
+            await stack.enter_async_context(run_demo_service(folder / str(n))) for n in range(PARTITIONS)
+        ]
+        apps = [app for _, app in partition_services]
+        now_ = single_service.clock()
+        events = [event for number in range(20) for event in make_run(number, now_)]
+        events += [event for name in LOOPERS for event in looping(now_, agent=name)]
+        await single_service.ingest(events)
+        for number, (service, _) in enumerate(partition_services):
+            await service.ingest([event for event in events if find_partition(event.agent_id) == number])
+        gateway = Gateway(lambda: apps, find_partition, unowned_app)
+        fleets_ = Fleets(
+            await stack.enter_async_context(make_client(one_app)),
+            await stack.enter_async_context(make_client(gateway)),
+            [service for service, _ in partition_services],
             list(apps),
             gateway,
         )
-        for http in (found.one, found.many):
+        for http in (fleets_.single_client, fleets_.gateway_client):
             await wait_for_decisions(http)
-        yield found
+        yield fleets_
 
 
 async def wait_for_decisions(http: httpx.AsyncClient) -> None:
-    """Wait until all tickets are decided and notified, so that responses no longer change."""
+    """Wait until all tickets are decided and notified, because responses change until then."""
     while not await is_decided(http):
         pass
 
@@ -125,20 +127,20 @@ async def wait_for_decisions(http: httpx.AsyncClient) -> None:
 async def is_decided(http: httpx.AsyncClient) -> bool:
     notifications = (await http.get("/api/notifications")).json()["notifications"]
     tickets = (await http.get("/api/tickets")).json()["tickets"]
-    decided = [ticket for ticket in tickets if ticket["triaged_at"] is not None]
-    return len(notifications) == len(decided) == len(LOOPERS)
+    decided_tickets = [ticket for ticket in tickets if ticket["triaged_at"] is not None]
+    return len(notifications) == len(decided_tickets) == len(LOOPERS)
 
 
-def comparable_response(value: Any) -> Any:
-    """Return a response without values that differ between services: times, ages and generated ids."""
+def normalize_response(value: Any) -> Any:
+    """Return a response without the values that differ between services: times, ages and generated ids."""
     if isinstance(value, dict):
         return {
-            name: comparable_response(field)
+            name: normalize_response(field)
             for name, field in value.items()
             if name not in ("seq", "id", "hash")
         }
     if isinstance(value, list):
-        return [comparable_response(item) for item in value]
+        return [normalize_response(item) for item in value]
     if isinstance(value, float):
         return "number"
     if isinstance(value, str):
@@ -191,41 +193,50 @@ def comparable_response(value: Any) -> Any:
         "/openapi.json",
     ],
 )
-async def test_answer_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
+async def test_response_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
     """B120: this holds for every route."""
-    one, many = await fleets.one.get(path), await fleets.many.get(path)
-
-    assert (many.status_code, many.headers["content-type"]) == (
-        one.status_code,
-        one.headers["content-type"],
+    single_response, gateway_response = (
+        await fleets.single_client.get(path),
+        await fleets.gateway_client.get(path),
     )
-    assert comparable_response(many.json()) == comparable_response(one.json())
-    assert set(many.headers) == set(one.headers)
+
+    assert (gateway_response.status_code, gateway_response.headers["content-type"]) == (
+        single_response.status_code,
+        single_response.headers["content-type"],
+    )
+    assert normalize_response(gateway_response.json()) == normalize_response(single_response.json())
+    assert set(gateway_response.headers) == set(single_response.headers)
 
 
 @pytest.mark.parametrize("path", ["/", "/console", "/docs", "/login", f"/agents/{_LOOPER}", "/tickets/none"])
 async def test_page_equals_that_of_one_service(fleets: Fleets, path: str) -> None:
     page = {"Accept": "text/html"}
-    one, many = await fleets.one.get(path, headers=page), await fleets.many.get(path, headers=page)
+    single_response, gateway_response = (
+        await fleets.single_client.get(path, headers=page),
+        await fleets.gateway_client.get(path, headers=page),
+    )
 
-    assert (many.status_code, many.headers.get("location")) == (one.status_code, one.headers.get("location"))
-    assert many.text == one.text
+    assert (gateway_response.status_code, gateway_response.headers.get("location")) == (
+        single_response.status_code,
+        single_response.headers.get("location"),
+    )
+    assert gateway_response.text == single_response.text
 
 
 @pytest.mark.parametrize("name", ["tickets", "notifications"])
-async def test_rows_of_several_partitions_are_those_of_one_service(fleets: Fleets, name: str) -> None:
+async def test_rows_of_several_partitions_equal_those_of_one_service(fleets: Fleets, name: str) -> None:
     """The order of the judges' decisions is arbitrary."""
-    for http in (fleets.one, fleets.many):
+    for http in (fleets.single_client, fleets.gateway_client):
         rows = (await http.get(f"/api/{name}")).json()[name]
         assert sorted(row["agent_id"] for row in rows) == sorted(LOOPERS)
 
 
-async def test_ticket_is_found_in_any_partition(fleets: Fleets) -> None:
-    for ticket in (await fleets.many.get("/api/tickets")).json()["tickets"]:
+async def test_ticket_of_any_partition_is_found(fleets: Fleets) -> None:
+    for ticket in (await fleets.gateway_client.get("/api/tickets")).json()["tickets"]:
         path = f"/api/tickets/{ticket['ticket_id']}"
-        assert (await fleets.many.get(path)).json()["agent_id"] == ticket["agent_id"]
-        assert (await fleets.many.get(f"{path}/timeline")).status_code == 200
-        answer = await fleets.many.post(f"{path}/acknowledge", json={"by": "ada"})
+        assert (await fleets.gateway_client.get(path)).json()["agent_id"] == ticket["agent_id"]
+        assert (await fleets.gateway_client.get(f"{path}/timeline")).status_code == 200
+        answer = await fleets.gateway_client.post(f"{path}/acknowledge", json={"by": "ada"})
         assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
 
 
@@ -243,18 +254,16 @@ async def test_ticket_is_found_in_any_partition(fleets: Fleets) -> None:
     ],
 )
 @pytest.mark.parametrize("limit", range(1, 8))
-async def test_pages_of_any_size_have_the_rows_of_the_whole_list(
-    fleets: Fleets, name: str, path: str, limit: int
-) -> None:
+async def test_pages_of_any_size_contain_all_rows(fleets: Fleets, name: str, path: str, limit: int) -> None:
     path, _, query = path.partition("?")
     parameters = dict(pair.split("=") for pair in query.split("&") if pair)
-    whole = (await fleets.many.get(path, params=parameters)).json()
-    pages = await list_pages(fleets.many, path, name, parameters | {"limit": str(limit)})
+    full_list = (await fleets.gateway_client.get(path, params=parameters)).json()
+    pages = await list_pages(fleets.gateway_client, path, name, parameters | {"limit": str(limit)})
 
     is_backwards = path.endswith("/history")
     rows = [row for page in (pages[::-1] if is_backwards else pages) for row in page]
-    assert whole["next"] is None
-    assert [row_id(row) for row in rows] == [row_id(row) for row in whole[name]]
+    assert full_list["next"] is None
+    assert [row_id(row) for row in rows] == [row_id(row) for row in full_list[name]]
     assert rows
     assert all(len(page) == limit for page in pages[:-1])
 
@@ -276,31 +285,31 @@ def row_id(row: dict[str, Any]) -> Any:
     return [row.get(name) for name in ("id", "ticket_id", "agent_id", "session_id", "name", "seq")]
 
 
-async def test_audit_has_the_rows_of_all_partitions_in_their_order(fleets: Fleets) -> None:
-    kept = [
-        await read_pages(http, "/api/audit", "events", limit=50)
-        for http in (fleets.many, *map(read_audit, fleets.apps))
+async def test_audit_log_merges_the_rows_of_all_partitions_in_order(fleets: Fleets) -> None:
+    partition_rows = [
+        await read_all_pages(http, "/api/audit", "events", limit=50)
+        for http in (fleets.gateway_client, *map(list_audit_rows, fleets.apps))
     ]
-    merged = [row["id"] for row in kept[0]]
+    merged_ids = [row["id"] for row in partition_rows[0]]
 
-    assert len(set(merged)) == len(merged)
-    for number, rows in enumerate(kept[1:]):
-        # Newer rows are at the top.
-        ids = [row["id"] for row in rows if row["id"] in set(merged)]
+    assert len(set(merged_ids)) == len(merged_ids)
+    for number, rows in enumerate(partition_rows[1:]):
+        # Newer rows are listed first.
+        ids = [row["id"] for row in rows if row["id"] in set(merged_ids)]
         assert len(ids) > 20
-        assert [id_ for id_ in merged if id_ in set(ids)] == ids
-        assert {row["partition"] for row in kept[0] if row["id"] in set(ids)} == {number}
+        assert [id_ for id_ in merged_ids if id_ in set(ids)] == ids
+        assert {row["partition"] for row in partition_rows[0] if row["id"] in set(ids)} == {number}
 
 
-def read_audit(app: ASGIApp | None) -> httpx.AsyncClient:
+def list_audit_rows(app: ASGIApp | None) -> httpx.AsyncClient:
     assert app is not None
-    return client_of(app)
+    return make_client(app)
 
 
-async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessions(fleets: Fleets) -> None:
-    missing = (partition_of(_LOOPER) + 1) % PARTITIONS
-    apps = [None if number == missing else app for number, app in enumerate(fleets.apps)]
-    async with client_of(make_gateway(lambda: apps)) as http:
+async def test_unowned_partition_makes_lists_fail_but_not_sessions_of_others(fleets: Fleets) -> None:
+    unowned_number = (find_partition(_LOOPER) + 1) % PARTITIONS
+    apps = [None if number == unowned_number else app for number, app in enumerate(fleets.apps)]
+    async with make_client(make_gateway(lambda: apps)) as http:
         assert (await http.get("/api/agents")).status_code == 503
         assert (await http.get("/api/status")).status_code == 503
         assert (await http.get("/api/events")).status_code == 503
@@ -309,8 +318,8 @@ async def test_partition_without_an_owner_refuses_lists_but_not_the_others_sessi
         assert (await http.get("/openapi.json")).status_code == 200
 
 
-async def test_breaker_that_several_partitions_have_is_one(fleets: Fleets) -> None:
-    """The partitions call the same models. The breaker has the state of the worst partition."""
+async def test_breaker_of_several_partitions_is_listed_once(fleets: Fleets) -> None:
+    """The partitions call the same models. The breaker is shown in the worst of the partitions' states."""
     name = "external_api::maps"
     breakers = [service.breakers.get("external_api", "", "maps") for service in fleets.services]
     for _ in range(10):
@@ -318,26 +327,28 @@ async def test_breaker_that_several_partitions_have_is_one(fleets: Fleets) -> No
             breakers[-1].call(lambda: 1 // 0)
     assert [breaker.state.value for breaker in breakers] == ["closed", "closed", "open"]
 
-    listed = [
+    names = [
         [row for page in pages for row in page if row["name"] == name]
         for limit in (1, 2, 1000)
-        for pages in [await list_pages(fleets.many, "/api/breakers", "breakers", {"limit": str(limit)})]
+        for pages in [
+            await list_pages(fleets.gateway_client, "/api/breakers", "breakers", {"limit": str(limit)})
+        ]
     ]
-    assert [[row["state"] for row in rows] for rows in listed] == [["open"]] * 3
-    assert (await fleets.many.get(f"/api/breakers/{name}")).json()["state"] == "open"
-    reset = await fleets.many.post(f"/api/breakers/{name}/reset", json={"by": "ada"})
+    assert [[row["state"] for row in rows] for rows in names] == [["open"]] * 3
+    assert (await fleets.gateway_client.get(f"/api/breakers/{name}")).json()["state"] == "open"
+    reset = await fleets.gateway_client.post(f"/api/breakers/{name}/reset", json={"by": "ada"})
     assert (reset.status_code, reset.json()["state"]) == (200, "closed")
     assert [breaker.state.value for breaker in breakers] == ["closed", "closed", "closed"]
 
 
-async def test_breaker_of_one_partition_is_reset_there(fleets: Fleets) -> None:
+async def test_breaker_of_one_partition_is_reset_in_that_partition(fleets: Fleets) -> None:
     name = f"tool_execution:{_LOOPER}:search"
-    breaker = fleets.services[partition_of(_LOOPER)].breakers.get("tool_execution", _LOOPER, "search")
+    breaker = fleets.services[find_partition(_LOOPER)].breakers.get("tool_execution", _LOOPER, "search")
     for _ in range(10):
         with contextlib.suppress(ZeroDivisionError, CircuitOpenError):
             breaker.call(lambda: 1 // 0)
 
-    assert (await fleets.many.get(f"/api/breakers/{name}")).json()["state"] == "open"
-    reset = await fleets.many.post(f"/api/breakers/{name}/reset")
-    assert (reset.status_code, reset.json()["state"], breaker.state.value) == (200, "closed", "closed")
-    assert (await fleets.many.post("/api/breakers/none/reset")).status_code == 404
+    assert (await fleets.gateway_client.get(f"/api/breakers/{name}")).json()["state"] == "open"
+    response = await fleets.gateway_client.post(f"/api/breakers/{name}/reset")
+    assert (response.status_code, response.json()["state"], breaker.state.value) == (200, "closed", "closed")
+    assert (await fleets.gateway_client.post("/api/breakers/none/reset")).status_code == 404

@@ -1,4 +1,4 @@
-"""Abbreviated ids in a fleet of two partitions: they must be unique in the whole fleet."""
+"""Abbreviated ids in a fleet of two partitions must be unique in the whole fleet."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
 from queenright.server.serving import run_service
-from tests.cluster.test_gateway import client_of, make_gateway
+from tests.cluster.test_gateway import make_client, make_gateway
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 
@@ -54,35 +54,35 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
             settings = demo_settings(folder / str(number), orchestrator="none")
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
             app = RowOrders(create_app(service, bind_address="127.0.0.1"))
-            await ask_to_terminate(service, app, f"looper-{number}")
+            await loop_until_termination_request(service, app, f"looper-{number}")
             services.append(service)
             apps.append(app)
-        http = await stack.enter_async_context(client_of(make_gateway(lambda: apps)))
+        http = await stack.enter_async_context(make_client(make_gateway(lambda: apps)))
         yield Fleet(services, apps, http)
 
 
-async def ask_to_terminate(service: Service, app: ASGIApp | None, agent: str) -> None:
-    """Let a worker loop, and the queen ask whether to stop it."""
+async def loop_until_termination_request(service: Service, app: ASGIApp | None, agent: str) -> None:
+    """Let a worker loop until the queen requests approval to terminate it."""
     await service.ingest(list(looping(service.clock(), agent=agent)))
     await until(
         lambda: any(t.analysis and t.agent_id == agent for t in service.tickets.open_tickets()),
-        "a triaged ticket",
+        "the ticket is triaged",
     )
     worker = {"session_id": f"{agent}-session", "incarnation_id": "one"}
     assert app is not None
-    async with client_of(app) as http:
+    async with make_client(app) as http:
         await http.get(f"/api/agents/{agent}/instructions", params=worker)
     [ticket] = [ticket for ticket in service.tickets.open_tickets() if ticket.agent_id == agent]
     await service.remediation.queen_actions.request_termination(ticket, "It loops.")
 
 
-def shared_beginning(ids: Sequence[str]) -> str:
+def common_prefix_of(ids: Sequence[str]) -> str:
     pairs = itertools.takewhile(lambda pair: len(set(pair)) == 1, zip(*ids, strict=True))
     return "".join(pair[0] for pair in pairs)
 
 
 async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet) -> None:
-    prefix = shared_beginning(fleet.tickets)
+    prefix = common_prefix_of(fleet.tickets)
 
     answer = await fleet.http.get(f"/api/tickets/{prefix}")
 
@@ -93,14 +93,14 @@ async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet
 
 
 async def test_unique_beginning_names_a_ticket_of_any_partition(fleet: Fleet) -> None:
-    length = len(shared_beginning(fleet.tickets)) + 1
+    length = len(common_prefix_of(fleet.tickets)) + 1
     for ticket in fleet.tickets:
         answer = await fleet.http.get(f"/api/tickets/{ticket[:length]}")
         assert (answer.status_code, answer.json()["ticket_id"]) == (200, ticket)
 
 
-async def test_ambiguous_approval_terminates_no_worker(fleet: Fleet) -> None:
-    prefix = shared_beginning(fleet.approvals)
+async def test_ambiguous_approval_id_terminates_no_worker(fleet: Fleet) -> None:
+    prefix = common_prefix_of(fleet.approvals)
     for action in ("approve", "deny"):
         answer = await fleet.http.post(f"/api/approvals/{prefix}/{action}", json={"by": "ada"})
         assert answer.status_code == 409
@@ -108,101 +108,105 @@ async def test_ambiguous_approval_terminates_no_worker(fleet: Fleet) -> None:
     assert [len(service.approvals.pending()) for service in fleet.services] == [1, 1]
 
 
-async def test_abbreviated_id_is_refused_while_a_partition_has_no_owner(fleet: Fleet) -> None:
-    """It may know another match."""
-    length = len(shared_beginning(fleet.approvals)) + 1
+async def test_abbreviated_id_is_rejected_while_a_partition_has_no_owner(fleet: Fleet) -> None:
+    """The unowned partition may have another match."""
+    length = len(common_prefix_of(fleet.approvals)) + 1
     approval, ticket = fleet.approvals[0], fleet.tickets[0]
-    async with client_of(make_gateway(lambda: [fleet.apps[0], None])) as http:
-        refused = await http.post(f"/api/approvals/{approval[:length]}/deny", json={"by": "ada"})
-        abbreviated = await http.get(f"/api/tickets/{ticket[:length]}")
-        whole = await http.get(f"/api/tickets/{ticket}")
-    assert (refused.status_code, abbreviated.status_code, whole.status_code) == (503, 503, 200)
-    assert refused.headers["retry-after"] == "2"
-    assert f"{approval[:length]!r} is not a whole id" in refused.json()["title"]
+    async with make_client(make_gateway(lambda: [fleet.apps[0], None])) as http:
+        approval_response = await http.post(f"/api/approvals/{approval[:length]}/deny", json={"by": "ada"})
+        abbreviated_response = await http.get(f"/api/tickets/{ticket[:length]}")
+        full_response = await http.get(f"/api/tickets/{ticket}")
+    assert (approval_response.status_code, abbreviated_response.status_code, full_response.status_code) == (
+        503,
+        503,
+        200,
+    )
+    assert approval_response.headers["retry-after"] == "2"
+    assert f"{approval[:length]!r} is not a whole id" in approval_response.json()["title"]
     assert len(fleet.services[0].approvals.pending()) == 1
 
 
-async def test_abbreviated_id_is_refused_while_an_owner_answers_503(fleet: Fleet) -> None:
-    """The response says what to do, not what the owner lacks."""
-    length = len(shared_beginning(fleet.tickets)) + 1
+async def test_abbreviated_id_is_rejected_while_an_owner_answers_503(fleet: Fleet) -> None:
+    """The response says what to do instead of repeating the owner's error."""
+    length = len(common_prefix_of(fleet.tickets)) + 1
     ticket = fleet.tickets[0]
-    starting = problem(503, "the service is starting")
-    async with client_of(make_gateway(lambda: [fleet.apps[0], starting])) as http:
-        refused = await http.get(f"/api/tickets/{ticket[:length]}")
-        whole = await http.get(f"/api/tickets/{ticket}")
-    assert (refused.status_code, whole.status_code) == (503, 200)
-    assert refused.headers["retry-after"] == "2"
-    assert f"{ticket[:length]!r} is not a whole id" in refused.json()["title"]
+    starting_app = problem(503, "the service is starting")
+    async with make_client(make_gateway(lambda: [fleet.apps[0], starting_app])) as http:
+        abbreviated_response = await http.get(f"/api/tickets/{ticket[:length]}")
+        full_response = await http.get(f"/api/tickets/{ticket}")
+    assert (abbreviated_response.status_code, full_response.status_code) == (503, 200)
+    assert abbreviated_response.headers["retry-after"] == "2"
+    assert f"{ticket[:length]!r} is not a whole id" in abbreviated_response.json()["title"]
 
 
-async def test_abbreviated_id_is_refused_while_an_owner_is_of_a_version_that_cannot_list_matches(
+async def test_abbreviated_id_is_rejected_while_an_older_version_cannot_list_matches(
     fleet: Fleet,
 ) -> None:
-    """In a rolling upgrade: that version answers as if a client had asked it."""
+    """During a rolling upgrade, the older version answers as if a client had sent the request."""
 
-    async def older(scope: Scope, receive: Receive, send: Send) -> None:
+    async def respond_like_older_version(scope: Scope, receive: Receive, send: Send) -> None:
         assert fleet.apps[1] is not None
         headers = [(name, value) for name, value in scope["headers"] if name != GATEWAY_HEADER.encode()]
         await fleet.apps[1]({**scope, "headers": headers}, receive, send)
 
-    length = len(shared_beginning(fleet.tickets)) + 1
-    async with client_of(make_gateway(lambda: [fleet.apps[0], older])) as http:
+    length = len(common_prefix_of(fleet.tickets)) + 1
+    async with make_client(make_gateway(lambda: [fleet.apps[0], respond_like_older_version])) as http:
         for ticket in fleet.tickets:
-            refused = await http.get(f"/api/tickets/{ticket[:length]}")
-            whole = await http.get(f"/api/tickets/{ticket}")
-            assert (refused.status_code, whole.status_code) == (503, 200)
-            assert refused.headers["retry-after"] == "2"
-            assert f"{ticket[:length]!r} is not a whole id" in refused.json()["title"]
+            abbreviated_response = await http.get(f"/api/tickets/{ticket[:length]}")
+            full_response = await http.get(f"/api/tickets/{ticket}")
+            assert (abbreviated_response.status_code, full_response.status_code) == (503, 200)
+            assert abbreviated_response.headers["retry-after"] == "2"
+            assert f"{ticket[:length]!r} is not a whole id" in abbreviated_response.json()["title"]
 
 
-async def test_whole_id_is_not_looked_up(fleet: Fleet) -> None:
-    asked: list[str] = []
+async def test_full_id_is_not_looked_up_in_other_partitions(fleet: Fleet) -> None:
+    paths: list[str] = []
 
-    async def counting(scope: Scope, receive: Receive, send: Send) -> None:
-        asked.append(scope["path"])
+    async def record_path(scope: Scope, receive: Receive, send: Send) -> None:
+        paths.append(scope["path"])
         assert fleet.apps[0] is not None
         await fleet.apps[0](scope, receive, send)
 
-    async with client_of(make_gateway(lambda: [counting, fleet.apps[1]])) as http:
+    async with make_client(make_gateway(lambda: [record_path, fleet.apps[1]])) as http:
         assert (await http.get(f"/api/tickets/{fleet.tickets[0]}")).status_code == 200
-    assert asked == [f"/api/tickets/{fleet.tickets[0]}"]
+    assert paths == [f"/api/tickets/{fleet.tickets[0]}"]
 
 
-async def test_unique_beginning_answers_the_request_of_its_partition_once(fleet: Fleet) -> None:
+async def test_request_with_a_unique_prefix_is_executed_once(fleet: Fleet) -> None:
     approvals = fleet.approvals
-    prefix = approvals[1][: len(shared_beginning(approvals)) + 1]
+    prefix = approvals[1][: len(common_prefix_of(approvals)) + 1]
     key = {"Idempotency-Key": "one"}
     path = f"/api/approvals/{prefix}/deny"
 
-    first = await fleet.http.post(path, json={"by": "ada"}, headers=key)
-    again = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    first_response = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    repeated_response = await fleet.http.post(path, json={"by": "ada"}, headers=key)
 
-    assert (first.status_code, first.json()["approval_id"]) == (202, approvals[1])
-    assert (again.status_code, again.json()) == (202, first.json())
+    assert (first_response.status_code, first_response.json()["approval_id"]) == (202, approvals[1])
+    assert (repeated_response.status_code, repeated_response.json()) == (202, first_response.json())
     assert [len(service.approvals.pending()) for service in fleet.services] == [1, 0]
 
 
-async def test_repeated_request_is_answered_where_it_was_executed(
+async def test_repeated_request_is_answered_by_the_partition_that_executed_it(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its abbreviated id fits another approval by then, whose worker must not be terminated."""
+    """By then its abbreviated id matches another approval, whose worker must not be terminated."""
     prefix = str(uuid.uuid4())[:8]
     for service in fleet.services:
         monkeypatch.setattr(service.approvals, "_ids", lambda: prefix + str(uuid.uuid4())[8:])
     path, key = f"/api/approvals/{prefix}/deny", {"Idempotency-Key": "two"}
-    await ask_to_terminate(fleet.services[1], fleet.apps[1], "looper-3")
-    first = await fleet.http.post(path, json={"by": "ada"}, headers=key)
-    await ask_to_terminate(fleet.services[0], fleet.apps[0], "looper-2")
+    await loop_until_termination_request(fleet.services[1], fleet.apps[1], "looper-3")
+    first_response = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    await loop_until_termination_request(fleet.services[0], fleet.apps[0], "looper-2")
 
-    again = await fleet.http.post(path, json={"by": "ada"}, headers=key)
+    repeated_response = await fleet.http.post(path, json={"by": "ada"}, headers=key)
 
-    assert (first.status_code, again.status_code) == (202, 202)
-    assert again.headers["idempotent-replayed"] == "true"
-    assert again.json() == first.json()
+    assert (first_response.status_code, repeated_response.status_code) == (202, 202)
+    assert repeated_response.headers["idempotent-replayed"] == "true"
+    assert repeated_response.json() == first_response.json()
     assert "looper-2" in {approval.agent_id for approval in fleet.services[0].approvals.pending()}
 
 
-async def test_repeated_request_without_a_session_does_not_reach_a_later_one(fleet: Fleet) -> None:
+async def test_repeated_request_without_a_session_does_not_reach_a_later_session(fleet: Fleet) -> None:
     now = fleet.services[0].clock()
     for number, time in ((0, now), (1, now + 60)):
         events = looping(time, agent="traveller")
@@ -210,12 +214,12 @@ async def test_repeated_request_without_a_session_does_not_reach_a_later_one(fle
         if number == 0:
             key = {"Idempotency-Key": "three"}
             body = {"message": "Read the error.", "by": "ada"}
-            first = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
+            first_response = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
 
-    again = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
+    repeated_response = await fleet.http.post("/api/agents/traveller/nudge", json=body, headers=key)
 
-    assert (first.status_code, again.status_code) == (202, 202)
-    assert again.json() == first.json()
+    assert (first_response.status_code, repeated_response.status_code) == (202, 202)
+    assert repeated_response.json() == first_response.json()
 
 
 @pytest.mark.parametrize("request_number", [0, 1], ids=["when it is asked for it", "after that"])
@@ -227,7 +231,7 @@ async def test_repeated_request_without_a_session_does_not_reach_a_later_one(fle
     ],
     ids=["nudge", "heartbeat"],
 )
-async def test_request_without_a_session_reaches_no_older_one_if_the_owner_of_the_latest_goes_away(
+async def test_request_without_a_session_reaches_no_older_session_if_its_owner_goes_away(
     fleet: Fleet, request_number: int, path: str, body: dict[str, str]
 ) -> None:
     now = fleet.services[0].clock()
@@ -236,19 +240,19 @@ async def test_request_without_a_session_reaches_no_older_one_if_the_owner_of_th
         await fleet.services[number].ingest([replace(event, session_id=f"s{number}") for event in events])
     requests = itertools.count()
 
-    async def leaving(scope: Scope, receive: Receive, send: Send) -> None:
+    async def leave_after_request(scope: Scope, receive: Receive, send: Send) -> None:
         app = fleet.apps[1] if next(requests) < request_number else problem(503, "no owner")
         assert app is not None
         await app(scope, receive, send)
 
-    async with client_of(make_gateway(lambda: [fleet.apps[0], leaving])) as http:
+    async with make_client(make_gateway(lambda: [fleet.apps[0], leave_after_request])) as http:
         answer = await http.post(path, json=body)
 
     assert answer.status_code == 503
 
 
-async def test_gateway_ignores_a_mark_of_a_client(fleet: Fleet) -> None:
-    """It would be answered as the gateway is."""
+async def test_gateway_ignores_a_mark_that_a_client_sends(fleet: Fleet) -> None:
+    """Otherwise the client would get the response that is meant for the gateway."""
     ticket = fleet.tickets[1]
     for mark in ("1", "key", "locate"):
         answer = await fleet.http.get(f"/api/tickets/{ticket}", headers={GATEWAY_HEADER: mark})

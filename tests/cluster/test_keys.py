@@ -1,4 +1,4 @@
-"""Everything about one session is in one partition, whichever process receives it."""
+"""All telemetry of one session goes to one partition, whichever process receives it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.runtime.events import AgentEvent
 from queenright.server.cluster.keys import (
-    partition_of,
+    find_partition,
     partition_of_agent,
     partition_of_hook,
     split_request,
@@ -44,29 +44,29 @@ REQUESTS: dict[str, tuple[type[Any], Any]] = {
 }
 OPEN_WORK = Path(__file__).parents[1] / "server/otlp/open_work"
 RECORDINGS = [*list_fixture_paths(), *sorted(FOLDER.glob("*/*.jsonl")), *sorted(OPEN_WORK.glob("*.json"))]
-COUNTS = (2, 5, 64)
-APART = 2**61 - 1
-"""So many that each key has its own partition: keys together here are together for every count."""
+PARTITION_COUNTS = (2, 5, 64)
+HUGE_PARTITION_COUNT = 2**61 - 1
+"""With so many partitions, each key has its own: keys that share a partition here always share one."""
 
 
 def decode_events(records: Sequence[tuple[float, str, Any]]) -> list[AgentEvent]:
-    """Return the events of requests; their bodies are protobuf, or the JSON of hook calls."""
+    """Return the events of requests. Their bodies are protobuf messages, or the JSON of hook calls."""
     assembler, events = Assembler(), list[AgentEvent]()
-    for at, path, body in [
+    for offset, path, body in [
         *records,
-        (max((at for at, _, _ in records), default=0.0) + LATER, "/v1/traces", b""),
+        (max((offset for offset, _, _ in records), default=0.0) + LATER, "/v1/traces", b""),
     ]:
         if path in REQUESTS:
             message, decode = REQUESTS[path]
-            batch: Batch = decode(message.FromString(body), assembler, BEGAN + at)
+            batch: Batch = decode(message.FromString(body), assembler, BEGAN + offset)
         else:
-            batch = decode_record(Record(at, path, body), assembler)
+            batch = decode_record(Record(offset, path, body), assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
     return events
 
 
-def request_bodies(records: Sequence[Record]) -> Iterator[tuple[float, str, Any]]:
+def iterate_request_bodies(records: Sequence[Record]) -> Iterator[tuple[float, str, Any]]:
     for record in records:
         body = record.body
         if record.path in REQUESTS:
@@ -82,13 +82,15 @@ def count_events(events: Sequence[AgentEvent]) -> Counter[tuple[Any, ...]]:
 def load_recording(path: Path) -> list[tuple[float, str, Any]]:
     if path.parent == OPEN_WORK:
         requests = json.loads(path.read_text())
-        records = [Record(float(at), each["path"], each["body"]) for at, each in enumerate(requests)]
+        records = [
+            Record(float(index), request["path"], request["body"]) for index, request in enumerate(requests)
+        ]
         return [
             (record.at, record.path, ParseDict(record.body, REQUESTS[record.path][0]()).SerializeToString())
             for record in records
         ]
-    load = load_client if path.suffix == ".json" else load_framework
-    return list(request_bodies(load(path).records))
+    load_file = load_client if path.suffix == ".json" else load_framework
+    return list(iterate_request_bodies(load_file(path).records))
 
 
 @pytest.mark.parametrize(
@@ -98,20 +100,20 @@ def load_recording(path: Path) -> list[tuple[float, str, Any]]:
             path,
             count,
             id=f"{path.parent.name}-{path.stem}-{count}",
-            # One count is enough for each commit.
-            marks=() if count == COUNTS[number % len(COUNTS)] else pytest.mark.slow,
+            # On each commit, one count per recording is enough.
+            marks=() if count == PARTITION_COUNTS[number % len(PARTITION_COUNTS)] else pytest.mark.slow,
         )
         for number, path in enumerate(RECORDINGS)
-        for count in COUNTS
+        for count in PARTITION_COUNTS
     ],
 )
-def test_partitions_give_the_same_sessions_of_a_recording_as_one_service(path: Path, count: int) -> None:
+def test_partitions_find_the_same_sessions_in_a_recording_as_one_service(path: Path, count: int) -> None:
     """B116: each partition has its own assembler."""
-    check_partitions(load_recording(path), (count, APART))
+    check_partitions(load_recording(path), (count, HUGE_PARTITION_COUNT))
 
 
-def test_partitions_give_the_same_sessions_of_instrumented_workers() -> None:
-    """Workers of one process, one inside the other, and one that continues in another process."""
+def test_partitions_find_the_same_sessions_of_instrumented_workers_as_one_service() -> None:
+    """Two workers of one process, one inside the other; the outer one continues in another process."""
     receiver, registry = Otlp(), CollectorRegistry()
     for _ in range(2):
         telemetry = Telemetry(receiver.url)
@@ -127,70 +129,78 @@ def test_partitions_give_the_same_sessions_of_instrumented_workers() -> None:
                 call.result("y")
         telemetry.close()
     receiver.stop()
-    records = [(time.time() - BEGAN + at, path, body) for at, (path, body) in enumerate(receiver.bodies)]
+    records = [
+        (time.time() - BEGAN + index, path, body) for index, (path, body) in enumerate(receiver.bodies)
+    ]
     assert {event.agent_id for event in decode_events(records)} == {"planner", "writer"}
-    check_partitions(records, (*COUNTS, APART))
+    check_partitions(records, (*PARTITION_COUNTS, HUGE_PARTITION_COUNT))
 
 
 def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence[int]) -> None:
-    whole = count_events(decode_events(records))
+    expected_counts = count_events(decode_events(records))
     for count in counts:
-        parts: dict[int, list[tuple[float, str, Any]]] = {}
-        for at, name, body in records:
-            if name in REQUESTS:
-                for number, part in split_request(name, body, count).items():
-                    parts.setdefault(number, []).append((at, name, part))
-            elif name.startswith("/hooks/"):
+        partition_records: dict[int, list[tuple[float, str, Any]]] = {}
+        for offset, path, body in records:
+            if path in REQUESTS:
+                for number, split_body in split_request(path, body, count).items():
+                    partition_records.setdefault(number, []).append((offset, path, split_body))
+            elif path.startswith("/hooks/"):
                 number = partition_of_hook(json.dumps(body).encode(), count)
-                parts.setdefault(number, []).append((at, name, body))
-        assert sum((count_events(decode_events(part)) for part in parts.values()), Counter()) == whole
+                partition_records.setdefault(number, []).append((offset, path, body))
+        assert (
+            sum(
+                (count_events(decode_events(split_body)) for split_body in partition_records.values()),
+                Counter(),
+            )
+            == expected_counts
+        )
 
 
 @given(key=st.text(max_size=50), count=st.integers(1, 64))
-def test_key_is_in_one_of_the_partitions(key: str, count: int) -> None:
-    assert 0 <= partition_of(key, count) < count
+def test_key_belongs_to_one_of_the_partitions(key: str, count: int) -> None:
+    assert 0 <= find_partition(key, count) < count
 
 
 def test_partition_of_a_key_never_changes() -> None:
-    """Different versions of Queenright in one cluster must agree."""
+    """Different versions of Queenright in one cluster must agree on the partition."""
     assert [partition_of_agent(name, count=64) for name in ("researcher", "writer", "")] == [31, 22, 4]
 
 
 @pytest.mark.parametrize("namespace", ["", "eu"])
-def test_heartbeat_that_names_its_service_is_in_the_partition_of_its_telemetry(namespace: str) -> None:
+def test_heartbeat_that_names_its_service_goes_to_the_partition_of_its_telemetry(namespace: str) -> None:
     attributes = {"service.name": "shop", **({"service.namespace": namespace} if namespace else {})}
     resource = {
         "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]
     }
     body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [{"name": "work"}]}]}]}
     request = ParseDict(body, ExportTraceServiceRequest()).SerializeToString()
-    for count in (*COUNTS, APART):
+    for count in (*PARTITION_COUNTS, HUGE_PARTITION_COUNT):
         assert set(split_request("/v1/traces", request, count)) == {
             partition_of_agent("shop", namespace, count=count)
         }
 
 
-def test_agent_is_in_the_partition_of_the_service_with_its_name() -> None:
+def test_agent_goes_to_the_partition_of_the_service_with_its_name() -> None:
     body = make_request(**{"service.name": "researcher"})
     assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
-def test_agent_of_the_resource_is_in_its_partition() -> None:
-    """The processes of a service can be in several partitions if each names its agent."""
+def test_agent_named_by_the_resource_goes_to_its_partition() -> None:
+    """The processes of a service can be in several partitions if each process names its agent."""
     body = make_request(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
     assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
 
 
-def test_own_records_are_in_the_partition_of_their_agent() -> None:
+def test_records_that_name_an_agent_go_to_its_partition() -> None:
     """One process can have thousands of workers, each with its own name."""
     resource = {"service.name": "queenright-agents", names.DISTRIBUTION_NAME: names.DISTRIBUTION}
     agents = [f"agent-{number % 7}" for number in range(40)]
     body = make_request(*agents, **resource)
-    parts = split_request("/v1/traces", body, 64)
-    assert set(parts) == {partition_of_agent(agent, count=64) for agent in agents}
+    bodies = split_request("/v1/traces", body, 64)
+    assert set(bodies) == {partition_of_agent(agent, count=64) for agent in agents}
     placements: list[tuple[int, str]] = []
-    for number, part in parts.items():
-        [group] = ExportTraceServiceRequest.FromString(part).resource_spans
+    for number, split_body in bodies.items():
+        [group] = ExportTraceServiceRequest.FromString(split_body).resource_spans
         assert {
             agent_id.key: agent_id.value.string_value for agent_id in group.resource.attributes
         } == resource
@@ -202,7 +212,7 @@ def test_own_records_are_in_the_partition_of_their_agent() -> None:
 
 
 def make_request(*agents: str, **resource: str) -> bytes:
-    """Return a request with a span of each agent."""
+    """Return a request with one span of each agent."""
     request = ExportTraceServiceRequest()
     group = request.resource_spans.add()
     for key, value in resource.items():
@@ -223,18 +233,18 @@ def make_request(*agents: str, **resource: str) -> bytes:
         b'{"tool_response": "", "session_id": " one"}',
     ],
 )
-def test_hook_call_is_in_the_partition_of_its_session(body: bytes) -> None:
-    """Coding agents truncate text in the middle of a character; the receiver accepts such a call."""
+def test_hook_call_goes_to_the_partition_of_its_session(body: bytes) -> None:
+    """Coding agents truncate text within a character; the receiver accepts such a call."""
     assert partition_of_hook(body, 64) == partition_of_hook(b'{"session_id": "one"}', 64) != 0
 
 
 @pytest.mark.parametrize("body", [b"", b"\x0a\x00", b"[]", b'{"session_id": 7}', b"\xff"])
-def test_hook_call_without_a_session_is_in_the_first_partition(body: bytes) -> None:
+def test_hook_call_without_a_session_goes_to_the_first_partition(body: bytes) -> None:
     assert partition_of_hook(body, 8) == 0
 
 
-def test_parts_are_not_much_longer_than_the_request() -> None:
-    """Each part repeats the resource, so there is one part per partition, not per session."""
+def test_split_request_is_not_much_longer_than_the_original() -> None:
+    """Each part repeats the resource, so there is one part per partition instead of one per session."""
     request = ExportLogsServiceRequest()
     group = request.resource_logs.add()
     group.resource.attributes.add(key="note").value.string_value = "x" * 32_768
@@ -244,13 +254,13 @@ def test_parts_are_not_much_longer_than_the_request() -> None:
         record = scope.log_records.add()
         record.attributes.add(key="session.id").value.string_value = f"session-{number}"
     body = request.SerializeToString()
-    parts = split_request("/v1/logs", body, 64)
-    assert len(parts) == 64
-    assert sum(map(len, parts.values())) < 64 * 33_000 + len(body)
+    bodies = split_request("/v1/logs", body, 64)
+    assert len(bodies) == 64
+    assert sum(map(len, bodies.values())) < 64 * 33_000 + len(body)
 
 
-def test_request_of_too_many_resources_is_refused() -> None:
-    """Reading them one by one would take long."""
+def test_request_with_too_many_resources_is_refused() -> None:
+    """Reading them one by one would take too long."""
     split_request("/v1/traces", b"\x0a\x00" * MAX_GROUPS, 8)
     with pytest.raises(RejectedRequestError, match="resources and scopes"):
         split_request("/v1/traces", b"\x0a\x00" * (MAX_GROUPS + 1), 8)

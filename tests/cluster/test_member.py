@@ -30,10 +30,10 @@ def settings(tmp_path: Path, postgres: Postgres) -> Iterator[Settings]:
 async def test_failed_background_task_is_a_fault_of_the_process(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise nobody would learn why it does not reconnect to NATS."""
+    """Otherwise nobody would learn why the process does not reconnect to NATS."""
 
     async def fail(self: object) -> None:
-        raise RuntimeError("cannot go on")
+        raise RuntimeError("no file descriptors left")
 
     monkeypatch.setattr(NatsConnection, "run", fail)
     monkeypatch.setattr(ClusterMember, "run", fail)
@@ -41,24 +41,24 @@ async def test_failed_background_task_is_a_fault_of_the_process(
 
     async with cluster_member(settings) as member:
         names = ("nats-connection", "cluster-view", "settings-file")
-        stopped = [f"{name} has stopped" for name in names]
-        await until(lambda: member.ready()[:3] == stopped, "the tasks are reported")
-        assert member.faults()[:3] == stopped
+        expected_faults = [f"{name} has stopped" for name in names]
+        await until(lambda: member.ready()[:3] == expected_faults, "the stopped tasks are reported")
+        assert member.faults()[:3] == expected_faults
 
-    assert caplog.text.count("RuntimeError: cannot go on") == 3
+    assert caplog.text.count("RuntimeError: no file descriptors left") == 3
 
 
-async def test_status_is_available_without_a_nats_connection_attempt(
+async def test_status_is_available_before_the_first_connection_to_nats(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: object) -> None:
-        raise RuntimeError("cannot go on")
+        raise RuntimeError("no file descriptors left")
 
     monkeypatch.setattr(NatsConnection, "run", fail)
 
     async with cluster_member(settings) as member:
         status = await member.status()
 
-    assert [found.member_id for found in status.members] == [status.answered_by]
+    assert [member_.member_id for member_ in status.members] == [status.answered_by]
     assert status.backlog is None
     assert "NATS cannot take telemetry" in status.faults

@@ -14,14 +14,14 @@ from tests.cluster.chaos import private_command
 
 @pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
 def test_cut_off_owner_writes_nothing_and_becomes_a_standby(tmp_path: Path) -> None:
-    """B116, B118: PostgreSQL and NATS do not respond to it, and the other process takes over."""
+    """B116, B118: PostgreSQL and NATS do not respond to the owner, and the other process takes over."""
     command = private_command(sys.executable, "-m", "tests.cluster.network_cut", tmp_path)
     assert command is not None
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout, done.stderr
-    found = json.loads(done.stdout)
-    assert found.pop("seconds") < 60
-    assert found == {
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.stdout, completed.stderr
+    results = json.loads(completed.stdout)
+    assert results.pop("seconds") < 60
+    assert results == {
         "is_taken_over": True,
         "refused": 503,
         "calls": 15,

@@ -1,4 +1,4 @@
-"""What a process does when it cannot run a partition, or not any longer."""
+"""What a process does when it cannot start or continue to run a partition."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def make_partition(lease: AsyncMock) -> Partition:
     ],
     ids=["store", "other", "database away"],
 )
-async def test_database_that_is_away_is_no_failure_of_the_process(
+async def test_unavailable_database_is_no_failure_of_the_process(
     error: Exception, failure: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B117: it runs partitions again at once when the database is back."""
+    """B117: the process runs its partitions again as soon as the database is back."""
 
     @asynccontextmanager
     async def run_service(self: Partition) -> AsyncIterator[Service]:
@@ -59,21 +59,21 @@ async def test_database_that_is_away_is_no_failure_of_the_process(
     assert partition.failure == failure
 
 
-async def test_state_of_the_fleet_cannot_be_read_while_the_database_is_away() -> None:
-    """A service that starts reads it: that is no failure of the process either."""
+async def test_fleet_state_cannot_be_read_while_the_database_is_unavailable() -> None:
+    """A service reads this state when it starts; the failure is not one of the process either."""
     member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=2)
     lease = ClusterLease(parse_address("postgresql://127.0.0.1:1/none"), member)
     state = ClusterFleet(lease).partition(0)
 
-    for read in (state.read_storm, state.read_emergency_stop):
+    for read_state in (state.read_storm, state.read_emergency_stop):
         with pytest.raises(DatabaseUnavailableError, match="the database cannot be reached"):
-            await read()
+            await read_state()
 
 
-async def test_partition_whose_lease_this_process_cannot_renew_is_given_up_for_a_while(
+async def test_partition_whose_lease_cannot_be_renewed_is_released_for_a_while(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B116: another process takes over when the lease expires, and this one would go on serving."""
+    """B116: otherwise another process would take over when the lease expires, while this one still serves."""
 
     @asynccontextmanager
     async def run_service(self: Partition) -> AsyncIterator[Service]:
@@ -91,7 +91,7 @@ async def test_partition_whose_lease_this_process_cannot_renew_is_given_up_for_a
     partition = make_partition(lease)
 
     partition.claim()
-    await until(lambda: not partition.is_running, "it is given up", seconds=20)
+    await until(lambda: not partition.is_running, "the partition is released", seconds=20)
     partition.claim()
 
     assert "no memory" in caplog.text

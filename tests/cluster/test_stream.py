@@ -1,4 +1,4 @@
-"""The telemetry streams, on a real NATS."""
+"""The telemetry streams, on a real nats-server."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tests.ports import reserve_port
 from tests.waiting import until
 
 
-async def test_message_interrupted_by_a_restart_is_not_a_refusal(nats: Nats) -> None:
-    """Otherwise the process would report for ten seconds that NATS refuses messages."""
+async def test_message_interrupted_by_a_restart_is_not_a_rejection(nats: Nats) -> None:
+    """Otherwise the process would report for ten seconds that NATS rejects messages."""
     connection = NatsConnection(nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(connection.run())
     try:
@@ -29,12 +29,12 @@ async def test_message_interrupted_by_a_restart_is_not_a_refusal(nats: Nats) -> 
         [stream] = connection.streams
         assert nats.pid is not None
         os.kill(nats.pid, signal.SIGSTOP)
-        publishing = asyncio.create_task(stream.publish("/v1/traces", b"{}"))
+        publishing_task = asyncio.create_task(stream.publish("/v1/traces", b"{}"))
         await asyncio.sleep(0)
         nats.kill()
         await asyncio.to_thread(nats.start)
         with pytest.raises(StreamUnavailableError):
-            await publishing
+            await publishing_task
         await until(lambda: connection.is_available, "the client is connected again")
 
         assert stream.is_accepting
@@ -45,14 +45,14 @@ async def test_message_interrupted_by_a_restart_is_not_a_refusal(nats: Nats) -> 
 
 
 @pytest.mark.parametrize("is_created_first", [True, False])
-async def test_interrupted_message_is_not_a_refusal_whenever_it_fails(
+async def test_interrupted_message_is_not_a_rejection_whenever_it_fails(
     monkeypatch: pytest.MonkeyPatch, is_created_first: bool
 ) -> None:
     """The stream may exist again before or after the message fails."""
-    failing = asyncio.Event()
+    has_failed = asyncio.Event()
 
     async def fail(*arguments: object, **options: object) -> None:
-        await failing.wait()
+        await has_failed.wait()
         raise TimeoutError
 
     connection = NatsConnection("nats://127.0.0.1:1", replicas=1, max_bytes=1 << 30)
@@ -61,13 +61,13 @@ async def test_interrupted_message_is_not_a_refusal_whenever_it_fails(
     monkeypatch.setattr(NatsConnection, "is_connected", True)
     [stream] = connection.streams
     await stream.create()
-    publishing = asyncio.create_task(stream.publish("/v1/traces", b"{}"))
+    publishing_task = asyncio.create_task(stream.publish("/v1/traces", b"{}"))
     await asyncio.sleep(0)
     if is_created_first:
         await stream.create()
-    failing.set()
+    has_failed.set()
     with pytest.raises(StreamUnavailableError):
-        await publishing
+        await publishing_task
     assert stream.is_accepting is is_created_first
     await stream.create()
 
@@ -76,7 +76,7 @@ async def test_interrupted_message_is_not_a_refusal_whenever_it_fails(
 
 @pytest.fixture
 def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
-    """Yield three nats-servers of one NATS cluster."""
+    """Run three nats-servers that form a NATS cluster, and yield them."""
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(reserve_port("nats-server")) for _ in range(6)]
         urls = [f"nats://127.0.0.1:{port}" for port in ports[3:]]
@@ -91,7 +91,7 @@ def nats_cluster(tmp_path: Path) -> Iterator[list[Nats]]:
         yield servers
 
 
-async def test_stream_without_a_majority_is_reported_as_not_listening(
+async def test_process_whose_stream_has_no_majority_does_not_listen(
     tmp_path: Path, postgres: Postgres, nats_cluster: list[Nats], client: httpx.AsyncClient
 ) -> None:
     """B119: the remaining server keeps its connections, but accepts no telemetry."""
@@ -100,14 +100,14 @@ async def test_stream_without_a_majority_is_reported_as_not_listening(
     process = cluster.add()
 
     async def wait_until_it_accepts(accepts: bool) -> None:
-        """Wait until telemetry is accepted or refused, and the service has noticed."""
-        expected = (200, True) if accepts else (503, False)
-        found = None
-        while found != expected:
+        """Wait until telemetry is accepted (or refused), and the metrics show it."""
+        expected_outcome = (200, True) if accepts else (503, False)
+        outcome = None
+        while outcome != expected_outcome:
             await asyncio.sleep(0.2)
-            sent = await client.post(f"{process.otlp_url}/v1/traces", json={"resourceSpans": []})
+            response = await client.post(f"{process.otlp_url}/v1/traces", json={"resourceSpans": []})
             metrics = await client.get(f"{process.url}/metrics")
-            found = sent.status_code, "\nqueenright_listening 1.0" in metrics.text
+            outcome = response.status_code, "\nqueenright_listening 1.0" in metrics.text
 
     try:
         async with asyncio.timeout(120):

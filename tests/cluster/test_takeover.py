@@ -24,17 +24,17 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio
 
 
-def tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -> dict[str, Any]:
-    """Return an OTLP request with the spans of tool calls of one session."""
-    now = time.time_ns()
+def make_tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -> dict[str, Any]:
+    """Return an OTLP request with ``count`` spans of tool calls of one session."""
+    now_ns = time.time_ns()
     attributes = {"gen_ai.agent.name": agent, "gen_ai.conversation.id": session}
     spans = [
         {
             "traceId": secrets.token_hex(16),
             "spanId": secrets.token_hex(8),
             "name": "execute_tool search",
-            "startTimeUnixNano": str(now + 1000 * i),
-            "endTimeUnixNano": str(now + 1000 * i + 500),
+            "startTimeUnixNano": str(now_ns + 1000 * number),
+            "endTimeUnixNano": str(now_ns + 1000 * number + 500),
             "attributes": [
                 {"key": key, "value": {"stringValue": value}}
                 for key, value in {
@@ -46,14 +46,14 @@ def tool_spans(agent: str, session: str, count: int, *, arguments: str = "{}") -
                 }.items()
             ],
         }
-        for i in range(count)
+        for number in range(count)
     ]
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "shop"}}]}
     return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": spans}]}]}
 
 
 class Sender:
-    """An agent's exporter: sends a request until any process acknowledges it."""
+    """An agent's exporter. It sends a request until a process acknowledges it."""
 
     def __init__(self, client: httpx.AsyncClient, processes: Sequence[Process]) -> None:
         self.processes = processes
@@ -81,8 +81,8 @@ class Sender:
                 await asyncio.sleep(0.05)
 
 
-def stored_calls(cluster: Cluster) -> list[str]:
-    """Return the ids of the tool calls whose end is in the event log."""
+def list_stored_calls(cluster: Cluster) -> list[str]:
+    """Return the ids of the tool calls whose completion is in the event log."""
     with connected(cluster.database) as conn:
         rows = conn.exec_driver_sql(
             "SELECT (data::json)->>'call_id' FROM events"
@@ -92,29 +92,29 @@ def stored_calls(cluster: Cluster) -> list[str]:
 
 
 async def wait_for_calls(cluster: Cluster, count: int) -> list[str]:
-    await until(lambda: len(stored_calls(cluster)) >= count, f"{count} calls are stored")
-    return stored_calls(cluster)
+    await until(lambda: len(list_stored_calls(cluster)) >= count, f"{count} calls are stored")
+    return list_stored_calls(cluster)
 
 
 async def test_killed_owner_is_replaced_without_loss_or_duplicates(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B117: acknowledged work is monitored again after the owner is killed, with each event once."""
+    """B117: acknowledged work is monitored again after the owner is killed, and each event is stored once."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
     sender = Sender(client, processes)
     for _ in range(10):
-        await sender.send(tool_spans("clerk", "order-7", 5))
+        await sender.send(make_tool_spans("clerk", "order-7", 5))
     owner.kill()
     for _ in range(10):
-        await sender.send(tool_spans("clerk", "order-7", 5))
+        await sender.send(make_tool_spans("clerk", "order-7", 5))
     successor = await cluster.owner()
-    found = await wait_for_calls(cluster, sender.acknowledged)
-    assert len(found) == len(set(found)) == sender.acknowledged == 100
+    stored_ids = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(stored_ids) == len(set(stored_ids)) == sender.acknowledged == 100
     steps = await client.get(
         f"{successor.url}/api/agents/clerk/steps",
         params={"session_id": "order-7", "limit": 200},
-        timeout=60,  # it has just taken over, on a busy machine
+        timeout=60,  # on a busy machine, the successor may have only just taken over
     )
     assert [step["kind"] for step in steps.json()["items"]].count("tool") == 100
 
@@ -123,50 +123,54 @@ async def test_paused_owner_writes_nothing_after_its_lease_is_taken(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
     """
-    B116: one process monitors at a time; one that was paused finds that it lost its lease, and forwards.
+    B116: one process monitors at a time. A paused owner finds that it lost its lease, and forwards requests.
     """
     processes = [cluster.add(), cluster.add()]
-    paused = await cluster.owner()
-    [other] = [process for process in processes if process is not paused]
-    sender = Sender(client, [other])
-    await sender.send(tool_spans("clerk", "order-7", 5))
+    paused_owner = await cluster.owner()
+    [other_process] = [process for process in processes if process is not paused_owner]
+    sender = Sender(client, [other_process])
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
     await wait_for_calls(cluster, 5)
 
-    paused.signal(signal.SIGSTOP)
-    await sender.send(tool_spans("clerk", "order-7", 5))
-    assert await cluster.owner(other_than=paused) is other
+    paused_owner.signal(signal.SIGSTOP)
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
+    assert await cluster.owner(other_than=paused_owner) is other_process
     await wait_for_calls(cluster, 10)
-    faults = (await client.get(f"{other.url}/api/cluster")).json()["faults"]
-    assert [fault.rpartition(": ")[2] for fault in faults if fault.startswith(paused.url)] == ["it hangs"]
-    paused.signal(signal.SIGCONT)
+    faults = (await client.get(f"{other_process.url}/api/cluster")).json()["faults"]
+    assert [fault.rpartition(": ")[2] for fault in faults if fault.startswith(paused_owner.url)] == [
+        "it hangs"
+    ]
+    paused_owner.signal(signal.SIGCONT)
 
-    await sender.send(tool_spans("clerk", "order-7", 5))
-    found = await wait_for_calls(cluster, 15)
-    assert len(found) == len(set(found)) == 15
-    status = await wait_for_status(client, paused, owner=other)
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
+    stored_ids = await wait_for_calls(cluster, 15)
+    assert len(stored_ids) == len(set(stored_ids)) == 15
+    status = await wait_for_status(client, paused_owner, owner=other_process)
     assert [member["is_owner"] for member in status["members"]].count(True) == 1
-    # The other process now answers its requests.
-    agents = (await client.get(f"{paused.url}/api/agents")).json()["agents"]
+    # The other process answers the requests of the paused one from now on.
+    agents = (await client.get(f"{paused_owner.url}/api/agents")).json()["agents"]
     assert [agent["agent_id"] for agent in agents] == ["clerk"]
-    assert "has taken over" in paused.log()
-    assert "Traceback" not in paused.log() + other.log()
+    assert "has taken over" in paused_owner.log()
+    assert "Traceback" not in paused_owner.log() + other_process.log()
 
 
 async def test_stopped_owner_hands_over(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """B120: an owner that is stopped stores what it has, and leaves the rest to its successor."""
+    """
+    B120: an owner that is stopped stores what it has read, and its successor reads the remaining messages.
+    """
     owner = cluster.add()
     await cluster.owner()
     successor = cluster.add()
     sender = Sender(client, [owner, successor])
     for _ in range(6):
-        await sender.send(tool_spans("clerk", "order-7", 5))
+        await sender.send(make_tool_spans("clerk", "order-7", 5))
     assert owner.stop() == 0
     assert "Traceback" not in owner.log()
     assert await cluster.owner() is successor
     sender.processes = [successor]
-    await sender.send(tool_spans("clerk", "order-7", 5))
-    found = await wait_for_calls(cluster, sender.acknowledged)
-    assert len(found) == len(set(found)) == 35
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
+    stored_ids = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(stored_ids) == len(set(stored_ids)) == 35
     status = (await client.get(f"{successor.url}/api/cluster")).json()
     assert [member["is_owner"] for member in status["members"]] == [True]
     assert status["faults"] == []
@@ -175,25 +179,25 @@ async def test_stopped_owner_hands_over(cluster: Cluster, client: httpx.AsyncCli
 async def test_telemetry_without_nats_is_refused_without_loss(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B119: without NATS nothing is acknowledged; what was acknowledged before is stored."""
+    """B119: without NATS, nothing is acknowledged. What was acknowledged before is stored."""
     process = cluster.add()
     await cluster.owner()
     sender = Sender(client, [process])
-    await sender.send(tool_spans("clerk", "order-7", 5))
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
     cluster.nats.kill()
-    sending = asyncio.create_task(sender.send(tool_spans("clerk", "order-7", 5)))
+    sending_task = asyncio.create_task(sender.send(make_tool_spans("clerk", "order-7", 5)))
     await until(lambda: sender.refused, "a request is refused")
     ready = (await client.get(f"{process.url}/readyz")).json()
     assert ready == {"ready": False, "missing": ["NATS cannot take telemetry"]}
     cluster.nats.start()
-    await sending
-    found = await wait_for_calls(cluster, sender.acknowledged)
-    assert len(found) == len(set(found)) == 10
+    await sending_task
+    stored_ids = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(stored_ids) == len(set(stored_ids)) == 10
 
 
 @contextlib.asynccontextmanager
 async def run_proxy(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]:
-    """Yield another address of NATS, and a function that blocks it."""
+    """Yield another address of NATS, and a function that blocks this address."""
     writers: list[asyncio.StreamWriter] = []
     tasks: list[asyncio.Task[None]] = []
 
@@ -205,10 +209,11 @@ async def run_proxy(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]
         writer.close()
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        onward = await asyncio.open_connection("127.0.0.1", int(nats.url.rpartition(":")[2]))
-        writers.extend((writer, onward[1]))
+        nats_streams = await asyncio.open_connection("127.0.0.1", int(nats.url.rpartition(":")[2]))
+        writers.extend((writer, nats_streams[1]))
         tasks.extend(
-            asyncio.create_task(copy(*proxy)) for proxy in ((reader, onward[1]), (onward[0], writer))
+            asyncio.create_task(copy(*streams))
+            for streams in ((reader, nats_streams[1]), (nats_streams[0], writer))
         )
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
@@ -227,64 +232,64 @@ async def run_proxy(nats: Nats) -> AsyncIterator[tuple[str, Callable[[], None]]]
 async def test_owner_that_alone_cannot_reach_nats_hands_over(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B116, B119: the other process monitors, and the former owner does not take the workers back."""
-    async with run_proxy(cluster.nats) as (url, cut):
-        first = cluster.add(nats_url=url)
+    """B116, B119: the other process monitors the workers, and the former owner does not take them back."""
+    async with run_proxy(cluster.nats) as (url, cut_nats):
+        cut_process = cluster.add(nats_url=url)
         await cluster.owner()
-        second = cluster.add()
-        sender = Sender(client, [second])
-        await sender.send(tool_spans("clerk-1", "s-1", 5))
+        other_process = cluster.add()
+        sender = Sender(client, [other_process])
+        await sender.send(make_tool_spans("clerk-1", "s-1", 5))
         await wait_for_calls(cluster, 5)
-        cut()
-        assert await cluster.owner(other_than=first) is second
-        await sender.send(tool_spans("clerk-1", "s-1", 5))
+        cut_nats()
+        assert await cluster.owner(other_than=cut_process) is other_process
+        await sender.send(make_tool_spans("clerk-1", "s-1", 5))
         assert len(await wait_for_calls(cluster, 10)) == 10
-        await asyncio.to_thread(second.stop)
-        # It is the only process left: it takes over, and waits for NATS.
-        assert await cluster.owner(other_than=second) is first
+        await asyncio.to_thread(other_process.stop)
+        # It is the only remaining process, so it takes over and waits for NATS.
+        assert await cluster.owner(other_than=other_process) is cut_process
 
 
 async def test_recreated_stream_is_read_from_its_start(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """A stream with the same name and lower numbers is a new stream, so its messages are stored."""
+    """A stream with the same name but lower numbers is a new stream, so its messages are stored."""
     process = cluster.add()
     await cluster.owner()
     sender = Sender(client, [process])
     for _ in range(5):
-        await sender.send(tool_spans("clerk", "order-7", 5))
+        await sender.send(make_tool_spans("clerk", "order-7", 5))
     await wait_for_calls(cluster, 25)
     cluster.nats.kill()
     cluster.nats.wipe()
     cluster.nats.start()
-    await sender.send(tool_spans("clerk", "order-7", 5))
-    found = await wait_for_calls(cluster, sender.acknowledged)
-    assert len(found) == len(set(found)) == 30
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
+    stored_ids = await wait_for_calls(cluster, sender.acknowledged)
+    assert len(stored_ids) == len(set(stored_ids)) == 30
 
 
-async def test_hook_without_an_owner_is_kept_and_its_agent_continues(
+async def test_hook_call_without_an_owner_is_stored_later_and_its_agent_continues(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
     """
-    A hook call gets a response within a second while no process is the owner, and its event is stored later.
+    While no process is the owner, a hook call gets a response within a second, and its event is stored later.
     """
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
-    [other] = [process for process in processes if process is not owner]
+    [other_process] = [process for process in processes if process is not owner]
     owner.signal(signal.SIGSTOP)
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/work", "prompt": "go"}
-    answer = await client.post(f"{other.otlp_url}/hooks/claude-code", json=call)
+    answer = await client.post(f"{other_process.otlp_url}/hooks/claude-code", json=call)
     assert (answer.status_code, answer.json()) == (200, {})
-    assert await cluster.owner(other_than=owner) is other
+    assert await cluster.owner(other_than=owner) is other_process
     sessions: list[str] = []
     async with asyncio.timeout(60):
         while not sessions:
-            agents = (await client.get(f"{other.url}/api/agents")).json()["agents"]
+            agents = (await client.get(f"{other_process.url}/api/agents")).json()["agents"]
             sessions = [agent["session_id"] for agent in agents]
             await asyncio.sleep(0.1)
     assert sessions == ["s-1"]
 
 
-def stored_prompts(cluster: Cluster) -> list[str]:
-    """Return the session of each stored prompt."""
+def list_stored_prompts(cluster: Cluster) -> list[str]:
+    """Return the session id of each stored prompt, oldest first."""
     with connected(cluster.database) as conn:
         query = "SELECT session_id FROM events WHERE type = 'client_input_received' ORDER BY seq"
         return [row[0] for row in conn.exec_driver_sql(query)]
@@ -292,7 +297,7 @@ def stored_prompts(cluster: Cluster) -> list[str]:
 
 @contextlib.asynccontextmanager
 async def telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
-    """Connect to the stream of a cluster with one partition."""
+    """Connect to the telemetry stream of a cluster with one partition."""
     nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(nats.run())
     try:
@@ -303,10 +308,10 @@ async def telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
         running.cancel()
 
 
-async def test_hook_that_was_forwarded_and_kept_is_stored_once(
+async def test_hook_call_that_was_forwarded_and_published_is_stored_once(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """B118: its owner responded too late, but stored it; the owner may read either first."""
+    """B118: its owner responded too late, but stored it. The owner may read either copy first."""
     process = cluster.add()
     await cluster.owner()
     with connected(cluster.database) as conn:
@@ -314,34 +319,36 @@ async def test_hook_that_was_forwarded_and_kept_is_stored_once(
     async with telemetry_stream(cluster) as stream:
         path = "/hooks/claude-code"
 
-        async def forward(session: str, call_id: str) -> None:
+        async def forward_call(session: str, call_id: str) -> None:
             headers = {"x-queenright-call": sign_call_id(call_id, key)}
-            answer = await client.post(f"{process.otlp_url}{path}", json=prompt(session), headers=headers)
+            answer = await client.post(
+                f"{process.otlp_url}{path}", json=make_prompt(session), headers=headers
+            )
             assert answer.status_code == 200
 
-        async def keep(session: str, call_id: str) -> None:
-            body = json.dumps(prompt(session)).encode()
+        async def publish_call(session: str, call_id: str) -> None:
+            body = json.dumps(make_prompt(session)).encode()
             await stream.publish(f"{path}?", body, message_id=sign_call_id(call_id, key))
 
-        await forward("s-1", "one")
-        await until(lambda: stored_prompts(cluster) == ["s-1"], "the first one is stored")
-        await keep("s-1", "one")
-        await keep("s-2", "two")
-        await until(lambda: "s-2" in stored_prompts(cluster), "the second one is stored")
-        await forward("s-2", "two")
-        await keep("s-3", "three")
-        await until(lambda: "s-3" in stored_prompts(cluster), "the third one is stored")
+        await forward_call("s-1", "one")
+        await until(lambda: list_stored_prompts(cluster) == ["s-1"], "the first prompt is stored")
+        await publish_call("s-1", "one")
+        await publish_call("s-2", "two")
+        await until(lambda: "s-2" in list_stored_prompts(cluster), "the second prompt is stored")
+        await forward_call("s-2", "two")
+        await publish_call("s-3", "three")
+        await until(lambda: "s-3" in list_stored_prompts(cluster), "the third prompt is stored")
 
-    assert stored_prompts(cluster) == ["s-1", "s-2", "s-3"]
+    assert list_stored_prompts(cluster) == ["s-1", "s-2", "s-3"]
     assert "Traceback" not in process.log()
 
 
-def prompt(session: str) -> dict[str, str]:
+def make_prompt(session: str) -> dict[str, str]:
     return {"hook_event_name": "UserPromptSubmit", "session_id": session, "cwd": "/work", "prompt": "go"}
 
 
 async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner: Process) -> dict[str, Any]:
-    """Return the cluster as a process sees it, once it sees ``owner`` as the owner."""
+    """Return the cluster status as a process sees it, once it sees ``owner`` as the owner."""
     async with asyncio.timeout(60):
         while True:
             try:
@@ -354,64 +361,73 @@ async def wait_for_status(client: httpx.AsyncClient, process: Process, *, owner:
 
 
 async def test_event_stream_resumes_at_another_process(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """A stream that a standby forwards ends with the owner, and resumes at any process."""
+    """A stream that a standby forwards ends when the owner ends, and can be resumed at any process."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
-    [other] = [process for process in processes if process is not owner]
-    sender = Sender(client, [other])
+    [other_process] = [process for process in processes if process is not owner]
+    sender = Sender(client, [other_process])
     seen_ids: list[str] = []
 
     async def follow(count: int) -> None:
-        """Read the stream at the standby until it has ``count`` events."""
+        """Read ``count`` events of the stream through the standby."""
         headers = {"last-event-id": seen_ids[-1]} if seen_ids else {}
         params = {"types": "tool_call_completed"}
-        async with client.stream("GET", f"{other.url}/api/events", params=params, headers=headers) as answer:
-            place = ""
+        async with client.stream(
+            "GET", f"{other_process.url}/api/events", params=params, headers=headers
+        ) as answer:
+            cursor = ""
             async for line in answer.aiter_lines():
                 if line.startswith("id:"):
-                    place = line.removeprefix("id:").strip()
+                    cursor = line.removeprefix("id:").strip()
                 elif line.startswith("data:") and "tool_call_completed" in line:
-                    seen_ids.append(place)
+                    seen_ids.append(cursor)
                 if len(seen_ids) >= count:
                     return
 
-    following = asyncio.create_task(follow(5))
+    following_task = asyncio.create_task(follow(5))
     async with asyncio.timeout(60):
-        while not following.done():
-            await sender.send(tool_spans("clerk", "order-7", 5))
-            await asyncio.wait([following], timeout=0.2)
+        while not following_task.done():
+            await sender.send(make_tool_spans("clerk", "order-7", 5))
+            await asyncio.wait([following_task], timeout=0.2)
     owner.kill()
-    await sender.send(tool_spans("clerk", "order-7", 5))
-    assert await cluster.owner() is other
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
+    assert await cluster.owner() is other_process
     await wait_for_calls(cluster, sender.acknowledged)
     with connected(cluster.database) as conn:
         rows = conn.exec_driver_sql("SELECT id FROM events WHERE type = 'tool_call_completed' ORDER BY seq")
         log = [row[0] for row in rows]
-    expected = log[log.index(seen_ids[0]) :]
-    await follow(len(expected))
-    assert seen_ids == expected
+    expected_ids = log[log.index(seen_ids[0]) :]
+    await follow(len(expected_ids))
+    assert seen_ids == expected_ids
 
 
 async def test_every_process_gives_the_same_responses(cluster: Cluster, client: httpx.AsyncClient) -> None:
-    """Reads, changes, errors and pages are the same at a standby; probes and metrics are its own."""
+    """Reads, changes, errors and pages are the same at a standby, but it has its own probes and metrics."""
     processes = [cluster.add(), cluster.add()]
     owner = await cluster.owner()
-    [other] = [process for process in processes if process is not owner]
-    beat = {"agent_id": "clerk", "session_id": "order-7", "incarnation_id": "i-1", "timestamp": time.time()}
-    answer = await client.post(f"{other.url}/api/heartbeats", json=beat)
+    [other_process] = [process for process in processes if process is not owner]
+    heartbeat = {
+        "agent_id": "clerk",
+        "session_id": "order-7",
+        "incarnation_id": "i-1",
+        "timestamp": time.time(),
+    }
+    answer = await client.post(f"{other_process.url}/api/heartbeats", json=heartbeat)
     assert answer.status_code < 300, answer.text
     for path in ("/api/agents", "/api/agents/nobody", "/api/nothing", "/console", "/api/openapi.json"):
-        at_standby, at_owner = [await client.get(f"{process.url}{path}") for process in (owner, other)]
+        at_standby, at_owner = [
+            await client.get(f"{process.url}{path}") for process in (owner, other_process)
+        ]
         assert (at_owner.status_code, at_owner.content) == (at_standby.status_code, at_standby.content), path
         assert set(at_owner.headers) == set(at_standby.headers), path
-    head = await client.head(f"{other.url}/api/agents")
+    head = await client.head(f"{other_process.url}/api/agents")
     assert (head.status_code, head.content) == (200, b"")
     for process in processes:
         assert (await client.get(f"{process.url}/readyz")).json() == {"ready": True, "missing": []}
-    assert "queenright_workers" not in (await client.get(f"{other.url}/metrics")).text
+    assert "queenright_workers" not in (await client.get(f"{other_process.url}/metrics")).text
 
 
-async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
+async def test_unreadable_message_is_dropped_and_later_messages_are_stored(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
     process = cluster.add()
@@ -420,7 +436,7 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
         for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
             await stream.publish(path, b"\xff\xff\xff")
     sender = Sender(client, [process])
-    await sender.send(tool_spans("clerk", "order-7", 5))
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
     assert len(await wait_for_calls(cluster, 5)) == 5
     assert process.log().count("cannot be stored and is dropped") == 3
 
@@ -428,26 +444,26 @@ async def test_message_that_cannot_be_read_is_dropped_and_the_others_are_stored(
 async def test_refused_telemetry_is_counted_by_the_process_that_refuses_it(
     cluster: Cluster, client: httpx.AsyncClient
 ) -> None:
-    """The owner's service counts in other series, which end when it is no longer the owner."""
+    """The owner's service counts in other series, which end when the process is no longer the owner."""
     processes = [cluster.add(), cluster.add()]
     await cluster.owner()
     foreign = {"origin": "https://example.com"}
-    # The other format may have been requested in the last second, and is then that old.
+    # The other format may have been requested in the last second, and would then be up to a second old.
     accept = {"accept": "application/openmetrics-text"}
 
     for process in processes:
         unknown = await client.post(f"{process.otlp_url}/v1/nothing")
-        denied = [
+        denied_lines = [
             await client.post(f"{process.otlp_url}{path}", json={}, headers=foreign)
             for path in ("/v1/traces", "/hooks/codex", "/hooks/nobody")
         ]
 
-        assert [answer.status_code for answer in (unknown, *denied)] == [404, 403, 403, 403]
+        assert [answer.status_code for answer in (unknown, *denied_lines)] == [404, 403, 403, 403]
         lines = (await client.get(f"{process.url}/metrics", headers=accept)).text.splitlines()
-        rejected = "queenright_telemetry_rejected_total"
-        assert lines.count(f'{rejected}{{dialect="other",reason="unsupported"}} 1.0') == 1
-        assert lines.count(f'{rejected}{{dialect="other",reason="unauthorized"}} 2.0') == 1
-        assert lines.count(f'{rejected}{{dialect="codex",reason="unauthorized"}} 1.0') == 1
+        rejected_metric = "queenright_telemetry_rejected_total"
+        assert lines.count(f'{rejected_metric}{{dialect="other",reason="unsupported"}} 1.0') == 1
+        assert lines.count(f'{rejected_metric}{{dialect="other",reason="unauthorized"}} 2.0') == 1
+        assert lines.count(f'{rejected_metric}{{dialect="codex",reason="unauthorized"}} 1.0') == 1
         hook_calls = "queenright_hook_calls_total"
         assert lines.count(f'{hook_calls}{{client="codex",outcome="refused"}} 1.0') == 1
         assert lines.count(f'{hook_calls}{{client="other",outcome="refused"}} 1.0') == 1

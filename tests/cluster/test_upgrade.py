@@ -1,4 +1,6 @@
-"""Processes of two versions share a database: a rolling upgrade, with a migration of a newer version."""
+"""
+Processes of two versions share a database during a rolling upgrade with a migration of the newer version.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import queenright.health.store.database as database_module
 from queenright.health.store.tables import SCHEMA_REVISION
 from tests.cluster.conftest import Cluster
 from tests.cluster.test_partitions import wait_for_faults
-from tests.cluster.test_takeover import Sender, tool_spans, wait_for_calls
+from tests.cluster.test_takeover import Sender, make_tool_spans, wait_for_calls
 from tests.databases import connected
 
 pytestmark = pytest.mark.asyncio
@@ -35,7 +37,7 @@ def upgrade():
 
 
 def migrate(url: str, folder: Path, oldest_compatible: str) -> None:
-    """Migrate the database as a newer version does."""
+    """Migrate the database as a newer version would."""
     from alembic import command
     from alembic.config import Config
 
@@ -53,16 +55,16 @@ def migrate(url: str, folder: Path, oldest_compatible: str) -> None:
 async def test_older_process_takes_over_while_the_schema_is_compatible(
     cluster: Cluster, client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    """B120: it stores what was acknowledged, and the newer schema stays."""
+    """B120: the older process stores what was acknowledged, and keeps the newer schema."""
     owner = cluster.add()
     await cluster.owner()
     standby = cluster.add()
     sender = Sender(client, [owner, standby])
-    await sender.send(tool_spans("clerk", "order-7", 5))
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
     await asyncio.to_thread(migrate, cluster.database, tmp_path, SCHEMA_REVISION)
     owner.kill()
     sender.processes = [standby]
-    await sender.send(tool_spans("clerk", "order-7", 5))
+    await sender.send(make_tool_spans("clerk", "order-7", 5))
 
     assert await cluster.owner() is standby
     assert len(await wait_for_calls(cluster, 10)) == 10
@@ -77,9 +79,9 @@ async def test_older_process_does_not_take_over_an_incompatible_schema(
     await asyncio.to_thread(migrate, cluster.database, tmp_path, "9000")
     process = cluster.add()
 
-    text = "has a schema that this version does not know (9000; "
-    faults = await wait_for_faults(client, process, lambda faults: text in "\n".join(faults))
+    fault_text = "has a schema that this version does not know (9000; "
+    faults = await wait_for_faults(client, process, lambda faults: fault_text in "\n".join(faults))
 
     assert "use the version of queenright that wrote it" in "\n".join(faults)
-    assert text in process.log()
+    assert fault_text in process.log()
     assert (await client.get(f"{process.url}/readyz")).status_code == 503

@@ -14,7 +14,7 @@ from playwright.async_api import Page, expect
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.service import Service
-from tests.cluster.test_gateway import PARTITIONS, partition_of, service_at, unowned
+from tests.cluster.test_gateway import PARTITIONS, find_partition, run_demo_service, unowned_app
 from tests.server.conftest import looping
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -23,9 +23,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest_asyncio.fixture(loop_scope="session")
 async def partitions(tmp_path: Path) -> AsyncIterator[tuple[str, Sequence[Service]]]:
     async with contextlib.AsyncExitStack() as stack:
-        parts = [await stack.enter_async_context(service_at(tmp_path / str(n))) for n in range(PARTITIONS)]
+        parts = [
+            await stack.enter_async_context(run_demo_service(tmp_path / str(n))) for n in range(PARTITIONS)
+        ]
         sock = listen("127.0.0.1", 0, what="the API", option="--port")
-        gateway = Gateway(lambda: [app for _, app in parts], partition_of, unowned)
+        gateway = Gateway(lambda: [app for _, app in parts], find_partition, unowned_app)
         await stack.enter_async_context(serve_app(gateway, sock))
         yield socket_url(sock), [service for service, _ in parts]
 
@@ -40,7 +42,7 @@ async def test_agents_of_all_partitions_appear_without_a_reload(
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
 
     names = [
-        next(name for n in range(99) if partition_of(name := f"looper-{n}") == number)
+        next(name for n in range(99) if find_partition(name := f"looper-{n}") == number)
         for number in range(PARTITIONS)
     ]
     for service, name in zip(services, names, strict=True):
