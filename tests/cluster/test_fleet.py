@@ -248,9 +248,9 @@ def lock_switches(database: str) -> Iterator[None]:
 # -- storms -------------------------------------------------------------------------------------------
 
 
-async def loop_agents(run_process: Process, *names: str) -> None:
+async def loop_agents(process: Process, *names: str) -> None:
     """Let agents of a process loop."""
-    service = run_process.service
+    service = process.service
     for name in names:
         await service.ingest(list(looping(service.clock(), agent=name)))
 
@@ -523,9 +523,9 @@ def _have_cause(service: Service, count: int) -> bool:
     return [ticket.storm_id for ticket in service.tickets.open_tickets()] == ["tool:search"] * count
 
 
-async def fail_calls(run_process: Process, agent: str) -> None:
+async def fail_calls(process: Process, agent: str) -> None:
     """Let a worker repeat a failing call."""
-    service = run_process.service
+    service = process.service
     failure = {"outcome": "error", "error_type": "unavailable"}
     await service.ingest(
         [
@@ -581,15 +581,15 @@ async def test_spending_limits_apply_to_the_whole_fleet(processes: list[Process]
     assert list_findings(first_process, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
 
 
-async def spend(run_process: Process, agent: str, session: str, dollars: float) -> None:
-    now = run_process.service.clock()
+async def spend(process: Process, agent: str, session: str, dollars: float) -> None:
+    now = process.service.clock()
 
     def event(kind: EventType, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind, time=now, agent_id=agent, session_id=session, incarnation_id="one", data=data
         )
 
-    await run_process.service.ingest(
+    await process.service.ingest(
         [
             event(EventType.EXECUTION_STARTED, framework="test"),
             event(EventType.LLM_CALL_COMPLETED, model="m", provider="p", cost_usd=dollars),
@@ -597,8 +597,8 @@ async def spend(run_process: Process, agent: str, session: str, dollars: float) 
     )
 
 
-def list_findings(run_process: Process, agent: str, session: str) -> list[str]:
-    worker = run_process.service.monitor.get(agent, session)
+def list_findings(process: Process, agent: str, session: str) -> list[str]:
+    worker = process.service.monitor.get(agent, session)
     assert worker is not None
     return [finding.evidence for finding in worker.findings if finding.kind is FindingKind.SPENDING]
 

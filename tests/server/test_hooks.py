@@ -25,7 +25,7 @@ from queenright.server.webhooks import hooks as hooks_module
 from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, route_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.frameworks.matrix import matrix_settings
-from tests.server.access.test_service_with_tokens import create_token, guarded_settings
+from tests.server.access.test_service_with_tokens import create_token, make_guarded_settings
 from tests.waiting import until
 
 HOOK = "/hooks/claude-code?user=ada&host=laptop"
@@ -257,7 +257,7 @@ async def test_call_of_a_web_page_is_refused_and_counted(
 
 async def test_call_without_a_token_is_refused_and_counted(tmp_path: Path) -> None:
     """B91: where a token is required, the agent continues, as after any response that is not 200."""
-    given = guarded_settings(tmp_path / "storage")
+    given = make_guarded_settings(tmp_path / "storage")
     create_token(given, "admin", Role.ADMIN)
     start, *_ = hook_calls("healthy")
     async with (

@@ -1,4 +1,4 @@
-"""Rate limits of API callers and of wrong tokens, on a clock that the test sets."""
+"""Rate limits of API callers and of wrong tokens, with an injected clock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Clock:
         return self.now
 
 
-def test_burst_passes_then_rate_limit_applies() -> None:
+def test_burst_is_allowed_and_then_the_rate_applies() -> None:
     clock = Clock()
     limit = RateLimit(2, 3, monotonic=clock)
 
@@ -39,18 +39,18 @@ def test_burst_passes_then_rate_limit_applies() -> None:
 
 
 @given(st.lists(st.floats(0, 5), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
-def test_never_more_than_the_burst_and_the_rate_pass(pauses: list[float], rate: float, burst: int) -> None:
+def test_no_more_than_burst_and_rate_is_allowed(pauses: list[float], rate: float, burst: int) -> None:
     clock = Clock()
     limit = RateLimit(rate, burst, monotonic=clock)
-    passed = 0
+    allowed_requests = 0
     for pause in pauses:
         clock.now += pause
-        passed += limit.take("ada") == 0
+        allowed_requests += limit.take("ada") == 0
 
-    assert passed <= burst + clock.now * rate + 1e-6
+    assert allowed_requests <= burst + clock.now * rate + 1e-6
 
 
-def test_number_of_remembered_callers_is_bounded() -> None:
+def test_number_of_tracked_callers_is_bounded() -> None:
     limit = RateLimit(1, 1, monotonic=Clock(), limit=100)
     for number in range(1000):
         limit.take(number)
@@ -58,7 +58,7 @@ def test_number_of_remembered_callers_is_bounded() -> None:
     assert len(limit) == 100
 
 
-def test_addresses_of_one_ipv6_network_are_one_caller() -> None:
+def test_addresses_of_one_ipv6_network_count_as_one_caller() -> None:
     network = rate_limit_network("2001:db8:1:2::7")
     assert network == rate_limit_network("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
     assert rate_limit_network("2001:db8:1:3::7") != rate_limit_network("2001:db8:1:2::7")
@@ -67,11 +67,11 @@ def test_addresses_of_one_ipv6_network_are_one_caller() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
-def test_retry_after_is_whole_seconds(seconds: float, expected: str) -> None:
+def test_retry_after_is_a_whole_number_of_seconds(seconds: float, expected: str) -> None:
     assert retry_after(seconds) == expected
 
 
-def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_tokens_only_slow_down_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 3)
     clock = Clock()
     access = Access(load_settings(storage=tmp_path, auth={"required": True}), monotonic=clock)
@@ -87,7 +87,9 @@ def test_wrong_tokens_delay_only_their_address(tmp_path: Path, monkeypatch: pyte
     assert [try_wrong_token("192.0.2.7") for _ in range(2)] == [401, 429]
 
 
-async def test_rate_limited_caller_gets_retry_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rate_limited_caller_receives_retry_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("queenright.server.access.access.REQUESTS_PER_SECOND", 2)
     monkeypatch.setattr("queenright.server.access.access.REQUEST_BURST", 2)
     clock = Clock()
@@ -115,28 +117,28 @@ async def send_ok(send: object) -> None:
     await send({"type": "http.response.body", "body": b""})  # type: ignore[operator]
 
 
-def test_audit_name_is_the_token_name() -> None:
+def test_audit_name_combines_token_name_and_given_name() -> None:
     from starlette.requests import Request
 
     from queenright.server.access.caller import MAX_NAME_LENGTH, SCOPE_KEY
 
-    def request_from(name: str, address: str = "192.0.2.7") -> Request:
+    def make_request(name: str, address: str = "192.0.2.7") -> Request:
         return Request(
             {"type": "http", SCOPE_KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")}
         )
 
-    assert person_name(request_from(""), "bob") == "bob"
-    assert [person_name(request_from("ada"), result) for result in ("operator", "ada", "bob")] == [
+    assert person_name(make_request(""), "bob") == "bob"
+    assert [person_name(make_request("ada"), result) for result in ("operator", "ada", "bob")] == [
         "ada",
         "ada",
         "ada (as bob)",
     ]
-    assert audit_name(request_from("ada")) == "ada (operator, 192.0.2.7)"
-    assert audit_name(request_from("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    assert audit_name(make_request("ada")) == "ada (operator, 192.0.2.7)"
+    assert audit_name(make_request("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
     longest = audit_name(
-        request_from("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
+        make_request("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
     )
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(person_name(request_from("ada"), "b" * 100)) == MAX_NAME_LENGTH
+    assert len(person_name(make_request("ada"), "b" * 100)) == MAX_NAME_LENGTH

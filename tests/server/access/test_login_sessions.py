@@ -20,7 +20,7 @@ from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECO
 from queenright.server.access.roles import Role
 from queenright.server.access.tokens import Token, Tokens, new_token
 from queenright.server.serving import serving
-from tests.server.access.test_service_with_tokens import create_token, guarded_settings, revoke
+from tests.server.access.test_service_with_tokens import create_token, make_guarded_settings, revoke_token
 
 KEY = b"k" * 32
 
@@ -82,72 +82,72 @@ def test_session_ends_with_its_token() -> None:
     assert sessions.find_token(cookies["ada"], Tokens()) is None
 
 
-def test_session_does_not_pass_to_a_new_token_of_the_same_id() -> None:
+def test_session_does_not_carry_over_to_a_new_token_with_the_same_id() -> None:
     sessions = make_sessions(Clock())
     cookie = sessions.start(ADA)
-    renewed = ADA.model_copy(update={"sha256": "f" * 64, "role": Role.ADMIN})
+    renewed_token = ADA.model_copy(update={"sha256": "f" * 64, "role": Role.ADMIN})
 
-    assert sessions.find_token(cookie, Tokens((renewed,))) is None
+    assert sessions.find_token(cookie, Tokens((renewed_token,))) is None
 
 
 def test_sign_out_ends_one_session_of_a_token() -> None:
     sessions = make_sessions(Clock())
-    first, second = sessions.start(ADA), sessions.start(ADA)
-    assert first != second
-    sessions.end(first)
+    first_cookie, second_cookie = sessions.start(ADA), sessions.start(ADA)
+    assert first_cookie != second_cookie
+    sessions.end(first_cookie)
     sessions.end("no cookie")
 
-    assert sessions.find_token(first, TOKENS) is None
-    assert sessions.find_token(second, TOKENS) == ADA
+    assert sessions.find_token(first_cookie, TOKENS) is None
+    assert sessions.find_token(second_cookie, TOKENS) == ADA
 
 
 @given(st.data())
 def test_changed_cookie_is_refused(data: st.DataObject) -> None:
     sessions = make_sessions(Clock())
     cookie = sessions.start(ADA)
-    place = data.draw(st.integers(0, len(cookie) - 1))
-    other = data.draw(st.characters())
-    assume(other != cookie[place])
-    changed = cookie[:place] + other + cookie[place + 1 :]
-    assert sessions.find_token(changed, TOKENS) is None
+    position = data.draw(st.integers(0, len(cookie) - 1))
+    character = data.draw(st.characters())
+    assume(character != cookie[position])
+    changed_cookie = cookie[:position] + character + cookie[position + 1 :]
+    assert sessions.find_token(changed_cookie, TOKENS) is None
 
 
 @given(st.one_of(st.text(max_size=120), st.from_regex(r"[0-9a-f]{8}\.[0-9]{1,14}\.[\w-]{16}\.[\w-]{43}")))
-def test_invented_cookie_is_refused(cookie: str) -> None:
+def test_made_up_cookie_is_refused(cookie: str) -> None:
     assert make_sessions(Clock()).find_token(cookie, TOKENS) is None
 
 
-def test_neither_the_token_file_nor_the_key_is_enough_to_forge_a_cookie() -> None:
-    """Others may read the token file: it has only hashes."""
+def test_token_file_or_session_key_alone_cannot_forge_a_cookie() -> None:
+    """Others may be able to read the token file, because it contains only hashes."""
     clock = Clock()
     sessions = make_sessions(clock)
     session = f"{BOB.id}.{int(clock.now) + SESSION_SECONDS}.{'n' * 16}"
 
-    def signed(key: bytes, text: str) -> str:
-        mac = hmac.digest(key, text.encode(), hashlib.sha256)
+    def sign(key: bytes, payload: str) -> str:
+        mac = hmac.digest(key, payload.encode(), hashlib.sha256)
         return f"{session}.{base64.urlsafe_b64encode(mac).decode().rstrip('=')}"
 
-    assert sessions.find_token(signed(KEY, f"{session}.{BOB.sha256}"), TOKENS) == BOB
-    for key, text in (
+    assert sessions.find_token(sign(KEY, f"{session}.{BOB.sha256}"), TOKENS) == BOB
+    for key, payload in (
         (BOB.sha256.encode(), session),
         (bytes.fromhex(BOB.sha256), f"{session}.{BOB.sha256}"),
         (bytes(32), f"{session}.{BOB.sha256}"),
         (KEY, session),
         (KEY, f"{session}.{ADA.sha256}"),
     ):
-        assert sessions.find_token(signed(key, text), TOKENS) is None
+        assert sessions.find_token(sign(key, payload), TOKENS) is None
 
 
-@pytest.mark.parametrize("part", ["token", "time"])
-def test_cookie_is_invalid_for_another_token_or_time(part: str) -> None:
+@pytest.mark.parametrize("changed_part", ["token", "time"])
+def test_cookie_is_invalid_for_another_token_or_time(changed_part: str) -> None:
     sessions = make_sessions(Clock())
-    token_id, until, nonce, signature = sessions.start(ADA).split(".")
-    other = (BOB.id, until) if part == "token" else (token_id, str(int(until) + 1))
+    token_id, expires_at, nonce, signature = sessions.start(ADA).split(".")
+    changed_fields = (BOB.id, expires_at) if changed_part == "token" else (token_id, str(int(expires_at) + 1))
 
-    assert sessions.find_token(".".join((*other, nonce, signature)), TOKENS) is None
+    assert sessions.find_token(".".join((*changed_fields, nonce, signature)), TOKENS) is None
 
 
-async def test_session_key_is_generated_once(database_url: str) -> None:
+async def test_session_key_is_generated_only_once(database_url: str) -> None:
     store = Store.open(database_url)
     generated_key = [
         await store.transact(partial(get_secret, name=name)) for name in (LOGIN_KEY, LOGIN_KEY, "another")
@@ -162,7 +162,7 @@ async def test_session_key_is_generated_once(database_url: str) -> None:
 
 
 async def test_session_continues_after_a_restart(tmp_path: Path) -> None:
-    settings = guarded_settings(tmp_path)
+    settings = make_guarded_settings(tmp_path)
     token = create_token(settings, "ada", Role.VIEWER)
     cookies = httpx.Cookies()
     statuses = []
@@ -176,7 +176,7 @@ async def test_session_continues_after_a_restart(tmp_path: Path) -> None:
                 await http.post(f"{running.url}/logout", headers=origin)
                 assert SESSION_COOKIE not in http.cookies
             elif turn == "revoked":
-                revoke(settings, "ada")
+                revoke_token(settings, "ada")
             statuses.append((await http.get(f"{running.url}/api/status")).status_code)
 
     assert statuses == [200, 200, 401, 200, 401]

@@ -1,4 +1,4 @@
-"""The access level of each route: the table compared with the routes of the app."""
+"""The access level of each route. The table is compared with the routes of the app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.server.access.rights import ACCESS_RULES, required_level
 from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
 from queenright.server.app import create_routes
 
-OPEN = {
+PUBLIC_ROUTES = {
     ("GET", "/healthz"),
     ("GET", "/readyz"),
     ("GET", "/login"),
@@ -26,38 +26,44 @@ OPEN = {
 
 
 @pytest.fixture(scope="module")
-def routes() -> list[tuple[str, str]]:
+def list_routes() -> list[tuple[str, str]]:
     """Return every method and path of the app."""
     app = create_routes()
     return [
         (method, re.sub(r":\w+\}", "}", route.path or ""))
-        for route in iter_route_contexts(app.routes)
+        for route in iter_route_contexts(app.list_routes)
         for method in sorted((route.methods or set()) - {"HEAD"})
-    ] + [("GET", f"{route.path}/{{name}}") for route in app.routes if isinstance(route, Mount)]
+    ] + [("GET", f"{route.path}/{{name}}") for route in app.list_routes if isinstance(route, Mount)]
 
 
-def test_open_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
-    assert {route for route in routes if required_level(*route) is AccessLevel.OPEN} == OPEN
+def test_public_routes_are_exactly_these(list_routes: list[tuple[str, str]]) -> None:
+    assert {
+        route for route in list_routes if required_level(*route) is AccessLevel.PUBLIC_ROUTES
+    } == PUBLIC_ROUTES
 
 
-def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
-    changing = [route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in OPEN]
+def test_viewer_routes_are_read_only(list_routes: list[tuple[str, str]]) -> None:
+    changing_routes = [
+        route for route in list_routes if route[0] in ("POST", "PUT", "DELETE") and route not in PUBLIC_ROUTES
+    ]
 
-    allowed = {route for route in changing if is_allowed(Role.VIEWER, required_level(*route))}
+    allowed_routes = {route for route in changing_routes if is_allowed(Role.VIEWER, required_level(*route))}
 
-    # A replay computes and changes nothing.
-    assert allowed == {
+    # A replay computes a result, and changes nothing.
+    assert allowed_routes == {
         ("POST", "/logout"),
         ("POST", "/api/agents/{agent_id}/evaluation"),
     }
 
 
-def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
-    allowed = {
-        route for route in routes if is_allowed(Role.REPORTER, required_level(*route)) and route not in OPEN
+def test_reporter_routes_are_exactly_these(list_routes: list[tuple[str, str]]) -> None:
+    allowed_routes = {
+        route
+        for route in list_routes
+        if is_allowed(Role.REPORTER, required_level(*route)) and route not in PUBLIC_ROUTES
     }
 
-    assert allowed == {
+    assert allowed_routes == {
         ("GET", "/metrics"),
         ("POST", "/logout"),
         ("POST", "/api/heartbeats"),
@@ -69,15 +75,15 @@ def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> Non
     }
 
 
-def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
-    allowed = {route for route in routes if not is_allowed(Role.OPERATOR, required_level(*route))}
+def test_changes_of_loaded_agents_require_an_admin(list_routes: list[tuple[str, str]]) -> None:
+    allowed_routes = {route for route in list_routes if not is_allowed(Role.OPERATOR, required_level(*route))}
 
-    assert allowed >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
-    assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed)
+    assert allowed_routes >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
+    assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed_routes)
 
 
-def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> None:
-    known_routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
+def test_every_access_rule_matches_a_route(list_routes: list[tuple[str, str]]) -> None:
+    known_routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in list_routes}
     for expected_rule in ACCESS_RULES:
         if expected_rule.path in ("/v1/{}", "/openapi.json"):
             continue
@@ -88,7 +94,7 @@ def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "need"),
+    ("method", "path", "expected_level"),
     [
         ("GET", "/api/agents/a/b\nc/instructions", AccessLevel.REPORTER),
         ("POST", "/api/agents/a/../../x/instructions/1/answer", AccessLevel.REPORTER),
@@ -108,27 +114,29 @@ def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> Non
         ("WHATEVER", "/nowhere", AccessLevel.OPERATOR),
     ],
 )
-def test_alternative_path_spelling_needs_the_same_access(method: str, path: str, need: AccessLevel) -> None:
-    assert required_level(method, path) is need
+def test_alternative_spelling_of_a_path_needs_the_same_access(
+    method: str, path: str, expected_level: AccessLevel
+) -> None:
+    assert required_level(method, path) is expected_level
 
 
-def test_roles_are_nested_except_reporter() -> None:
+def test_each_role_includes_the_weaker_roles_except_reporter() -> None:
     assert roles_for(AccessLevel.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
     assert roles_for(AccessLevel.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
     assert roles_for(AccessLevel.ADMIN) == [Role.ADMIN]
 
 
-def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -> None:
+def test_openapi_document_has_the_access_levels(list_routes: list[tuple[str, str]]) -> None:
     document: dict[str, Any] = {"paths": {}}
-    for method, path in routes:
+    for method, path in list_routes:
         document["paths"].setdefault(path, {})[method.lower()] = {}
 
     add_access(document)
 
-    for method, path in routes:
+    for method, path in list_routes:
         operation = document["paths"][path][method.lower()]
         assert operation["security"] == (
-            [] if required_level(method, path) is AccessLevel.OPEN else [{"token": []}]
+            [] if required_level(method, path) is AccessLevel.PUBLIC_ROUTES else [{"token": []}]
         )
     assert document["paths"]["/api/agents/{agent_id}/terminate"]["post"]["x-role"] == "operator or admin"
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

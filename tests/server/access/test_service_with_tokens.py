@@ -28,12 +28,12 @@ from queenright.server.up_options import DEMO_DEFAULTS
 from tests.server.conftest import looping
 from tests.waiting import until
 
-TRACES = "/v1/traces"
-OTLP = {"Content-Type": "application/json"}
-PAGE = {"Accept": "text/html"}
+TRACES_PATH = "/v1/traces"
+OTLP_HEADERS = {"Content-Type": "application/json"}
+PAGE_HEADERS = {"Accept": "text/html"}
 
 
-def guarded_settings(storage: Path, **auth: Any) -> Settings:
+def make_guarded_settings(storage: Path, **auth: Any) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
@@ -43,21 +43,21 @@ def guarded_settings(storage: Path, **auth: Any) -> Settings:
 
 
 def create_token(settings: Settings, name: str, role: Role, *, seconds: float | None = None) -> str:
-    """Add a token to the token file, and return its text."""
-    now = time.time()
-    token, text = new_token(
+    """Add a token to the token file, and return the token's text."""
+    created_at = time.time()
+    token, token_text = new_token(
         name,
         role,
         id_=f"{abs(hash(name)) % 16**8:08x}",
         secret=f"{name:s<43}".replace("-", "_"),
-        now=now,
-        expires_at=None if seconds is None else now + seconds,
+        now=created_at,
+        expires_at=None if seconds is None else created_at + seconds,
     )
-    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_token(token, now))
-    return text
+    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_token(token, created_at))
+    return token_text
 
 
-def revoke(settings: Settings, name: str) -> None:
+def revoke_token(settings: Settings, name: str) -> None:
     edit_tokens(Access(settings).file.path, lambda tokens: tokens.without(name, time.time()))
 
 
@@ -70,38 +70,40 @@ class GuardedService:
     running: RunningService = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
 
-    def call(self, work: Any) -> Any:
-        """Run a coroutine on the service's event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+    def call(self, function: Any) -> Any:
+        """Run a function that returns a coroutine on the service's event loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(function, self.loop).result(30)
 
-    def client(self, role: str | None = None, **more: Any) -> httpx.Client:
+    def make_client(self, role: str | None = None, **options: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.tokens[role]}"} if role else {}
-        return httpx.Client(base_url=self.running.url, headers=headers, trust_env=False, verify=False, **more)
+        return httpx.Client(
+            base_url=self.running.url, headers=headers, trust_env=False, verify=False, **options
+        )
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedService]:
-    settings = guarded_settings(tmp_path_factory.mktemp("guarded") / "storage")
-    guarded = GuardedService(
+    settings = make_guarded_settings(tmp_path_factory.mktemp("guarded") / "storage")
+    guarded_service = GuardedService(
         settings, {role.value: create_token(settings, role.value, role) for role in Role}
     )
-    started, stop = threading.Event(), asyncio.Event()
+    is_started, should_stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
-        guarded.loop = asyncio.get_running_loop()
-        async with serving(settings) as guarded.running:
-            now = guarded.running.service.clock()
-            await guarded.running.service.ingest(list(looping(now, times=3)))
-            started.set()
-            await stop.wait()
+        guarded_service.loop = asyncio.get_running_loop()
+        async with serving(settings) as guarded_service.running:
+            clock_time = guarded_service.running.service.clock()
+            await guarded_service.running.service.ingest(list(looping(clock_time, times=3)))
+            is_started.set()
+            await should_stop.wait()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("queenright.server.access.access.FAILED_LOGINS_PER_MINUTE", 100_000)
         thread.start()
-        assert started.wait(60)
-        yield guarded
-        guarded.loop.call_soon_threadsafe(stop.set)
+        assert is_started.wait(60)
+        yield guarded_service
+        guarded_service.loop.call_soon_threadsafe(should_stop.set)
         thread.join(30)
 
 
@@ -112,7 +114,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedService
     "path", ["/", "/api/status", "/metrics", "/docs", "/openapi.json", "/console/", "/nowhere"]
 )
 def test_request_without_a_token_is_denied(service: GuardedService, path: str) -> None:
-    with service.client() as http:
+    with service.make_client() as http:
         response = http.get(path)
 
     assert response.status_code == 401
@@ -121,17 +123,17 @@ def test_request_without_a_token_is_denied(service: GuardedService, path: str) -
     assert "queenright token create" in response.json()["title"]
 
 
-def test_probes_are_open_and_details_need_a_viewer(
+def test_probes_are_public_and_their_details_need_a_viewer(
     service: GuardedService,
 ) -> None:
-    with service.client() as anonymous, service.client("viewer") as viewer:
+    with service.make_client() as anonymous, service.make_client("viewer") as viewer:
         assert anonymous.get("/healthz").text == "ok\n"
-        service.running.service.faults.append("the cellar is under water")
-        hidden, result = anonymous.get("/readyz"), viewer.get("/readyz")
+        service.running.service.faults.append("the disk is full")
+        anonymous_result, viewer_result = anonymous.get("/readyz"), viewer.get("/readyz")
         service.running.service.faults.clear()
 
-    assert (hidden.status_code, hidden.json()) == (503, {"ready": False, "missing": []})
-    assert "the cellar is under water" in result.json()["missing"]
+    assert (anonymous_result.status_code, anonymous_result.json()) == (503, {"ready": False, "missing": []})
+    assert "the disk is full" in viewer_result.json()["missing"]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +151,9 @@ def test_probes_are_open_and_details_need_a_viewer(
     ],
 )
 def test_invalid_tokens_are_denied(service: GuardedService, header: str) -> None:
-    sent = header.replace("{viewer}", service.tokens["viewer"])
-    with service.client() as http:
-        response = http.get("/api/status", headers=[(b"Authorization", sent.encode("latin-1"))])
+    header_value = header.replace("{viewer}", service.tokens["viewer"])
+    with service.make_client() as http:
+        response = http.get("/api/status", headers=[(b"Authorization", header_value.encode("latin-1"))])
 
     assert response.status_code == 401
     assert service.tokens["viewer"] not in response.text
@@ -159,7 +161,7 @@ def test_invalid_tokens_are_denied(service: GuardedService, header: str) -> None
 
 def test_two_tokens_are_refused(service: GuardedService) -> None:
     token_text = service.tokens["viewer"]
-    with service.client() as http:
+    with service.make_client() as http:
         response = http.get(
             "/api/status", headers=[("Authorization", f"Bearer {token_text}"), ("authorization", "Bearer x")]
         )
@@ -169,17 +171,17 @@ def test_two_tokens_are_refused(service: GuardedService) -> None:
 
 def test_token_in_the_url_or_in_another_cookie_is_ignored(service: GuardedService) -> None:
     token_text = service.tokens["admin"]
-    with service.client() as http:
-        found = [
+    with service.make_client() as http:
+        statuses = [
             http.get(f"/api/status?token={token_text}&access_token={token_text}").status_code,
             http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={token_text}"}).status_code,
         ]
 
-    assert found == [401, 401]
+    assert statuses == [401, 401]
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "enough"),
+    ("method", "path", "weakest_roles"),
     [
         ("GET", "/api/status", {"viewer", "operator", "admin"}),
         ("GET", "/metrics", {"viewer", "reporter", "operator", "admin"}),
@@ -193,51 +195,51 @@ def test_token_in_the_url_or_in_another_cookie_is_ignored(service: GuardedServic
     ],
 )
 def test_role_has_its_access_levels(
-    service: GuardedService, method: str, path: str, enough: set[str]
+    service: GuardedService, method: str, path: str, weakest_roles: set[str]
 ) -> None:
-    refused: dict[str, httpx.Response] = {}
+    refusals: dict[str, httpx.Response] = {}
     for role in service.tokens:
-        with service.client(role) as http:
+        with service.make_client(role) as http:
             response = http.request(method, path, headers={"Content-Type": "application/json"})
         if response.status_code == 403:
-            refused[role] = response
+            refusals[role] = response
 
-    assert set(refused) == set(service.tokens) - enough
-    for role, response in refused.items():
+    assert set(refusals) == set(service.tokens) - weakest_roles
+    for role, response in refusals.items():
         assert f"role {role};" in response.json()["title"]
         assert "insufficient_scope" in response.headers["www-authenticate"]
 
 
-def test_expired_or_revoked_token_is_denied_at_once(service: GuardedService) -> None:
-    expired = create_token(service.settings, "short", Role.VIEWER, seconds=-1)
-    revoked = create_token(service.settings, "lost", Role.VIEWER)
+def test_expired_or_revoked_token_is_denied_immediately(service: GuardedService) -> None:
+    expired_token = create_token(service.settings, "short", Role.VIEWER, seconds=-1)
+    revoked_token = create_token(service.settings, "lost", Role.VIEWER)
 
     def request_version(token_text: str) -> int:
-        with service.client() as http:
+        with service.make_client() as http:
             return http.get("/api/version", headers={"Authorization": f"Bearer {token_text}"}).status_code
 
-    assert request_version(expired) == 401
-    assert request_version(revoked) != 401
-    revoke(service.settings, "lost")
-    assert request_version(revoked) == 401
+    assert request_version(expired_token) == 401
+    assert request_version(revoked_token) != 401
+    revoke_token(service.settings, "lost")
+    assert request_version(revoked_token) == 401
 
 
 def test_stream_ends_when_its_token_is_revoked(
     service: GuardedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The token is checked again at intervals while events are sent; here at each event."""
+    """While events are sent, the token is checked again at intervals; in this test, at each event."""
     monkeypatch.setattr("queenright.server.access.api_guard.RECHECK_SECONDS", 0.0)
     token_text = create_token(service.settings, "watcher", Role.VIEWER)
     headers = {"Authorization": f"Bearer {token_text}"}
     with (
-        service.client(timeout=30) as http,
+        service.make_client(timeout=30) as http,
         http.stream("GET", "/api/events?types=all", headers=headers) as stream,
     ):
         lines = stream.iter_lines()
         assert next(lines).startswith("retry: ")
-        revoke(service.settings, "watcher")
+        revoke_token(service.settings, "watcher")
         service.call(service.running.service.ingest(list(looping(time.time(), agent="news", times=1))))
-        assert len(list(lines)) < 50  # the stream ends
+        assert len(list(lines)) < 50  # The stream ends.
 
 
 def test_foreign_origin_gets_no_cors_permission(service: GuardedService) -> None:
@@ -246,7 +248,7 @@ def test_foreign_origin_gets_no_cors_permission(service: GuardedService) -> None
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "authorization",
     }
-    with service.client() as http, service.client("viewer") as viewer:
+    with service.make_client() as http, service.make_client("viewer") as viewer:
         answers = [http.options("/api/status", headers=headers), viewer.get("/api/status", headers=headers)]
 
     assert answers[0].status_code in (401, 405)
@@ -256,7 +258,7 @@ def test_foreign_origin_gets_no_cors_permission(service: GuardedService) -> None
 
 @pytest.mark.parametrize("path", ["/api/status", "/metrics", "/healthz", "/login", "/docs", "/", "/nowhere"])
 def test_every_response_has_security_headers(service: GuardedService, path: str) -> None:
-    with service.client("viewer") as http:
+    with service.make_client("viewer") as http:
         headers = http.get(path).headers
 
     assert headers["x-content-type-options"] == "nosniff"
@@ -272,8 +274,8 @@ def test_every_response_has_security_headers(service: GuardedService, path: str)
 # -- audit ----------------------------------------------------------------------------------------
 
 
-def test_actions_are_audited_under_the_tokens_name(service: GuardedService) -> None:
-    with service.client("operator") as http:
+def test_actions_are_audited_under_the_name_of_the_token(service: GuardedService) -> None:
+    with service.make_client("operator") as http:
         http.post("/api/agents/looper/nudge", json={"message": "go on", "by": "bob"})
         http.post("/api/agents/looper/nudge", json={"message": "go on"})
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
@@ -283,7 +285,7 @@ def test_actions_are_audited_under_the_tokens_name(service: GuardedService) -> N
 
 def test_termination_is_audited_with_role_and_address(service: GuardedService) -> None:
     service.call(service.running.service.ingest(list(looping(time.time(), agent="doomed", times=3))))
-    with service.client("admin") as http:
+    with service.make_client("admin") as http:
         response = http.post(
             "/api/agents/doomed/terminate", json={"reason": "enough", "by": "root"}, timeout=60
         )
@@ -296,7 +298,7 @@ def test_termination_is_audited_with_role_and_address(service: GuardedService) -
         return [dict(event.data) for _, event in rows]
 
     events = service.call(audit())
-    with service.client("admin") as http:
+    with service.make_client("admin") as http:
         rows = http.get("/api/interventions?agent_id=doomed").json()["interventions"]
 
     assert rows[0]["by"] == "admin (as root; admin, 127.0.0.1)"
@@ -306,16 +308,16 @@ def test_termination_is_audited_with_role_and_address(service: GuardedService) -
 # -- telemetry ------------------------------------------------------------------------------------
 
 
-def test_reporter_may_send_telemetry(service: GuardedService) -> None:
-    url = service.running.otlp_url + TRACES
-    found = {}
+def test_reporter_may_send_telemetry_but_not_read(service: GuardedService) -> None:
+    url = service.running.otlp_url + TRACES_PATH
+    statuses = {}
     for role, token_text in [*service.tokens.items(), ("nobody", ""), ("stranger", "x")]:
-        headers = OTLP | ({"Authorization": f"Bearer {token_text}"} if token_text else {})
+        headers = OTLP_HEADERS | ({"Authorization": f"Bearer {token_text}"} if token_text else {})
         response = httpx.post(url, headers=headers, content="{}", trust_env=False)
-        found[role] = response.status_code
+        statuses[role] = response.status_code
         assert "json" in response.headers["content-type"]
 
-    assert found == {
+    assert statuses == {
         "viewer": 403,
         "reporter": 200,
         "operator": 200,
@@ -327,7 +329,7 @@ def test_reporter_may_send_telemetry(service: GuardedService) -> None:
 
 def test_denied_telemetry_gets_an_otlp_status(service: GuardedService) -> None:
     response = httpx.post(
-        service.running.otlp_url + TRACES,
+        service.running.otlp_url + TRACES_PATH,
         headers={"Content-Type": "application/x-protobuf"},
         content=b"",
         trust_env=False,
@@ -344,8 +346,8 @@ def test_denied_telemetry_gets_an_otlp_status(service: GuardedService) -> None:
 
 
 @contextlib.contextmanager
-def logged_in(service: GuardedService, role: str) -> Iterator[httpx.Client]:
-    with service.client(follow_redirects=False) as http:
+def open_logged_in_client(service: GuardedService, role: str) -> Iterator[httpx.Client]:
+    with service.make_client(follow_redirects=False) as http:
         log_in(service, role, http)
         yield http
 
@@ -364,9 +366,9 @@ def log_in(service: GuardedService, role: str, http: httpx.Client) -> None:
 
 
 def test_sign_in_redirects_to_the_requested_page(service: GuardedService) -> None:
-    with service.client() as http:
-        redirect = http.get("/docs?name=a%20b", headers=PAGE)
-        response = http.get(redirect.headers["location"], headers=PAGE)
+    with service.make_client() as http:
+        redirect = http.get("/docs?name=a%20b", headers=PAGE_HEADERS)
+        response = http.get(redirect.headers["location"], headers=PAGE_HEADERS)
 
     assert redirect.status_code == 303
     assert 'name="next" value="/docs?name=a%20b"' in response.text
@@ -374,32 +376,32 @@ def test_sign_in_redirects_to_the_requested_page(service: GuardedService) -> Non
 
 
 def test_cross_site_link_is_reloaded_so_that_the_cookie_is_sent(service: GuardedService) -> None:
-    with service.client() as http:
-        response = http.get("/", headers=PAGE | {"Sec-Fetch-Site": "cross-site"})
+    with service.make_client() as http:
+        response = http.get("/", headers=PAGE_HEADERS | {"Sec-Fetch-Site": "cross-site"})
 
     assert response.status_code == 200
     assert 'http-equiv="refresh"' in response.text
 
 
-def test_session_has_the_rights_of_its_token_until_sign_out(service: GuardedService) -> None:
+def test_session_has_the_permissions_of_its_token_until_sign_out(service: GuardedService) -> None:
     origin = {"Origin": service.running.url}
-    with logged_in(service, "operator") as http:
-        assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE).status_code == 200
-        nudge = {"session_id": "looper-session", "message": "by hand"}
-        response = http.post("/api/agents/looper/nudge", json=nudge, headers=origin)
+    with open_logged_in_client(service, "operator") as http:
+        assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE_HEADERS).status_code == 200
+        nudge_response = {"session_id": "looper-session", "message": "by hand"}
+        response = http.post("/api/agents/looper/nudge", json=nudge_response, headers=origin)
         assert response.status_code == 202
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"
 
         cookie = http.cookies[SESSION_COOKIE]
         assert http.post("/logout", headers=origin).status_code == 303
-    with service.client() as http:
-        after = http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={cookie}"})
-    assert after.status_code == 401
+    with service.make_client() as http:
+        response_after_sign_out = http.get("/api/status", headers={"Cookie": f"{SESSION_COOKIE}={cookie}"})
+    assert response_after_sign_out.status_code == 401
 
 
 def test_cookie_alone_does_not_authorize_changes(service: GuardedService) -> None:
-    with logged_in(service, "admin") as http:
+    with open_logged_in_client(service, "admin") as http:
         no_origin = http.post("/api/deadman")
         foreign_origin = http.post("/api/deadman", headers={"Origin": "https://evil.example"})
         same_origin = http.post("/api/deadman", headers={"Origin": service.running.url})
@@ -409,8 +411,8 @@ def test_cookie_alone_does_not_authorize_changes(service: GuardedService) -> Non
 
 
 def test_denied_page_names_the_required_role(service: GuardedService) -> None:
-    with logged_in(service, "viewer") as http:
-        response = http.post("/docs", headers=PAGE | {"Origin": service.running.url})
+    with open_logged_in_client(service, "viewer") as http:
+        response = http.post("/docs", headers=PAGE_HEADERS | {"Origin": service.running.url})
 
     assert response.status_code == 403
     assert response.headers["content-type"].startswith("text/html")
@@ -418,9 +420,9 @@ def test_denied_page_names_the_required_role(service: GuardedService) -> None:
 
 
 def test_invalid_token_at_sign_in_is_reported_without_its_text(service: GuardedService) -> None:
-    with service.client() as http:
+    with service.make_client() as http:
         response = http.post(
-            "/login", data={"token": "<b>qrt_wrong"}, headers=PAGE | {"Origin": service.running.url}
+            "/login", data={"token": "<b>qrt_wrong"}, headers=PAGE_HEADERS | {"Origin": service.running.url}
         )
 
     assert response.status_code == 401
@@ -429,7 +431,7 @@ def test_invalid_token_at_sign_in_is_reported_without_its_text(service: GuardedS
 
 
 @pytest.mark.parametrize(
-    "place",
+    "target",
     [
         "https://evil.example",
         "//evil.example",
@@ -440,11 +442,11 @@ def test_invalid_token_at_sign_in_is_reported_without_its_text(service: GuardedS
         "/login",
     ],
 )
-def test_sign_in_redirects_only_to_own_pages(service: GuardedService, place: str) -> None:
-    with service.client() as http:
+def test_sign_in_redirects_only_to_pages_of_this_service(service: GuardedService, target: str) -> None:
+    with service.make_client() as http:
         response = http.post(
             "/login",
-            data={"token": service.tokens["viewer"], "next": place},
+            data={"token": service.tokens["viewer"], "next": target},
             headers={"Origin": service.running.url},
         )
 
@@ -454,8 +456,8 @@ def test_sign_in_redirects_only_to_own_pages(service: GuardedService, place: str
 # -- start ----------------------------------------------------------------------------------------
 
 
-async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> None:
-    settings = guarded_settings(tmp_path)
+async def test_service_without_a_live_token_does_not_start(tmp_path: Path) -> None:
+    settings = make_guarded_settings(tmp_path)
 
     with pytest.raises(InvalidTokensError, match=r"tokens\.json has no live token"):
         async with serving(settings):
@@ -477,11 +479,11 @@ async def test_service_without_live_tokens_does_not_start(tmp_path: Path) -> Non
 def test_token_is_required_on_reachable_addresses(
     tmp_path: Path, host: str, expected: bool, needed: bool
 ) -> None:
-    assert Access(guarded_settings(tmp_path, required=expected)).is_token_required(host) is needed
+    assert Access(make_guarded_settings(tmp_path, required=expected)).is_token_required(host) is needed
 
 
-async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> None:
-    settings = guarded_settings(tmp_path, required=False)
+async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Path) -> None:
+    settings = make_guarded_settings(tmp_path, required=False)
     token_text = create_token(settings, "ada", Role.VIEWER)
     async with serving(settings) as running:
         await running.service.ingest(list(looping(time.time(), times=3)))
@@ -495,20 +497,22 @@ async def test_loopback_needs_no_token_but_checks_a_sent_one(tmp_path: Path) -> 
             assert await nudge(Authorization=f"Bearer {token_text}") == 403
             assert await nudge(Authorization="Bearer wrong") == 401
             rows = (await http.get("/api/interventions?agent_id=looper")).json()["interventions"]
-            # The collector that telemetry is forwarded to has its own token.
+            # The collector to which telemetry is forwarded has its own token.
             wrong_token = await http.post(
-                running.otlp_url + TRACES, headers=OTLP | {"Authorization": "Bearer other"}, content="{}"
+                running.otlp_url + TRACES_PATH,
+                headers=OTLP_HEADERS | {"Authorization": "Bearer other"},
+                content="{}",
             )
     assert [row["by"] for row in rows] == ["bob"]
     assert wrong_token.status_code == 200
 
 
 async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
-    """A collector that gets the token could act with it."""
-    received: list[dict[str, str]] = []
+    """A collector that received the token could act with it."""
+    received_headers: list[dict[str, str]] = []
 
     async def collector(scope: Any, receive: Any, send: Any) -> None:
-        received.append({name.decode().lower(): value.decode() for name, value in scope["headers"]})
+        received_headers.append({name.decode().lower(): value.decode() for name, value in scope["headers"]})
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
@@ -516,30 +520,30 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
         async with serve_app(collector, sock):
-            settings = guarded_settings(tmp_path)
+            settings = make_guarded_settings(tmp_path)
             settings = settings.model_copy(
                 update={"otlp": settings.otlp.model_copy(update={"forward": socket_url(sock)})}
             )
             token_text = create_token(settings, "machine", Role.REPORTER)
             async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:
                 await http.post(
-                    running.otlp_url + TRACES,
-                    headers=OTLP | {"Authorization": f"Bearer {token_text}"},
+                    running.otlp_url + TRACES_PATH,
+                    headers=OTLP_HEADERS | {"Authorization": f"Bearer {token_text}"},
                     content=json.dumps({"resourceSpans": []}),
                 )
-                await until(lambda: bool(received), "the collector's copy")
-    assert all("authorization" not in headers for headers in received)
+                await until(lambda: bool(received_headers), "the collector's copy")
+    assert all("authorization" not in headers for headers in received_headers)
 
 
 @pytest.mark.parametrize(
-    ("required", "host", "reason"),
+    ("required", "host", "expected_reason"),
     [
         (True, "127.0.0.1", "auth.required is true"),
         (False, "0.0.0.0", "other machines can reach it"),
     ],
 )
 def test_missing_tokens_error_names_the_reason(
-    tmp_path: Path, *, required: bool, host: str, reason: str
+    tmp_path: Path, *, required: bool, host: str, expected_reason: str
 ) -> None:
-    with pytest.raises(InvalidTokensError, match=reason):
-        Access(guarded_settings(tmp_path, required=required)).require_live_token(host)
+    with pytest.raises(InvalidTokensError, match=expected_reason):
+        Access(make_guarded_settings(tmp_path, required=required)).require_live_token(host)

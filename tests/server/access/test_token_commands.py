@@ -1,4 +1,4 @@
-"""`queenright token`: its output, the stored tokens, and the errors."""
+"""`queenright token`: its output, the stored tokens and its errors."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from queenright.server.access.token_file import read_tokens
 DAY = 86_400
 
 
-def run_token(*words: str, file: Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(token, [*words, "--tokens-file", str(file)])
+def run_token(*arguments: str, file: Path) -> tuple[int, str, str]:
+    result = CliRunner().invoke(token, [*arguments, "--tokens-file", str(file)])
     if isinstance(result.exception, QueenrightError):
         raise result.exception
     return result.exit_code, result.stdout, result.stderr
@@ -32,18 +32,20 @@ def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     assert code == 0
     assert token_text not in err
     assert token_text not in file.read_text()
-    found = read_tokens(file).find(token_text, time.time())
-    assert found is not None
-    assert (found.name, found.role.value) == ("ada", "operator")
-    assert found.expires_at is not None
-    assert abs(found.expires_at - time.time() - 90 * DAY) < 60
+    stored_token = read_tokens(file).find(token_text, time.time())
+    assert stored_token is not None
+    assert (stored_token.name, stored_token.role.value) == ("ada", "operator")
+    assert stored_token.expires_at is not None
+    assert abs(stored_token.expires_at - time.time() - 90 * DAY) < 60
 
 
-@pytest.mark.parametrize(("expected", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
-def test_token_expires_at_the_given_time(tmp_path: Path, expected: str, days: float | None) -> None:
+@pytest.mark.parametrize(("expires_option", "days"), [("12h", 0.5), ("1y", 365.0), ("never", None)])
+def test_token_expires_after_the_given_time(tmp_path: Path, expires_option: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
-    _, out, _ = run_token("create", "ada", "--role", "viewer", "--expires", expected, "--json", file=file)
+    _, out, _ = run_token(
+        "create", "ada", "--role", "viewer", "--expires", expires_option, "--json", file=file
+    )
 
     token = json.loads(out)
     assert token["token"].startswith("qrt_")
@@ -62,28 +64,28 @@ def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
     assert run_token("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")
 
     code, out, _ = run_token("list", file=file)
-    listed = json.loads(run_token("list", "--json", file=file)[1])
+    rows = json.loads(run_token("list", "--json", file=file)[1])
 
     assert code == 0
     assert [line.split()[:3] for line in out.splitlines()] == [
         ["ada", "operator", "live"],
         ["bob", "viewer", "revoked"],
     ]
-    assert [token["state"] for token in listed] == ["live", "revoked"]
-    assert all("sha256" not in token for token in listed)
+    assert [token["state"] for token in rows] == ["live", "revoked"]
+    assert all("sha256" not in token for token in rows)
 
 
 @pytest.mark.parametrize(
-    "words", [("ada", "--role", "king"), ("ada",), ("ada", "--role", "viewer", "--expires", "0d")]
+    "arguments", [("ada", "--role", "king"), ("ada",), ("ada", "--role", "viewer", "--expires", "0d")]
 )
-def test_invalid_usage_creates_no_token(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_invalid_usage_creates_no_token(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     file = tmp_path / "tokens.json"
 
-    assert run_token("create", *words, file=file)[0] == 2
+    assert run_token("create", *arguments, file=file)[0] == 2
     assert not file.exists()
 
 
-def test_duplicate_token_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_duplicate_token_name_is_refused_with_the_way_out(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     run_token("create", "ada", "--role", "viewer", file=file)
 

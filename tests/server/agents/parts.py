@@ -1,4 +1,4 @@
-"""Agents in folders, for tests of what runs inside the service."""
+"""Agents in folders, for tests of agents that run inside the service."""
 
 from __future__ import annotations
 
@@ -129,69 +129,70 @@ def search(q: str) -> str:
 
 
 def write_guide(folder: Path, name: str = "guide") -> Path:
-    """Write an agent that prepares, asks who is there, and greets."""
+    """Write an agent that prepares, asks its user for a name, and greets."""
     return write_files(folder, agent=GUIDE.replace("NAME", name), functions=GUIDES)
 
 
 def write_looper(folder: Path) -> Path:
-    """Write an agent that goes in circles."""
+    """Write an agent that repeats one tool call."""
     return write_files(folder, agent=LOOPER, tools=SEARCH)
 
 
 def write_files(folder: Path, **files: str) -> Path:
-    """Write Python files into a folder."""
+    """Write files into a folder, by name."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    for name, content in files.items():
+        (folder / f"{name}.py").write_text(content, encoding="utf-8")
     return folder
 
 
 @dataclass(slots=True)
 class AgentService:
-    """A service with a folder of agents, and a client."""
+    """A running service with a folder of agents, and an HTTP client."""
 
     service: Service
     http: httpx.AsyncClient
     roots: Path
 
-    async def request(self, method: str, path: str, *, status: int = 200, **how: Any) -> Any:
-        """Ask, check the status, and return what was answered."""
-        response = await self.http.request(method, path, **how)
+    async def request(self, method: str, path: str, *, status: int = 200, **options: Any) -> Any:
+        """Send a request, check the status, and return the JSON body (None if the body is empty)."""
+        response = await self.http.request(method, path, **options)
         assert response.status_code == status, response.text
         return response.json() if response.content else None
 
     async def wait_for_end(self, agent: str, execution_id: str) -> dict[str, Any]:
-        """Wait until a run is over, and return how it ended."""
-        found = await self.service.agents.get(agent).runtime.wait(execution_id)
+        """Wait until a run has ended, and return the run as the API shows it."""
+        result = await self.service.agents.get(agent).runtime.wait(execution_id)
         row: dict[str, Any] = await self.request("GET", f"/api/agents/{agent}/executions/{execution_id}")
-        assert row["status"] == found.status.value
+        assert row["status"] == result.status.value
         return row
 
     async def wait_for_question(self, agent: str, execution_id: str) -> str:
-        """Wait until a run waits for its user, and return its session."""
+        """Wait until a run waits for its user, and return the id of its session."""
         runtime = self.service.agents.get(agent).runtime
 
-        def found() -> list[str]:
-            return [n.session_id for n in runtime.waiting_nodes() if n.execution_id == execution_id]
+        def list_sessions() -> list[str]:
+            return [node.session_id for node in runtime.waiting_nodes() if node.execution_id == execution_id]
 
-        await until(found, "it waits for its user")
-        return found()[0]
+        await until(list_sessions, "the run waits for its user")
+        return list_sessions()[0]
 
-    async def wait_answered(self, agent: str, session_id: str) -> None:
+    async def wait_until_answered(self, agent: str, session_id: str) -> None:
         """Wait until no node of a session waits for its user."""
         runtime = self.service.agents.get(agent).runtime
         await until(
-            lambda: all(node.session_id != session_id for node in runtime.waiting_nodes()), "it is answered"
+            lambda: all(node.session_id != session_id for node in runtime.waiting_nodes()),
+            "no node of the session waits",
         )
 
-    async def start_waiting_run(self, agent: str = "guide", **given: Any) -> tuple[str, str]:
-        """Start a run that waits for its user; return its id and its session."""
-        body = {"input_data": {"topic": "bees"}} | given
-        started = await self.request("POST", f"/api/agents/{agent}/trigger", json=body, status=202)
-        return started["execution_id"], await self.wait_for_question(agent, started["execution_id"])
+    async def start_waiting_run(self, agent: str = "guide", **trigger_fields: Any) -> tuple[str, str]:
+        """Start a run that waits for its user, and return its id and the id of its session."""
+        body = {"input_data": {"topic": "bees"}} | trigger_fields
+        response = await self.request("POST", f"/api/agents/{agent}/trigger", json=body, status=202)
+        return response["execution_id"], await self.wait_for_question(agent, response["execution_id"])
 
     async def complete_run(self, agent: str = "guide") -> tuple[str, str]:
-        """Have a run come to its end; return its id and its session."""
+        """Start a run, let it complete, and return its id and the id of its session."""
         run, session = await self.start_waiting_run(agent)
         body = {"message": "Ada", "session_id": session}
         await self.request("POST", f"/api/agents/{agent}/chat", json=body)
@@ -201,13 +202,15 @@ class AgentService:
 
 @asynccontextmanager
 async def run_agent_service(folder: Path, **settings: Any) -> AsyncIterator[AgentService]:
-    """Run a service whose agents are in ``folder / "agents"``."""
+    """Run a service with agents in ``folder / "agents"``."""
     roots = folder / "agents"
     roots.mkdir(parents=True, exist_ok=True)
-    own = {"roots": [roots], "storage": folder / "kept"} | settings.pop("agents", {})
-    given = {"http": {"port": 0}, "otlp": {"port": 0}, "agents": own} | settings
-    read = load_settings(defaults=DEMO_DEFAULTS | {"storage": folder / "storage"}, **given)
+    agent_settings = {"roots": [roots], "storage": folder / "kept"} | settings.pop("agents", {})
+    service_settings = {"http": {"port": 0}, "otlp": {"port": 0}, "agents": agent_settings} | settings
+    loaded_settings = load_settings(
+        defaults=DEMO_DEFAULTS | {"storage": folder / "storage"}, **service_settings
+    )
     async with AsyncExitStack() as stack:
-        running = await stack.enter_async_context(serving(read))
+        running = await stack.enter_async_context(serving(loaded_settings))
         http = httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60)
         yield AgentService(running.service, await stack.enter_async_context(http), roots)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.agents.agent_files import (
+from queenright.server.agents.open_agent_files import (
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_VERSIONS,
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def agent_files(folder: Path) -> AgentFiles:
+def open_agent_files(folder: Path) -> AgentFiles:
     return AgentFiles(folder, folder.parents[1] / "versions")
 
 
@@ -34,22 +34,22 @@ def test_files_are_listed_and_read(folder: Path) -> None:
     (folder / ".env").write_text("KEY=1", encoding="utf-8")
     (folder / "out.txt").symlink_to("../../secret.txt")
 
-    assert agent_files(folder).list() == (["prompts/talk.md", "tools.py"], False)
-    assert agent_files(folder).read("prompts/talk.md") == "Talk.\n"
+    assert open_agent_files(folder).list() == (["prompts/talk.md", "tools.py"], False)
+    assert open_agent_files(folder).read("prompts/talk.md") == "Talk.\n"
 
 
 def test_long_list_is_marked_as_truncated(folder: Path) -> None:
     for number in range(MAX_FILES):
         (folder / f"data{number}.txt").touch()
 
-    paths, has_more = agent_files(folder).list()
+    paths, has_more = open_agent_files(folder).list()
 
     assert (len(paths), has_more) == (MAX_FILES, True)
 
 
-def assert_refused(folder: Path, path: str, reason: str) -> None:
-    """Check that a path is neither read nor written."""
-    files = agent_files(folder)
+def check_refused(folder: Path, path: str, reason: str) -> None:
+    """Check that a path can be neither read nor written."""
+    files = open_agent_files(folder)
     with pytest.raises(AgentFileError, match=reason):
         files.read(path)
     with pytest.raises(AgentFileError, match=reason):
@@ -72,13 +72,13 @@ def assert_refused(folder: Path, path: str, reason: str) -> None:
         ("none/x.py", "there is no folder"),
     ],
 )
-def test_path_outside_or_hidden_is_refused(folder: Path, path: str, reason: str) -> None:
-    assert_refused(folder, path, reason)
+def test_path_that_is_outside_or_hidden_is_refused(folder: Path, path: str, reason: str) -> None:
+    check_refused(folder, path, reason)
 
 
-def test_missing_file_is_named(folder: Path) -> None:
+def test_missing_file_is_named_in_the_error(folder: Path) -> None:
     with pytest.raises(AgentFileError, match=r"there is no file .none\.py."):
-        agent_files(folder).read("none.py")
+        open_agent_files(folder).read("none.py")
 
 
 def test_links_are_not_followed(folder: Path) -> None:
@@ -86,9 +86,9 @@ def test_links_are_not_followed(folder: Path) -> None:
     (folder / "in.py").symlink_to("tools.py")
     (folder / "up").symlink_to("../..")
 
-    assert_refused(folder, "out.txt", "is a link")
-    assert_refused(folder, "in.py", "is a link")
-    assert_refused(folder, "up/secret.txt", "links are not followed")
+    check_refused(folder, "out.txt", "is a link")
+    check_refused(folder, "in.py", "is a link")
+    check_refused(folder, "up/secret.txt", "links are not followed")
     assert (folder.parents[1] / "secret.txt").read_text(encoding="utf-8") == "outside"
 
 
@@ -99,15 +99,15 @@ def test_non_text_file_is_refused(folder: Path) -> None:
         file.truncate(10_000_000)
     os.mkfifo(folder / "pipe")
 
-    assert_refused(folder, "picture.png", "is not UTF-8 text")
-    assert_refused(folder, "zeros", "is not UTF-8 text")
-    assert_refused(folder, "large.txt", "is larger than")
-    assert_refused(folder, "pipe", "is not a regular file")
-    assert_refused(folder, "prompts", "is not a regular file")
+    check_refused(folder, "picture.png", "is not UTF-8 text")
+    check_refused(folder, "zeros", "is not UTF-8 text")
+    check_refused(folder, "large.txt", "is larger than")
+    check_refused(folder, "pipe", "is not a regular file")
+    check_refused(folder, "prompts", "is not a regular file")
 
 
-def test_written_file_keeps_its_mode_and_its_earlier_text(folder: Path) -> None:
-    files = agent_files(folder)
+def test_written_file_keeps_its_mode_and_the_previous_version_is_saved(folder: Path) -> None:
+    files = open_agent_files(folder)
     (folder / "prompts" / "talk.md").chmod(0o640)
 
     result = files.write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="20260101T000000Z")
@@ -120,37 +120,37 @@ def test_written_file_keeps_its_mode_and_its_earlier_text(folder: Path) -> None:
     assert sorted(os.listdir(folder / "prompts")) == ["talk.md"]
 
 
-def test_new_file_has_no_earlier_version(folder: Path) -> None:
-    assert agent_files(folder).write("new.md", "Hello.\n", expected=None, version="1") is None
+def test_new_file_has_no_previous_version(folder: Path) -> None:
+    assert open_agent_files(folder).write("new.md", "Hello.\n", expected=None, version="1") is None
 
-    assert agent_files(folder).read("new.md") == "Hello.\n"
+    assert open_agent_files(folder).read("new.md") == "Hello.\n"
     assert not (folder.parents[1] / "versions").exists()
 
 
 @pytest.mark.parametrize("expected", [None, "another text\n"])
-def test_file_changed_since_reading_is_not_written(folder: Path, expected: str | None) -> None:
+def test_file_changed_since_it_was_read_is_not_written(folder: Path, expected: str | None) -> None:
     with pytest.raises(AgentFileError, match="has changed in the meantime"):
-        agent_files(folder).write("tools.py", "x = 1\n", expected=expected, version="1")
+        open_agent_files(folder).write("tools.py", "x = 1\n", expected=expected, version="1")
 
-    assert agent_files(folder).read("tools.py").startswith("def search")
+    assert open_agent_files(folder).read("tools.py").startswith("def search")
 
 
-def test_too_large_text_is_not_written(folder: Path) -> None:
+def test_text_above_the_size_limit_is_not_written(folder: Path) -> None:
     with pytest.raises(AgentFileError, match="at most"):
-        agent_files(folder).write("new.md", "x" * (MAX_FILE_BYTES + 1), expected=None, version="1")
+        open_agent_files(folder).write("new.md", "x" * (MAX_FILE_BYTES + 1), expected=None, version="1")
 
 
-def test_file_is_not_written_if_its_earlier_version_cannot_be_saved(folder: Path) -> None:
+def test_file_is_not_written_if_its_previous_version_cannot_be_saved(folder: Path) -> None:
     (folder.parents[1] / "versions").touch()
 
     with pytest.raises(AgentFileError, match="nothing was changed"):
-        agent_files(folder).write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="1")
+        open_agent_files(folder).write("prompts/talk.md", "Listen.\n", expected="Talk.\n", version="1")
 
-    assert agent_files(folder).read("prompts/talk.md") == "Talk.\n"
+    assert open_agent_files(folder).read("prompts/talk.md") == "Talk.\n"
 
 
 def test_only_the_newest_versions_are_kept(folder: Path) -> None:
-    files = agent_files(folder)
+    files = open_agent_files(folder)
     for number in range(MAX_VERSIONS + 5):
         files.write("tools.py", f"{number}", expected=files.read("tools.py"), version=f"{number:04}")
 

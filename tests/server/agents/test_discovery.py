@@ -13,53 +13,53 @@ from tests.runtime.agents import adder
 
 
 def test_circular_link_does_not_hide_other_agents(tmp_path: Path) -> None:
-    inside = tmp_path / "agents"
-    adder(inside / "adder")
-    adder(inside / "team" / "other")
-    for folder in (inside, inside / "team"):
+    root = tmp_path / "agents"
+    adder(root / "adder")
+    adder(root / "team" / "other")
+    for folder in (root, root / "team"):
         (folder / "loop").symlink_to("loop")
 
-    found = discover(Roots([inside]), ())
+    agents = discover(Roots([root]), ())
 
-    assert [agent.path for agent in found] == [str(inside / "adder"), str(inside / "team" / "other")]
+    assert [agent.path for agent in agents] == [str(root / "adder"), str(root / "team" / "other")]
 
 
 @pytest.mark.parametrize("link", ["words.py", "functions.py", "lib", "lib/deep/words.py", "near"])
 def test_agent_with_link_outside_roots_is_refused_with_reason(tmp_path: Path, link: str) -> None:
     """B8: this includes files that its code only imports."""
-    inside, outside = tmp_path / "agents", tmp_path / "outside"
-    agent = adder(inside / "adder")
-    adder(outside)
-    roots = Roots([inside])
+    root, outside_folder = tmp_path / "agents", tmp_path / "outside"
+    agent = adder(root / "adder")
+    adder(outside_folder)
+    roots = Roots([root])
     assert roots.agent("adder") == agent
-    if link == "near":  # the link stays below the roots, but its target contains a link that leads out
-        (agent / link).symlink_to(inside / "shared")
-        (inside / "shared").mkdir()
-        (inside / "shared" / "words.py").symlink_to(outside / "functions.py")
+    if link == "near":  # the link target is below the roots, but contains a link that leads out
+        (agent / link).symlink_to(root / "shared")
+        (root / "shared").mkdir()
+        (root / "shared" / "words.py").symlink_to(outside_folder / "functions.py")
     else:
         path = agent / link
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
-        path.symlink_to(outside if link == "lib" else outside / "functions.py")
+        path.symlink_to(outside_folder if link == "lib" else outside_folder / "functions.py")
 
     with pytest.raises(PathNotAllowedError, match=r"a link that leads out of .*agents"):
         roots.agent("adder")
-    [found] = [agent for agent in discover(roots, ()) if agent.name == "adder"]
-    assert "a link that leads out" in str(found.problem)
+    [discovered] = [agent for agent in discover(roots, ()) if agent.name == "adder"]
+    assert "a link that leads out" in str(discovered.problem)
 
 
 def test_links_below_the_roots_and_in_hidden_folders_are_allowed(tmp_path: Path) -> None:
-    inside = tmp_path / "agents"
-    agent = adder(inside / "adder")
-    (inside / "shared").mkdir()
-    (agent / "shared").symlink_to(inside / "shared")
-    (inside / "shared" / "back").symlink_to(agent)
+    root = tmp_path / "agents"
+    agent = adder(root / "adder")
+    (root / "shared").mkdir()
+    (agent / "shared").symlink_to(root / "shared")
+    (root / "shared" / "back").symlink_to(agent)
     (agent / "loop").symlink_to("loop")
     (agent / ".venv").mkdir()
     (agent / ".venv" / "python").symlink_to("/bin/sh")
 
-    assert Roots([inside]).agent("adder") == agent
-    assert [agent.problem for agent in discover(Roots([inside]), ())] == [None]
+    assert Roots([root]).agent("adder") == agent
+    assert [agent.problem for agent in discover(Roots([root]), ())] == [None]
 
 
 def test_discovery_lists_required_inputs_and_credentials(
@@ -77,8 +77,8 @@ def test_discovery_lists_required_inputs_and_credentials(
     }
     (tmp_path / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
 
-    [found] = discover(Roots([tmp_path]), ())
+    [discovered] = discover(Roots([tmp_path]), ())
 
-    assert found.problem is None
-    assert (found.inputs, found.credentials) == (["topic"], ["HIVE_KEY", "WAX_KEY"])
-    assert found.missing == ["HIVE_KEY", "ANTHROPIC_API_KEY"]
+    assert discovered.problem is None
+    assert (discovered.inputs, discovered.credentials) == (["topic"], ["HIVE_KEY", "WAX_KEY"])
+    assert discovered.missing == ["HIVE_KEY", "ANTHROPIC_API_KEY"]

@@ -17,22 +17,22 @@ def file(folder: str):
 
 
 async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_closes_it(tmp_path: Path) -> None:
-    """No run is repeated automatically, each recovery has its command, and three of them send no page."""
+    """No run is repeated automatically, each recovery has its command, and three failed runs send no page."""
     write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         tickets = home.service.tickets
 
-        async def run(folder: str) -> None:
+        async def run_clerk(folder: str) -> None:
             body = {"input_data": {"folder": folder}}
-            started = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
-            await home.wait_for_end("clerk", started["execution_id"])
+            response = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
+            await home.wait_for_end("clerk", response["execution_id"])
             await home.service.bus.drain()
 
         for _ in range(3):
-            await run("nowhere")
+            await run_clerk("nowhere")
         assert tickets.open_tickets() == []
         for _ in range(3):
-            await run("nowhere")
+            await run_clerk("nowhere")
         await until(lambda: bool(tickets.open_tickets()), "the ticket")
         [ticket] = tickets.open_tickets()
         recoveries = await home.service.health.recoveries(10)
@@ -40,10 +40,10 @@ async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_clos
             while len(recoveries) < 6 or any(row.ended_at is None for row in recoveries):
                 await asyncio.sleep(0.05)
                 recoveries = await home.service.health.recoveries(10)
-        await run("docs")
+        await run_clerk("docs")
         await until(
             lambda: all(ticket.condition_cleared_at is not None for ticket in tickets.open_tickets()),
-            "its condition is gone",
+            "the condition of the ticket has cleared",
         )
 
     assert (ticket.kind, ticket.severity) == ("runs_failed", "high")

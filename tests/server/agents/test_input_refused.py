@@ -1,4 +1,4 @@
-"""B99: invalid input of a run is the caller's error: no run, no failure, no ticket."""
+"""B99: invalid input of a run is the caller's error. It causes no run, no failure and no ticket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(folder: str, copies: int = 1, *, session_id: str):
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "expected_words"),
+    ("input_data", "field", "expected_words"),
     [
         (
             {"foldr": "docs"},
@@ -63,15 +63,15 @@ def file(folder: str, copies: int = 1, *, session_id: str):
         ({"folder": "docs", "session_id": "s"}, "session_id", ["input 'session_id' is unknown"]),
     ],
 )
-async def test_trigger_refuses_input_that_the_first_node_does_not_take(
-    tmp_path: Path, given: dict[str, Any], field: str, expected_words: list[str]
+async def test_trigger_rejects_input_that_the_first_node_does_not_accept(
+    tmp_path: Path, input_data: dict[str, Any], field: str, expected_words: list[str]
 ) -> None:
     write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         events: list[AgentEvent] = []
         home.service.bus.subscribe(events.append, name="test", filter_agent="clerk")
         for _ in range(5):
-            response = await home.http.post("/api/agents/clerk/trigger", json={"input_data": given})
+            response = await home.http.post("/api/agents/clerk/trigger", json={"input_data": input_data})
             assert response.status_code == 422, response.text
         await home.service.bus.drain()
 
@@ -91,9 +91,9 @@ async def test_input_in_the_session_memory_is_not_missing(tmp_path: Path) -> Non
     async with run_agent_service(tmp_path, agents={"load": ["guide"]}) as home:
         _, session = await home.complete_run()
         body = {"session_id": session}
-        started = await home.request("POST", "/api/agents/guide/trigger", json=body, status=202)
+        response = await home.request("POST", "/api/agents/guide/trigger", json=body, status=202)
 
-        assert await home.wait_for_question("guide", started["execution_id"]) == session
+        assert await home.wait_for_question("guide", response["execution_id"]) == session
         await home.request("POST", "/api/agents/guide/trigger", status=422)
 
 
@@ -104,15 +104,15 @@ async def test_run_with_refused_input_is_cancelled(tmp_path: Path) -> None:
     write_files(tmp_path / "agents" / "clerk", agent=AGENT, functions=FUNCTIONS)
     async with run_agent_service(tmp_path, agents={"load": ["clerk"]}, health_monitoring=EAGER) as home:
         body = {"input_data": {"folder": "nowhere"}}
-        started = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
-        row = await home.wait_for_end("clerk", started["execution_id"])
+        response = await home.request("POST", "/api/agents/clerk/trigger", json=body, status=202)
+        row = await home.wait_for_end("clerk", response["execution_id"])
         monitor = home.service.monitor
 
-        def ended() -> bool:
+        def is_run_over() -> bool:
             worker = monitor.get("clerk")
             return worker is not None and worker.vitals.has_ended
 
-        await until(ended, "the run has ended")
+        await until(is_run_over, "the run has ended")
         worker = monitor.get("clerk")
         assert worker is not None
 

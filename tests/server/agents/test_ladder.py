@@ -1,5 +1,5 @@
 """
-Agents in the service's own runtime go through the same intervention ladder as others, even in a fast loop.
+Agents in the service's own runtime go through the same intervention ladder as others, even if they loop fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 from queenright.runtime.events import AgentEvent, EventType
 from tests.server.agents.parts import SEARCH, AgentService, run_agent_service, write_files
-from tests.server.agents.test_watched import events_of_type
+from tests.server.agents.test_watched import select_events
 from tests.waiting import until
 
 AGENT = '''
@@ -49,7 +49,7 @@ agent = AgentSpec.model_validate(
 )
 '''
 REPLIES = {
-    "answers in words": 'ModelReply(text="I am on it.")',
+    "replies with text": 'ModelReply(text="I am on it.")',
     "repeats a call": """ModelReply(tool_calls=(ToolCall(f"c{self.asked}", "search", '{"q": "honey"}'),))""",
 }
 GRACE = {"judge": {"start_grace_seconds": 1.5}}
@@ -58,12 +58,12 @@ GRACE = {"judge": {"start_grace_seconds": 1.5}}
 async def start_run(home: AgentService) -> tuple[str, list[AgentEvent]]:
     events: list[AgentEvent] = []
     home.service.bus.subscribe(events.append, name="test", filter_agent="looper")
-    started = await home.request("POST", "/api/agents/looper/chat", json={"message": "go"})
-    return started["execution_id"], events
+    response = await home.request("POST", "/api/agents/looper/chat", json={"message": "go"})
+    return response["execution_id"], events
 
 
 @pytest.mark.parametrize("reply_kind", REPLIES)
-async def test_fast_loop_is_paused_until_nudged(tmp_path: Path, reply_kind: str) -> None:
+async def test_fast_loop_pauses_until_the_agent_is_nudged(tmp_path: Path, reply_kind: str) -> None:
     """The loop makes its twenty bad steps before the first check may open a ticket, and is not terminated."""
     write_files(
         tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", REPLIES[reply_kind]), tools=SEARCH
@@ -74,19 +74,23 @@ async def test_fast_loop_is_paused_until_nudged(tmp_path: Path, reply_kind: str)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
         await home.service.bus.drain()
 
-    opened = next(e for e in events if e.type is EventType.WORKER_ESCALATION_TICKET)
+    ticket_event = next(
+        candidate for candidate in events if candidate.type is EventType.WORKER_ESCALATION_TICKET
+    )
     kinds = [event.type for event in events]
-    first = [kinds.index(each) for each in (EventType.WORKER_ESCALATION_TICKET, EventType.NUDGE_SENT)]
+    first_positions = [
+        kinds.index(kind) for kind in (EventType.WORKER_ESCALATION_TICKET, EventType.NUDGE_SENT)
+    ]
     assert result.succeeded
-    assert opened.data["ticket"]["severity"] == "critical"
-    assert first == sorted(first)
-    assert not events_of_type(events, EventType.EXECUTION_FAILED)
-    assert len(events_of_type(events, EventType.LLM_CALL_COMPLETED)) < 25
+    assert ticket_event.data["ticket"]["severity"] == "critical"
+    assert first_positions == sorted(first_positions)
+    assert not select_events(events, EventType.EXECUTION_FAILED)
+    assert len(select_events(events, EventType.LLM_CALL_COMPLETED)) < 25
 
 
 async def test_paused_run_fails_without_an_intervention(tmp_path: Path) -> None:
-    """With the ladder disabled, the judge gets its time, then the run fails."""
-    reply = REPLIES["answers in words"]
+    """With the ladder disabled, the run waits for the judge and then fails."""
+    reply = REPLIES["replies with text"]
     write_files(tmp_path / "agents" / "looper", agent=AGENT.replace("REPLY", reply), tools=SEARCH)
     settings = {
         "judge": {"start_grace_seconds": 0.5, "interval_seconds": 0.5, "triage_timeout_seconds": 1},
@@ -95,10 +99,10 @@ async def test_paused_run_fails_without_an_intervention(tmp_path: Path) -> None:
     async with run_agent_service(tmp_path, agents={"load": ["looper"]}, health_monitoring=settings) as home:
         run, events = await start_run(home)
         await until(
-            lambda: events_of_type(events, EventType.QUEEN_INTERVENTION_REQUESTED),
+            lambda: select_events(events, EventType.QUEEN_INTERVENTION_REQUESTED),
             "the queen requests a person",
         )
-        running = not events_of_type(events, EventType.EXECUTION_FAILED)
+        running = not select_events(events, EventType.EXECUTION_FAILED)
         result = await asyncio.wait_for(home.service.agents.get("looper").runtime.wait(run), 30)
 
     assert running

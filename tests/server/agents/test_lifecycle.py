@@ -1,4 +1,4 @@
-"""Agents inside the service that load other agents with the lifecycle tools of 004."""
+"""Agents inside the service that load other agents with the lifecycle tools (004)."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from tests.server.agents.parts import AgentService, run_agent_service
 
 
 async def run_keeper(home: AgentService) -> dict[str, Any]:
-    """Let the keeper load and start the adder; return the adder's finished run."""
-    started = await home.request("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
-    ended = await home.wait_for_end("keeper", started["execution_id"])
-    assert ended["outputs"] == {"answer": "started"}, ended
-    messages = await home.request("GET", f"/api/agents/keeper/sessions/{ended['session_id']}/messages")
-    [run] = [text.rpartition(" ")[2] for text in tool_results(messages) if text.startswith("started 'adder'")]
+    """Let the keeper agent load and start the adder agent, and return the adder's finished run."""
+    response = await home.request("POST", "/api/agents/keeper/trigger", json={"input_data": {}}, status=202)
+    keeper_run = await home.wait_for_end("keeper", response["execution_id"])
+    assert keeper_run["outputs"] == {"answer": "started"}, keeper_run
+    messages = await home.request("GET", f"/api/agents/keeper/sessions/{keeper_run['session_id']}/messages")
+    [run] = [
+        result.rpartition(" ")[2]
+        for result in list_tool_results(messages)
+        if result.startswith("started 'adder'")
+    ]
     return await home.wait_for_end("keeper", run)
 
 
-def tool_results(session_messages: dict[str, Any]) -> list[str]:
+def list_tool_results(session_messages: dict[str, Any]) -> list[str]:
     """Return the texts of the tool results in a session."""
     return [message["text"] for message in session_messages["messages"] if message["role"] == "tool"]
 
 
 async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
     """
-    004: an agent may use the lifecycle tools if a node names them; it loads agents as additional graphs.
+    004: an agent may use the lifecycle tools that its node names. It loads other agents as additional graphs.
     """
     adder(tmp_path / "agents" / "adder")
     folder = keeper(tmp_path / "agents" / "keeper")
@@ -42,7 +46,7 @@ async def test_agent_loads_and_starts_another_agent(tmp_path: Path) -> None:
     ]
 
 
-async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> None:
+async def test_agent_loads_no_agent_from_outside_the_roots(tmp_path: Path) -> None:
     adder(tmp_path / "elsewhere")
     spec = {
         "name": "reacher",
@@ -59,13 +63,13 @@ async def test_agent_loads_nothing_from_outside_the_roots(tmp_path: Path) -> Non
     ]
     folder = write_agent(tmp_path / "agents" / "reacher", spec, replies)
     async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
-        started = await home.request(
+        response = await home.request(
             "POST", "/api/agents/reacher/trigger", json={"input_data": {}}, status=202
         )
-        ended = await home.wait_for_end("reacher", started["execution_id"])
-        session = ended["session_id"]
+        finished_run = await home.wait_for_end("reacher", response["execution_id"])
+        session = finished_run["session_id"]
         messages = await home.request("GET", f"/api/agents/reacher/sessions/{session}/messages")
         graphs = (await home.request("GET", "/api/agents/reacher/graphs"))["graphs"]
 
     assert [graph["graph_id"] for graph in graphs if not graph["of_service"]] == ["reacher"]
-    assert any("there is no agent" in text for text in tool_results(messages))
+    assert any("there is no agent" in result for result in list_tool_results(messages))

@@ -1,4 +1,4 @@
-"""Loading agents with faulty code, and loading several at once."""
+"""Loading agents with faulty code, and loading several agents concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import EventBus
 from queenright.server.agents.companion_sessions import MAX_SESSIONS
-from queenright.server.agents.manager import (
+from queenright.server.agents.make_manager import (
     AgentAlreadyLoadedError,
     AgentManager,
     AgentNotLoadedError,
@@ -30,12 +30,12 @@ from tests.server.agents.parts import run_agent_service, write_files, write_guid
 from tests.waiting import until
 
 
-async def never_called(_: float) -> None:
+async def fail_if_called(_: float) -> None:
     await asyncio.Event().wait()
 
 
-def manager(
-    folder: Path, *, sleep: object = never_called, bus: Callable[..., EventBus] = lambda _: EventBus()
+def make_manager(
+    folder: Path, *, sleep: object = fail_if_called, bus: Callable[..., EventBus] = lambda _: EventBus()
 ) -> AgentManager:
     (folder / "agents").mkdir(exist_ok=True)
     return AgentManager(
@@ -47,9 +47,9 @@ def manager(
     )
 
 
-async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
-    names = [f"agent{n}" for n in range(5)]
+async def test_concurrent_loads_and_unloads_end_in_the_last_requested_state(tmp_path: Path) -> None:
+    agents = make_manager(tmp_path)
+    names = [f"agent{number}" for number in range(5)]
     for name in names:
         write_guide(tmp_path / "agents" / name, name)
 
@@ -60,19 +60,23 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
             return 0
         return 1
 
-    async def out(name: str) -> int:
+    async def find_outcome(name: str) -> int:
         try:
             await agents.unload(name)
         except AgentNotLoadedError:
             return 0
         return -1
 
-    changed = await asyncio.gather(
-        *(act(name) for name in names for act in (load_and_unload, out, load_and_unload, load_and_unload))
+    results = await asyncio.gather(
+        *(
+            action(name)
+            for name in names
+            for action in (load_and_unload, find_outcome, load_and_unload, load_and_unload)
+        )
     )
 
-    assert len(changed) == 20
-    assert sum(changed) == len(agents.slots)
+    assert len(results) == 20
+    assert sum(results) == len(agents.slots)
     await asyncio.gather(*(load_and_unload(name) for name in names))
     assert sorted(agents.slots) == names
     await agents.shutdown_all()
@@ -91,10 +95,10 @@ async def test_concurrent_loads_and_unloads_leave_the_last_requested_state(tmp_p
         ("agent = 3", "`agent` is a int"),
     ],
 )
-async def test_failing_import_is_reported_and_others_keep_running(
+async def test_failing_import_is_reported_and_other_agents_keep_running(
     tmp_path: Path, code: str, expected: str
 ) -> None:
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     write_files(tmp_path / "agents" / "bad", agent=code)
     slot = await agents.load("adder")
@@ -107,43 +111,43 @@ async def test_failing_import_is_reported_and_others_keep_running(
     await agents.shutdown_all()
 
 
-async def test_hanging_code_times_out_and_others_keep_running(tmp_path: Path) -> None:
-    up = asyncio.Event()
+async def test_hanging_code_times_out_and_other_agents_keep_running(tmp_path: Path) -> None:
+    is_time_up = asyncio.Event()
 
     async def sleep(_: float) -> None:
-        await up.wait()
+        await is_time_up.wait()
 
-    agents = manager(tmp_path, sleep=sleep)
+    agents = make_manager(tmp_path, sleep=sleep)
     adder(tmp_path / "agents" / "adder")
-    go, began = tmp_path / "go", tmp_path / "began"
+    continue_file, started_file = tmp_path / "go", tmp_path / "began"
     write_files(
         tmp_path / "agents" / "slow",
-        agent=f"import pathlib, time\npathlib.Path({str(began)!r}).touch()\n"
-        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\nagent = 3\n",
+        agent=f"import pathlib, time\npathlib.Path({str(started_file)!r}).touch()\n"
+        f"while not pathlib.Path({str(continue_file)!r}).exists():\n    time.sleep(0.01)\nagent = 3\n",
     )
     write_agent(tmp_path / "agents" / "other", {"name": "other", "graph": {"nodes": []}})
     slot = await agents.load("adder")
-    loading = asyncio.create_task(agents.load("slow"))
-    await until(began.exists, "its code runs")
-    up.set()
+    load_task = asyncio.create_task(agents.load("slow"))
+    await until(started_file.exists, "the agent's code runs")
+    is_time_up.set()
 
     with pytest.raises(LoadTimeoutError, match="has not been loaded within 60 s"):
-        await loading
+        await load_task
     with pytest.raises(LoadTimeoutError, match="slow is still running"):
         await agents.load("other")
     run = await slot.runtime.trigger("start", {"a": 1, "b": 2})
     assert (await slot.runtime.wait(run)).outputs == {"sum": 3}
     await agents.unload("adder")
 
-    up.clear()
-    go.touch()
-    await until(lambda: not agents.is_blocked, "its code has ended")
+    is_time_up.clear()
+    continue_file.touch()
+    await until(lambda: not agents.is_blocked, "the agent's code has ended")
     assert (await agents.load("adder")).id == "adder"
     await agents.shutdown_all()
 
 
 def write_agent_with_silent_server(folder: Path) -> Path:
-    """Write an agent whose MCP server never answers."""
+    """Write an agent whose MCP server never responds."""
     node = {"id": "n", "node_type": "function", "function": "f"}
     graph = {"nodes": [node], "entry_points": [{"id": "start", "node_id": "n"}]}
     write_agent(folder, {"name": folder.name, "graph": graph})
@@ -156,20 +160,20 @@ def write_agent_with_silent_server(folder: Path) -> Path:
 
 
 async def test_silent_mcp_server_blocks_no_other_agent(tmp_path: Path) -> None:
-    up = asyncio.Event()
+    is_time_up = asyncio.Event()
 
     async def sleep(_: float) -> None:
-        await up.wait()
+        await is_time_up.wait()
 
-    agents = manager(tmp_path, sleep=sleep)
+    agents = make_manager(tmp_path, sleep=sleep)
     write_agent_with_silent_server(tmp_path / "agents" / "slow")
     adder(tmp_path / "agents" / "adder")
     write_guide(tmp_path / "agents" / "guide")
     await agents.load("guide")
-    loading = asyncio.create_task(agents.load("slow"))
-    joining = asyncio.create_task(agents.add_graph("guide", "slow"))
+    load_task = asyncio.create_task(agents.load("slow"))
+    add_task = asyncio.create_task(agents.add_graph("guide", "slow"))
     logs = [tmp_path / "kept" / "slow" / "logs" / "mcp_x.log", tmp_path / "kept" / "guide" / "logs"]
-    await until(lambda: all(log.exists() for log in logs), "its server has been started, twice")
+    await until(lambda: all(log.exists() for log in logs), "the MCP server has been started twice")
 
     assert (await agents.load("adder")).id == "adder"
     await agents.unload("adder")
@@ -177,101 +181,101 @@ async def test_silent_mcp_server_blocks_no_other_agent(tmp_path: Path) -> None:
         await agents.unload("slow")
     with pytest.raises(AgentAlreadyLoadedError, match="is loading it"):
         await agents.add_graph("guide", "adder", graph_id="slow")
-    assert not loading.done()
-    assert not joining.done()
+    assert not load_task.done()
+    assert not add_task.done()
 
-    up.set()
+    is_time_up.set()
     with pytest.raises(LoadTimeoutError, match=r"'slow' has not started within 60 s; .* MCP servers \(x\)"):
-        await loading
+        await load_task
     with pytest.raises(LoadTimeoutError, match="has not started"):
-        await joining
+        await add_task
     assert agents.get("guide").runtime.list_graphs() == ["guide"]
     await agents.shutdown_all()
 
 
-def write_blocking_agent(folder: Path, go: Path, began: Path) -> Path:
-    """Write an agent whose code records its start, and continues once the file ``go`` exists."""
+def write_blocking_agent(folder: Path, continue_file: Path, started_file: Path) -> Path:
+    """Write an agent whose code records each start, and continues once the file ``continue_file`` exists."""
     graph = "{'nodes': [{'id': 'n', 'node_type': 'function', 'function': 'f'}],"
     graph += " 'entry_points': [{'id': 'start', 'node_id': 'n'}]}"
     return write_files(
         folder,
-        agent=f"import pathlib, time\nbegan = pathlib.Path({str(began)!r})\n"
+        agent=f"import pathlib, time\nbegan = pathlib.Path({str(started_file)!r})\n"
         "began.write_text((began.read_text() if began.exists() else '') + 'x')\n"
-        f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\n"
+        f"while not pathlib.Path({str(continue_file)!r}).exists():\n    time.sleep(0.01)\n"
         "from queenright.runtime.agents.agent_spec import AgentSpec\n"
         f"agent = AgentSpec.model_validate({{'name': {folder.name!r}, 'graph': {graph}}})\n",
         functions="def f():\n    return 1\n",
     )
 
 
-async def test_waiting_for_another_agents_code_does_not_count_as_load_time(tmp_path: Path) -> None:
+async def test_time_spent_waiting_for_code_of_another_agent_is_not_load_time(tmp_path: Path) -> None:
     limits = 0
 
     async def sleep(_: float) -> None:
         nonlocal limits
         limits += 1
-        await never_called(0)
+        await fail_if_called(0)
 
-    agents = manager(tmp_path, sleep=sleep)
-    go, began = tmp_path / "go", tmp_path / "began"
-    write_blocking_agent(tmp_path / "agents" / "slow", go, began)
+    agents = make_manager(tmp_path, sleep=sleep)
+    continue_file, started_file = tmp_path / "go", tmp_path / "began"
+    write_blocking_agent(tmp_path / "agents" / "slow", continue_file, started_file)
     adder(tmp_path / "agents" / "adder")
-    first = asyncio.create_task(agents.load("slow"))
-    await until(began.exists, "its code runs")
-    other = asyncio.create_task(agents.load("adder"))
+    first_load = asyncio.create_task(agents.load("slow"))
+    await until(started_file.exists, "the agent's code runs")
+    other_load = asyncio.create_task(agents.load("adder"))
 
     with pytest.raises(AgentAlreadyLoadedError, match="is being loaded already"):
         await agents.load("slow")
     assert limits == 1
-    go.touch()
-    assert [slot.id for slot in await asyncio.gather(first, other)] == ["slow", "adder"]
+    continue_file.touch()
+    assert [slot.id for slot in await asyncio.gather(first_load, other_load)] == ["slow", "adder"]
     with pytest.raises(AgentAlreadyLoadedError, match="queenright agents unload slow"):
         await agents.load("slow")
-    assert began.read_text() == "x", "its code was run once"
+    assert started_file.read_text() == "x", "the code was run once"
     await agents.shutdown_all()
 
 
 async def test_loading_while_the_service_stops_is_refused(tmp_path: Path) -> None:
-    go_file, began = tmp_path / "go", tmp_path / "began"
-    write_blocking_agent(tmp_path / "agents" / "slow", go_file, began)
+    continue_file, started_file = tmp_path / "go", tmp_path / "began"
+    write_blocking_agent(tmp_path / "agents" / "slow", continue_file, started_file)
     write_agent_with_silent_server(tmp_path / "agents" / "mute")
     async with httpx.AsyncClient(trust_env=False, timeout=60) as http:
         async with run_agent_service(tmp_path) as home:
             url = str(home.http.base_url.join("/api/agents"))
             tasks = [asyncio.create_task(http.post(url, json={"path": "mute"}))]
-            await until((tmp_path / "kept" / "mute" / "logs").exists, "its server has been started")
+            await until((tmp_path / "kept" / "mute" / "logs").exists, "the MCP server has been started")
             tasks.append(asyncio.create_task(http.post(url, json={"path": "slow"})))
-            await until(began.exists, "its code runs")
+            await until(started_file.exists, "the agent's code runs")
         for response in await asyncio.gather(*tasks):
             assert response.status_code == 503
             assert response.headers["content-type"] == "application/problem+json"
             assert "the service is stopping" in response.json()["title"]
-    go_file.touch()
+    continue_file.touch()
 
 
-async def test_agents_are_loaded_from_below_the_roots_only(tmp_path: Path) -> None:
-    """B8: any path and any link is checked."""
-    agents = manager(tmp_path)
-    outside = adder(tmp_path / "outside")
-    inside = tmp_path / "agents"
-    (inside / "link").symlink_to(outside, target_is_directory=True)
-    adder(inside / "half")
-    (inside / "half" / "tools.py").symlink_to(outside / "functions.py")
-    ways = ["../outside", "link", "half", "agents/../../outside", "a" * 5000, "\0", "none", "/"]
+async def test_agents_are_loaded_only_from_below_the_roots(tmp_path: Path) -> None:
+    """B8: this applies to every path and every link."""
+    agents = make_manager(tmp_path)
+    outside_folder = adder(tmp_path / "outside")
+    root = tmp_path / "agents"
+    (root / "link").symlink_to(outside_folder, target_is_directory=True)
+    adder(root / "half")
+    (root / "half" / "tools.py").symlink_to(outside_folder / "functions.py")
+    outside_paths = ["../outside", "link", "half", "agents/../../outside", "a" * 5000, "\0", "none", "/"]
 
-    for path in (str(outside), *ways):
+    for path in (str(outside_folder), *outside_paths):
         with pytest.raises(PathNotAllowedError):
             await agents.load(path)
 
     assert not agents.slots
-    (inside / "half" / "tools.py").unlink()
-    for path in ("half", str(inside / "half"), "half/agent.json", str(inside / "half" / "agent.json")):
-        assert (await agents.load(path)).path == inside / "half"
+    (root / "half" / "tools.py").unlink()
+    for path in ("half", str(root / "half"), "half/agent.json", str(root / "half" / "agent.json")):
+        assert (await agents.load(path)).path == root / "half"
         await agents.unload("adder")
 
 
-async def test_model_script_is_read_from_below_the_roots_only(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+async def test_model_script_is_read_only_from_below_the_roots(tmp_path: Path) -> None:
+    agents = make_manager(tmp_path)
     talker(tmp_path / "agents" / "talker")
     (tmp_path / "secret.json").write_text('{"replies": []}', encoding="utf-8")
 
@@ -286,7 +290,7 @@ async def test_model_script_is_read_from_below_the_roots_only(tmp_path: Path) ->
 
 
 async def test_graph_that_cannot_be_added_leaves_the_agent_unchanged(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     write_guide(tmp_path / "agents" / "guide")
     write_agent(
         tmp_path / "agents" / "lacking",
@@ -310,20 +314,20 @@ async def test_graph_that_cannot_be_added_leaves_the_agent_unchanged(tmp_path: P
 
 
 async def test_reload_uses_the_changed_code_and_keeps_the_model(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     folder = adder(tmp_path / "agents" / "adder")
     (folder / "replies.json").write_text('{"replies": []}', encoding="utf-8")
-    old = await agents.load("adder", model="scripted:replies.json")
+    old_slot = await agents.load("adder", model="scripted:replies.json")
     adder(folder, "def add(a, b):\n    return a * b\n")
 
     slot = await agents.reload("adder")
 
     run = await slot.runtime.trigger("start", {"a": 2, "b": 5})
     assert (await slot.runtime.wait(run)).outputs == {"sum": 10}
-    assert slot.model == old.model == "scripted:replies.json"
+    assert slot.model == old_slot.model == "scripted:replies.json"
     assert list(agents.slots.values()) == [slot]
     with pytest.raises(RuntimeError, match="closed"):
-        old.runtime.bus.subscribe(print, name="late")
+        old_slot.runtime.bus.subscribe(print, name="late")
     await agents.shutdown_all()
 
 
@@ -340,7 +344,7 @@ async def test_reload_uses_the_changed_code_and_keeps_the_model(tmp_path: Path) 
 async def test_reload_of_a_faulty_agent_leaves_the_running_one(
     tmp_path: Path, change: Callable[[Path], object], reason: str
 ) -> None:
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     folder = adder(tmp_path / "agents" / "adder")
     slot = await agents.load("adder")
     change(folder)
@@ -354,8 +358,8 @@ async def test_reload_of_a_faulty_agent_leaves_the_running_one(
     await agents.shutdown_all()
 
 
-async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+async def test_failed_reload_of_an_agent_that_does_not_start_leaves_no_agent(tmp_path: Path) -> None:
+    agents = make_manager(tmp_path)
     folder = adder(tmp_path / "agents" / "adder")
     await agents.load("adder")
     servers = folder / "mcp_servers.json"
@@ -371,7 +375,7 @@ async def test_reload_that_does_not_start_leaves_no_agent(tmp_path: Path) -> Non
 
 
 async def test_agent_with_other_agents_as_graphs_is_not_reloaded(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     write_guide(tmp_path / "agents" / "guide")
     slot = await agents.load("guide")
@@ -386,16 +390,23 @@ async def test_agent_with_other_agents_as_graphs_is_not_reloaded(tmp_path: Path)
     await agents.shutdown_all()
 
 
-async def test_agents_that_are_reloaded_at_the_same_time_are_loaded_once(tmp_path: Path) -> None:
-    agents = manager(tmp_path)
+async def test_concurrent_reloads_load_an_agent_once(tmp_path: Path) -> None:
+    agents = make_manager(tmp_path)
     adder(tmp_path / "agents" / "adder")
     await agents.load("adder")
 
-    both = await asyncio.gather(agents.reload("adder"), agents.reload("adder"), return_exceptions=True)
-    unloaded = await asyncio.gather(agents.reload("adder"), agents.unload("adder"), return_exceptions=True)
+    reload_results = await asyncio.gather(
+        agents.reload("adder"), agents.reload("adder"), return_exceptions=True
+    )
+    unload_results = await asyncio.gather(
+        agents.reload("adder"), agents.unload("adder"), return_exceptions=True
+    )
 
-    assert sorted(type(one).__name__ for one in both) == ["AgentAlreadyLoadedError", "AgentSlot"]
-    assert [type(one) for one in unloaded] == [AgentNotLoadedError, type(None)]
+    assert sorted(type(result).__name__ for result in reload_results) == [
+        "AgentAlreadyLoadedError",
+        "AgentSlot",
+    ]
+    assert [type(result) for result in unload_results] == [AgentNotLoadedError, type(None)]
     assert not agents.slots
     await agents.shutdown_all()
 
@@ -407,7 +418,7 @@ async def test_bus_of_an_unloaded_agent_is_closed(tmp_path: Path) -> None:
         buses.append(EventBus())
         return buses[-1]
 
-    agents = manager(tmp_path, bus=bus)
+    agents = make_manager(tmp_path, bus=bus)
     adder(tmp_path / "agents" / "adder")
     write_files(tmp_path / "agents" / "bad", agent="agent = 3")
     await agents.load("adder")
@@ -416,15 +427,15 @@ async def test_bus_of_an_unloaded_agent_is_closed(tmp_path: Path) -> None:
     await agents.unload("adder")
 
     assert len(buses) == 2
-    for closed in buses:
+    for closed_bus in buses:
         with pytest.raises(RuntimeError, match="closed"):
-            closed.subscribe(print, name="late")
+            closed_bus.subscribe(print, name="late")
 
 
 async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None:
     for name in ("sessions/own", "graphs/a/sessions/s1", "graphs/b/sessions/s2", "graphs/c"):
         (tmp_path / "kept" / "guide" / name).mkdir(parents=True)
-    agents = manager(tmp_path)
+    agents = make_manager(tmp_path)
     write_guide(tmp_path / "agents" / "guide")
 
     await agents.load("guide")
@@ -436,7 +447,7 @@ async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None
     await agents.shutdown_all()
 
 
-def test_up_can_load_the_examples_of_a_checkout(tmp_path: Path) -> None:
+def test_up_can_load_the_examples_from_a_checkout(tmp_path: Path) -> None:
     assert add_examples(tmp_path) == {}
     (tmp_path / "examples").mkdir()
 
