@@ -32,7 +32,7 @@ from tests.clients.fixtures import Fixture, Record
 from tests.frameworks.fixtures import fixture_path, load_fixture
 from tests.frameworks.install import format_versions
 from tests.frameworks.pairs import PAIRS, Pair
-from tests.server.telemetry.replay import split
+from tests.server.telemetry.replay import split_record
 
 _STALL_SECONDS: Final = 10
 """Shorter than the hang of a recorded program, longer than the delivery of its spans and records."""
@@ -208,7 +208,7 @@ class _Measuring:
         """Send a loop span by span, each at its end, as if the run continued."""
         fixture = self._fixture("loop")
         moved = fixture.moved(time.time() - fixture.ended_at)
-        spans = [one for record in moved if record.path == "/v1/traces" for one in split(record)]
+        spans = [one for record in moved if record.path == "/v1/traces" for one in split_record(record)]
         workers: list[WorkerHealth] = []
         is_found = False
         for record in sorted(spans, key=_end_of):

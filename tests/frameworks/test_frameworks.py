@@ -20,7 +20,7 @@ from tests.frameworks.install import format_versions, pins_file
 from tests.frameworks.matrix import EXPECTED, HEADER, measure, render_table, render_variables
 from tests.frameworks.pairs import PAIRS, list_runs
 from tests.isolation import ROOT
-from tests.server.telemetry.replay import replay, split, summarize
+from tests.server.telemetry.replay import replay, split_record, summarize
 
 PATHS = sorted(FOLDER.glob("*/*.jsonl"))
 DOCUMENT = ROOT / "docs" / "frameworks.md"
@@ -59,7 +59,7 @@ def test_order_splits_repeats_and_delays_do_not_change_a_run(path: Path, seed: i
     moved = [
         Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body)
         for record in given_records
-        for piece in split(record)
+        for piece in split_record(record)
         for _ in range(chance.choice((1, 1, 2)))
     ]
     moved.sort(key=lambda record: record.at)

@@ -18,7 +18,7 @@ from tests import warm
 
 @pytest.fixture(scope="session", autouse=True)
 def commands() -> None:
-    """Start the process that forks commands before a worker waits for it."""
+    """Start the process that forks commands early, because a worker thread may later wait for it."""
     warm.start()
 
 
@@ -27,12 +27,12 @@ HOUR = 3600.0
 
 def demo_settings(storage: Path, *, wait_seconds: float = 0, **escalation: str) -> Settings:
     """
-    Return the demo's settings with free ports; ``escalation`` selects who decides, by default the queen.
+    Return the demo's settings with free ports. ``escalation`` selects who decides, by default the queen.
 
     A permission request waits ``wait_seconds`` for an answer.
 
-    The stall limit is never reached: on a busy machine more than the demo's 20 s may pass between two lines
-    of a test.
+    The stall limit is so high that it is never reached: on a busy machine, more than the demo's 20 s may pass
+    between two lines of a test.
     """
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
@@ -52,16 +52,19 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving(settings) as found:
-        yield found
+    async with serving(settings) as running_service:
+        yield running_service
 
 
 @pytest.fixture(scope="session")
 def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """Yield a service in its own thread, shared by the tests of a process that change nothing."""
+    """Yield a service in its own thread. The tests of a process that change nothing share it."""
     settings = demo_settings(tmp_path_factory.mktemp("idle") / "storage", orchestrator="none")
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(serving(settings)) as found:
-        yield found
+    with (
+        start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(serving(settings)) as running_service,
+    ):
+        yield running_service
 
 
 @pytest.fixture
@@ -72,7 +75,7 @@ async def idle_http(idle: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    # A busy machine may take longer than httpx waits by default.
+    # A busy machine may take longer to respond than httpx waits by default.
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as client:
         yield client
 
@@ -80,12 +83,12 @@ async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 def looping(
     now: float, *, agent: str = "looper", times: int = 20, ended: bool = False
 ) -> Iterator[AgentEvent]:
-    """A run that began a minute ago and has repeated one call ever since, a second apart."""
+    """Return the events of a run that began a minute ago and has repeated one call since, once per second."""
 
-    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, time: float, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind,
-            time=at,
+            time=time,
             agent_id=agent,
             session_id=f"{agent}-session",
             incarnation_id="one",
@@ -93,19 +96,19 @@ def looping(
             data=data,
         )
 
-    start = now - 50
-    yield event(EventType.EXECUTION_STARTED, start, framework="test", start_records=True)
-    for turn in range(times):
-        at = start + 1 + turn
+    first_call = now - 50
+    yield event(EventType.EXECUTION_STARTED, first_call, framework="test", start_records=True)
+    for index in range(times):
+        time = first_call + 1 + index
         yield event(
             EventType.TOOL_CALL_COMPLETED,
-            at,
+            time,
             tool="search",
-            turn=str(turn),
+            turn=str(index),
             args_hash="a" * 16,
             result_hash="b" * 16,
             outcome="ok",
         )
-        yield event(EventType.STEP_COMPLETED, at, index=turn, verdict="RETRY")
+        yield event(EventType.STEP_COMPLETED, time, index=index, verdict="RETRY")
     if ended:
         yield event(EventType.EXECUTION_COMPLETED, now)

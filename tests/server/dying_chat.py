@@ -1,4 +1,4 @@
-"""A service that kills itself when the chat publishes a given event (`test_chat_api.py`)."""
+"""A service that kills itself when the chat publishes a certain event (used by `test_chat_api.py`)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from queenright.server.build import build
 from queenright.server.settings import Settings
 
 
-def die(event: AgentEvent) -> None:
+def kill_process(event: AgentEvent) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
     service = await build(settings)
     await service.start()
-    service.bus.subscribe(die, name="death", types={moment}, filter_node="operator_chat")
+    service.bus.subscribe(kill_process, name="death", types={moment}, filter_node="operator_chat")
     await service.judging.chat.ask(Subject(ticket_id), "What is wrong?", by="ada")
     await asyncio.sleep(60)
 

@@ -1,7 +1,7 @@
 """
-A service that ingests the events of its standard input and kills itself (`test_restart.py`).
+A service that ingests the events on its standard input and then kills itself (used by `test_restart.py`).
 
-The arguments are its settings file and the number of events before it writes a snapshot.
+The arguments are the settings file, and the number of events to ingest before a snapshot is written.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def parse_event(values: dict[str, Any]) -> AgentEvent:
     return AgentEvent(**values | {"type": EventType(values["type"])})
 
 
-async def main(settings: Settings, before_snapshot: int | None) -> None:
+async def main(settings: Settings, snapshot_after: int | None) -> None:
     service = await build(settings)
     await service.start()
     events = [parse_event(values) for values in json.load(sys.stdin)]
-    if before_snapshot is not None:
-        await service.ingest(events[:before_snapshot])
+    if snapshot_after is not None:
+        await service.ingest(events[:snapshot_after])
         await service.snapshots.take()
-    await service.ingest(events[before_snapshot or 0 :])
+    await service.ingest(events[snapshot_after or 0 :])
     os.kill(os.getpid(), signal.SIGKILL)
 
 

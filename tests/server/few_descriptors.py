@@ -1,4 +1,7 @@
-"""Two ports in a process with few file descriptors. Paths are commands; the ports are printed."""
+"""
+Serve two ports in a process with few file descriptors. The path of a request is a command; the ports are
+printed.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +25,21 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 class App:
-    """Runs a command, and responds with its result as JSON."""
+    """An app that runs the command in the path, and responds with the result as JSON."""
 
     def __init__(self) -> None:
-        self._kept: list[int] = []
+        self._open_descriptors: list[int] = []
 
     async def __call__(self, scope: Any, receive: Any, send: Send) -> None:
-        body = json.dumps(self._do(scope["path"])).encode()
+        body = json.dumps(self._run_command(scope["path"])).encode()
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    def _do(self, command: str) -> object:
+    def _run_command(self, command: str) -> object:
         match command:
             case "/deliver":
-                # Like the outbox: a connection, and a few files for the store.
+                # Like the outbox, this needs a connection and a few files of the store.
                 with contextlib.ExitStack() as stack:
                     for _ in range(8):
                         stack.enter_context(open(os.devnull))
@@ -45,18 +48,18 @@ class App:
             case "/exhaust":
                 try:
                     while True:
-                        self._kept.append(os.open(os.devnull, os.O_RDONLY))
+                        self._open_descriptors.append(os.open(os.devnull, os.O_RDONLY))
                 except OSError as error:
                     return errno.errorcode[error.errno or 0]
             case "/release":
-                for one in self._kept:
-                    os.close(one)
-                self._kept.clear()
+                for descriptor in self._open_descriptors:
+                    os.close(descriptor)
+                self._open_descriptors.clear()
         return time.process_time()
 
 
 async def main() -> None:
-    """Serve until standard input ends."""
+    """Serve until standard input is closed."""
     app = App()
     with (
         contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as api_port,

@@ -1,4 +1,4 @@
-"""A client of event streams that knows only the standard for server-sent events."""
+"""A client of event streams that follows only the standard for server-sent events."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Block:
     retry: str = ""
 
 
-def parse_blocks(text: str) -> list[Block]:
-    """Return the complete blocks in a part of a stream."""
-    return [_parse_block(part) for part in text.split("\n\n")[:-1]]
+def parse_blocks(stream_text: str) -> list[Block]:
+    """Return the complete blocks in the text of a stream."""
+    return [_parse_block(block_text) for block_text in stream_text.split("\n\n")[:-1]]
 
 
-def _parse_block(part: str) -> Block:
+def _parse_block(block_text: str) -> Block:
     block = Block()
-    for line in part.split("\n"):
+    for line in block_text.split("\n"):
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         match name:
@@ -50,12 +50,12 @@ def _parse_block(part: str) -> Block:
 
 @dataclass
 class Follower:
-    """A client that follows one stream and stores all of its text."""
+    """A client that follows one stream and stores the whole text of it."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)
     text: str = ""
-    ended: bool = False
+    has_ended: bool = False
 
     @property
     def blocks(self) -> list[Block]:
@@ -67,7 +67,7 @@ class Follower:
 
     @property
     def ids(self) -> list[str]:
-        """Return the ids of events after which a client can resume, in the order of arrival."""
+        """Return the ids after which a client can resume, in the order of arrival."""
         return [block.id for block in self.events if block.id is not None]
 
     @property
@@ -83,13 +83,13 @@ class Follower:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def until(self, condition: Callable[[], object], what: str) -> None:
-        def holds() -> object:
+    async def until(self, condition: Callable[[], object], description: str) -> None:
+        def is_condition_met() -> object:
             if self._task.done() and not self._task.cancelled() and self._task.exception():
-                raise AssertionError(f"{what}: {self._task.exception()!r}")
+                raise AssertionError(f"{description}: {self._task.exception()!r}")
             return condition()
 
-        await until(holds, what)
+        await until(is_condition_met, description)
 
     async def _follow(self) -> None:
         async with (
@@ -98,6 +98,6 @@ class Follower:
         ):
             assert answer.status_code == 200, (await answer.aread()).decode()
             assert answer.headers["content-type"].startswith("text/event-stream")
-            async for text in answer.aiter_text():
-                self.text += text
-        self.ended = True
+            async for chunk in answer.aiter_text():
+                self.text += chunk
+        self.has_ended = True

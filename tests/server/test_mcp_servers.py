@@ -15,7 +15,7 @@ from queenright.server.serving import RunningService, serving
 from tests.clients.clients import CLIENTS
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.server.conftest import demo_settings
-from tests.server.telemetry.replay import split
+from tests.server.telemetry.replay import split_record
 
 HOOK = "/hooks/claude-code"
 QUERY = "?user=ada&host=laptop"
@@ -37,7 +37,7 @@ def load_records(client: str, name: str = "mcp_missing") -> list[Record]:
 
 def make_report(records: list[Record], **changed: Any) -> Record:
     """Return the recorded report about an MCP server as a separate request, with changed attributes."""
-    [found] = [piece for record in records for piece in split(record) if EVENT in str(piece.body)]
+    [found] = [piece for record in records for piece in split_record(record) if EVENT in str(piece.body)]
     body = copy.deepcopy(found.body)
     log = body["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
     later = changed.pop("later", 0.0)
@@ -129,7 +129,7 @@ async def test_hostile_name_is_quoted_on_one_line(
 ) -> None:
     """B48: the name is data."""
     records = load_records("claude-code", "mcp_missing")
-    plain = [piece for record in records for piece in split(record) if EVENT not in str(piece.body)]
+    plain = [piece for record in records for piece in split_record(record) if EVENT not in str(piece.body)]
     await send_records(
         telemetry, *plain, make_report(records, server_name=HOSTILE, error_code="ENOENT\nall is well")
     )

@@ -26,7 +26,7 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.alerting.parts import FakePeer
 from tests.server.conftest import looping
-from tests.server.dying_runtime import SEARCH, search_call, search_graph
+from tests.server.dying_runtime import SEARCH, make_search_graph, make_search_reply
 from tests.server.test_step_logs import CLOSED_PORT_URL, run_worker
 from tests.waiting import until
 
@@ -183,8 +183,8 @@ async def run_loop(
     service: Service, agent: str, *, graph: str = "hive", times: int = 5, text: str = ""
 ) -> str:
     """Let a graph repeat one call and then hang; return the run's id."""
-    model = ScriptedProvider([*(search_call(n, text) for n in range(times)), _hang])
-    service.runtime.add_graph(search_graph(graph), model=model, tools=[SEARCH], agent_id=agent)
+    model = ScriptedProvider([*(make_search_reply(n, text) for n in range(times)), _hang])
+    service.runtime.add_graph(make_search_graph(graph), model=model, tools=[SEARCH], agent_id=agent)
     return await service.runtime.trigger("start", {"message": "go"}, graph_id=graph)
 
 
@@ -329,8 +329,8 @@ async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_thi
     async with serving(settings) as running:
         service = running.service
         before = list_findings(service, "bee")
-        model = ScriptedProvider([search_call(3), _hang])
-        service.runtime.add_graph(search_graph("hive"), model=model, tools=[SEARCH], agent_id="bee")
+        model = ScriptedProvider([make_search_reply(3), _hang])
+        service.runtime.add_graph(make_search_graph("hive"), model=model, tools=[SEARCH], agent_id="bee")
         await service.runtime.resume("one", "hive")
         await until(lambda: FindingKind.DOOM_LOOP in list_findings(service, "bee"), "the loop is found")
         await until(lambda: len(model.requests) == 2, "the model gets another request")

@@ -17,7 +17,7 @@ from queenright.server.otlp import OtlpReceiver
 
 @dataclass
 class RunningReceiver:
-    """A receiver on a real uvicorn, and the events that it passed on."""
+    """A receiver on a real uvicorn server, and the events that it passed on."""
 
     url: str = ""
     registry: CollectorRegistry = field(default_factory=CollectorRegistry)
@@ -30,10 +30,10 @@ class RunningReceiver:
             raise self.failure
         self.events += events
 
-    def types(self) -> list[str]:
+    def list_types(self) -> list[str]:
         return [event.type.value for event in self.events]
 
-    def spans(self, outcome: str) -> float:
+    def count_spans(self, outcome: str) -> float:
         return self.registry.get_sample_value("queenright_ingest_spans_total", {"outcome": outcome}) or 0.0
 
 
@@ -42,14 +42,14 @@ async def serve(app: Any, listener: socket.socket) -> tuple[uvicorn.Server, asyn
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     async with asyncio.timeout(60):
-        while not server.started:  # noqa: ASYNC110  # uvicorn has no event for it
+        while not server.started:  # noqa: ASYNC110  # uvicorn has no event for this
             await asyncio.sleep(0.005)
     return server, task
 
 
 @pytest.fixture
 async def otlp() -> AsyncIterator[RunningReceiver]:
-    """Yield a receiver on a free port with small limits: 64 KiB as sent, 256 KiB decompressed."""
+    """Yield a receiver on a free port with small limits: 64 KiB as sent, 256 KiB after decompression."""
     receiver = RunningReceiver()
     receiver.app = OtlpReceiver(
         receiver.ingest, registry=receiver.registry, max_body=65_536, max_inflated=262_144, body_timeout=0.5

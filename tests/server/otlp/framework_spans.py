@@ -1,4 +1,4 @@
-"""Builders of frameworks' spans, and helpers that decode them."""
+"""Builders of spans as frameworks send them, and functions that decode these spans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_800_000_000.0
 TRACE = bytes.fromhex("5b8efff798038103d269b633813fc60c")
 
 
-def value(content: Any) -> AnyValue:
+def make_any_value(content: Any) -> AnyValue:
     if isinstance(content, str):
         return AnyValue(string_value=content)
     if isinstance(content, float):
@@ -26,19 +26,22 @@ def value(content: Any) -> AnyValue:
     return AnyValue(int_value=content)
 
 
-def request(
+def make_request(
     *spans: dict[str, Any], service: str = "svc", scope: str = "framework", **resource: str
 ) -> ExportTraceServiceRequest:
-    """Return a request whose spans are one second apart, unless they give their times."""
+    """Return a request. Its spans are one second apart unless they give their times."""
     message = ExportTraceServiceRequest()
     group = message.resource_spans.add()
     for key, content in {
         "service.name": service,
-        **{k.replace("_", "."): v for k, v in resource.items()},
+        **{
+            resource_key.replace("_", "."): resource_value
+            for resource_key, resource_value in resource.items()
+        },
     }.items():
-        group.resource.attributes.append(KeyValue(key=key, value=value(content)))
+        group.resource.attributes.append(KeyValue(key=key, value=make_any_value(content)))
     scopes: dict[str, ScopeSpans] = {}
-    for n, fields in enumerate(spans):
+    for index, fields in enumerate(spans):
         name = fields.get("scope", scope)
         if name not in scopes:
             scopes[name] = group.scope_spans.add()
@@ -49,16 +52,16 @@ def request(
             parent_span_id=fields["parent"].to_bytes(8, "big") if "parent" in fields else b"",
             name=fields["name"],
             flags=fields.get("flags", 0x100),
-            start_time_unix_nano=int((NOW - 100 + fields.get("start", n - 0.5)) * 1e9),
-            end_time_unix_nano=int((NOW - 100 + fields.get("end", n)) * 1e9),
+            start_time_unix_nano=int((NOW - 100 + fields.get("start", index - 0.5)) * 1e9),
+            end_time_unix_nano=int((NOW - 100 + fields.get("end", index)) * 1e9),
         )
         span.kind = fields.get("kind") or Span.SPAN_KIND_INTERNAL
         for key, content in fields.get("attributes", {}).items():
-            span.attributes.append(KeyValue(key=key, value=value(content)))
-        for event, span_events in fields.get("events", ()):
-            made_event = span.events.add(name=event)
-            made_event.attributes.extend(
-                KeyValue(key=key, value=value(content)) for key, content in span_events.items()
+            span.attributes.append(KeyValue(key=key, value=make_any_value(content)))
+        for event, event_attributes in fields.get("events", ()):
+            span_event = span.events.add(name=event)
+            span_event.attributes.extend(
+                KeyValue(key=key, value=make_any_value(content)) for key, content in event_attributes.items()
             )
         if "error" in fields:
             span.status.code = Status.STATUS_CODE_ERROR
@@ -68,7 +71,7 @@ def request(
 
 def decode(*spans: dict[str, Any], memory: Assembler | None = None, **resource: str) -> Batch:
     memory = memory or Assembler()
-    batch = decode_spans(request(*spans, **resource), memory, NOW)
+    batch = decode_spans(make_request(*spans, **resource), memory, NOW)
     memory.duplicates.finish_storing(batch.identities, is_stored=True)
     return batch
 
@@ -78,7 +81,7 @@ def get_event(decoded: Batch, type_: str) -> AgentEvent:
     return event
 
 
-def workers(events: Iterable[AgentEvent]) -> set[tuple[str, str]]:
+def list_workers(events: Iterable[AgentEvent]) -> set[tuple[str, str]]:
     """Return the agent id and session id of each worker in the events, after renames."""
     keys = dict[tuple[str, str], None]()
     for event in events:
@@ -90,12 +93,12 @@ def workers(events: Iterable[AgentEvent]) -> set[tuple[str, str]]:
     return set(keys)
 
 
-def chat(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
+def chat_span(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
     attributes = {"gen_ai.operation.name": "chat", **fields.pop("attributes", {})}
     return {"id": id_, "parent": parent, "name": "chat m", "attributes": attributes, **fields}
 
 
-def tool(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
+def tool_span(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
     attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "search",
@@ -104,7 +107,7 @@ def tool(id_: int, parent: int, **fields: Any) -> dict[str, Any]:
     return {"id": id_, "parent": parent, "name": "execute_tool search", "attributes": attributes, **fields}
 
 
-def invoke(id_: int, agent: str, **fields: Any) -> dict[str, Any]:
+def agent_span(id_: int, agent: str, **fields: Any) -> dict[str, Any]:
     attributes = {
         "gen_ai.operation.name": "invoke_agent",
         "gen_ai.agent.name": agent,
@@ -113,5 +116,5 @@ def invoke(id_: int, agent: str, **fields: Any) -> dict[str, Any]:
     return {"id": id_, "name": f"invoke_agent {agent}", "attributes": attributes, **fields}
 
 
-NAMED: dict[str, Any] = {"attributes": {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c-1"}}
-OPEN: dict[str, Any] = {"end": 100 - NOW}
+NAMED_FIELDS: dict[str, Any] = {"attributes": {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c-1"}}
+OPEN_FIELDS: dict[str, Any] = {"end": 100 - NOW}

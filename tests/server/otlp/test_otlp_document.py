@@ -12,18 +12,20 @@ from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
 from queenright.server.telemetry.dialects import ATTRIBUTES
 
 DOCUMENT_TEXT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
-OURS = {value for value in vars(names).values() if isinstance(value, str) and value.startswith("queenright.")}
+OWN_ATTRIBUTES_TABLE = {
+    value for value in vars(names).values() if isinstance(value, str) and value.startswith("queenright.")
+}
 
 
-def test_every_attribute_read_is_documented_in_its_order() -> None:
+def test_every_attribute_is_documented_in_the_order_of_precedence() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT_TEXT, flags=re.MULTILINE))
 
     assert {field: re.findall(r"`([^`]+)`", row) for field, row in rows.items()} == {
-        field: list(names) for field, names in ATTRIBUTES.items() if not set(names) <= OURS
+        field: list(names) for field, names in ATTRIBUTES.items() if not set(names) <= OWN_ATTRIBUTES_TABLE
     }
 
 
-def test_limits_and_span_names_are_the_codes() -> None:
+def test_documented_limits_and_span_names_match_the_code() -> None:
     assert f"{MAX_BODY >> 20} MiB as sent, {MAX_INFLATED >> 20} MiB decompressed" in DOCUMENT_TEXT
     assert all(str(status) in DOCUMENT_TEXT for status in RETRYABLE_STATUSES)
     assert all(f"`{prefix.strip(': ')}" in DOCUMENT_TEXT for prefix, _ in SPAN_NAMES)

@@ -1,4 +1,4 @@
-"""Forwarding of telemetry: unchanged, bounded, retried, and without delay for the agent."""
+"""Forwarding of telemetry: requests are unchanged, bounded and retried, and the agent is not delayed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ if TYPE_CHECKING:
 
 @dataclass
 class Collector:
-    """Another OTLP endpoint: stores accepted requests, responds with the given statuses, then with 200."""
+    """
+    Another OTLP endpoint. It stores accepted requests, and responds with the given statuses, then with 200.
+    """
 
     statuses: list[int] = field(default_factory=list)
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     attempts: int = 0
-    open: asyncio.Event = field(default_factory=asyncio.Event)
+    may_respond: asyncio.Event = field(default_factory=asyncio.Event)
     url: str = ""
-    endless: bool = False
-    """Send the response body until the client disconnects."""
+    is_endless: bool = False
+    """Whether the response body only ends when the client disconnects."""
 
     async def __call__(self, scope: Any, receive: Callable[[], Awaitable[Any]], send: Any) -> None:
         if scope["type"] != "http":
@@ -46,7 +48,7 @@ class Collector:
             body += message.get("body", b"")
             if not message.get("more_body"):
                 break
-        await self.open.wait()
+        await self.may_respond.wait()
         self.attempts += 1
         status = self.statuses.pop(0) if self.statuses else 200
         if status == 200:
@@ -54,7 +56,7 @@ class Collector:
             path = scope["path"] + ("?" + scope["query_string"].decode() if scope["query_string"] else "")
             self.requests.append((path, headers, body))
         await send({"type": "http.response.start", "status": status, "headers": self.headers})
-        if self.endless:
+        if self.is_endless:
             disconnect = asyncio.ensure_future(receive())
             while not disconnect.done():
                 await send({"type": "http.response.body", "body": b"x" * 65_536, "more_body": True})
@@ -74,7 +76,7 @@ async def serve_app(app: Any) -> AsyncIterator[str]:
         await task
 
 
-def counter(registry: CollectorRegistry | None = None) -> Counter:
+def read_counters(registry: CollectorRegistry | None = None) -> Counter:
     metric = TELEMETRY_DROPPED
     return Counter(metric.name, metric.help, metric.labels, registry=registry or CollectorRegistry())
 
@@ -82,14 +84,14 @@ def counter(registry: CollectorRegistry | None = None) -> Counter:
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
     collector = Collector()
-    collector.open.set()
+    collector.may_respond.set()
     async with serve_app(collector) as collector.url:
         yield collector
 
 
 @asynccontextmanager
-async def forwarding(url: str, **options: Any) -> AsyncIterator[Forwarder]:
-    forwarder = Forwarder(url, dropped_counter=counter(), first_delay=0.01, max_delay=0.02, **options)
+async def run_forwarder(url: str, **options: Any) -> AsyncIterator[Forwarder]:
+    forwarder = Forwarder(url, dropped_counter=read_counters(), first_delay=0.01, max_delay=0.02, **options)
     await forwarder.start()
     try:
         yield forwarder
@@ -103,7 +105,7 @@ def lower_names(headers: Iterable[str]) -> set[str]:
 
 async def test_request_is_forwarded_unchanged(otlp: RunningReceiver, collector: Collector) -> None:
     body = gzip.compress(b'{"resourceSpans": []}')
-    sent = {
+    sent_headers = {
         "content-type": "application/json; charset=utf-8",
         "content-encoding": "gzip",
         "authorization": "Bearer agent",
@@ -111,22 +113,24 @@ async def test_request_is_forwarded_unchanged(otlp: RunningReceiver, collector: 
         "connection": "keep-alive, x-hop",
         "x-hop": "1",
     }
-    async with forwarding(f"{collector.url}/otlp?team=a") as forwarder, httpx.AsyncClient() as client:
+    async with run_forwarder(f"{collector.url}/otlp?team=a") as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
-        response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent)
+        response = await client.post(f"{otlp.url}/v1/traces", content=body, headers=sent_headers)
         await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
-    [(path, headers, arrived)] = collector.requests
+    [(path, headers, forwarded_body)] = collector.requests
     assert response.status_code == 200
-    assert (path, arrived) == ("/otlp/v1/traces?team=a", body)
-    assert {k: headers[k] for k in list(sent)[:4]} == {k: sent[k] for k in list(sent)[:4]}
+    assert (path, forwarded_body) == ("/otlp/v1/traces?team=a", body)
+    assert {k: headers[k] for k in list(sent_headers)[:4]} == {
+        k: sent_headers[k] for k in list(sent_headers)[:4]
+    }
     assert "x-hop" not in headers
     assert headers["host"] == collector.url.removeprefix("http://")
 
 
-async def test_malformed_request_is_forwarded(otlp: RunningReceiver, collector: Collector) -> None:
-    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+async def test_malformed_request_is_forwarded_too(otlp: RunningReceiver, collector: Collector) -> None:
+    async with run_forwarder(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
         await client.post(f"{otlp.url}/v1/traces", content=b"{", headers={"content-type": "application/json"})
@@ -135,9 +139,11 @@ async def test_malformed_request_is_forwarded(otlp: RunningReceiver, collector: 
         assert collector.requests[0][2] == b"{"
 
 
-async def test_endless_response_is_read_up_to_a_limit(otlp: RunningReceiver, collector: Collector) -> None:
-    collector.endless = True
-    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+async def test_endless_response_is_read_only_up_to_a_limit(
+    otlp: RunningReceiver, collector: Collector
+) -> None:
+    collector.is_endless = True
+    async with run_forwarder(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
         for body in (b"{", b"{ "):
@@ -146,15 +152,13 @@ async def test_endless_response_is_read_up_to_a_limit(otlp: RunningReceiver, col
         await until(lambda: forwarder.sent_requests == 2, "both requests are forwarded")
 
 
-async def test_agent_is_answered_while_the_endpoint_hangs(
+async def test_agent_gets_its_response_while_the_endpoint_hangs(
     otlp: RunningReceiver, collector: Collector
 ) -> None:
-    """
-    B76: while the collector hangs, agents are answered; the requests are delivered later.
-    """
-    collector.open.clear()
+    """B76: while the collector hangs, agents get their responses, and the requests are delivered later."""
+    collector.may_respond.clear()
     headers = {"content-type": "application/json"}
-    async with forwarding(collector.url) as forwarder, httpx.AsyncClient() as client:
+    async with run_forwarder(collector.url) as forwarder, httpx.AsyncClient() as client:
         otlp.app._forwarder = forwarder
 
         statuses = [
@@ -162,7 +166,7 @@ async def test_agent_is_answered_while_the_endpoint_hangs(
             for _ in range(10)
         ]
         assert (statuses, collector.requests) == ([200] * 10, [])
-        collector.open.set()
+        collector.may_respond.set()
         await until(lambda: forwarder.sent_requests == 10, "the request is forwarded")
 
     assert len(collector.requests) == 10
@@ -171,7 +175,7 @@ async def test_agent_is_answered_while_the_endpoint_hangs(
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
 async def test_transient_failures_are_retried(collector: Collector, status: int) -> None:
     collector.statuses = [status, status]
-    async with forwarding(collector.url) as forwarder:
+    async with run_forwarder(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
 
@@ -181,7 +185,7 @@ async def test_transient_failures_are_retried(collector: Collector, status: int)
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413, 500])
 async def test_permanent_errors_drop_the_request_and_are_counted(collector: Collector, status: int) -> None:
     collector.statuses = [status]
-    async with forwarding(collector.url) as forwarder:
+    async with run_forwarder(collector.url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
@@ -191,17 +195,17 @@ async def test_permanent_errors_drop_the_request_and_are_counted(collector: Coll
 async def test_unreachable_endpoint_is_retried_until_the_limit() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    async with forwarding(url, give_up_after=0.1) as forwarder:
-        start = time.monotonic()
+    async with run_forwarder(url, give_up_after=0.1) as forwarder:
+        start_time = time.monotonic()
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
-    assert time.monotonic() - start < 2
+    assert time.monotonic() - start_time < 2
 
 
-async def test_retry_after_beyond_the_limit_drops_the_request(collector: Collector) -> None:
+async def test_retry_after_beyond_the_time_limit_drops_the_request(collector: Collector) -> None:
     collector.statuses, collector.headers = [503], [(b"retry-after", b"100")]
-    async with forwarding(collector.url, give_up_after=50) as forwarder:
+    async with run_forwarder(collector.url, give_up_after=50) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
 
@@ -210,24 +214,24 @@ async def test_retry_after_beyond_the_limit_drops_the_request(collector: Collect
 
 async def test_full_queue_drops_oldest_requests_and_counts_them_by_signal() -> None:
     registry = CollectorRegistry()
-    forwarder = Forwarder("http://127.0.0.1:1", dropped_counter=counter(registry), max_bytes=5_000)
+    forwarder = Forwarder("http://127.0.0.1:1", dropped_counter=read_counters(registry), max_bytes=5_000)
 
-    for n in range(5):
-        forwarder.offer("/v1/traces" if n % 2 else "/v1/logs", [], bytes([n]) * 500)
+    for index in range(5):
+        forwarder.offer("/v1/traces" if index % 2 else "/v1/logs", [], bytes([index]) * 500)
     forwarder.offer("/v1/metrics", [], b"x" * 6_000)
 
-    dropped = {
+    dropped_counts = {
         signal: registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": signal})
         for signal in ("traces", "logs", "metrics")
     }
-    assert dropped == {"logs": 1, "traces": 1, "metrics": 1}
+    assert dropped_counts == {"logs": 1, "traces": 1, "metrics": 1}
     assert [request.body[0] for request in forwarder._queue] == [2, 3, 4]
     await forwarder.stop()
     assert (forwarder.dropped_requests, forwarder.pending, forwarder._bytes) == (6, 0, 0)
 
 
 async def test_stop_sends_queued_requests(collector: Collector) -> None:
-    forwarder = Forwarder(collector.url, dropped_counter=counter())
+    forwarder = Forwarder(collector.url, dropped_counter=read_counters())
     await forwarder.start()
     for _ in range(20):
         forwarder.offer("/v1/traces", [], b"x")
@@ -244,7 +248,7 @@ async def test_forwarding_to_own_receiver_does_not_loop() -> None:
         return None
 
     app = OtlpReceiver(ingest_nothing, registry=registry)
-    async with serve_app(app) as url, forwarding(url) as forwarder, httpx.AsyncClient() as client:
+    async with serve_app(app) as url, run_forwarder(url) as forwarder, httpx.AsyncClient() as client:
         app._forwarder = forwarder
         await client.post(f"{url}/v1/traces", headers={"content-type": "application/json"})
         await until(lambda: forwarder.sent_requests == 1, "the request is forwarded")
@@ -258,7 +262,7 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
     caplog.set_level(logging.DEBUG, logger="queenright")
     url = collector.url.replace("http://", "http://bee:hunter2@")
     collector.statuses = [401]
-    async with forwarding(url) as forwarder:
+    async with run_forwarder(url) as forwarder:
         forwarder.offer("/v1/traces", [], b"x")
         await until(lambda: forwarder.dropped_requests == 1, "the request is dropped")
         forwarder.offer("/v1/traces", [], b"x")
@@ -273,8 +277,8 @@ async def test_credentials_in_the_url_are_used_and_never_shown(
 @pytest.mark.parametrize(
     "url", ["collector:4318", "ftp://bee:hunter2@x", "http://", "", "http://bee:hunter2"]
 )
-def test_invalid_url_is_refused_without_its_secret(url: str) -> None:
-    with pytest.raises(ValueError, match="forwarding URL") as refused:
-        Forwarder(url, dropped_counter=counter())
+def test_invalid_url_is_rejected_without_showing_its_secret(url: str) -> None:
+    with pytest.raises(ValueError, match="forwarding URL") as error:
+        Forwarder(url, dropped_counter=read_counters())
 
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(error.value)

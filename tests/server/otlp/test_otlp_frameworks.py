@@ -14,17 +14,17 @@ from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.dialects import ATTRIBUTES
 from queenright.server.telemetry.process import Process
 from tests.server.otlp.framework_spans import (
-    NAMED,
+    NAMED_FIELDS,
     NOW,
-    OPEN,
+    OPEN_FIELDS,
     TRACE,
-    chat,
+    agent_span,
+    chat_span,
     decode,
     get_event,
-    invoke,
-    request,
-    tool,
-    workers,
+    list_workers,
+    make_request,
+    tool_span,
 )
 
 LLM = {
@@ -124,7 +124,7 @@ LLM = {
 
 
 @pytest.mark.parametrize("shape", LLM)
-def test_model_call_counts_as_call_and_step(shape: str) -> None:
+def test_model_call_is_a_call_and_a_step(shape: str) -> None:
     name, attributes = LLM[shape]
 
     decoded = decode({"id": 1, "parent": 9, "name": name, "attributes": attributes})
@@ -212,7 +212,7 @@ TOOL = {
 
 @pytest.mark.parametrize("shape", TOOL)
 def test_tool_call_has_fingerprints_of_its_recorded_content(shape: str) -> None:
-    """B27: key order and white space in arguments do not matter."""
+    """B27: key order and white space in the arguments do not matter."""
     name, attributes = TOOL[shape]
 
     call = get_event(
@@ -242,8 +242,8 @@ def test_agent_span_is_a_run(shape: str) -> None:
 
     decoded = decode({"id": 1, "name": name, "attributes": attributes})
 
-    assert [e.type.value for e in decoded.events] == ["execution_started", "execution_completed"]
-    assert workers(decoded.events) == {("scout", TRACE.hex())}
+    assert [event.type.value for event in decoded.events] == ["execution_started", "execution_completed"]
+    assert list_workers(decoded.events) == {("scout", TRACE.hex())}
 
 
 @pytest.mark.parametrize(
@@ -272,138 +272,158 @@ CONVERSATION = {"gen_ai.conversation.id": "c-1"}
 @pytest.mark.parametrize(
     ("spans", "worker"),
     [
-        # Children without a name: the run has the service's name until the agent's span arrives.
-        ([chat(2, 1), tool(3, 1), chat(4, 1), invoke(1, "scout", end=9)], ("scout", TRACE.hex())),
-        # Only the model calls have the name.
-        ([chat(2, 1, **NAMED), tool(3, 1), chat(4, 1, **NAMED), invoke(1, "scout", end=9)], ("scout", "c-1")),
-        # Between the agent and its tools is a span that is not a GenAI span.
+        # The children do not name their agent. The run has the service's name until the agent's span arrives.
         (
-            [chat(2, 1, **NAMED), tool(4, 3), {"id": 3, "parent": 1, "name": "task"}, invoke(1, "scout")],
+            [chat_span(2, 1), tool_span(3, 1), chat_span(4, 1), agent_span(1, "scout", end=9)],
+            ("scout", TRACE.hex()),
+        ),
+        # Only the model calls name the agent.
+        (
+            [
+                chat_span(2, 1, **NAMED_FIELDS),
+                tool_span(3, 1),
+                chat_span(4, 1, **NAMED_FIELDS),
+                agent_span(1, "scout", end=9),
+            ],
+            ("scout", "c-1"),
+        ),
+        # Between the agent and its tools, there is a span that is not a GenAI span.
+        (
+            [
+                chat_span(2, 1, **NAMED_FIELDS),
+                tool_span(4, 3),
+                {"id": 3, "parent": 1, "name": "task"},
+                agent_span(1, "scout"),
+            ],
             ("scout", "c-1"),
         ),
         # Only the agent's span has the conversation id.
-        ([chat(2, 1), invoke(1, "scout", attributes=CONVERSATION)], ("scout", "c-1")),
+        ([chat_span(2, 1), agent_span(1, "scout", attributes=CONVERSATION)], ("scout", "c-1")),
     ],
 )
-def test_one_run_is_one_worker_however_its_spans_are_cut_into_batches(
+def test_one_run_is_one_worker_however_its_spans_are_batched(
     spans: list[dict[str, Any]], worker: tuple[str, str], batch: int
 ) -> None:
     memory = Assembler()
     events: list[AgentEvent] = []
-    for n, span in enumerate(spans):
-        span.setdefault("end", n)
-        span.setdefault("start", n - 0.5)
-    for first in range(0, len(spans), batch):
-        events += decode(*spans[first : first + batch], memory=memory).events
+    for number, span in enumerate(spans):
+        span.setdefault("end", number)
+        span.setdefault("start", number - 0.5)
+    for offset in range(0, len(spans), batch):
+        events += decode(*spans[offset : offset + batch], memory=memory).events
 
-    assert workers(events) == {worker}
-    types = [e.type.value for e in events if e.type is not EventType.AGENT_RENAMED]
+    assert list_workers(events) == {worker}
+    types = [event.type.value for event in events if event.type is not EventType.AGENT_RENAMED]
     assert (types[0], types[-1]) == ("execution_started", "execution_completed")
     assert (types.count("execution_started"), types.count("execution_completed")) == (1, 1)
 
 
 def test_model_client_span_is_not_counted_in_addition_to_the_frameworks() -> None:
-    inner = chat(3, 2, attributes={"gen_ai.system": "openai"})
-    outer = chat(2, 1, **NAMED)
+    client_span = chat_span(3, 2, attributes={"gen_ai.system": "openai"})
+    framework_span = chat_span(2, 1, **NAMED_FIELDS)
 
-    decoded = decode(inner, outer, tool(4, 1), invoke(1, "scout", end=9))
+    decoded = decode(client_span, framework_span, tool_span(4, 1), agent_span(1, "scout", end=9))
 
-    assert workers(decoded.events) == {("scout", "c-1")}
-    assert [e.type.value for e in decoded.events].count("llm_call_completed") == 1
+    assert list_workers(decoded.events) == {("scout", "c-1")}
+    assert [event.type.value for event in decoded.events].count("llm_call_completed") == 1
     assert decoded.ignored == 1
 
 
 def test_inner_agent_does_not_end_the_outer() -> None:
-    """B86: the outer agent names the run."""
+    """B86: the outer agent gives the run its name."""
     decoded = decode(
-        chat(3, 2),
-        invoke(2, "inner", parent=1, end=1),
-        chat(4, 1, end=2),
-        invoke(1, "outer", start=-1, end=3),
+        chat_span(3, 2),
+        agent_span(2, "inner", parent=1, end=1),
+        chat_span(4, 1, end=2),
+        agent_span(1, "outer", start=-1, end=3),
     )
 
-    assert workers(decoded.events) == {("outer", TRACE.hex())}
-    assert [e.type.value for e in decoded.events].count("execution_completed") == 1
+    assert list_workers(decoded.events) == {("outer", TRACE.hex())}
+    assert [event.type.value for event in decoded.events].count("execution_completed") == 1
 
 
 def test_call_without_an_agent_ends_with_its_trace_and_cannot_stall() -> None:
-    """A web service that makes one model call per request is not a stalled agent."""
+    """Otherwise a web service that makes one model call per request would be a stalled agent."""
     memory = Assembler()
-    inside = decode(chat(2, 1), memory=memory)
+    inside = decode(chat_span(2, 1), memory=memory)
     root = decode({"id": 1, "name": "GET /", "kind": 2, "end": 9}, memory=memory)
 
-    assert [e.type.value for e in inside.events][-1] == "step_completed"
-    assert [e.type.value for e in root.events] == ["execution_completed"]
+    assert [event.type.value for event in inside.events][-1] == "step_completed"
+    assert [event.type.value for event in root.events] == ["execution_completed"]
 
 
-def test_run_continuing_after_its_end_reopens_and_a_late_span_does_not() -> None:
+def test_run_that_continues_after_its_end_reopens_but_a_late_span_does_not() -> None:
     memory = Assembler()
-    decode(chat(2, 1, **NAMED, end=2), invoke(1, "scout", end=3), memory=memory)
+    decode(chat_span(2, 1, **NAMED_FIELDS, end=2), agent_span(1, "scout", end=3), memory=memory)
 
-    late = decode(tool(5, 1, **NAMED, start=0, end=1), memory=memory)
-    later = decode(tool(6, 1, **NAMED, start=4, end=5), memory=memory)
+    late_batch = decode(tool_span(5, 1, **NAMED_FIELDS, start=0, end=1), memory=memory)
+    later_batch = decode(tool_span(6, 1, **NAMED_FIELDS, start=4, end=5), memory=memory)
 
-    assert [e.type.value for e in late.events] == ["tool_call_completed"]
-    assert [e.type.value for e in later.events] == ["execution_started", "tool_call_completed"]
+    assert [event.type.value for event in late_batch.events] == ["tool_call_completed"]
+    assert [event.type.value for event in later_batch.events] == ["execution_started", "tool_call_completed"]
 
 
 def test_processes_without_an_instance_id_are_distinguished_by_pid() -> None:
-    first = get_event(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
-    same_process = get_event(decode(chat(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
-    other = get_event(decode(chat(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
+    first_id = get_event(decode(chat_span(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    same_id = get_event(decode(chat_span(2, 1), process_pid="1"), "llm_call_completed").incarnation_id
+    other_id = get_event(decode(chat_span(2, 1), process_pid="2"), "llm_call_completed").incarnation_id
 
-    assert first == same_process != other
+    assert first_id == same_id != other_id
 
 
-def test_repeat_of_a_failure_has_the_hash_of_its_failure() -> None:
-    """B26: same tool and arguments with the same result, even if every call fails."""
-    spans = [tool(n, 1, error="no such bee", attributes={"gen_ai.tool.call.arguments": "{}"}) for n in (2, 3)]
+def test_repeated_failure_has_the_same_result_hash() -> None:
+    """B26: the same tool, arguments and result are a repeat, even if every call fails."""
+    spans = [
+        tool_span(n, 1, error="no such bee", attributes={"gen_ai.tool.call.arguments": "{}"}) for n in (2, 3)
+    ]
 
-    first, second = (e.data for e in decode(*spans).events if e.type == "tool_call_completed")
+    first_call, second_call = (
+        event.data for event in decode(*spans).events if event.type == "tool_call_completed"
+    )
 
-    assert first["outcome"] == "error"
-    assert first["result_hash"] == second["result_hash"] is not None
+    assert first_call["outcome"] == "error"
+    assert first_call["result_hash"] == second_call["result_hash"] is not None
 
 
 @pytest.mark.parametrize(
-    "written", ["__REDACTED__", "[hidden]", "<REDACTED>", '"__REDACTED__"', "", " ", "{}", "***"]
+    "placeholder", ["__REDACTED__", "[hidden]", "<REDACTED>", '"__REDACTED__"', "", " ", "{}", "***"]
 )
-def test_placeholder_is_not_content(written: str) -> None:
-    """B87: two hidden values are not equal arguments."""
-    hidden = {"gen_ai.tool.call.arguments": written, "gen_ai.tool.call.result": written}
+def test_placeholder_is_not_content(placeholder: str) -> None:
+    """B87: two hidden values do not count as equal arguments."""
+    hidden = {"gen_ai.tool.call.arguments": placeholder, "gen_ai.tool.call.result": placeholder}
 
-    call = get_event(decode(tool(2, 1, attributes=hidden)), "tool_call_completed").data
+    call = get_event(decode(tool_span(2, 1, attributes=hidden)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (None, None)
 
 
-def test_call_without_arguments_is_content_where_its_result_is_recorded() -> None:
-    recorded = {"gen_ai.tool.call.arguments": "{}", "gen_ai.tool.call.result": "three files"}
+def test_empty_arguments_are_content_if_the_result_is_recorded() -> None:
+    content = {"gen_ai.tool.call.arguments": "{}", "gen_ai.tool.call.result": "three files"}
 
-    call = get_event(decode(tool(2, 1, attributes=recorded)), "tool_call_completed").data
+    call = get_event(decode(tool_span(2, 1, attributes=content)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (fingerprint({}), fingerprint("three files"))
 
 
 def test_root_does_not_end_a_run_before_records_of_another_scope() -> None:
-    """B85: spans of one request are processed in the order of their times, across scopes."""
-    made = request(invoke(1, "scout", end=9), scope="framework")
-    client = request(chat(2, 1, **NAMED, end=3), scope="client")
-    made.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
+    """B85: the spans of a request are processed in the order of their times, across scopes."""
+    request_ = make_request(agent_span(1, "scout", end=9), scope="framework")
+    client = make_request(chat_span(2, 1, **NAMED_FIELDS, end=3), scope="client")
+    request_.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
 
-    events = decode_spans(made, Assembler(), NOW).events
+    events = decode_spans(request_, Assembler(), NOW).events
 
-    assert [e.type.value for e in events] == [
+    assert [event.type.value for event in events] == [
         "execution_started",
         "llm_call_completed",
         "step_completed",
         "execution_completed",
     ]
-    assert {e.agent_id for e in events} == {"scout"}
+    assert {event.agent_id for event in events} == {"scout"}
 
 
-def test_without_recorded_content_there_is_no_hash() -> None:
-    call = get_event(decode(tool(2, 1)), "tool_call_completed").data
+def test_call_without_recorded_content_has_no_hash() -> None:
+    call = get_event(decode(tool_span(2, 1)), "tool_call_completed").data
 
     assert (call["args_hash"], call["result_hash"]) == (None, None)
 
@@ -418,11 +438,11 @@ def test_without_recorded_content_there_is_no_hash() -> None:
     ],
 )
 def test_impossible_times_are_replaced(start: int, end: int, time_: float, duration: float | None) -> None:
-    made = request(tool(2, 1))
-    span = made.resource_spans[0].scope_spans[0].spans[0]
+    request_ = make_request(tool_span(2, 1))
+    span = request_.resource_spans[0].scope_spans[0].spans[0]
     span.start_time_unix_nano, span.end_time_unix_nano = start, end
 
-    call = get_event(decode_spans(made, Assembler(), NOW), "tool_call_completed")
+    call = get_event(decode_spans(request_, Assembler(), NOW), "tool_call_completed")
 
     assert call.time == pytest.approx(time_, abs=1e-3)
     assert call.data["duration"] == (None if duration is None else pytest.approx(duration))
@@ -433,66 +453,70 @@ def test_span_without_an_end_is_open_work() -> None:
     """B89: an end time of zero means open, so that a hang in the first call of a run is found."""
     memory = Assembler()
 
-    result = decode(invoke(1, "scout", **OPEN), tool(2, 1, **NAMED, **OPEN), memory=memory)
-    repeated = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
-    ended = decode(tool(2, 1, **NAMED, end=5), memory=memory)
-    late = decode(tool(2, 1, **NAMED, **OPEN), memory=memory)
+    result = decode(
+        agent_span(1, "scout", **OPEN_FIELDS), tool_span(2, 1, **NAMED_FIELDS, **OPEN_FIELDS), memory=memory
+    )
+    repeated_batch = decode(tool_span(2, 1, **NAMED_FIELDS, **OPEN_FIELDS), memory=memory)
+    ended_batch = decode(tool_span(2, 1, **NAMED_FIELDS, end=5), memory=memory)
+    late_batch = decode(tool_span(2, 1, **NAMED_FIELDS, **OPEN_FIELDS), memory=memory)
 
-    assert [e.type.value for e in result.events] == ["execution_started", "tool_call_started"]
+    assert [event.type.value for event in result.events] == ["execution_started", "tool_call_started"]
     assert "outcome" not in result.events[1].data
-    assert [e.type.value for e in ended.events] == ["tool_call_completed"]
-    assert ended.events[0].data["call_id"] == result.events[1].data["call_id"]
-    assert (repeated.events, late.events) == ([], [])
+    assert [event.type.value for event in ended_batch.events] == ["tool_call_completed"]
+    assert ended_batch.events[0].data["call_id"] == result.events[1].data["call_id"]
+    assert (repeated_batch.events, late_batch.events) == ([], [])
 
 
-@pytest.mark.parametrize("kind", [chat, tool])
+@pytest.mark.parametrize("kind", [chat_span, tool_span])
 def test_call_opened_by_two_libraries_starts_and_ends_once(kind: Any) -> None:
-    """B89: the framework's span contains the model client's; both are reported at their start."""
+    """B89: the framework's span contains the model client's span. Both are reported when they start."""
     memory = Assembler()
     events = [
         event
         for span in (
-            kind(2, 1, **NAMED, **OPEN),
-            kind(3, 2, **NAMED, start=1, **OPEN),
-            kind(3, 2, **NAMED, end=5),
-            kind(2, 1, **NAMED, end=6),
+            kind(2, 1, **NAMED_FIELDS, **OPEN_FIELDS),
+            kind(3, 2, **NAMED_FIELDS, start=1, **OPEN_FIELDS),
+            kind(3, 2, **NAMED_FIELDS, end=5),
+            kind(2, 1, **NAMED_FIELDS, end=6),
         )
         for event in decode(span, memory=memory).events
     ]
 
-    work = [e for e in events if e.type.value.startswith((kind.__name__, "llm"))]
-    assert [e.type.value.rsplit("_", 1)[1] for e in work] == ["started", "completed"]
-    assert len({e.data.get("call_id") for e in work}) == 1
+    work = [candidate for candidate in events if candidate.type.value.startswith((kind.__name__, "llm"))]
+    assert [candidate.type.value.rsplit("_", 1)[1] for candidate in work] == ["started", "completed"]
+    assert len({candidate.data.get("call_id") for candidate in work}) == 1
 
 
 def test_names_are_bounded_clean_and_distinct() -> None:
-    names = ["bee\x00\n\u202e" + "x" * 500 + end for end in "ab"]
+    names = ["bee\x00\n\u202e" + "x" * 500 + suffix for suffix in "ab"]
 
-    first, second = (
-        get_event(decode(tool(2, 1, attributes={"gen_ai.agent.name": n})), "tool_call_completed").agent_id
-        for n in names
+    first_call, second_call = (
+        get_event(
+            decode(tool_span(2, 1, attributes={"gen_ai.agent.name": index})), "tool_call_completed"
+        ).agent_id
+        for index in names
     )
 
-    assert first != second
-    assert all(len(name) <= 200 and name.isprintable() for name in (first, second))
+    assert first_call != second_call
+    assert all(len(name) <= 200 and name.isprintable() for name in (first_call, second_call))
 
 
-def test_events_are_ordered_by_time_with_rising_ids() -> None:
-    decoded = decode(chat(3, 1, end=5), tool(2, 1, end=1), chat(4, 1, end=3))
+def test_events_are_in_the_order_of_their_times_with_increasing_ids() -> None:
+    decoded = decode(chat_span(3, 1, end=5), tool_span(2, 1, end=1), chat_span(4, 1, end=3))
 
-    times, ids = [e.time for e in decoded.events], [e.id for e in decoded.events]
+    times, ids = [event.time for event in decoded.events], [event.id for event in decoded.events]
     assert times == sorted(times)
     assert ids == sorted(set(ids))
 
 
-def test_memory_is_bounded() -> None:
+def test_memory_of_the_assembler_is_bounded() -> None:
     memory = Assembler(max_traces=100)
     for n in range(1, 200):
-        decode(chat(2, 1, trace=n.to_bytes(16, "big")), memory=memory)
+        decode(chat_span(2, 1, trace=n.to_bytes(16, "big")), memory=memory)
     for n in range(3, 3_000):
-        decode(chat(n, n, trace=TRACE), memory=memory)
+        decode(chat_span(n, n, trace=TRACE), memory=memory)
 
-    incarnation = get_event(decode(chat(2, 1)), "step_completed").incarnation_id
+    incarnation = get_event(decode(chat_span(2, 1)), "step_completed").incarnation_id
     trace = memory.traces.find(TRACE, Process("svc", "", incarnation, False))
     assert len(memory.traces) == 100
     assert trace is not None

@@ -1,4 +1,4 @@
-"""The receiver never answers a request with a server error."""
+"""The receiver never responds with a server error, whatever the request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TYPES = ["application/json", "application/x-protobuf"]
 
 
 async def post(path: str, headers: dict[str, str], body: bytes) -> tuple[int, list[AgentEvent]]:
-    """Send a request to the app, as uvicorn does."""
+    """Send a request to the app as uvicorn does, and return the status and the events."""
     events: list[AgentEvent] = []
     statuses: list[int] = []
 
@@ -41,7 +41,7 @@ async def post(path: str, headers: dict[str, str], body: bytes) -> tuple[int, li
         statuses.append(message.get("status", 0))
 
     app = OtlpReceiver(ingest, registry=CollectorRegistry())
-    raw = [(k.encode(), v.encode()) for k, v in headers.items()]
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
     await app({"type": "http", "method": "POST", "path": path, "headers": raw}, receive, send)
     return statuses[0], events
 
@@ -87,14 +87,14 @@ spans = st.fixed_dictionaries(
     type_=st.sampled_from([*TYPES, "text/plain", ""]),
     encoding=st.sampled_from(["", "gzip", "deflate", "identity", "br", "\u00e9"]),
     body=st.binary(max_size=300),
-    packed=st.booleans(),
+    is_compressed=st.booleans(),
 )
 def test_arbitrary_bytes_cause_no_server_error(
-    path: str, type_: str, encoding: str, body: bytes, packed: bool
+    path: str, type_: str, encoding: str, body: bytes, is_compressed: bool
 ) -> None:
-    if packed and encoding == "gzip":
+    if is_compressed and encoding == "gzip":
         body = gzip.compress(body)
-    elif packed and encoding == "deflate":
+    elif is_compressed and encoding == "deflate":
         body = zlib.compress(body)
 
     status, _ = asyncio.run(post(path, {"content-type": type_, "content-encoding": encoding}, body))
@@ -111,9 +111,9 @@ def test_arbitrary_json_causes_no_server_error(path: str, value: Any) -> None:
     assert status in (200, 400)
 
 
-@given(found=st.lists(spans, max_size=6))
-def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> None:
-    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": found}]}]}).encode()
+@given(spans_=st.lists(spans, max_size=6))
+def test_odd_spans_give_valid_events_or_none(spans_: list[dict[str, Any]]) -> None:
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans_}]}]}).encode()
 
     status, events = asyncio.run(post("/v1/traces", {"content-type": "application/json"}, body))
 
@@ -122,11 +122,11 @@ def test_odd_spans_give_valid_events_or_none(found: list[dict[str, Any]]) -> Non
         json.dumps(event.to_dict(), allow_nan=False).encode()
         assert event.agent_id
         assert event.session_id
-        assert all(len(str(v)) <= 500 for v in event.data.values())
+        assert all(len(str(value)) <= 500 for value in event.data.values())
 
 
-@given(body=st.binary(max_size=200), cut=st.integers(0, 400), mutation=st.binary(max_size=6))
-def test_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: bytes) -> None:
+@given(body=st.binary(max_size=200), length=st.integers(0, 400), mutation=st.binary(max_size=6))
+def test_damaged_request_is_decoded_or_refused(body: bytes, length: int, mutation: bytes) -> None:
     request = ExportTraceServiceRequest()
     span = (
         request.resource_spans.add()
@@ -135,40 +135,40 @@ def test_damaged_request_is_decoded_or_refused(body: bytes, cut: int, mutation: 
     )
     span.attributes.add(key="gen_ai.operation.name").value.string_value = "chat"
     span.attributes.add(key="gen_ai.agent.name").value.bytes_value = body
-    whole = request.SerializeToString()
+    serialized = request.SerializeToString()
 
     status, _ = asyncio.run(
-        post("/v1/traces", {"content-type": TYPES[1]}, whole[:cut] + mutation + whole[cut:])
+        post("/v1/traces", {"content-type": TYPES[1]}, serialized[:length] + mutation + serialized[length:])
     )
 
     assert status in (200, 400)
 
 
 @given(st.text(max_size=600))
-def test_cleaned_name_is_printable_bounded_and_stable(text: str) -> None:
-    once = clean_name(text)
+def test_cleaned_name_is_printable_bounded_and_stable(name: str) -> None:
+    cleaned = clean_name(name)
 
-    assert len(once) <= 200
-    assert clean_name(once) == once
-    assert not any(ch in once for ch in "\x00\n\r\t\x1b\u2028")
-    once.encode()
+    assert len(cleaned) <= 200
+    assert clean_name(cleaned) == cleaned
+    assert not any(ch in cleaned for ch in "\x00\n\r\t\x1b\u2028")
+    cleaned.encode()
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 60))
 def test_span_sent_twice_counts_once(ids: list[int], batch: int) -> None:
-    memory, stored = Assembler(), 0
-    for first in range(0, len(ids), batch):
+    memory, stored_count = Assembler(), 0
+    for offset in range(0, len(ids), batch):
         request = ExportTraceServiceRequest()
         scope = request.resource_spans.add().scope_spans.add()
-        for n in ids[first : first + batch]:
+        for span_id in ids[offset : offset + batch]:
             scope.spans.add(
                 trace_id=b"t" * 16,
-                span_id=n.to_bytes(8, "big"),
+                span_id=span_id.to_bytes(8, "big"),
                 name="execute_tool x",
                 parent_span_id=b"p" * 8,
             )
         decoded = decode_spans(request, memory, 1e9)
         memory.duplicates.finish_storing(decoded.identities, is_stored=True)
-        stored += decoded.accepted
+        stored_count += decoded.accepted
 
-    assert stored == len(set(ids))
+    assert stored_count == len(set(ids))

@@ -1,8 +1,9 @@
 """
-Cause 10: open work as other libraries report it, recorded from Logfire and PartialSpanProcessor.
+Cause 10: open work as other libraries report it, in recordings of Logfire and PartialSpanProcessor.
 
-`open_work/logfire.json` is from logfire 5.2.0 with pydantic-ai 2.68.0, `open_work/partial_spans.json` from
-partial-span-processor 0.0.9. In both, an agent calls the tool `look`, which takes 1.5 s.
+`open_work/logfire.json` was recorded from logfire 5.2.0 with pydantic-ai 2.68.0, and
+`open_work/partial_spans.json` from partial-span-processor 0.0.9. In both recordings, an agent calls the tool
+`look`, which takes 1.5 s.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ from queenright.server.otlp.decode import decode_logs, decode_spans
 from queenright.server.telemetry.assembler import Assembler
 
 LATER = 1_800_000_000.0
-RECORDED = Path(__file__).parent / "open_work"
+RECORDINGS_FOLDER = Path(__file__).parent / "open_work"
 Request = dict[str, Any]
 
-STARTED = ["execution_started", "tool_call_started"]
-"""Events for work that starts in both recordings and is reported while open."""
+START_TYPES = ["execution_started", "tool_call_started"]
+"""Types of the start events that both recordings contain."""
 
 
 def load_requests(name: str) -> list[Request]:
-    rows: list[Request] = json.loads((RECORDED / f"{name}.json").read_text())
+    rows: list[Request] = json.loads((RECORDINGS_FOLDER / f"{name}.json").read_text())
     return rows
 
 
-def take(request: Request, assembler: Assembler) -> list[AgentEvent]:
+def decode_request(request: Request, assembler: Assembler) -> list[AgentEvent]:
     if request["path"] == "/v1/traces":
         batch = decode_spans(ParseDict(request["body"], ExportTraceServiceRequest()), assembler, LATER)
     else:
@@ -51,50 +52,52 @@ def make_heartbeats() -> list[Request]:
 
 
 def get_record(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = request["body"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
-    return found
+    record: dict[str, Any] = request["body"]["resourceLogs"][0]["scopeLogs"][0]["logRecords"][0]
+    return record
 
 
 @pytest.mark.parametrize("name", ["logfire", "partial_spans"])
-def test_work_is_reported_while_open_and_ends_once(name: str) -> None:
-    """B88: a hang in the first call of a run is found; the end arrives with the span."""
+def test_work_is_reported_while_it_is_open_and_ends_once(name: str) -> None:
+    """B88: a hang in the first call of a run is found. The end arrives with the span."""
     assembler = Assembler()
-    events = [event for request in load_requests(name) for event in take(request, assembler)]
+    events = [event for request in load_requests(name) for event in decode_request(request, assembler)]
 
     kinds = [event.type.value for event in events]
     assert kinds.index("tool_call_started") < kinds.index("tool_call_completed")
-    assert [kinds.count(kind) for kind in (*STARTED, "tool_call_completed", "execution_completed")] == [1] * 4
+    assert [kinds.count(kind) for kind in (*START_TYPES, "tool_call_completed", "execution_completed")] == [
+        1
+    ] * 4
     assert {event.agent_id for event in events} == {"porter"}
     assert len({event.session_id for event in events}) == 1
-    [started] = [event for event in events if event.type.value == "tool_call_started"]
-    [ended] = [event for event in events if event.type.value == "tool_call_completed"]
-    assert (started.data["tool"], started.span_id) == ("look", ended.span_id)
-    assert started.data["call_id"] == ended.data["call_id"]
-    assert ended.data["duration"] == pytest.approx(1.5, abs=0.1)
+    [start_event] = [event for event in events if event.type.value == "tool_call_started"]
+    [end_event] = [event for event in events if event.type.value == "tool_call_completed"]
+    assert (start_event.data["tool"], start_event.span_id) == ("look", end_event.span_id)
+    assert start_event.data["call_id"] == end_event.data["call_id"]
+    assert end_event.data["duration"] == pytest.approx(1.5, abs=0.1)
 
 
 @pytest.mark.parametrize("name", ["logfire", "partial_spans"])
 @given(data=st.data())
-def test_order_and_repetition_change_nothing(name: str, data: st.DataObject) -> None:
+def test_order_and_repetition_of_requests_change_nothing(name: str, data: st.DataObject) -> None:
     """B84: ended work does not reopen, and each call counts once."""
-    recorded = load_requests(name)
-    order = data.draw(st.permutations(recorded + data.draw(st.lists(st.sampled_from(recorded), max_size=3))))
+    requests = load_requests(name)
+    order = data.draw(st.permutations(requests + data.draw(st.lists(st.sampled_from(requests), max_size=3))))
     assembler = Assembler()
     open_calls: set[str] = set()
-    ended = 0
+    end_count = 0
     for request in order:
-        for event in take(request, assembler):
+        for event in decode_request(request, assembler):
             if event.type.value == "tool_call_started":
                 open_calls.add(event.span_id)
             elif event.type.value == "tool_call_completed":
                 open_calls.discard(event.span_id)
-                ended += 1
+                end_count += 1
 
-    assert (ended, open_calls) == (1, set())
+    assert (end_count, open_calls) == (1, set())
 
 
 def test_partial_span_may_be_protobuf_in_base64() -> None:
-    """Older processors write the span in this form."""
+    """Older versions of the processor write the span in this form."""
     assembler = Assembler()
     events = []
     for request in make_heartbeats():
@@ -103,11 +106,11 @@ def test_partial_span_may_be_protobuf_in_base64() -> None:
         for span in spans["resourceSpans"][0]["scopeSpans"][0]["spans"]:
             for key in {"traceId", "spanId", "parentSpanId"} & set(span):
                 span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
-        text = base64.b64encode(ParseDict(spans, TracesData()).SerializeToString()).decode()
-        record["body"]["stringValue"] = text
-        events += take(request, assembler)
+        encoded = base64.b64encode(ParseDict(spans, TracesData()).SerializeToString()).decode()
+        record["body"]["stringValue"] = encoded
+        events += decode_request(request, assembler)
 
-    assert [event.type.value for event in events] == STARTED
+    assert [event.type.value for event in events] == START_TYPES
 
 
 @pytest.mark.parametrize(
@@ -126,8 +129,8 @@ def test_partial_span_may_be_protobuf_in_base64() -> None:
         "x" * 2_000_000,
     ],
 )
-def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
-    """B90: the sender gets an error."""
+def test_invalid_span_body_is_rejected_and_the_others_are_processed(body: str) -> None:
+    """B90: the response tells the sender about the error."""
     [request, *_] = make_heartbeats()
     get_record(request)["body"]["stringValue"] = body
     batch = decode_logs(ParseDict(request["body"], ExportLogsServiceRequest()), Assembler(), LATER)
@@ -138,8 +141,8 @@ def test_invalid_span_body_is_refused_and_the_rest_processed(body: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "no id", "0123", "g" * 16])
-def test_span_with_an_invalid_pending_parent_has_ended(value: str) -> None:
-    """Another attribute with that name does not lose work."""
+def test_span_whose_pending_parent_attribute_is_invalid_has_ended(value: str) -> None:
+    """An unrelated attribute with that name must not make the work appear open."""
     span = {
         "traceId": "QUJDREVGR0hJSktMTU5PUA==",
         "spanId": "QUJDREVGR0g=",

@@ -1,4 +1,4 @@
-"""A third-party framework with its own instrumentation, over real HTTP through the real SDK."""
+"""A third-party framework with its own instrumentation, over real HTTP and with the real SDK."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def instrumented(otlp: RunningReceiver) -> Iterator[TracerProvider]:
-    """Instrument pydantic-ai as its manual says, with export in batches of two to the receiver."""
+    """Instrument pydantic-ai as its documentation describes, and export to the receiver in batches of two."""
     from pydantic_ai import Agent
     from pydantic_ai.models.instrumented import InstrumentationSettings
 
@@ -55,7 +55,7 @@ def make_agent(model: ModelFunction, name: str = "researcher") -> Agent[None, st
     return worker
 
 
-def calling_model(tool: str, times: int, **arguments: str) -> ModelFunction:
+def make_calling_model(tool: str, times: int, **arguments: str) -> ModelFunction:
     """Return a model that calls one tool ``times`` times, then answers."""
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
@@ -77,44 +77,56 @@ async def run_agent(agent: Agent[None, str], provider: TracerProvider) -> None:
 async def test_run_is_one_worker_with_its_steps_tools_and_tokens(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    await run_agent(make_agent(calling_model("search", 2, query="hive")), instrumented)
+    await run_agent(make_agent(make_calling_model("search", 2, query="hive")), instrumented)
 
     turn = ["llm_call_completed", "step_completed"]
     tool = ["tool_call_completed"]
-    assert otlp.types() == ["execution_started", *turn, *tool, *turn, *tool, *turn, "execution_completed"]
-    assert {(e.agent_id, e.incarnation_id) for e in otlp.events} == {("researcher", "i-1")}
-    assert len({e.session_id for e in otlp.events}) == 1
+    assert otlp.list_types() == [
+        "execution_started",
+        *turn,
+        *tool,
+        *turn,
+        *tool,
+        *turn,
+        "execution_completed",
+    ]
+    assert {(event.agent_id, event.incarnation_id) for event in otlp.events} == {("researcher", "i-1")}
+    assert len({event.session_id for event in otlp.events}) == 1
     assert otlp.events[0].data["framework"] == "pydantic-ai"
-    llm = otlp.events[1].data
-    assert (llm["provider"], llm["input_tokens"] > 0, llm["output_tokens"] > 0) == ("function", True, True)
-    assert otlp.spans("accepted") == 6
+    model_calls = otlp.events[1].data
+    assert (model_calls["provider"], model_calls["input_tokens"] > 0, model_calls["output_tokens"] > 0) == (
+        "function",
+        True,
+        True,
+    )
+    assert otlp.count_spans("accepted") == 6
 
 
-async def test_loop_has_equal_fingerprints_in_different_turns(
+async def test_repeated_calls_in_different_turns_have_equal_fingerprints(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    """B26: same tool and arguments with the same result, from a framework's own spans over OTLP."""
-    await run_agent(make_agent(calling_model("search", 8, query="hive")), instrumented)
+    """B26: the same tool, arguments and result are a repeat, in a framework's own spans over OTLP."""
+    await run_agent(make_agent(make_calling_model("search", 8, query="hive")), instrumented)
 
-    tools = [e.data for e in otlp.events if e.type == "tool_call_completed"]
+    tools = [event.data for event in otlp.events if event.type == "tool_call_completed"]
     assert len(tools) == 8
-    assert len({(d["tool"], d["args_hash"], d["result_hash"]) for d in tools}) == 1
-    assert len({d["turn"] for d in tools}) == 8
-    assert all(d["args_hash"] and d["result_hash"] for d in tools)
+    assert len({(data["tool"], data["args_hash"], data["result_hash"]) for data in tools}) == 1
+    assert len({data["turn"] for data in tools}) == 8
+    assert all(data["args_hash"] and data["result_hash"] for data in tools)
 
 
 async def test_parallel_calls_of_one_answer_share_their_turn(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    """B31: parallel equal calls in one turn count once, because they have the same `turn`."""
+    """B31: equal parallel calls in one turn count once, because they have the same `turn`."""
     from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 
-    three = ModelResponse(parts=[ToolCallPart("search", {"query": "hive"}) for _ in range(3)])
-    answers = iter([three, ModelResponse(parts=[TextPart("done")])])
+    parallel_calls = ModelResponse(parts=[ToolCallPart("search", {"query": "hive"}) for _ in range(3)])
+    answers = iter([parallel_calls, ModelResponse(parts=[TextPart("done")])])
 
     await run_agent(make_agent(lambda *_: next(answers)), instrumented)
 
-    turns = [e.data["turn"] for e in otlp.events if e.type == "tool_call_completed"]
+    turns = [event.data["turn"] for event in otlp.events if event.type == "tool_call_completed"]
     assert (len(turns), len(set(turns))) == (3, 1)
 
 
@@ -122,24 +134,24 @@ async def test_failing_tool_fails_the_run_and_its_secret_is_masked(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
     with pytest.raises(RuntimeError):
-        await make_agent(calling_model("broken_tool", 1)).run("go")
+        await make_agent(make_calling_model("broken_tool", 1)).run("go")
     await asyncio.to_thread(instrumented.force_flush)
 
-    [call] = [e for e in otlp.events if e.type == "tool_call_completed"]
+    [call] = [event for event in otlp.events if event.type == "tool_call_completed"]
     assert (call.data["outcome"], call.data["error_type"]) == ("error", "RuntimeError")
-    assert otlp.types()[-1] == "execution_failed"
+    assert otlp.list_types()[-1] == "execution_failed"
     assert "the index is gone" in otlp.events[-1].data["error"]
     assert "hunter2" not in str(otlp.events)
 
 
 async def test_provider_error_is_a_failed_turn(otlp: RunningReceiver, instrumented: TracerProvider) -> None:
-    """B34: LLM API errors arrive as failed model calls."""
+    """B34: errors of the model API arrive as failed model calls."""
 
-    def unavailable(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
+    def raise_unavailable(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
         raise ConnectionError("503 from the provider")
 
     with pytest.raises(ConnectionError):
-        await make_agent(unavailable).run("go")
+        await make_agent(raise_unavailable).run("go")
     await asyncio.to_thread(instrumented.force_flush)
 
     llm, step = otlp.events[1:3]
@@ -151,19 +163,27 @@ async def test_provider_error_is_a_failed_turn(otlp: RunningReceiver, instrument
     )
 
 
-async def test_agent_with_its_own_conversation_is_a_separate_worker(
+async def test_agent_with_a_separate_conversation_is_a_separate_worker(
     otlp: RunningReceiver, instrumented: TracerProvider
 ) -> None:
-    outer = make_agent(calling_model("ask", 1, question="where"), "queen")
-    inner = make_agent(calling_model("search", 1, query="hive"), "scout")
+    outer = make_agent(make_calling_model("ask", 1, question="where"), "queen")
+    inner = make_agent(make_calling_model("search", 1, query="hive"), "scout")
 
     @outer.tool_plain
-    async def ask(question: str) -> str:
+    async def run_inner_agent(question: str) -> str:
         return (await inner.run(question)).output
 
     await run_agent(outer, instrumented)
 
-    tools = {(e.agent_id, e.data["tool"]) for e in otlp.events if e.type == "tool_call_completed"}
+    tools = {
+        (event.agent_id, event.data["tool"]) for event in otlp.events if event.type == "tool_call_completed"
+    }
     assert tools == {("queen", "ask"), ("scout", "search")}
-    assert {e.agent_id for e in otlp.events if e.type == "execution_completed"} == {"scout", "queen"}
-    assert [e.agent_id for e in otlp.events if e.type == "execution_started"] == ["queen", "scout"]
+    assert {event.agent_id for event in otlp.events if event.type == "execution_completed"} == {
+        "scout",
+        "queen",
+    }
+    assert [event.agent_id for event in otlp.events if event.type == "execution_started"] == [
+        "queen",
+        "scout",
+    ]

@@ -1,4 +1,4 @@
-"""The receiver over real HTTP: both encodings, compression, limits, errors, durability."""
+"""The receiver over real HTTP: both encodings, compression, limits, errors and durability."""
 
 from __future__ import annotations
 
@@ -35,18 +35,20 @@ PROTOBUF = {"content-type": "application/x-protobuf"}
 JSON = {"content-type": "application/json"}
 GZIP = {"content-encoding": "gzip"}
 DEFLATE = {"content-encoding": "deflate"}
-HALF = b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+INCOMPLETE_REQUEST = (
+    b"POST /v1/traces HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{"
+)
 TRACE = "5b8efff798038103d269b633813fc60c"
 
 
-def json_span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
-    now = time.time_ns()
+def make_json_span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any]:
+    now_ns = time.time_ns()
     return {
         "traceId": TRACE,
         "spanId": span_id,
         "name": "execute_tool search",
-        "startTimeUnixNano": str(now - 1_000_000),
-        "endTimeUnixNano": str(now),
+        "startTimeUnixNano": str(now_ns - 1_000_000),
+        "endTimeUnixNano": str(now_ns),
         "attributes": [
             {"key": "gen_ai.operation.name", "value": {"stringValue": "execute_tool"}},
             {"key": "gen_ai.agent.name", "value": {"stringValue": "scout"}},
@@ -55,23 +57,23 @@ def json_span(span_id: str = "eee19b7ec3c1b174", **fields: Any) -> dict[str, Any
     }
 
 
-def json_traces(*spans: dict[str, Any]) -> dict[str, Any]:
+def make_json_traces(*spans: dict[str, Any]) -> dict[str, Any]:
     return {"resourceSpans": [{"scopeSpans": [{"spans": list(spans)}]}]}
 
 
-def protobuf_traces(*spans: dict[str, Any]) -> bytes:
+def make_protobuf_traces(*spans: dict[str, Any]) -> bytes:
     request = ExportTraceServiceRequest()
     scope = request.resource_spans.add().scope_spans.add()
-    for given in spans:
-        made = scope.spans.add(
-            trace_id=bytes.fromhex(given["traceId"]),
-            span_id=bytes.fromhex(given["spanId"]),
-            name=given["name"],
-            start_time_unix_nano=int(given["startTimeUnixNano"]),
-            end_time_unix_nano=int(given["endTimeUnixNano"]),
+    for fields in spans:
+        span = scope.spans.add(
+            trace_id=bytes.fromhex(fields["traceId"]),
+            span_id=bytes.fromhex(fields["spanId"]),
+            name=fields["name"],
+            start_time_unix_nano=int(fields["startTimeUnixNano"]),
+            end_time_unix_nano=int(fields["endTimeUnixNano"]),
         )
-        for attribute in given["attributes"]:
-            made.attributes.add(key=attribute["key"]).value.string_value = attribute["value"]["stringValue"]
+        for attribute in fields["attributes"]:
+            span.attributes.add(key=attribute["key"]).value.string_value = attribute["value"]["stringValue"]
     return request.SerializeToString()
 
 
@@ -91,9 +93,9 @@ async def test_span_exporter_of_the_sdk_is_supported(otlp: RunningReceiver, comp
 
     await asyncio.to_thread(work)
 
-    assert otlp.types() == ["execution_started", "execution_completed"]
-    assert {(e.agent_id, e.incarnation_id) for e in otlp.events} == {("scout", "i-1")}
-    assert otlp.spans("accepted") == 1
+    assert otlp.list_types() == ["execution_started", "execution_completed"]
+    assert {(event.agent_id, event.incarnation_id) for event in otlp.events} == {("scout", "i-1")}
+    assert otlp.count_spans("accepted") == 1
 
 
 async def test_log_exporter_of_the_sdk_is_supported(otlp: RunningReceiver) -> None:
@@ -104,25 +106,25 @@ async def test_log_exporter_of_the_sdk_is_supported(otlp: RunningReceiver) -> No
 
     def work() -> None:
         logger = provider.get_logger("queenright")
-        about = {
+        attributes = {
             "gen_ai.agent.name": "scout",
             "gen_ai.conversation.id": "s-1",
             "queenright.incarnation.id": "i-1",
         }
-        logger.emit(event_name="queenright.agent.started", attributes=about)
-        logger.emit(event_name="some.other.event", attributes=about)
+        logger.emit(event_name="queenright.agent.started", attributes=attributes)
+        logger.emit(event_name="some.other.event", attributes=attributes)
         provider.shutdown()
 
     await asyncio.to_thread(work)
 
-    assert otlp.types() == ["execution_started"]
+    assert otlp.list_types() == ["execution_started"]
     assert otlp.app.counts.ignored == 1
 
 
-async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
+async def test_json_may_have_hexadecimal_ids_text_numbers_and_unknown_fields(
     otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
-    body = json_traces(json_span(flags=257, kind="SPAN_KIND_INTERNAL", unknownField={"a": [1]}))
+    body = make_json_traces(make_json_span(flags=257, kind="SPAN_KIND_INTERNAL", unknownField={"a": [1]}))
 
     response = await http.post("/v1/traces", json=body)
 
@@ -131,13 +133,13 @@ async def test_json_has_hexadecimal_ids_numbers_as_text_and_unknown_fields(
         "application/json",
         {},
     )
-    [started, call, *_] = otlp.events
-    assert started.trace_id == TRACE
-    assert (call.span_id, call.data["tool"]) == ("eee19b7ec3c1b174", "search")
+    [start_event, call_event, *_] = otlp.events
+    assert start_event.trace_id == TRACE
+    assert (call_event.span_id, call_event.data["tool"]) == ("eee19b7ec3c1b174", "search")
 
 
-async def test_answer_is_in_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
-    response = await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
+async def test_response_has_the_encoding_of_the_request(http: httpx.AsyncClient) -> None:
+    response = await http.post("/v1/traces", content=make_protobuf_traces(make_json_span()), headers=PROTOBUF)
 
     assert (response.status_code, response.headers["content-type"]) == (200, "application/x-protobuf")
     assert not ExportTraceServiceResponse.FromString(response.content).HasField("partial_success")
@@ -151,7 +153,7 @@ async def test_empty_body_is_an_empty_request(
     assert (await http.post(path, headers=headers)).status_code == 200
 
 
-async def test_metrics_are_accepted_and_not_read(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
+async def test_metrics_are_accepted_and_ignored(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
     request = ExportMetricsServiceRequest()
     request.resource_metrics.add().scope_metrics.add().metrics.add(name="x")
 
@@ -160,17 +162,17 @@ async def test_metrics_are_accepted_and_not_read(otlp: RunningReceiver, http: ht
     assert (response.status_code, otlp.events) == (200, [])
 
 
-async def test_spans_that_cannot_be_used_are_a_partial_success(
-    otlp: RunningReceiver, http: httpx.AsyncClient
-) -> None:
-    response = await http.post("/v1/traces", json=json_traces(json_span("0" * 16), json_span()))
+async def test_unusable_spans_are_a_partial_success(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
+    response = await http.post(
+        "/v1/traces", json=make_json_traces(make_json_span("0" * 16), make_json_span())
+    )
 
     assert response.json()["partialSuccess"]["rejectedSpans"] == "1"
     assert "span id" in response.json()["partialSuccess"]["errorMessage"]
-    assert (otlp.spans("rejected"), otlp.spans("accepted")) == (1, 1)
+    assert (otlp.count_spans("rejected"), otlp.count_spans("accepted")) == (1, 1)
 
 
-async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.AsyncClient) -> None:
+async def test_unusable_records_are_a_partial_success(http: httpx.AsyncClient) -> None:
     record = {"eventName": "queenright.heartbeat", "timeUnixNano": str(time.time_ns())}
 
     response = await http.post("/v1/logs", json={"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]})
@@ -179,14 +181,17 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
     assert "gen_ai.agent.name" in response.json()["partialSuccess"]["errorMessage"]
 
 
+BODY_WITH_INVALID_ID = json.dumps(make_json_traces(make_json_span("xyz"))).encode()
+
+
 @pytest.mark.parametrize(
-    ("method", "path", "headers", "body", "status", "expected"),
+    ("method", "path", "headers", "body", "status", "expected_reason"),
     [
         ("POST", "/v1/traces", PROTOBUF, b"\xff\xff\xff", 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, b"{", 400, "ExportTraceServiceRequest"),
         ("POST", "/v1/traces", JSON, b"[]", 400, "JSON object"),
         ("POST", "/v1/traces", JSON, b'{"resourceSpans": 7}', 400, "ExportTraceServiceRequest"),
-        ("POST", "/v1/traces", JSON, json.dumps(json_traces(json_span("xyz"))).encode(), 400, "hexadecimal"),
+        ("POST", "/v1/traces", JSON, BODY_WITH_INVALID_ID, 400, "hexadecimal"),
         ("POST", "/v1/traces", JSON, b'{"a":' * 500 + b"1" + b"}" * 500, 400, "deep"),
         ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, b"plain", 400, "gzip"),
         ("POST", "/v1/traces", {**PROTOBUF, **GZIP}, gzip.compress(b"x" * 99, mtime=0)[:-9], 400, "gzip"),
@@ -200,7 +205,7 @@ async def test_records_that_cannot_be_used_are_a_partial_success(http: httpx.Asy
         ("POST", "/v1/profiles", PROTOBUF, b"", 404, "/v1/traces"),
     ],
 )  # fmt: skip
-async def test_bad_request_is_answered_with_the_reason(
+async def test_bad_request_is_answered_with_a_reason(
     otlp: RunningReceiver,
     http: httpx.AsyncClient,
     method: str,
@@ -208,7 +213,7 @@ async def test_bad_request_is_answered_with_the_reason(
     headers: dict[str, str],
     body: bytes,
     status: int,
-    expected: str,
+    expected_reason: str,
 ) -> None:
     response = await http.request(method, path, content=body, headers=headers)
 
@@ -217,80 +222,90 @@ async def test_bad_request_is_answered_with_the_reason(
         reason = Status.FromString(response.content).message
     else:
         reason = response.json()["message"]
-    assert expected in reason
+    assert expected_reason in reason
     assert otlp.app.counts.refused == 1
     if status == 405:
         assert response.headers["allow"] == "POST"
 
 
-async def test_bad_request_does_not_affect_others(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
-    bodies = [protobuf_traces(json_span(f"{n:016x}")) if n % 2 else b"\xff\xff" for n in range(1, 41)]
+async def test_bad_request_does_not_affect_concurrent_requests(
+    otlp: RunningReceiver, http: httpx.AsyncClient
+) -> None:
+    bodies = [
+        make_protobuf_traces(make_json_span(f"{number:016x}")) if number % 2 else b"\xff\xff"
+        for number in range(1, 41)
+    ]
 
     statuses = [
-        r.status_code
-        for r in await asyncio.gather(
+        response.status_code
+        for response in await asyncio.gather(
             *(http.post("/v1/traces", content=body, headers=PROTOBUF) for body in bodies)
         )
     ]
 
-    assert statuses == [200 if n % 2 else 400 for n in range(1, 41)]
-    assert otlp.types().count("tool_call_completed") == 20
+    assert statuses == [200 if number % 2 else 400 for number in range(1, 41)]
+    assert otlp.list_types().count("tool_call_completed") == 20
 
 
 async def test_several_gzip_members_are_one_body(otlp: RunningReceiver, http: httpx.AsyncClient) -> None:
-    body = protobuf_traces(json_span())
+    body = make_protobuf_traces(make_json_span())
     headers = {**PROTOBUF, "content-encoding": "gzip"}
 
     response = await http.post(
         "/v1/traces", content=gzip.compress(body[:10]) + gzip.compress(body[10:]), headers=headers
     )
 
-    assert (response.status_code, otlp.spans("accepted")) == (200, 1)
+    assert (response.status_code, otlp.count_spans("accepted")) == (200, 1)
 
 
-async def test_unstored_spans_may_be_retried_and_count_once(
+async def test_unstored_spans_may_be_sent_again_and_count_once(
     otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
-    body = protobuf_traces(json_span())
+    body = make_protobuf_traces(make_json_span())
     otlp.failure = OSError("disk full")
-    refused = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    refused_response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
     otlp.failure = OverloadedError(retry_after=7)
-    overloaded = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    overloaded_response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
     otlp.failure = None
-    stored = await http.post("/v1/traces", content=body, headers=PROTOBUF)
-    repeated = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    stored_response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    repeated_response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
-    assert [r.status_code for r in (refused, overloaded, stored, repeated)] == [503, 503, 200, 200]
-    assert overloaded.headers["retry-after"] == "7"
-    assert "disk" not in refused.text
-    assert otlp.types() == ["execution_started", "tool_call_completed"]
+    assert [
+        response.status_code
+        for response in (refused_response, overloaded_response, stored_response, repeated_response)
+    ] == [503, 503, 200, 200]
+    assert overloaded_response.headers["retry-after"] == "7"
+    assert "disk" not in refused_response.text
+    assert otlp.list_types() == ["execution_started", "tool_call_completed"]
 
 
-async def test_answer_waits_until_the_events_are_durable(
+async def test_response_is_sent_only_when_the_events_are_durable(
     otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
-    durable, started = asyncio.Event(), asyncio.Event()
+    is_durable, is_started = asyncio.Event(), asyncio.Event()
 
     async def store_slowly(_: list[Any]) -> None:
-        started.set()
-        await durable.wait()
+        is_started.set()
+        await is_durable.wait()
 
     otlp.app._ingest = store_slowly
-    body = protobuf_traces(json_span())
+    body = make_protobuf_traces(make_json_span())
     request = asyncio.create_task(http.post("/v1/traces", content=body, headers=PROTOBUF))
-    await asyncio.wait_for(started.wait(), 5)
-    meanwhile = await http.post("/v1/traces", content=body, headers=PROTOBUF)
+    await asyncio.wait_for(is_started.wait(), 5)
+    concurrent_response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
     assert not request.done()
-    assert meanwhile.status_code == 503, "it is not yet known whether the first will be stored"
-    durable.set()
+    assert concurrent_response.status_code == 503, (
+        "it is not yet known whether the first request will be stored"
+    )
+    is_durable.set()
     assert (await request).status_code == 200
 
 
 async def test_body_that_does_not_arrive_times_out(otlp: RunningReceiver) -> None:
     host, port = otlp.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(HALF)
+    writer.write(INCOMPLETE_REQUEST)
 
     status = await asyncio.wait_for(reader.readline(), 5)
     writer.close()
@@ -302,35 +317,35 @@ async def test_disconnected_client_leaves_no_state(otlp: RunningReceiver, http: 
     host, port = otlp.url.removeprefix("http://").split(":")
     for _ in range(5):
         _, writer = await asyncio.open_connection(host, int(port))
-        writer.write(HALF)
+        writer.write(INCOMPLETE_REQUEST)
         await writer.drain()
         writer.close()
 
     assert (
-        await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
+        await http.post("/v1/traces", content=make_protobuf_traces(make_json_span()), headers=PROTOBUF)
     ).status_code == 200
     async with asyncio.timeout(60):
-        while otlp.app._in_flight:  # noqa: ASYNC110  # polled, for there is no event to wait for
+        while otlp.app._in_flight:  # noqa: ASYNC110  # there is no event to wait for
             await asyncio.sleep(0.01)
 
 
-async def test_requests_beyond_the_memory_limit_are_retried_later(
+async def test_requests_beyond_the_memory_limit_get_a_retryable_response(
     otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
     otlp.app._in_flight = otlp.app._max_in_flight
 
-    response = await http.post("/v1/traces", content=protobuf_traces(json_span()), headers=PROTOBUF)
+    response = await http.post("/v1/traces", content=make_protobuf_traces(make_json_span()), headers=PROTOBUF)
 
     assert (response.status_code, "retry-after" in response.headers) == (503, True)
 
 
-async def test_big_bodies_are_parsed_outside_the_event_loop(
+async def test_large_bodies_are_parsed_outside_the_event_loop(
     otlp: RunningReceiver, http: httpx.AsyncClient
 ) -> None:
     otlp.app._max_body = 16 << 20
-    body = protobuf_traces(*(json_span(f"{n:016x}") for n in range(1, 3001)))
+    body = make_protobuf_traces(*(make_json_span(f"{index:016x}") for index in range(1, 3001)))
     assert len(body) > 256 * 1024
 
     response = await http.post("/v1/traces", content=body, headers=PROTOBUF)
 
-    assert (response.status_code, otlp.spans("accepted")) == (200, 3000)
+    assert (response.status_code, otlp.count_spans("accepted")) == (200, 3000)

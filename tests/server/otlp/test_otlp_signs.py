@@ -22,15 +22,17 @@ from tests.server.otlp.conftest import serve
 PROCESS = KeyValue(key=names.SERVICE_INSTANCE_ID, value=AnyValue(string_value="p-1"))
 
 
-async def ignore(events: list[AgentEvent]) -> None:
+async def ignore_events(events: list[AgentEvent]) -> None:
     pass
 
 
 @pytest.fixture
 async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
-    """Yield the address of a receiver, and the processes that it has seen."""
+    """Yield the URL of a receiver, and the time of the last sign of life of each process."""
     signs_by_source: dict[str, float | None] = {}
-    app = OtlpReceiver(ignore, registry=CollectorRegistry(), record_process_alive=signs_by_source.update)
+    app = OtlpReceiver(
+        ignore_events, registry=CollectorRegistry(), record_process_alive=signs_by_source.update
+    )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server, task = await serve(app, listener)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}", signs_by_source
@@ -38,10 +40,10 @@ async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
         await task
 
 
-async def post(url: str, path: str, body: bytes) -> None:
+async def post_message(url: str, path: str, body: bytes) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         headers = {"content-type": "application/x-protobuf"}
-        answer = await http.post(f"{url}/v1/{path}", content=body, headers=headers)
+        answer = await http.post_message(f"{url}/v1/{path}", content=body, headers=headers)
     assert answer.status_code == 200
 
 
@@ -51,7 +53,7 @@ async def test_metrics_and_spans_without_an_agent_are_signs_of_life(
     url, received_signs = signs
     metrics = ExportMetricsServiceRequest()
     metrics.resource_metrics.add().resource.attributes.append(PROCESS)
-    await post(url, "metrics", metrics.SerializeToString())
+    await post_message(url, "metrics", metrics.SerializeToString())
     assert received_signs == {"p-1": None}
 
     received_signs.clear()
@@ -59,15 +61,17 @@ async def test_metrics_and_spans_without_an_agent_are_signs_of_life(
     group = traces.resource_spans.add()
     group.resource.attributes.append(PROCESS)
     group.scope_spans.add().spans.add(name="GET /", trace_id=b"t" * 16, span_id=b"s" * 8)
-    await post(url, "traces", traces.SerializeToString())
+    await post_message(url, "traces", traces.SerializeToString())
     assert received_signs == {"p-1": None}
 
 
-@pytest.mark.parametrize(("expected", "taken"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)])
-async def test_open_work_report_has_the_interval_to_the_next(
-    signs: tuple[str, dict[str, float | None]], expected: float, taken: float | None
+@pytest.mark.parametrize(
+    ("expected", "recorded_interval"), [(30.0, 30.0), (0.001, 1.0), (0.0, None), (-5.0, None)]
+)
+async def test_report_of_open_work_names_the_interval_to_the_next_report(
+    signs: tuple[str, dict[str, float | None]], expected: float, recorded_interval: float | None
 ) -> None:
-    """Reports without new content count too; an impossible interval is ignored."""
+    """Reports without new content count too. An impossible interval is ignored."""
     url, received_signs = signs
     logs = ExportLogsServiceRequest()
     group = logs.resource_logs.add()
@@ -80,10 +84,10 @@ async def test_open_work_report_has_the_interval_to_the_next(
     )
     texts = {names.OPEN_SPAN_KIND: "tool", names.OPEN_SPAN_NAME: "execute_tool look"}
     record.attributes.extend(
-        KeyValue(key=key, value=AnyValue(string_value=text)) for key, text in texts.items()
+        KeyValue(key=key, value=AnyValue(string_value=value_)) for key, value_ in texts.items()
     )
     record.attributes.append(KeyValue(key=names.HEARTBEAT_INTERVAL, value=AnyValue(double_value=expected)))
     for _ in range(2):
         received_signs.clear()
-        await post(url, "logs", logs.SerializeToString())
-        assert received_signs == {"p-1": taken}
+        await post_message(url, "logs", logs.SerializeToString())
+        assert received_signs == {"p-1": recorded_interval}

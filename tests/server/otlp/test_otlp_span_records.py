@@ -1,4 +1,4 @@
-"""Log records about open spans are read as they were written."""
+"""Log records about open spans are read as the span processor wrote them."""
 
 from __future__ import annotations
 
@@ -27,42 +27,44 @@ from queenright.server.telemetry.span_records import SPAN_EVENTS, SpanRecord, re
 from tests.instrumentation.parts import Memory
 from tests.instrumentation.test_open_spans import ManualTicker
 
-START = 1_800_000_000 * 10**9
+START_NS = 1_800_000_000 * 10**9
 
 
 def test_record_is_read_as_written_by_the_processor() -> None:
     """B88: open work is known before any span of the run has ended."""
-    memory, now = Memory(), START
-    delivery = Delivery(lambda: memory)
-    processor = OpenSpans(delivery, clock=lambda: now, ticker=ManualTicker())
+    exporter_memory, now_ns = Memory(), START_NS
+    delivery = Delivery(lambda: exporter_memory)
+    processor = OpenSpans(delivery, clock=lambda: now_ns, ticker=ManualTicker())
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(processor)
     tracer = provider.get_tracer("any.library")
     run = tracer.start_span(
         "invoke_agent bee",
         attributes={"gen_ai.agent.name": "bee", "gen_ai.conversation.id": "s-1"},
-        start_time=START,
+        start_time=START_NS,
     )
     call = tracer.start_span(
         "execute_tool search",
         set_span_in_context(run),
         attributes={"gen_ai.tool.name": "search", "gen_ai.tool.call.id": "c-1", "session.id": "s-1"},
-        start_time=START + 1,
+        start_time=START_NS + 1,
     )
-    now += 10**9
+    now_ns += 10**9
     processor.tick()
-    now += int(INTERVAL * 1e9)
+    now_ns += int(INTERVAL * 1e9)
     processor.tick()
     call.set_attribute("error.type", "TimeoutError")
     call.set_status(Status(StatusCode.ERROR))
-    call.end(now + 2)
+    call.end(now_ns + 2)
     provider.shutdown()
 
-    records = [ReadableLogRecord(record.to_log_record(), Resource({}), SCOPE) for record in memory.records]
+    records = [
+        ReadableLogRecord(record.to_log_record(), Resource({}), SCOPE) for record in exporter_memory.records
+    ]
     [resource] = encode_logs(records).resource_logs
-    read = [read_span_record(record) for record in resource.scope_logs[0].log_records]
+    read_records = [read_span_record(record) for record in resource.scope_logs[0].log_records]
 
-    assert [record.event for record in read if record] == [
+    assert [record.event for record in read_records if record] == [
         names.EVENT_SPAN_STARTED,
         names.EVENT_SPAN_STARTED,
         names.EVENT_SPAN_OPEN,
@@ -71,25 +73,31 @@ def test_record_is_read_as_written_by_the_processor() -> None:
         names.EVENT_SPAN_ENDED,
     ]
     request = ExportLogsServiceRequest(resource_logs=[resource])
-    events = decode_logs(request, Assembler(), now / 1e9).events
+    events = decode_logs(request, Assembler(), now_ns / 1e9).events
     assert [event.type.value for event in events] == ["execution_started", "tool_call_started"]
     assert {(event.agent_id, event.session_id) for event in events} == {("bee", "s-1")}
-    batch = decode_logs(request, Assembler(), now / 1e9)
+    batch = decode_logs(request, Assembler(), now_ns / 1e9)
     [source] = [source for source in batch.sources if source.records]
     assert (source.dialect, source.records, source.used_records) == ("other", 6, 4)
     assert {SourceData.NAME, SourceData.OPEN_WORK} <= source.parts
     assert events[1].data == {"tool": "search", "call_id": "c-1"}
-    agent, tool, lost = read[0], read[4], read[5]
-    assert agent is not None
-    assert (agent.kind, agent.agent, agent.session, agent.start, agent.time) == (
+    agent_record, tool_record, lost_record = read_records[0], read_records[4], read_records[5]
+    assert agent_record is not None
+    assert (
+        agent_record.kind,
+        agent_record.agent,
+        agent_record.session,
+        agent_record.start,
+        agent_record.time,
+    ) == (
         ObservationKind.AGENT,
         "bee",
         "s-1",
-        START,
-        START,
+        START_NS,
+        START_NS,
     )
-    assert agent.outcome is None
-    assert tool == SpanRecord(
+    assert agent_record.outcome is None
+    assert tool_record == SpanRecord(
         event=names.EVENT_SPAN_ENDED,
         trace_id=call.get_span_context().trace_id.to_bytes(16, "big"),
         span_id=call.get_span_context().span_id.to_bytes(8, "big"),
@@ -97,8 +105,8 @@ def test_record_is_read_as_written_by_the_processor() -> None:
         kind=ObservationKind.TOOL,
         name="execute_tool search",
         scope="any.library",
-        start=START + 1,
-        time=now + 2,
+        start=START_NS + 1,
+        time=now_ns + 2,
         report_interval=INTERVAL,
         outcome=SpanOutcome.ERROR,
         agent="",
@@ -109,8 +117,8 @@ def test_record_is_read_as_written_by_the_processor() -> None:
         provider="",
         error_type="TimeoutError",
     )
-    assert lost is not None
-    assert (lost.name, lost.outcome) == ("invoke_agent bee", SpanOutcome.UNKNOWN)
+    assert lost_record is not None
+    assert (lost_record.name, lost_record.outcome) == ("invoke_agent bee", SpanOutcome.UNKNOWN)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +156,9 @@ def test_any_record_is_read_without_an_error(
     record = LogRecord(event_name=event, time_unix_nano=time, trace_id=b"t" * 16, span_id=b"s" * 8)
     record.attributes.extend(KeyValue(key=key, value=value) for key, value in attributes)
 
-    read = read_span_record(record)
+    span_record = read_span_record(record)
 
-    assert read is not None
-    assert read.start >= 0
-    assert len(read.parent_id) in (0, 8)
-    assert (read.outcome is not None) == (event == names.EVENT_SPAN_ENDED)
+    assert span_record is not None
+    assert span_record.start >= 0
+    assert len(span_record.parent_id) in (0, 8)
+    assert (span_record.outcome is not None) == (event == names.EVENT_SPAN_ENDED)

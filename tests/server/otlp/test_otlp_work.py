@@ -1,4 +1,4 @@
-"""Any request body returns control to the event loop after a bounded amount of work (B127)."""
+"""Any request body gives control back to the event loop after a bounded amount of work (B127)."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from queenright.server.otlp.protobuf_split import MAX_ITEM, MAX_PIECE, MAX_SHARE
 from tests.server.otlp.bodies import CORPUS, Body, make_field, make_item
 
 T = TypeVar("T")
-STEPS = 64
+STEPS_PER_SLICE = 64
 
 
 class StepCountingShare(EventLoopShare):
-    """Counts steps instead of seconds, and records the steps of each slice."""
+    """A share of the event loop that counts steps instead of seconds, and records the steps of each slice."""
 
     def __init__(self) -> None:
         counter = itertools.count()
-        super().__init__(STEPS, lambda: next(counter))
+        super().__init__(STEPS_PER_SLICE, lambda: next(counter))
         self.slices: list[int] = []
 
     async def run(self, work: Callable[[Callable[[], bool]], T]) -> T:
-        def counting(is_over: Callable[[], bool]) -> T:
+        def count_until_over(is_over: Callable[[], bool]) -> T:
             count = 0
 
             def count_step() -> bool:
@@ -51,28 +51,28 @@ class StepCountingShare(EventLoopShare):
             finally:
                 self.slices.append(count)
 
-        return await super().run(counting)
+        return await super().run(count_until_over)
 
 
 class SentRequest:
-    """A request sent directly to the app, and the work that it caused."""
+    """A request that is sent directly to the app, and the work that it caused."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.share = StepCountingShare()
-        self.parsed: list[int] = []
-        self.batches: list[int] = []
+        self.parsed_sizes: list[int] = []
+        self.batch_sizes: list[int] = []
         self.status = 0
         self.body = b""
         parse = encoding.parse_message
 
         def record_parse(body: bytes, media_type: MediaType, make: Callable[[], Message]) -> Message:
-            self.parsed.append(len(body))
+            self.parsed_sizes.append(len(body))
             return parse(body, media_type, make)
 
         monkeypatch.setattr(receiver, "parse_message", record_parse)
 
     async def ingest(self, events: list[AgentEvent]) -> None:
-        self.batches.append(len(events))
+        self.batch_sizes.append(len(events))
 
     async def post(self, body: Body) -> None:
         app = OtlpReceiver(self.ingest, registry=CollectorRegistry(), share=self.share)
@@ -93,17 +93,17 @@ class SentRequest:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = SentRequest(monkeypatch)
+    request = SentRequest(monkeypatch)
     body = CORPUS[name](0.1)
 
-    asyncio.run(sent.post(body))
+    asyncio.run(request.post(body))
 
-    assert sent.status in (200, 400, 413)
-    if sent.status != 200 and body.content_type.endswith("protobuf"):
-        assert Status.FromString(sent.body).message
-    assert max(sent.share.slices, default=0) <= STEPS
-    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
-    assert all(count <= 1_026 for count in sent.batches)
+    assert request.status in (200, 400, 413)
+    if request.status != 200 and body.content_type.endswith("protobuf"):
+        assert Status.FromString(request.body).message
+    assert max(request.share.slices, default=0) <= STEPS_PER_SLICE
+    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in request.parsed_sizes)
+    assert all(count <= 1_026 for count in request.batch_sizes)
 
 
 @pytest.mark.parametrize(
@@ -123,32 +123,32 @@ def test_hostile_body_is_answered_in_bounded_slices(name: str, monkeypatch: pyte
 def test_body_of_too_many_messages_is_refused(
     name: str, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = SentRequest(monkeypatch)
+    request = SentRequest(monkeypatch)
 
-    asyncio.run(sent.post(CORPUS[name](0.1)))
+    asyncio.run(request.post(CORPUS[name](0.1)))
 
-    assert sent.status == status
+    assert request.status == status
 
 
-async def test_long_step_is_followed_by_turns_without_steps() -> None:
-    """B127: time that a step takes beyond its slice is taken from the following turns."""
-    now, turn = 0, 0
-    done: list[int] = []
-    share = EventLoopShare(STEPS, lambda: now)
+async def test_long_step_is_followed_by_turns_without_a_step() -> None:
+    """B127: the time that a step takes beyond its slice is deducted from the following turns."""
+    clock_, turn = 0, 0
+    turns_of_steps: list[int] = []
+    share = EventLoopShare(STEPS_PER_SLICE, lambda: clock_)
 
     def work(_: Callable[[], bool]) -> None:
-        nonlocal now
-        now += 3 * STEPS
-        done.append(turn)
+        nonlocal clock_
+        clock_ += 3 * STEPS_PER_SLICE
+        turns_of_steps.append(turn)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(4):
             group.create_task(share.run(work))
-        while len(done) < 4:
+        while len(turns_of_steps) < 4:
             await asyncio.sleep(0)
             turn += 1
 
-    assert [later - earlier for earlier, later in itertools.pairwise(done)] >= [3, 3, 3]
+    assert [next_turn - turn_ for turn_, next_turn in itertools.pairwise(turns_of_steps)] >= [3, 3, 3]
 
 
 values: st.SearchStrategy[bytes] = st.deferred(
@@ -170,7 +170,7 @@ values: st.SearchStrategy[bytes] = st.deferred(
 @given(
     content=values,
     path=st.sampled_from(["/v1/traces", "/v1/logs", "/v1/metrics"]),
-    inside=st.sampled_from(
+    wrap=st.sampled_from(
         [
             bytes,
             lambda value: make_field(1, value),
@@ -178,29 +178,29 @@ values: st.SearchStrategy[bytes] = st.deferred(
             make_item,
         ]
     ),
-    compressed=st.booleans(),
+    is_compressed=st.booleans(),
 )
 def test_any_body_is_answered_in_bounded_slices(
-    content: bytes, path: str, inside: Callable[[bytes], bytes], compressed: bool
+    content: bytes, path: str, wrap: Callable[[bytes], bytes], is_compressed: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        sent = SentRequest(monkeypatch)
-        asyncio.run(sent.post(Body(path, "application/x-protobuf", lambda: inside(content), compressed)))
+        request = SentRequest(monkeypatch)
+        asyncio.run(request.post(Body(path, "application/x-protobuf", lambda: wrap(content), is_compressed)))
 
-    assert sent.status in (200, 400, 413)
-    assert max(sent.share.slices, default=0) <= STEPS
-    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in sent.parsed)
+    assert request.status in (200, 400, 413)
+    assert max(request.share.slices, default=0) <= STEPS_PER_SLICE
+    assert all(size <= max(MAX_PIECE, MAX_ITEM) + 4 * MAX_SHARED for size in request.parsed_sizes)
 
 
 @given(
     st.lists(st.lists(st.lists(st.integers(0, 60), max_size=6), max_size=4), max_size=4), st.integers(30, 400)
 )
-def test_pieces_contain_every_span_once_with_its_resource(sizes: list[list[list[int]]], limit: int) -> None:
+def test_pieces_contain_every_span_once_and_its_resource(sizes: list[list[list[int]]], limit: int) -> None:
     request = ExportTraceServiceRequest()
     for number, scopes in enumerate(sizes):
         resource = request.resource_spans.add(schema_url=f"r{number}")
-        for place, spans in enumerate(scopes):
-            scope = resource.scope_spans.add(schema_url=f"s{place}")
+        for index, spans in enumerate(scopes):
+            scope = resource.scope_spans.add(schema_url=f"s{index}")
             scope.scope.name = "scope"
             for size in spans:
                 scope.spans.add(name="x" * size)
@@ -211,11 +211,11 @@ def test_pieces_contain_every_span_once_with_its_resource(sizes: list[list[list[
             for piece in split_request(request.SerializeToString(), ExportTraceServiceRequest)
         ]
 
-    assert _spans(*pieces) == _spans(request)
+    assert _list_spans(*pieces) == _list_spans(request)
     assert all(piece.ByteSize() <= limit + 120 for piece in pieces)
 
 
-def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
+def _list_spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
     return [
         (resource.schema_url, scope.schema_url, span.name)
         for request in requests
@@ -227,25 +227,25 @@ def _spans(*requests: ExportTraceServiceRequest) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("body", [b"\x0a\x05\x00", b"\x0b", b"\x00\x00", b"\x0a" + b"\xff" * 11, b"\x09\x00"])
 def test_damaged_body_is_not_cut_into_pieces(body: bytes) -> None:
-    with pytest.raises(RejectedRequestError) as refused:
+    with pytest.raises(RejectedRequestError) as error:
         split_request(body, ExportTraceServiceRequest)
 
-    assert refused.value.status == 400
+    assert error.value.status == 400
 
 
 @given(
     st.lists(st.binary(max_size=40_000) | st.just(b"\x00" * 700_000), min_size=1, max_size=5), st.booleans()
 )
-def test_decompressing_step_by_step_gives_the_whole_body(members: list[bytes], is_deflate: bool) -> None:
+def test_stepwise_decompression_gives_the_whole_body(members: list[bytes], is_deflate: bool) -> None:
     if is_deflate:
         members = members[:1]
     pack: Callable[[bytes], bytes] = zlib.compress if is_deflate else gzip.compress
     steps = decompress_chunks(b"".join(map(pack, members)), "deflate" if is_deflate else "gzip", 1 << 22)
 
-    parts = list(steps)
+    chunks = list(steps)
 
-    assert b"".join(parts) == b"".join(members)
-    assert all(0 < len(part) <= 256 * 1024 for part in parts)
+    assert b"".join(chunks) == b"".join(members)
+    assert all(0 < len(chunk) <= 256 * 1024 for chunk in chunks)
 
 
 def test_punctuation_in_json_strings_is_not_counted_as_values() -> None:
@@ -254,13 +254,13 @@ def test_punctuation_in_json_strings_is_not_counted_as_values() -> None:
         check_json(b"[" + b"[]," * 100_000 + b"[]]")
 
 
-async def test_waiting_work_gets_its_turn_and_cancelled_work_does_not_block() -> None:
-    share, done = StepCountingShare(), list[int]()
+async def test_waiting_work_gets_its_turn_and_cancelled_work_blocks_nothing() -> None:
+    share, finished_numbers = StepCountingShare(), list[int]()
 
     async def work(number: int) -> None:
         for _ in range(3):
-            await share.run(lambda is_over: [is_over() for _ in range(STEPS)])
-            done.append(number)
+            await share.run(lambda is_over: [is_over() for _ in range(STEPS_PER_SLICE)])
+            finished_numbers.append(number)
 
     tasks = [asyncio.create_task(work(number)) for number in range(3)]
     tasks.append(asyncio.create_task(share.run(lambda _: None)))
@@ -269,13 +269,13 @@ async def test_waiting_work_gets_its_turn_and_cancelled_work_does_not_block() ->
     async with asyncio.timeout(60):
         await asyncio.gather(*tasks)
 
-    assert sorted(done) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert sorted(finished_numbers) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 async def test_capacity_limits_concurrent_size() -> None:
     limiter, current, peak = CapacityLimiter(10), 0, 0
 
-    async def stay(size: int) -> None:
+    async def occupy(size: int) -> None:
         nonlocal current, peak
         async with limiter.acquire(size):
             current += size
@@ -283,11 +283,11 @@ async def test_capacity_limits_concurrent_size() -> None:
             await asyncio.sleep(0)
             current -= size
 
-    tasks = [asyncio.create_task(stay(size)) for size in (4, 4, 4, 30, 1, 9, 2)]
+    tasks = [asyncio.create_task(occupy(size)) for size in (4, 4, 4, 30, 1, 9, 2)]
     await asyncio.sleep(0)
     tasks[3].cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
 
     assert (peak <= 10, current) == (True, 0)
     async with asyncio.timeout(60):
-        await stay(50)
+        await occupy(50)

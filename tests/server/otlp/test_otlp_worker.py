@@ -1,4 +1,4 @@
-"""The Worker of `queenright.instrumentation` with the receiver, over real HTTP."""
+"""The Worker of `queenright.instrumentation` sends to the receiver over real HTTP."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from queenright.instrumentation import Telemetry, Worker
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.otlp.decode import decode_logs
 from queenright.server.telemetry.assembler import Assembler
-from tests.server.otlp.framework_spans import NOW, value
+from tests.server.otlp.framework_spans import NOW, make_any_value
 
 if TYPE_CHECKING:
     from tests.server.otlp.conftest import RunningReceiver
@@ -32,7 +32,7 @@ SESSION = "session-1"
 
 
 async def run_worker(otlp: RunningReceiver, act: Callable[[Worker], None]) -> list[AgentEvent]:
-    """Run a worker in its own thread, and return the events that arrived, ordered by time."""
+    """Run a worker in its own thread, and return the events that arrived, in order of time."""
 
     def run() -> None:
         telemetry = Telemetry(otlp.url)
@@ -85,12 +85,14 @@ async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> Non
         "output_reported",
         "execution_completed",
     ]
-    assert {(e.agent_id, e.session_id, e.graph_id) for e in events} == {("scout", SESSION, "foraging")}
-    assert len({e.incarnation_id for e in events}) == len({e.trace_id for e in events}) == 1
-    payloads = [e.data for e in events]
-    started, step_started, llm_started, llm, tool_started, tool, step = payloads[:7]
-    waiting, beat, over, checkpoint, output, _ = payloads[7:]
-    assert started == {
+    assert {(item.agent_id, item.session_id, item.graph_id) for item in events} == {
+        ("scout", SESSION, "foraging")
+    }
+    assert len({item.incarnation_id for item in events}) == len({item.trace_id for item in events}) == 1
+    payloads = [item.data for item in events]
+    start_, step_started, llm_started, llm_end, tool_started, tool_end, step_end = payloads[:7]
+    waiting_, heartbeat, end_, checkpoint, output, _ = payloads[7:]
+    assert start_ == {
         "start_records": True,
         "framework": "queenright",
         "version": "1.2",
@@ -99,12 +101,16 @@ async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> Non
     }
     assert step_started == {"index": 0}
     assert llm_started == {"model": "model-1", "provider": "provider-1"}
-    assert (llm["input_tokens"], llm["output_tokens"]) == (120, 8)
+    assert (llm_end["input_tokens"], llm_end["output_tokens"]) == (120, 8)
     assert tool_started == {"tool": "search", "call_id": "c-1", "timeout": 2400.0}
-    assert (tool["outcome"], bool(tool["args_hash"]), bool(tool["result_hash"])) == ("ok", True, True)
-    assert (step["verdict"], step["index"]) == ("ACCEPT", 0)
-    assert (waiting, over) == ({"reason": "user_input"}, {"reason": None})
-    assert beat == {
+    assert (tool_end["outcome"], bool(tool_end["args_hash"]), bool(tool_end["result_hash"])) == (
+        "ok",
+        True,
+        True,
+    )
+    assert (step_end["verdict"], step_end["index"]) == ("ACCEPT", 0)
+    assert (waiting_, end_) == ({"reason": "user_input"}, {"reason": None})
+    assert heartbeat == {
         "interval": 30.0,
         "phase": "idle",
         "last_tool_call": pytest.approx(events[4].time, abs=1e-6),
@@ -115,7 +121,7 @@ async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> Non
     }
     assert output == {"files_changed": 3, "tests_failed": 0}
     assert checkpoint == {"checkpoint_id": "cp-1"}
-    assert {e.node_id for e in events[1:7]} == {"forage"}
+    assert {item.node_id for item in events[1:7]} == {"forage"}
 
 
 async def test_crash_is_a_failed_run(otlp: RunningReceiver) -> None:
@@ -138,7 +144,7 @@ async def test_crash_is_a_failed_run(otlp: RunningReceiver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"),
+    ("options", "expected"),
     [
         ({"paused": True}, ("execution_paused", {})),
         ({"error": asyncio.CancelledError()}, ("execution_failed", {"error_type": "CancelledError"})),
@@ -146,10 +152,10 @@ async def test_crash_is_a_failed_run(otlp: RunningReceiver) -> None:
     ],
 )
 async def test_run_ends_with_the_reported_outcome(
-    otlp: RunningReceiver, how: dict[str, Any], expected: tuple[str, dict[str, str]]
+    otlp: RunningReceiver, options: dict[str, Any], expected: tuple[str, dict[str, str]]
 ) -> None:
-    """B18: a paused run has not ended; telemetry alone shows this."""
-    events = await run_worker(otlp, lambda worker: worker.close(**how))
+    """B18: a paused run has not ended. Telemetry alone shows this."""
+    events = await run_worker(otlp, lambda worker: worker.close(**options))
 
     assert events[-1].type == expected[0]
     assert expected[1].items() <= events[-1].data.items()
@@ -164,7 +170,7 @@ async def test_model_turn_is_not_a_worker_step(otlp: RunningReceiver) -> None:
 
     events = await run_worker(otlp, act)
 
-    assert [e.type.value for e in events].count("step_completed") == 1
+    assert [event.type.value for event in events].count("step_completed") == 1
 
 
 async def test_sequential_calls_in_one_step_count_separately(otlp: RunningReceiver) -> None:
@@ -176,13 +182,13 @@ async def test_sequential_calls_in_one_step_count_separately(otlp: RunningReceiv
 
     events = await run_worker(otlp, act)
 
-    tools = [e.data for e in events if e.type == "tool_call_completed"]
-    assert len({(d["args_hash"], d["result_hash"]) for d in tools}) == 1
-    assert len({d["turn"] for d in tools}) == 4
+    tools = [event.data for event in events if event.type == "tool_call_completed"]
+    assert len({(data["args_hash"], data["result_hash"]) for data in tools}) == 1
+    assert len({data["turn"] for data in tools}) == 4
 
 
-async def test_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(otlp: RunningReceiver) -> None:
-    """Spans of another library inside a step belong to the worker, and make no second worker."""
+async def test_nameless_model_client_span_inside_a_step_belongs_to_the_worker(otlp: RunningReceiver) -> None:
+    """Spans of another library inside a step belong to the worker and do not create a second worker."""
     exporter = OTLPSpanExporter(f"{otlp.url}/v1/traces")
     provider = TracerProvider(resource=Resource({"service.name": "app", "service.instance.id": "i-1"}))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -204,8 +210,8 @@ async def test_model_clients_nameless_span_inside_a_step_belongs_to_the_worker(o
 
     await asyncio.to_thread(run)
 
-    types = otlp.types()
-    assert len({(e.agent_id, e.session_id, e.incarnation_id) for e in otlp.events}) == 1
+    types = otlp.list_types()
+    assert len({(event.agent_id, event.session_id, event.incarnation_id) for event in otlp.events}) == 1
     assert types.count("llm_call_completed") == 1
     assert (types.count("step_completed"), types.count("execution_started")) == (2, 1)
 
@@ -242,11 +248,11 @@ async def test_worker_can_cause_each_finding(
             pass
 
     monitor = HealthMonitor(HealthSettings())
-    reported = [
+    findings = [
         item for event in await run_worker(otlp, act_then_step) for item in monitor.apply(event, event.time)
     ]
 
-    assert [item.data["kind"] for item in reported if item.type is EventType.FINDING_OPENED] == [kind]
+    assert [item.data["kind"] for item in findings if item.type is EventType.FINDING_OPENED] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +284,9 @@ def test_log_record_can_cause_each_finding(
         .log_records.add(event_name=record, time_unix_nano=int(NOW * 1e9))
     )
     all_attributes = {"gen_ai.agent.name": "scout", "gen_ai.conversation.id": "c", **attributes}
-    log.attributes.extend(KeyValue(key=key, value=value(of)) for key, of in all_attributes.items())
+    log.attributes.extend(
+        KeyValue(key=key, value=make_any_value(content)) for key, content in all_attributes.items()
+    )
     monitor = HealthMonitor(HealthSettings())
 
     for event in decode_logs(request, Assembler(), NOW).events:

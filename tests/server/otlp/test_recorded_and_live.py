@@ -1,4 +1,4 @@
-"""A tool call of a recorded run and the same call in live telemetry are read equally."""
+"""A tool call in a recorded run is read like the same call in live telemetry."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from queenright.instrumentation.error_class import NOT_ACCEPTED, SHELL_REFUSED, 
 from queenright.judge.evaluation.events import RunSteps
 from tests.server.otlp.framework_spans import decode, get_event
 
-FACTS = ("tool", "args_hash", "result_hash")
+LOOP_FIELDS = ("tool", "args_hash", "result_hash")
 
 
-def loop_facts(data: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields that loop detectors use from the event of a tool call."""
-    facts = {key: data.get(key) for key in FACTS}
+def select_loop_fields(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a tool call's event that the loop detectors use."""
+    facts = {key: data.get(key) for key in LOOP_FIELDS}
     facts["effect"] = data.get("effect") or infer_tool_effect(data["tool"])
     facts["failed"] = is_failed_tool_call(data)
     facts["class"] = classify_error(data.get("error_type", ""), data.get("error", ""))
@@ -27,7 +27,7 @@ def loop_facts(data: dict[str, Any]) -> dict[str, Any]:
 
 def read_recorded(tool: str, arguments: object, result: str) -> dict[str, Any]:
     step = {"kind": "tool", "name": tool, "args": arguments, "result_excerpt": result, "is_error": False}
-    return loop_facts(dict(RunSteps([step]).event(0, 1.0).data))
+    return select_loop_fields(dict(RunSteps([step]).event(0, 1.0).data))
 
 
 def read_live(tool: str, arguments: object, result: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def read_live(tool: str, arguments: object, result: str) -> dict[str, Any]:
         "gen_ai.tool.call.result": result,
     }
     span = {"id": 1, "parent": 9, "name": f"execute_tool {tool}", "attributes": attributes}
-    return loop_facts(dict(get_event(decode(span), "tool_call_completed").data))
+    return select_loop_fields(dict(get_event(decode(span), "tool_call_completed").data))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def read_live(tool: str, arguments: object, result: str) -> dict[str, Any]:
         ("browser_click", {"ref": "e5"}, "Step 3: the same page", ""),
     ],
 )
-def test_recorded_and_live_calls_are_read_equally(
+def test_recorded_and_live_calls_have_the_same_loop_fields(
     tool: str, arguments: object, result: str, error: str
 ) -> None:
     facts = read_recorded(tool, arguments, result)

@@ -1,4 +1,4 @@
-"""Replays recorded requests of coding agents through dialects and assembler, without a network."""
+"""Replays recorded requests of coding agents through the dialects and the assembler, without a network."""
 
 from __future__ import annotations
 
@@ -18,44 +18,48 @@ from queenright.server.telemetry.batch import Batch
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.process import Process
 from tests.clients.fixtures import BEGAN, Record
-from tests.server.otlp.framework_spans import workers
+from tests.server.otlp.framework_spans import list_workers
 
 LATER = 120.0
-"""Seconds after the last record at which the assembler holds nothing back."""
+"""Seconds after the last record after which the assembler holds nothing back."""
 UNKNOWN_PROCESS = Process("", "", "", False)
 
 
 def replay(records: Sequence[Record]) -> list[AgentEvent]:
-    """Return the events from these records, in the order in which they would be stored."""
+    """Return the events of these records, in the order in which they would be stored."""
     assembler, events = Assembler(), list[AgentEvent]()
     for record in records:
         batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
-    later = records[-1].at + LATER if records else 0.0
-    return events + decode_record(Record(later, "/v1/traces", {}), assembler).events
+    end_time = records[-1].at + LATER if records else 0.0
+    return events + decode_record(Record(end_time, "/v1/traces", {}), assembler).events
 
 
 def decode_record(record: Record, assembler: Assembler) -> Batch:
-    now = BEGAN + record.at
+    received_at = BEGAN + record.at
     if record.path.startswith("/hooks/"):
         batch = Batch()
-        [client] = [one for one in CLIENTS if record.path == f"/hooks/{one.name}"]
-        observation = client.read_hook(record.body, UNKNOWN_PROCESS, int(now * 1e9))
-        for _ in assembler.assemble([observation] if observation else [], batch, now):
+        [client] = [client_ for client_ in CLIENTS if record.path == f"/hooks/{client_.name}"]
+        observation = client.read_hook(record.body, UNKNOWN_PROCESS, int(received_at * 1e9))
+        for _ in assembler.assemble([observation] if observation else [], batch, received_at):
             pass
         batch.finish()
         return batch
     body = json.dumps(record.body).encode()
     if record.path == "/v1/logs":
-        return decode_logs(parse_message(body, MediaType.JSON, ExportLogsServiceRequest), assembler, now)
+        return decode_logs(
+            parse_message(body, MediaType.JSON, ExportLogsServiceRequest), assembler, received_at
+        )
     if record.path == "/v1/traces":
-        return decode_spans(parse_message(body, MediaType.JSON, ExportTraceServiceRequest), assembler, now)
+        return decode_spans(
+            parse_message(body, MediaType.JSON, ExportTraceServiceRequest), assembler, received_at
+        )
     return Batch()
 
 
-def split(record: Record) -> list[Record]:
-    """Split an OTLP request into one request per record."""
+def split_record(record: Record) -> list[Record]:
+    """Split an OTLP request into requests with one record each."""
     groups, scopes, items = {
         "/v1/logs": ("resourceLogs", "scopeLogs", "logRecords"),
         "/v1/traces": ("resourceSpans", "scopeSpans", "spans"),
@@ -71,30 +75,34 @@ def split(record: Record) -> list[Record]:
 
 
 def summarize(events: Sequence[AgentEvent]) -> dict[str, Any]:
-    """Return the result of a run, independent of the order of its records."""
-    ended = [e for e in events if e.type.value in ("execution_completed", "execution_failed")]
-    llm_calls = [e.data for e in events if e.type == "llm_call_completed"]
+    """Return the outcome and the counts of a run, which do not depend on the order of its records."""
+    end_events = [
+        event_ for event_ in events if event_.type.value in ("execution_completed", "execution_failed")
+    ]
+    llm_calls = [event_.data for event_ in events if event_.type == "llm_call_completed"]
     llm = [llm_call for llm_call in llm_calls if not llm_call.get("amends")]
     tools: dict[str, tuple[str, str]] = {}
     for event in events:
         if event.type == "tool_call_completed":
             tool = event.data["tool"]
-            call = event.data.get("call_id") or f"{tool} {sum(known == tool for known, _ in tools.values())}"
-            assert bool(event.data.get("amends")) == (call in tools), "a call counts once"
+            call = event.data.get("call_id") or f"{tool} {sum(name == tool for name, _ in tools.values())}"
+            assert bool(event.data.get("amends")) == (call in tools), "each call counts once"
             tools[call] = (tool, event.data["outcome"])
     return {
-        "agents": len(workers(events)),
-        "names": sorted(agent for agent, _ in workers(events)),
-        "steps": sum(e.type == "step_completed" for e in events),
+        "agents": len(list_workers(events)),
+        "names": sorted(agent for agent, _ in list_workers(events)),
+        "steps": sum(event_.type == "step_completed" for event_ in events),
         "tools": Counter((tool, call, outcome) for call, (tool, outcome) in tools.items()),
         "model calls": len(llm),
         "failed model calls": sum("error_type" in call for call in llm),
         "tokens": sum(call.get("input_tokens", 0) + call.get("output_tokens", 0) for call in llm),
         "cost": round(sum(llm_call.get("cost_usd", 0) for llm_call in llm_calls), 9),
-        "outcome": sorted({(e.session_id, e.time): e.type.value for e in ended}.values()),
+        "outcome": sorted(
+            {(event_.session_id, event_.time): event_.type.value for event_ in end_events}.values()
+        ),
         "MCP servers": Counter(
-            (e.time, e.data["status"], e.data.get("server", ""))
-            for e in events
-            if e.type == "mcp_server_changed"
+            (event_.time, event_.data["status"], event_.data.get("server", ""))
+            for event_ in events
+            if event_.type == "mcp_server_changed"
         ),
     }

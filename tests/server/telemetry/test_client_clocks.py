@@ -1,4 +1,6 @@
-"""Coding agents with a wrong clock: their log records have its time, most hook calls have no time."""
+"""
+Coding agents with a wrong clock. Their log records have the client's time, and most hook calls have no time.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +12,34 @@ from tests.clients.fixtures import BEGAN, FOLDER, load_fixture
 from tests.server.telemetry.test_recall import PATHS, RecordedService
 
 
-def fixture_id(path: Path) -> str:
+def make_fixture_id(path: Path) -> str:
     return f"{path.parent.name}/{path.stem}"
 
 
-OFFSETS = {"far behind, little ahead": (-7_200, 3), "all others": (-90, -3, 90, 7_200)}
+OFFSETS = {"far behind, slightly ahead": (-7_200, 3), "all others": (-90, -3, 90, 7_200)}
 
 
 @pytest.mark.parametrize("offsets", OFFSETS)
-@pytest.mark.parametrize("path", PATHS, ids=fixture_id)
+@pytest.mark.parametrize("path", PATHS, ids=make_fixture_id)
 def test_run_is_independent_of_the_client_clock(path: Path, offsets: str) -> None:
-    """B84, B94: counts, outcome and waits are the same; a wait that stayed open would become a stall."""
+    """B84, B94: counts, outcome and waits are the same. A wait that stayed open would become a stall."""
     fixture = load_fixture(path)
-    right = RecordedService()
-    right.tell(fixture.records)
-    known, waits = right.known(), right.waits()
+    right_clock = RecordedService()
+    right_clock.tell(fixture.records)
+    expected_state, expected_waits = right_clock.known(), right_clock.waits()
 
     for seconds in OFFSETS[offsets]:
-        wrong = RecordedService()
-        wrong.tell(list(fixture.moved(BEGAN + seconds)))
+        wrong_clock = RecordedService()
+        wrong_clock.tell(list(fixture.moved(BEGAN + seconds)))
 
-        assert wrong.known() == known, seconds
-        if seconds > 0:  # a clock that is behind cannot be distinguished from slow delivery
-            assert wrong.waits() == waits, seconds
+        assert wrong_clock.known() == expected_state, seconds
+        if seconds > 0:  # A clock that is behind cannot be distinguished from slow delivery.
+            assert wrong_clock.waits() == expected_waits, seconds
 
 
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
-def test_permission_request_is_a_wait_if_the_log_is_ahead(client: str) -> None:
-    """B93: log records with a later time do not make the request late or the run a stall."""
+def test_permission_request_waits_if_the_log_clock_is_ahead(client: str) -> None:
+    """B93: log records with a later time do not make the request late, or the run a stall."""
     result, questions = RecordedService(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):

@@ -1,11 +1,11 @@
-"""A permission decision that the client's log reports late, while sub-agents continue."""
+"""A permission decision that the client's log reports late, while sub-agents continue to work."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tests.clients.fixtures import FOLDER, Record, load_fixture
-from tests.server.telemetry.replay import split
+from tests.server.telemetry.replay import split_record
 from tests.server.telemetry.test_recall import RecordedService
 
 
@@ -14,18 +14,22 @@ def get_decision(record: Record) -> bool:
 
 
 def test_late_decision_ends_its_wait() -> None:
-    """B93: after the decision, time counts for the tool, and a hang is found."""
+    """B93: after the decision, time counts for the tool, so a hang is found."""
     records = list(load_fixture(FOLDER / "claude-code" / "permission_granted.json").records)
     hooks = [record for record in records if "/hooks/" in record.path]
     names = [hook.body["hook_event_name"] for hook in hooks]
     result = hooks[: names.index("PermissionRequest") + 1]
-    [decided] = [part for record in records for part in split(record) if get_decision(part)]
-    before = result[-2].body
-    aside: dict[str, Any] = before | {"tool_use_id": "other", "tool_name": "WebFetch", "agent_id": "a1"}
+    [decision_record] = [part_ for record in records for part_ in split_record(record) if get_decision(part_)]
+    previous_body = result[-2].body
+    subagent_body: dict[str, Any] = previous_body | {
+        "tool_use_id": "other",
+        "tool_name": "WebFetch",
+        "agent_id": "a1",
+    }
     session = RecordedService()
 
-    session.tell([*result, Record(13.9, result[-2].path, aside)])
-    waited = session.waits()
-    session.tell([Record(14.0, decided.path, decided.body)])
+    session.tell([*result, Record(13.9, result[-2].path, subagent_body)])
+    wait_times = session.waits()
+    session.tell([Record(14.0, decision_record.path, decision_record.body)])
 
-    assert (waited, session.waits()) == (["user_input"], [None])
+    assert (wait_times, session.waits()) == (["user_input"], [None])

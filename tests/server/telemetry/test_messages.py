@@ -20,7 +20,7 @@ from queenright.server.telemetry.messages import (
 
 ARGUMENTS = {"q": "hive"}
 RESULT = "three results"
-NAMED = {"id": "c-1", "name": "search"}
+NAMED_CALL = {"id": "c-1", "name": "search"}
 ANSWER = {"role": "assistant", "content": "There are three."}
 
 SHAPES: dict[str, Any] = {
@@ -79,8 +79,8 @@ CALL = RequestedCall("c-1", "search", fingerprint(ARGUMENTS))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_call_and_result_are_found_in_every_message_format(shape: str) -> None:
-    """B84: one call, from any library."""
+def test_call_and_result_are_read_from_every_message_format(shape: str) -> None:
+    """B84: each library's messages give one call and one result."""
     calls, results = find_tool_calls(json.dumps(SHAPES[shape]))
 
     assert calls == [CALL]
@@ -98,7 +98,7 @@ def test_result_before_a_model_answer_is_not_new(shape: str) -> None:
     assert (calls, results) == ([CALL], [])
 
 
-def test_error_result_has_failed() -> None:
+def test_result_marked_as_an_error_has_failed() -> None:
     """B89: some providers mark failed results."""
     messages = [
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c-1", "is_error": True}]}
@@ -108,16 +108,18 @@ def test_error_result_has_failed() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
+    "content", ["", "no JSON", "[" * 2_000, "7", json.dumps(SHAPES["Anthropic"]) + " " * MAX_LENGTH]
 )
-def test_unreadable_messages_contain_no_calls(text: str) -> None:
-    assert find_tool_calls(text) == ([], [])
+def test_unreadable_messages_contain_no_calls(content: str) -> None:
+    assert find_tool_calls(content) == ([], [])
 
 
-def test_number_of_calls_in_one_answer_is_bounded() -> None:
-    many = [{"type": "tool_use", "id": f"c-{n}", "name": "search", "input": {}} for n in range(1_000)]
+def test_number_of_calls_in_one_model_response_is_bounded() -> None:
+    tool_calls = [
+        {"type": "tool_use", "id": f"c-{index}", "name": "search", "input": {}} for index in range(1_000)
+    ]
 
-    assert len(find_tool_calls(json.dumps([{"role": "assistant", "content": many}]))[0]) == MAX_CALLS
+    assert len(find_tool_calls(json.dumps([{"role": "assistant", "content": tool_calls}]))[0]) == MAX_CALLS
 
 
 WORDS = st.sampled_from(
@@ -149,7 +151,7 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_any_messages_are_read_without_an_error(messages: Any) -> None:
-    """B48: text from a model or tool is data."""
+    """B48: text from a model or a tool is treated as data."""
     calls, results = find_tool_calls(json.dumps(messages))
 
     assert all(isinstance(item.id, str) and item.tool for item in calls)

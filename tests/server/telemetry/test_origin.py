@@ -1,4 +1,7 @@
-"""The user or team that an agent works for, and its repository, from resources, log records and hooks."""
+"""
+The user or team that an agent works for, and its repository, as read from resources, log records and hook
+calls.
+"""
 
 from __future__ import annotations
 
@@ -46,23 +49,23 @@ def test_owner_is_a_user_or_a_team_and_not_a_host(attributes: dict[str, str], us
         ({}, ""),
     ],
 )
-def test_repository_is_its_name_without_credentials(attributes: dict[str, str], repository: str) -> None:
-    found = make_resource(**attributes)
+def test_repository_is_the_name_without_credentials(attributes: dict[str, str], repository: str) -> None:
+    resource = make_resource(**attributes)
 
-    assert found.repository == repository
-    assert "hunter2" not in repr(found)
+    assert resource.repository == repository
+    assert "hunter2" not in repr(resource)
 
 
 def test_secret_in_an_owner_is_masked() -> None:
-    """B129: the owner is masked like other text."""
+    """B129: the owner is masked like any other text."""
     secret = "ghp_" + "a1B2c3D4e5F6" * 3
 
     assert secret not in repr(make_resource(user_email=secret, vcs_repository_name=secret))
 
 
-def log_records(**more: str) -> Record:
-    """Return a log record of Claude Code with a prompt."""
-    values = {"event.name": "user_prompt", "session.id": "s", "prompt.id": "p", **more}
+def make_log_record(**attributes: str) -> Record:
+    """Return a log record of Claude Code that contains a prompt."""
+    values = {"event.name": "user_prompt", "session.id": "s", "prompt.id": "p", **attributes}
     record: dict[str, Any] = {
         "timeUnixNano": "1767225600000000000",
         "body": {"stringValue": "claude_code.user_prompt"},
@@ -72,12 +75,12 @@ def log_records(**more: str) -> Record:
     return Record(0.0, "/v1/logs", {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [scope]}]})
 
 
-def test_session_of_a_coding_agent_starts_with_the_user_of_its_record_and_its_folder() -> None:
+def test_session_of_a_coding_agent_starts_with_its_user_and_folder() -> None:
     hook = {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/home/ada/website"}
-    log = log_records(**{"user.email": "ada@example.org"})
+    log = make_log_record(**{"user.email": "ada@example.org"})
 
     events = replay([log, Record(1.0, "/hooks/claude-code", hook)])
 
-    [started] = [event for event in events if event.type is EventType.EXECUTION_STARTED]
-    assert started.data["owner"] == "ada@example.org"
-    assert started.agent_id == "claude-code", "the name contains no address"
+    [start_event] = [event for event in events if event.type is EventType.EXECUTION_STARTED]
+    assert start_event.data["owner"] == "ada@example.org"
+    assert start_event.agent_id == "claude-code", "the name does not contain the email address"

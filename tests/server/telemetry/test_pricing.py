@@ -1,4 +1,4 @@
-"""Costs of sessions: the client's figure, or the price table; each call counts once."""
+"""Costs of sessions, as the client reports them or from the price table. Each call counts once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.pricing import Price, TokenCounts, price_call, read_prices
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
 from tests.server.otlp.framework_spans import NOW, decode
-from tests.server.telemetry.replay import decode_record, split
+from tests.server.telemetry.replay import decode_record, split_record
 
 PRICES = {
     "m": Price(Decimal("0.000003"), Decimal("0.000015"), Decimal("0.0000003")),
@@ -38,7 +38,7 @@ def compute_vitals(events: Iterable[AgentEvent], now: float = NOW) -> list[Vital
     return [worker.vitals for worker in monitor.workers()]
 
 
-def priced_call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
+def make_priced_call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, Any]:
     result: dict[str, Any] = {"gen_ai.operation.name": "chat", "gen_ai.request.model": model}
     result |= {"gen_ai.usage.input_tokens": 1_000, "gen_ai.usage.output_tokens": 100}
     return {"id": id_, "name": "chat", "start": id_, "end": id_ + 0.5, "attributes": result | attributes}
@@ -49,17 +49,17 @@ def priced_call(id_: int, model: str = "m", /, **attributes: Any) -> dict[str, A
     [
         ("m", TokenCounts(1_000, 100), "0.0045"),
         ("m", TokenCounts(1_000, 100, cache_read=500), "0.00315"),
-        ("m", TokenCounts(1_000, 100, cache_write=500), None),  # no price for writing to the cache
-        ("m", TokenCounts(100, 0, cache_read=500), None),  # input tokens do not include cached tokens
+        ("m", TokenCounts(1_000, 100, cache_write=500), None),  # There is no price for writing to the cache.
+        ("m", TokenCounts(100, 0, cache_read=500), None),  # The input tokens do not include cached tokens.
         ("m", TokenCounts(0, 0), None),
         ("tiered", TokenCounts(200_000, 0), "200000"),
         ("tiered", TokenCounts(200_001, 0), None),
-        ("someone/m", TokenCounts(1_000, 100), None),  # another provider has another price
+        ("someone/m", TokenCounts(1_000, 100), None),  # Another provider has a different price.
         ("", TokenCounts(1_000, 100), None),
     ],
 )
-def test_price_of_a_call_is_exact_or_unknown(model: str, tokens: TokenCounts, cost: str | None) -> None:
-    """B106: unpriced tokens are never zero money."""
+def test_cost_of_a_call_is_exact_or_unknown(model: str, tokens: TokenCounts, cost: str | None) -> None:
+    """B106: the cost of tokens without a price is unknown, not 0."""
     assert price_call(model, tokens, PRICES) == (None if cost is None else Decimal(cost))
 
 
@@ -84,7 +84,7 @@ def test_price_table_ignores_invalid_prices() -> None:
 
 
 def test_installed_price_table_is_read_without_importing_litellm() -> None:
-    """B106: importing litellm takes seconds and fetches prices from the network."""
+    """B106: importing litellm takes seconds, and fetches prices from the network."""
     script = (
         "import json, sys; from queenright.server.telemetry.pricing import load_prices; p = load_prices();"
         "print(json.dumps([len(p), str(p['gpt-4o'].input), 'litellm' in sys.modules]))"
@@ -98,35 +98,37 @@ def test_installed_price_table_is_read_without_importing_litellm() -> None:
 
 
 def test_framework_session_cost_follows_the_price_table() -> None:
-    """B106: cached tokens have their own price."""
-    cached = priced_call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
-    events = decode(priced_call(1), cached, memory=Assembler(prices=PRICES)).events
+    """B106: cached tokens have a separate price."""
+    cached_call = make_priced_call(3, "m", **{"gen_ai.usage.cache_read.input_tokens": 500})
+    events = decode(make_priced_call(1), cached_call, memory=Assembler(prices=PRICES)).events
     [vitals] = compute_vitals(events)
 
     assert vitals.cost_usd == pytest.approx(0.0045 + 0.00315)
     assert vitals.unpriced_tokens == 0
 
 
-def test_calls_without_a_price_are_counted_in_tokens_and_not_in_money() -> None:
-    """B106: unpriced tokens are never zero money."""
-    [unpriced] = compute_vitals(decode(priced_call(1, "unknown"), memory=Assembler(prices=PRICES)).events)
-    [mixed] = compute_vitals(
-        decode(priced_call(1), priced_call(3, "unknown"), memory=Assembler(prices=PRICES)).events
+def test_calls_without_a_price_count_in_tokens_but_not_in_dollars() -> None:
+    """B106: the cost of tokens without a price is unknown, not 0."""
+    [unpriced_vitals] = compute_vitals(
+        decode(make_priced_call(1, "unknown"), memory=Assembler(prices=PRICES)).events
+    )
+    [mixed_vitals] = compute_vitals(
+        decode(make_priced_call(1), make_priced_call(3, "unknown"), memory=Assembler(prices=PRICES)).events
     )
 
-    assert (unpriced.cost_usd, unpriced.unpriced_tokens) == (None, 1_100)
-    assert mixed.cost_usd == pytest.approx(0.0045)
-    assert mixed.unpriced_tokens == 1_100
+    assert (unpriced_vitals.cost_usd, unpriced_vitals.unpriced_tokens) == (None, 1_100)
+    assert mixed_vitals.cost_usd == pytest.approx(0.0045)
+    assert mixed_vitals.unpriced_tokens == 1_100
 
 
 @given(st.permutations(["framework", "client"]), st.booleans(), st.integers(1, 3))
 def test_call_recorded_by_two_libraries_is_priced_once(
     scopes: Sequence[str], is_nested: bool, times: int
 ) -> None:
-    """B106: a session's cost is never more than the sum of its calls."""
+    """B106: a session never costs more than the sum of its calls."""
     spans = {
-        "framework": priced_call(2) | {"scope": "framework"},
-        "client": priced_call(2) | {"scope": "client", "id": 3},
+        "framework": make_priced_call(2) | {"scope": "framework"},
+        "client": make_priced_call(2) | {"scope": "client", "id": 3},
     }
     if is_nested:
         spans["client"]["parent"] = 2
@@ -139,34 +141,38 @@ def test_call_recorded_by_two_libraries_is_priced_once(
 
 
 @given(path=st.sampled_from(CLAUDE_CODE), seed=st.integers(0, 2**32), share=st.sampled_from([0.5, 0.9, 1.0]))
-def test_session_cost_is_the_clients_in_any_order(path: Any, seed: int, share: float) -> None:
-    """B106: with spans, log records and hook calls lost, late or repeated, in any order."""
-    chance, records, costs = Random(seed), list[Record](), dict[str, float]()
-    for record in (part for whole in load_fixture(path).records for part in split(whole)):
-        if chance.random() > share:
+def test_session_cost_is_the_cost_that_the_client_reports_in_any_order(
+    path: Any, seed: int, share: float
+) -> None:
+    """B106: this holds if spans, log records and hook calls are lost, late or repeated."""
+    rng, records, costs = Random(seed), list[Record](), dict[str, float]()
+    for record in (
+        record_ for full_record in load_fixture(path).records for record_ in split_record(full_record)
+    ):
+        if rng.random() > share:
             continue
-        late = 0.0 if record.path.startswith("/hooks/") else chance.uniform(0.0, 10.0)
-        records += [Record(record.at + late, record.path, record.body)] * chance.choice((1, 1, 2))
+        delay = 0.0 if record.path.startswith("/hooks/") else rng.uniform(0.0, 10.0)
+        records += [Record(record.at + delay, record.path, record.body)] * rng.choice((1, 1, 2))
         if (cost := sum_costs(record)) is not None:
             costs[json.dumps(record.body)] = cost
     records.sort(key=lambda record: record.at)
-    # The table has far higher prices; the client's cost is used.
-    dear = Price(Decimal(1), Decimal(1), Decimal(1), Decimal(1))
-    assembler, events = Assembler(prices={"claude-opus-5-5": dear}), list[AgentEvent]()
+    # The prices in the table are far higher, but the client's cost is used.
+    high_prices = Price(Decimal(1), Decimal(1), Decimal(1), Decimal(1))
+    assembler, events = Assembler(prices={"claude-opus-5-5": high_prices}), list[AgentEvent]()
     for record in records:
         batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
-    known = compute_vitals(events, BEGAN + 3_600)
+    vitals_ = compute_vitals(events, BEGAN + 3_600)
 
-    assert sum(vitals.cost_usd or 0.0 for vitals in known) == pytest.approx(sum(costs.values()))
-    assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in known)
+    assert sum(vitals.cost_usd or 0.0 for vitals in vitals_) == pytest.approx(sum(costs.values()))
+    assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in vitals_)
     if share == 1.0:
-        assert not any(vitals.unpriced_tokens for vitals in known)
+        assert not any(vitals.unpriced_tokens for vitals in vitals_)
 
 
 def sum_costs(record: Record) -> float | None:
-    """Return the costs in a Claude Code log record."""
+    """Return the sum of the costs in a Claude Code log record."""
     if record.path != "/v1/logs":
         return None
     [log] = record.body["resourceLogs"][0]["scopeLogs"][0]["logRecords"]

@@ -1,4 +1,4 @@
-"""A service that restarts during sessions and receives repeated records."""
+"""A service that restarts during sessions, and receives records again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.recall import RECALLED_TYPES, restore_runs
 from tests.clients.fixtures import BEGAN, FOLDER, Record, load_fixture
-from tests.server.telemetry.replay import decode_record, split
+from tests.server.telemetry.replay import decode_record, split_record
 
 PATHS = sorted(FOLDER.glob("*/*.json"))
 
 
 class RecordedService:
-    """A service that ingests records, and the state of each worker afterwards."""
+    """A service that ingests records, and the resulting state of each worker."""
 
     def __init__(self) -> None:
         self.monitor = HealthMonitor(HealthSettings())
@@ -34,7 +34,7 @@ class RecordedService:
             self.assembler, self.monitor, [event for event in self.events if event.type in RECALLED_TYPES]
         )
 
-    def tell(self, records: Sequence[Record]) -> None:
+    def ingest_records(self, records: Sequence[Record]) -> None:
         for record in records:
             batch = decode_record(record, self.assembler)
             self.assembler.duplicates.finish_storing(batch.identities, is_stored=True)
@@ -43,30 +43,30 @@ class RecordedService:
                 self.monitor.apply(event, BEGAN + record.at)
 
     def known(self) -> set[tuple[Any, ...]]:
-        found = set()
+        state = set()
         for worker in self.monitor.workers():
-            v = worker.vitals
-            cost = round(v.cost_usd or 0.0, 6)
-            counts = v.steps_total, v.tool_calls_total, v.tokens, cost, v.error_count
-            found.add((*worker.key, *counts, v.status))
-        return found
+            vitals = worker.vitals
+            cost = round(vitals.cost_usd or 0.0, 6)
+            counts = vitals.steps_total, vitals.tool_calls_total, vitals.tokens, cost, vitals.error_count
+            state.add((*worker.key, *counts, vitals.status))
+        return state
 
-    def waits(self) -> list[WaitingReason | None]:
-        """Return the current waiting reason of each worker."""
+    def list_waits(self) -> list[WaitingReason | None]:
+        """Return the waiting reason of each worker that waits."""
         return [worker.vitals.waiting for worker in self.monitor.workers()]
 
 
 @given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), repeats=st.integers(1, 10))
-def test_restart_at_any_record_changes_no_run(path: Any, cut: float, repeats: int) -> None:
-    """B84, B85: name, counts and outcome are the same, even though the client repeats its last records."""
-    records = [part for record in load_fixture(path).records for part in split(record)]
-    at = round(cut * len(records))
-    uninterrupted, restarted = RecordedService(), RecordedService()
-    uninterrupted.tell(records)
+def test_restart_at_any_record_does_not_change_a_run(path: Any, cut: float, repeats: int) -> None:
+    """B84, B85: name, counts and outcome are the same, even if the client sends its last records again."""
+    records = [part_ for record in load_fixture(path).records for part_ in split_record(record)]
+    position = round(cut * len(records))
+    uninterrupted_service, restarted_service = RecordedService(), RecordedService()
+    uninterrupted_service.ingest_records(records)
 
-    restarted.tell(records[:at])
-    restarted.restart()
-    restarted.tell(records[max(0, at - repeats) :])
+    restarted_service.ingest_records(records[:position])
+    restarted_service.restart()
+    restarted_service.ingest_records(records[max(0, position - repeats) :])
 
-    assert restarted.known() == uninterrupted.known()
-    assert restarted.waits() == uninterrupted.waits()
+    assert restarted_service.known() == uninterrupted_service.known()
+    assert restarted_service.list_waits() == uninterrupted_service.list_waits()
