@@ -141,7 +141,7 @@ SLOW: Final = {
     "server/telemetry/test_gemini_cli.py::test_order_splits_repeats_and_delays_of_records_change_nothing": 8,
     "server/telemetry/test_recall.py::test_restart_at_any_record_does_not_change_a_run": 6,
     "server/test_cli.py::test_each_command_module_can_be_imported_first": 17,
-    "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_few_times[4-3]": 4,
+    "server/test_crash_loop.py::test_agent_whose_runs_fail_every_few_minutes_pages_only_a_few_times[4-3]": 4,
     "server/test_crash_loop.py::test_crash_loop_that_keeps_its_session_pages_twice": 21,
     "server/test_crash_loop.py::test_crash_loop_with_default_settings_pages_three_times[a person resolves it]": 6,
     "server/test_demo.py::test_demo_shows_everything_that_needs_a_person": 46,

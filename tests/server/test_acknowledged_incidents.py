@@ -1,4 +1,7 @@
-"""Acknowledged incidents: in PagerDuty or by their newest ticket, until withdrawn."""
+"""
+Incidents that are acknowledged in PagerDuty or through their newest ticket, until the acknowledgement is
+withdrawn.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.webhooks.callbacks import Callbacks
 from tests.server import test_crash_loop as crash_loop
-from tests.server.test_crash_loop import MINUTE, Clock, crash, list_alerts, start_looping_session
+from tests.server.test_crash_loop import MINUTE, Clock, report_crash, list_alerts, start_looping_session
 from tests.waiting import until
 
 SECRET = "pagerduty-webhook"
@@ -29,18 +32,19 @@ clock, service = crash_loop.clock, crash_loop.service
 
 async def list_firing_alerts(service: Service) -> list[Notification]:
     """
-    Return the firing alerts that Alertmanager gets: for each, the notification that stands for all its
-    tickets.
+    Return the alerts that fire in Alertmanager: for each, the notification that stands for all its tickets.
     """
-    reload_ticket: dict[str, Notification] = {}
+    firing: dict[str, Notification] = {}
     for notification in await service.store.read(read_active):
         if notification.is_firing(service.clock()):
-            reload_ticket.setdefault(notification.key, notification)
-    return list(reload_ticket.values())
+            firing.setdefault(notification.key, notification)
+    return list(firing.values())
 
 
 async def post_notification_webhook(service: Service) -> set[str]:
-    """Post Alertmanager's webhook about a PagerDuty notification of all firing alerts; return the groups."""
+    """
+    Post Alertmanager's webhook about a PagerDuty notification of each firing alert; return the group keys.
+    """
     groups = set()
     for notification in await list_firing_alerts(service):
         alert = {
@@ -57,7 +61,7 @@ async def post_notification_webhook(service: Service) -> set[str]:
 
 
 async def post_pagerduty_event(service: Service, kind: str, groups: set[str]) -> None:
-    """Let ada acknowledge or resolve incidents in PagerDuty."""
+    """Acknowledge or resolve incidents in PagerDuty, as ada."""
     callbacks = Callbacks(
         service.store,
         service.tickets,
@@ -80,84 +84,87 @@ async def post_pagerduty_event(service: Service, kind: str, groups: set[str]) ->
         await callbacks.pagerduty(body, signatures=f"v1={digest}")
 
 
-async def pass_minutes(service: Service, clock: Clock, minutes: int) -> None:
+async def advance_minutes(service: Service, clock: Clock, minutes: int) -> None:
     for _ in range(minutes):
         clock.now += MINUTE
         await service.tickets.settle(clock.now)
 
 
-def list_acknowledged(service: Service) -> set[str]:
+def list_acknowledged_tickets(service: Service) -> set[str]:
     return {ticket.acknowledged_by for ticket in service.tickets.open_tickets()}
 
 
 async def test_pagerduty_acknowledgement_covers_all_tickets_of_the_incident(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: this includes tickets that joined after a reminder; none has reminders."""
+    """B41, B123: this includes tickets that joined after a reminder. None of them has reminders."""
     for number in range(16):
         await start_looping_session(service, clock, number)
         groups = await post_notification_webhook(service)
-        await pass_minutes(service, clock, 4)
+        await advance_minutes(service, clock, 4)
     assert [turn for turn, _ in await list_alerts(service)] == ["", "", "1", "1"]
     # Alertmanager has not sent the reminder yet.
     await post_pagerduty_event(service, "acknowledged", groups)
-    assert list_acknowledged(service) == {"ada"}
+    assert list_acknowledged_tickets(service) == {"ada"}
 
     await start_looping_session(service, clock, 99)
-    assert list_acknowledged(service) == {"ada"}
-    before = await list_alerts(service)
-    await pass_minutes(service, clock, 62)
-    assert await list_alerts(service) == before
+    assert list_acknowledged_tickets(service) == {"ada"}
+    earlier_alerts = await list_alerts(service)
+    await advance_minutes(service, clock, 62)
+    assert await list_alerts(service) == earlier_alerts
 
 
-async def test_tickets_that_joined_before_the_first_notification_are_acknowledged_too(
+async def test_tickets_that_joined_before_the_first_notification_are_acknowledged(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: Alertmanager was unavailable, and then gets one alert for all of them."""
+    """B41, B123: Alertmanager was unavailable, and then gets one alert for all tickets."""
     for number in range(5):
         await start_looping_session(service, clock, number)
         clock.now += MINUTE
     await post_pagerduty_event(service, "acknowledged", await post_notification_webhook(service))
 
-    assert list_acknowledged(service) == {"ada"}
-    before = await list_alerts(service)
-    await pass_minutes(service, clock, 70)
-    assert await list_alerts(service) == before
+    assert list_acknowledged_tickets(service) == {"ada"}
+    earlier_alerts = await list_alerts(service)
+    await advance_minutes(service, clock, 70)
+    assert await list_alerts(service) == earlier_alerts
 
 
-async def test_crash_loop_continuing_after_its_incident_was_resolved_pages(
+async def test_crash_loop_that_continues_after_its_incident_was_resolved_pages(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: the PagerDuty incident is closed; the next session is a separate incident with reminders."""
+    """B41, B123: the PagerDuty incident is closed. The next session is a separate incident with reminders."""
     for number in (1, 2):
         ticket = await start_looping_session(service, clock, number)
-        await pass_minutes(service, clock, 1)
+        await advance_minutes(service, clock, 1)
         groups = await post_notification_webhook(service)
         if number == 1:
-            await crash(service, clock, number)
+            await report_crash(service, clock, number)
     await post_pagerduty_event(service, "resolved", groups)
-    before = await list_alerts(service)
-    await crash(service, clock, 2)
+    earlier_alerts = await list_alerts(service)
+    await report_crash(service, clock, 2)
 
-    third = None
+    third_ticket = None
     for number in range(3, 17):
         ticket = await start_looping_session(service, clock, number)
-        third = third or ticket
+        third_ticket = third_ticket or ticket
         assert (ticket.status, ticket.acknowledged_by) == (TicketStatus.INTERVENING, "")
-        assert ticket.incident_id == ("" if ticket is third else third.ticket_id)
-        await pass_minutes(service, clock, 4)
-        await crash(service, clock, number)
+        assert ticket.incident_id == ("" if ticket is third_ticket else third_ticket.ticket_id)
+        await advance_minutes(service, clock, 4)
+        await report_crash(service, clock, number)
         clock.now += MINUTE
-    assert [turn for turn, _ in (await list_alerts(service))[len(before) :]] == ["", "1"]
+    assert [turn for turn, _ in (await list_alerts(service))[len(earlier_alerts) :]] == ["", "1"]
 
 
 async def act_between_incarnations(service: Service, clock: Clock, kind: str) -> EscalationTicket:
-    """Let ada acknowledge or resolve an incident while no incarnation runs; return the last ticket."""
+    """
+    Acknowledge or resolve an incident as ada while no incarnation runs; return the last ticket and the
+    alerts.
+    """
     for number in (1, 2):
         ticket = await start_looping_session(service, clock, number)
-        await pass_minutes(service, clock, 1)
+        await advance_minutes(service, clock, 1)
         groups = await post_notification_webhook(service)
-        await crash(service, clock, number)
+        await report_crash(service, clock, number)
         clock.now += MINUTE / 2
     assert (await reload_ticket(service, ticket)).closed_at is not None
     await post_pagerduty_event(service, kind, groups)
@@ -167,79 +174,88 @@ async def act_between_incarnations(service: Service, clock: Clock, kind: str) ->
 async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_joined(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: the alert that was held open for the next session ends; that session pages."""
-    before = await act_between_incarnations(service, clock, "resolved")
+    """B41, B123: the alert that was held open for the next session ends, and the next session pages."""
+    earlier_alerts = await act_between_incarnations(service, clock, "resolved")
     assert await list_firing_alerts(service) == []
     result = await list_alerts(service)
 
-    third = await start_looping_session(service, clock, 3)
-    assert (third.status, third.acknowledged_by, third.incident_id) == (TicketStatus.INTERVENING, "", "")
-    assert third.incident != before.incident
+    third_ticket = await start_looping_session(service, clock, 3)
+    assert (third_ticket.status, third_ticket.acknowledged_by, third_ticket.incident_id) == (
+        TicketStatus.INTERVENING,
+        "",
+        "",
+    )
+    assert third_ticket.incident != earlier_alerts.incident
     assert [turn for turn, _ in (await list_alerts(service))[len(result) :]] == [""]
 
 
 async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays_acknowledged(
     service: Service, clock: Clock
 ) -> None:
-    """B41, B123: the next session's ticket is acknowledged by the same person, and has no reminders."""
-    before = await act_between_incarnations(service, clock, "acknowledged")
+    """B41, B123: the next session's ticket is acknowledged by the same person and has no reminders."""
+    earlier_alerts = await act_between_incarnations(service, clock, "acknowledged")
     result = await list_alerts(service)
 
-    third = await start_looping_session(service, clock, 3)
-    assert (third.status, third.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
-    assert third.incident == before.incident
-    await pass_minutes(service, clock, 62)
+    third_ticket = await start_looping_session(service, clock, 3)
+    assert (third_ticket.status, third_ticket.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
+    assert third_ticket.incident == earlier_alerts.incident
+    await advance_minutes(service, clock, 62)
     assert await list_alerts(service) == result
 
 
-async def test_pagerduty_resolve_closes_the_incident_for_any_owner(service: Service, clock: Clock) -> None:
+async def test_pagerduty_resolve_closes_the_incident_of_any_owner(service: Service, clock: Clock) -> None:
     """
-    B41: bob's tickets stay assigned to him; the ticket of the next session is not acknowledged automatically.
+    B41: bob's tickets stay assigned to him. The ticket of the next session is not acknowledged automatically.
     """
     await start_looping_session(service, clock, 1)
-    await crash(service, clock, 1)
+    await report_crash(service, clock, 1)
     clock.now += MINUTE
-    second = await start_looping_session(service, clock, 2)
-    await service.tickets.acknowledge(second.ticket_id, by="bob")
+    second_ticket = await start_looping_session(service, clock, 2)
+    await service.tickets.acknowledge(second_ticket.ticket_id, by="bob")
     await post_pagerduty_event(service, "resolved", await post_notification_webhook(service))
-    assert (await reload_ticket(service, second)).acknowledged_by == "bob"
-    await crash(service, clock, 2)
+    assert (await reload_ticket(service, second_ticket)).acknowledged_by == "bob"
+    await report_crash(service, clock, 2)
     clock.now += MINUTE
 
-    third = await start_looping_session(service, clock, 3)
-    assert (third.status, third.incident_id) == (TicketStatus.INTERVENING, "")
+    third_ticket = await start_looping_session(service, clock, 3)
+    assert (third_ticket.status, third_ticket.incident_id) == (TicketStatus.INTERVENING, "")
 
 
-async def test_reopened_pagerduty_incident_is_joined(service: Service, clock: Clock) -> None:
-    """B123: the next session's ticket joins the reopened incident."""
+async def test_ticket_of_the_next_session_joins_a_reopened_pagerduty_incident(
+    service: Service, clock: Clock
+) -> None:
+    """B123: the incident was reopened in PagerDuty."""
     await start_looping_session(service, clock, 1)
-    await crash(service, clock, 1)
+    await report_crash(service, clock, 1)
     clock.now += MINUTE
-    second = await start_looping_session(service, clock, 2)
+    second_ticket = await start_looping_session(service, clock, 2)
     groups = await post_notification_webhook(service)
     await post_pagerduty_event(service, "resolved", groups)
     await post_pagerduty_event(service, "reopened", groups)
-    await crash(service, clock, 2)
+    await report_crash(service, clock, 2)
     clock.now += MINUTE
 
-    third = await start_looping_session(service, clock, 3)
-    assert (third.status, third.incident_id) == (TicketStatus.INTERVENING, second.ticket_id)
+    third_ticket = await start_looping_session(service, clock, 3)
+    assert (third_ticket.status, third_ticket.incident_id) == (
+        TicketStatus.INTERVENING,
+        second_ticket.ticket_id,
+    )
 
 
 async def fail_recovery(service: Service, clock: Clock, number: int) -> EscalationTicket:
-    """Let a session and its recovery fail; return the notified ticket."""
+    """Let a session and its recovery fail, and return the notified ticket."""
 
     def event(kind: EventType, **data: object) -> AgentEvent:
-        return session_event(kind, clock.now, number, "one", **data)
+        return make_session_event(kind, clock.now, number, "one", **data)
 
     await service.ingest([event(EventType.EXECUTION_STARTED, start_records=True)])
     clock.now += 5
-    failed = event(EventType.EXECUTION_FAILED, error_type="OSError", error="x")
-    recovery_fields = {"recovery_id": f"r{number}", "exhausted": True, "reason": "the third try failed"}
-    await service.ingest([failed, event(EventType.RECOVERY_FAILED, **recovery_fields)])
+    failed_event = event(EventType.EXECUTION_FAILED, error_type="OSError", error="x")
+    recovery_fields = {"recovery_id": f"r{number}", "exhausted": True, "reason": "the third attempt failed"}
+    await service.ingest([failed_event, event(EventType.RECOVERY_FAILED, **recovery_fields)])
     await until(
-        lambda: (one := service.tickets.open_for("bee", f"bee-{number}")) and one.notified_at,
-        f"the ticket of session {number}",
+        lambda: (open_ticket := service.tickets.open_for("bee", f"bee-{number}")) and open_ticket.notified_at,
+        f"the ticket of session {number} is notified",
     )
     ticket = service.tickets.open_for("bee", f"bee-{number}")
     assert ticket is not None
@@ -247,10 +263,12 @@ async def fail_recovery(service: Service, clock: Clock, number: int) -> Escalati
     return ticket
 
 
-def session_event(kind: EventType, at: float, number: int, incarnation: str, **data: object) -> AgentEvent:
+def make_session_event(
+    kind: EventType, time: float, number: int, incarnation: str, **data: object
+) -> AgentEvent:
     return AgentEvent(
         type=kind,
-        time=at,
+        time=time,
         agent_id="bee",
         session_id=f"bee-{number}",
         incarnation_id=incarnation,
@@ -260,33 +278,35 @@ def session_event(kind: EventType, at: float, number: int, incarnation: str, **d
 
 
 async def reload_ticket(service: Service, ticket: EscalationTicket) -> EscalationTicket:
-    reloaded = await service.tickets.find(ticket.ticket_id)
-    assert reloaded is not None
-    return reloaded
+    stored_ticket = await service.tickets.find(ticket.ticket_id)
+    assert stored_ticket is not None
+    return stored_ticket
 
 
 async def test_abandoned_work_is_not_acknowledged_by_the_owner_of_a_closed_ticket(
     service: Service, clock: Clock
 ) -> None:
     """
-    B122: ada acknowledged the ticket of session 2, which is closed; the ticket of session 3 is
+    B122: ada acknowledged the ticket of session 2, which is closed. The ticket of session 3 is
     unacknowledged.
     """
     for number in (1, 2):
         ticket = await fail_recovery(service, clock, number)
         clock.now += MINUTE
     await service.tickets.acknowledge(ticket.ticket_id, by="ada")
-    start = session_event(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
+    start_event = make_session_event(EventType.EXECUTION_STARTED, clock.now, 2, "again", start_records=True)
     clock.now += 20
-    accepted = session_event(EventType.STEP_COMPLETED, clock.now, 2, "again", index=0, verdict="ACCEPT")
-    completed = session_event(EventType.EXECUTION_COMPLETED, clock.now, 2, "again")
-    await service.ingest([start, accepted, completed])
-    await until(lambda: service.tickets.open_for("bee", "bee-2") is None, "the end of session 2")
+    accepted_event = make_session_event(
+        EventType.STEP_COMPLETED, clock.now, 2, "again", index=0, verdict="ACCEPT"
+    )
+    completed_event = make_session_event(EventType.EXECUTION_COMPLETED, clock.now, 2, "again")
+    await service.ingest([start_event, accepted_event, completed_event])
+    await until(lambda: service.tickets.open_for("bee", "bee-2") is None, "session 2 ends")
     assert (await reload_ticket(service, ticket)).acknowledged_by == "ada"
     clock.now += 30
 
-    third = await fail_recovery(service, clock, 3)
-    assert (third.status, third.acknowledged_by) == (TicketStatus.INTERVENING, "")
+    third_ticket = await fail_recovery(service, clock, 3)
+    assert (third_ticket.status, third_ticket.acknowledged_by) == (TicketStatus.INTERVENING, "")
 
 
 async def test_reminder_of_an_incident_is_not_repeated_for_its_other_tickets(
@@ -297,10 +317,10 @@ async def test_reminder_of_an_incident_is_not_repeated_for_its_other_tickets(
     for number in range(4):
         tickets.append(await start_looping_session(service, clock, number))
         clock.now += MINUTE
-    await pass_minutes(service, clock, 65)
-    before = await list_alerts(service)
-    assert [turn for turn, _ in before] == ["", "", "1", "1"]
+    await advance_minutes(service, clock, 65)
+    earlier_alerts = await list_alerts(service)
+    assert [turn for turn, _ in earlier_alerts] == ["", "", "1", "1"]
 
     for ticket in tickets[1:]:
         await service.tickets.intervene(ticket.ticket_id, "It still loops.", "high")
-    assert len(await list_alerts(service)) == len(before)
+    assert len(await list_alerts(service)) == len(earlier_alerts)

@@ -18,8 +18,8 @@ from queenright.server.service import Service
 from queenright.server.settings import load_settings
 from tests.runtime.node_parts import call_reply, output_reply
 
-SECONDS = 15.0
-SHORT = {
+WAIT_SECONDS = 15.0
+SHORT_LIMITS = {
     "stall": {"idle_seconds": 0.4, "llm_seconds": 0.4, "tool_seconds": 0.4, "unknown_seconds": 1},
     "judge": {"start_grace_seconds": 0},
     "intervention": {
@@ -29,7 +29,7 @@ SHORT = {
     },
     "recovery": {"backoff_seconds": [0.1]},
 }
-"""Limits in seconds instead of minutes."""
+"""Settings whose limits are seconds instead of minutes."""
 
 
 class Digger:
@@ -39,26 +39,26 @@ class Digger:
 
     def __init__(self) -> None:
         self.free = asyncio.Event()
-        self.shown: list[list[Message]] = []
+        self.requests: list[list[Message]] = []
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], on_text: OnText | None = None
     ) -> ModelReply:
-        self.shown.append(list(messages))
+        self.requests.append(list(messages))
         if messages[0].content == "Gather.":
             return output_reply(nectar="sweet")
-        result = self.words()
+        result = self.join_last_request()
         if "REMINDER" in result or "Recovery, attempt" in result:
             return output_reply(honey="gold")
         await self.free.wait()
         return call_reply(text="Where was I?")
 
-    def words(self) -> str:
-        """Return all messages of the last request as one text."""
-        return "\n".join(message.content for message in self.shown[-1])
+    def join_last_request(self) -> str:
+        """Return all messages of the last request as one string."""
+        return "\n".join(message.content for message in self.requests[-1])
 
 
-def two_node_graph() -> GraphSpec:
+def make_two_node_graph() -> GraphSpec:
     return GraphSpec(
         id="hive",
         nodes=(
@@ -72,38 +72,38 @@ def two_node_graph() -> GraphSpec:
 
 @pytest.fixture
 async def service(tmp_path: Path) -> AsyncIterator[Service]:
-    service = await build(load_settings(storage=tmp_path, health_monitoring=SHORT))
+    service = await build(load_settings(storage=tmp_path, health_monitoring=SHORT_LIMITS))
     await service.start()
     yield service
     await service.stop()
 
 
 async def start_run(service: Service, model: Digger) -> str:
-    service.runtime.add_graph(two_node_graph(), model=model, agent_id="bee")
+    service.runtime.add_graph(make_two_node_graph(), model=model, agent_id="bee")
     return await service.runtime.trigger("start", {"message": "Make honey."}, graph_id="hive")
 
 
-def is_completed(events: Sequence[AgentEvent]) -> list[str]:
+def list_interventions(events: Sequence[AgentEvent]) -> list[str]:
     return [f"{event.data['kind']} {event.data['outcome']}" for event in events]
 
 
-async def test_hanging_worker_is_nudged_reacts_and_is_not_acted_on_again(service: Service) -> None:
-    """002 §11: it is found stuck, nudged, gets the nudge before its next turn, and completes its task."""
-    model, did = Digger(), list[AgentEvent]()
+async def test_hanging_worker_is_nudged_and_recovers_without_further_interventions(service: Service) -> None:
+    """002 §11: it is found stuck, gets a nudge before its next turn, and completes its task."""
+    model, interventions = Digger(), list[AgentEvent]()
     bus = service.bus
-    bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
-    # The call returns once somebody has intervened.
+    bus.subscribe(interventions.append, name="test", types={EventType.INTERVENTION_RECORDED})
+    # The call returns when somebody intervenes.
     bus.subscribe(lambda _: model.free.set(), name="way", types={EventType.NUDGE_SENT})
-    with bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed:
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completion:
         run = await start_run(service, model)
-        await completed.within(SECONDS)
+        await completion.within(WAIT_SECONDS)
     result = await service.runtime.wait(run)
     await service.interventions.wait_until_idle()
     await bus.drain()
 
     assert result.succeeded
-    assert "REMINDER" in model.words()
-    assert is_completed(did) == ["nudge done"]
+    assert "REMINDER" in model.join_last_request()
+    assert list_interventions(interventions) == ["nudge done"]
     worker = service.monitor.get("bee")
     assert worker is not None
     assert worker.state is HealthState.HEALTHY
@@ -113,36 +113,41 @@ async def test_unresponsive_worker_is_escalated_terminated_and_recovered(
     service: Service,
 ) -> None:
     """
-    002 §11: a nudge, an escalation, a termination that saves the state, and a recovery that completes the
-    task.
+    002 §11: there is a nudge, an escalation, a termination that saves the state, and a recovery that
+    completes the task.
     """
-    model, did = Digger(), list[AgentEvent]()
+    model, interventions = Digger(), list[AgentEvent]()
     bus = service.bus
-    bus.subscribe(did.append, name="test", types={EventType.INTERVENTION_RECORDED})
+    bus.subscribe(interventions.append, name="test", types={EventType.INTERVENTION_RECORDED})
     with (
-        bus.expect(EventType.ESCALATION_TRIGGERED, filter_agent="bee") as escalated,
-        bus.expect(EventType.AGENT_TERMINATED, filter_agent="bee") as terminated,
-        bus.expect(EventType.RECOVERY_INITIATED, filter_agent="bee") as initiated,
-        bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completed,
+        bus.expect(EventType.ESCALATION_TRIGGERED, filter_agent="bee") as escalation,
+        bus.expect(EventType.AGENT_TERMINATED, filter_agent="bee") as termination,
+        bus.expect(EventType.RECOVERY_INITIATED, filter_agent="bee") as recovery,
+        bus.expect(EventType.EXECUTION_COMPLETED, filter_agent="bee") as completion,
     ):
         await start_run(service, model)
-        result = await escalated.within(SECONDS)
-        ended = await terminated.within(SECONDS)
-        recovery_started = await initiated.within(SECONDS)
-        finished = await completed.within(SECONDS)
+        result = await escalation.within(WAIT_SECONDS)
+        termination_event = await termination.within(WAIT_SECONDS)
+        recovery_started = await recovery.within(WAIT_SECONDS)
+        completion_event = await completion.within(WAIT_SECONDS)
     await service.interventions.wait_until_idle()
     await bus.drain()
 
-    assert is_completed(did) == ["nudge done", "escalate done", "terminate done", "recover done"]
-    assert result.session_id == ended.session_id == finished.session_id
-    assert ended.data["confirmed"] is True
-    assert ended.data["signature"]
-    assert recovery_started.data["from_checkpoint"] == ended.data["checkpoint_id"] is not None
-    assert finished.incarnation_id != ended.incarnation_id
-    assert [message[0].content for message in model.shown].count("Gather.") == 1
-    assert "Recovery, attempt 1" in model.words()
+    assert list_interventions(interventions) == [
+        "nudge done",
+        "escalate done",
+        "terminate done",
+        "recover done",
+    ]
+    assert result.session_id == termination_event.session_id == completion_event.session_id
+    assert termination_event.data["confirmed"] is True
+    assert termination_event.data["signature"]
+    assert recovery_started.data["from_checkpoint"] == termination_event.data["checkpoint_id"] is not None
+    assert completion_event.incarnation_id != termination_event.incarnation_id
+    assert [message[0].content for message in model.requests].count("Gather.") == 1
+    assert "Recovery, attempt 1" in model.join_last_request()
     store = service.runtime.session_store("hive")
-    session = store.open(finished.session_id)
-    assert store.read_state(finished.session_id).memory["honey"] == "gold"
+    session = store.open(completion_event.session_id)
+    assert store.read_state(completion_event.session_id).memory["honey"] == "gold"
     checkpoints = CheckpointStore(session.checkpoints, clock=service.clock, ids=str).list_checkpoints()
-    assert ended.data["checkpoint_id"] in {checkpoint.checkpoint_id for checkpoint in checkpoints}
+    assert termination_event.data["checkpoint_id"] in {checkpoint.checkpoint_id for checkpoint in checkpoints}

@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.metrics.interventions import MAX_BREAKERS
 from queenright.server.metrics.metrics import ServiceMetrics
 
-STATES = ("closed", "open", "half_open")
+BREAKER_STATES = ("closed", "open", "half_open")
 
 
 @dataclass
@@ -33,14 +33,14 @@ class Breaker:
 
 
 class MetricsPage:
-    """The metrics of a service with these breakers."""
+    """The metrics of a service that has these breakers."""
 
     def __init__(self) -> None:
         self.breakers: list[Breaker] = []
         self.registry = CollectorRegistry()
         self.metrics = ServiceMetrics(self.registry, list, breakers=lambda: self.breakers)
 
-    def value(self, name: str, **labels: str) -> float | None:
+    def read_value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
     def record_event(self, kind: EventType, /, **data: object) -> None:
@@ -49,7 +49,12 @@ class MetricsPage:
         )
 
     def record_intervention(
-        self, kind: ActionKind, outcome: InterventionOutcome, *, since: float | None = None, at: float = 100.0
+        self,
+        kind: ActionKind,
+        outcome: InterventionOutcome,
+        *,
+        unhealthy_since: float | None = None,
+        at: float = 100.0,
     ) -> None:
         intervention = Intervention(
             intervention_id="i",
@@ -60,7 +65,7 @@ class MetricsPage:
             outcome=outcome,
             by="ladder",
             reason="stuck",
-            trouble_since=since,
+            trouble_since=unhealthy_since,
             created_at=at,
         )
         self.record_event(EventType.INTERVENTION_RECORDED, **intervention.model_dump(mode="json"))
@@ -71,38 +76,50 @@ def metrics_page() -> MetricsPage:
     return MetricsPage()
 
 
-def test_intervention_counters_start_at_0_for_every_kind_and_outcome(metrics_page: MetricsPage) -> None:
+def test_intervention_counters_start_at_0_for_each_kind_and_outcome(metrics_page: MetricsPage) -> None:
     for kind in ActionKind:
-        assert metrics_page.value("interventions_total", kind=kind.value, outcome="refused") == 0
+        assert metrics_page.read_value("interventions_total", kind=kind.value, outcome="refused") == 0
 
     metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
     metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.EXPIRED)
     metrics_page.record_intervention(ActionKind.TERMINATE, InterventionOutcome.REFUSED)
 
-    assert metrics_page.value("interventions_total", kind="nudge", outcome="expired") == 2
-    assert metrics_page.value("interventions_total", kind="terminate", outcome="refused") == 1
+    assert metrics_page.read_value("interventions_total", kind="nudge", outcome="expired") == 2
+    assert metrics_page.read_value("interventions_total", kind="terminate", outcome="refused") == 1
 
 
-def test_fetched_nudge_is_counted_once_by_its_outcome(metrics_page: MetricsPage) -> None:
-    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.QUEUED, since=40.0, at=100.0)
-    assert metrics_page.value("interventions_total", kind="nudge", outcome="done") == 0
-    assert metrics_page.value("time_to_intervention_seconds_sum", kind="nudge") == 60
+def test_fetched_nudge_is_counted_once_with_its_outcome(metrics_page: MetricsPage) -> None:
+    metrics_page.record_intervention(
+        ActionKind.NUDGE, InterventionOutcome.QUEUED, unhealthy_since=40.0, at=100.0
+    )
+    assert metrics_page.read_value("interventions_total", kind="nudge", outcome="done") == 0
+    assert metrics_page.read_value("time_to_intervention_seconds_sum", kind="nudge") == 60
 
-    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=100.0)
+    metrics_page.record_intervention(
+        ActionKind.NUDGE, InterventionOutcome.DONE, unhealthy_since=40.0, at=100.0
+    )
 
-    assert metrics_page.value("interventions_total", kind="nudge", outcome="done") == 1
-    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 1
+    assert metrics_page.read_value("interventions_total", kind="nudge", outcome="done") == 1
+    assert metrics_page.read_value("time_to_intervention_seconds_count", kind="nudge") == 1
 
 
-def test_time_to_intervention_ends_at_the_first_action(metrics_page: MetricsPage) -> None:
-    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.UNREACHABLE, since=40.0, at=100.0)
-    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=40.0, at=130.0)
-    metrics_page.record_intervention(ActionKind.ESCALATE, InterventionOutcome.DONE, since=40.0, at=900.0)
-    metrics_page.record_intervention(ActionKind.NUDGE, InterventionOutcome.DONE, since=2000.0, at=2010.0)
+def test_time_to_intervention_ends_with_the_first_action(metrics_page: MetricsPage) -> None:
+    metrics_page.record_intervention(
+        ActionKind.NUDGE, InterventionOutcome.UNREACHABLE, unhealthy_since=40.0, at=100.0
+    )
+    metrics_page.record_intervention(
+        ActionKind.NUDGE, InterventionOutcome.DONE, unhealthy_since=40.0, at=130.0
+    )
+    metrics_page.record_intervention(
+        ActionKind.ESCALATE, InterventionOutcome.DONE, unhealthy_since=40.0, at=900.0
+    )
+    metrics_page.record_intervention(
+        ActionKind.NUDGE, InterventionOutcome.DONE, unhealthy_since=2000.0, at=2010.0
+    )
 
-    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 2
-    assert metrics_page.value("time_to_intervention_seconds_sum", kind="nudge") == 100
-    assert metrics_page.value("time_to_intervention_seconds_count", kind="escalate") == 0
+    assert metrics_page.read_value("time_to_intervention_seconds_count", kind="nudge") == 2
+    assert metrics_page.read_value("time_to_intervention_seconds_sum", kind="nudge") == 100
+    assert metrics_page.read_value("time_to_intervention_seconds_count", kind="escalate") == 0
 
 
 @pytest.mark.parametrize(
@@ -117,14 +134,14 @@ def test_time_to_intervention_ends_at_the_first_action(metrics_page: MetricsPage
 def test_undelivered_intervention_has_no_delay(
     metrics_page: MetricsPage, outcome: InterventionOutcome
 ) -> None:
-    metrics_page.record_intervention(ActionKind.NUDGE, outcome, since=40.0)
+    metrics_page.record_intervention(ActionKind.NUDGE, outcome, unhealthy_since=40.0)
 
-    assert metrics_page.value("time_to_intervention_seconds_count", kind="nudge") == 0
+    assert metrics_page.read_value("time_to_intervention_seconds_count", kind="nudge") == 0
 
 
 def test_recoveries_are_counted_by_outcome(metrics_page: MetricsPage) -> None:
     outcomes = ("initiated", "from_start", "completed", "failed", "exhausted")
-    assert [metrics_page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
+    assert [metrics_page.read_value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
         0,
         0,
         0,
@@ -138,7 +155,7 @@ def test_recoveries_are_counted_by_outcome(metrics_page: MetricsPage) -> None:
     metrics_page.record_event(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=False)
     metrics_page.record_event(EventType.RECOVERY_FAILED, recovery_id="q", exhausted=True)
 
-    assert [metrics_page.value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
+    assert [metrics_page.read_value("recoveries_total", outcome=outcome) for outcome in outcomes] == [
         1,
         1,
         1,
@@ -148,7 +165,7 @@ def test_recoveries_are_counted_by_outcome(metrics_page: MetricsPage) -> None:
 
 
 class Respawner:
-    """Starts workers from the given checkpoints."""
+    """Restarts workers from the given checkpoints."""
 
     def __init__(self, *links: CheckpointRef) -> None:
         self.links = links
@@ -178,7 +195,7 @@ VALID_CHECKPOINT = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
 
 
 @pytest.mark.parametrize(
-    ("links", "counted"),
+    ("links", "counted_outcome"),
     [
         ((DAMAGED_CHECKPOINT, VALID_CHECKPOINT), "initiated"),
         ((DAMAGED_CHECKPOINT,), "from_start"),
@@ -187,9 +204,9 @@ VALID_CHECKPOINT = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
     ids=["one-is-whole", "none-is-valid", "there-are-none"],
 )
 async def test_recovery_from_the_start_of_a_task_is_counted_separately(
-    metrics_page: MetricsPage, tmp_path: Path, links: tuple[CheckpointRef, ...], counted: str
+    metrics_page: MetricsPage, tmp_path: Path, links: tuple[CheckpointRef, ...], counted_outcome: str
 ) -> None:
-    """B74: without a valid checkpoint the task starts again; an alert notifies a person."""
+    """B74: without a valid checkpoint, the task starts again, and an alert notifies a person."""
 
     async def stop(target: Target, reason: str) -> None:
         raise AssertionError("only a repeated recovery stops a worker")
@@ -204,8 +221,8 @@ async def test_recovery_from_the_start_of_a_task_is_counted_separately(
         publish=lambda *events: metrics_page.metrics.acting.count_events(events),
     )
     try:
-        lost = Target(agent_id="bee", session_id="s", incarnation_id="one")
-        assert (await service.request(lost, "it crashed", by="ada", from_start=True)).accepted
+        lost_target = Target(agent_id="bee", session_id="s", incarnation_id="one")
+        assert (await service.request(lost_target, "it crashed", by="ada", from_start=True)).accepted
         await service.advance(100.0, stop=stop)
         await service.wait_until_idle()
     finally:
@@ -213,57 +230,73 @@ async def test_recovery_from_the_start_of_a_task_is_counted_separately(
         await store.close()
 
     outcomes = ("initiated", "from_start", "completed")
-    assert {o for o in outcomes if metrics_page.value("recoveries_total", outcome=o) == 1} == {
-        counted,
+    assert {
+        outcome for outcome in outcomes if metrics_page.read_value("recoveries_total", outcome=outcome) == 1
+    } == {
+        counted_outcome,
         "completed",
     }
 
 
-def test_breaker_has_one_series_per_state_and_its_changes_start_at_0(metrics_page: MetricsPage) -> None:
+def test_breaker_has_one_series_per_state_and_its_transition_counters_start_at_0(
+    metrics_page: MetricsPage,
+) -> None:
     metrics_page.breakers = [Breaker("tool_execution:bee", "half_open")]
 
     states = {
-        s: metrics_page.value("circuit_breaker_state", breaker="tool_execution:bee", state=s) for s in STATES
+        state: metrics_page.read_value("circuit_breaker_state", breaker="tool_execution:bee", state=state)
+        for state in BREAKER_STATES
     }
-    before = metrics_page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open")
+    initial_count = metrics_page.read_value(
+        "circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open"
+    )
     metrics_page.record_event(
         EventType.CIRCUIT_BREAKER_STATE_CHANGED, name="tool_execution:bee", to="open", **{"from": "half_open"}
     )
 
     assert states == {"closed": 0, "open": 0, "half_open": 1}
-    assert before == 0
+    assert initial_count == 0
     assert (
-        metrics_page.value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open") == 1
+        metrics_page.read_value("circuit_breaker_transitions_total", breaker="tool_execution:bee", to="open")
+        == 1
     )
 
 
-def test_beyond_the_limit_only_breakers_that_are_not_closed_have_series(metrics_page: MetricsPage) -> None:
-    metrics_page.breakers = [Breaker(f"external_api:a{n}") for n in range(MAX_BREAKERS)]
+def test_above_the_limit_only_breakers_that_are_not_closed_have_series(metrics_page: MetricsPage) -> None:
+    metrics_page.breakers = [Breaker(f"external_api:a{number}") for number in range(MAX_BREAKERS)]
     metrics_page.breakers.append(Breaker("external_api:z", "open"))
 
-    [family] = [f for f in metrics_page.registry.collect() if f.name == "queenright_circuit_breaker_state"]
+    [family] = [
+        family_
+        for family_ in metrics_page.registry.collect()
+        if family_.name == "queenright_circuit_breaker_state"
+    ]
 
     assert {sample.labels["breaker"] for sample in family.samples} == {"external_api:z"}
-    assert metrics_page.value("series_left_out", metric="queenright_circuit_breaker_state") == MAX_BREAKERS
     assert (
-        metrics_page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 0
+        metrics_page.read_value("series_left_out", metric="queenright_circuit_breaker_state") == MAX_BREAKERS
+    )
+    assert (
+        metrics_page.read_value("series_limited_total", metric="queenright_circuit_breaker_transitions_total")
+        == 0
     )
     metrics_page.breakers = metrics_page.breakers[-1:]
-    assert metrics_page.value("series_left_out", metric="queenright_circuit_breaker_state") == 0
+    assert metrics_page.read_value("series_left_out", metric="queenright_circuit_breaker_state") == 0
 
 
-def test_changes_of_breakers_beyond_the_limit_are_counted_as_other(metrics_page: MetricsPage) -> None:
-    for n in (*range(MAX_BREAKERS + 5), MAX_BREAKERS):  # the last one changes a second time
+def test_transitions_of_breakers_above_the_limit_are_counted_as_other(metrics_page: MetricsPage) -> None:
+    for number in (*range(MAX_BREAKERS + 5), MAX_BREAKERS):  # The last breaker changes a second time.
         metrics_page.record_event(
             EventType.CIRCUIT_BREAKER_STATE_CHANGED,
-            name=f"external_api:a{n}",
+            name=f"external_api:a{number}",
             to="open",
             **{"from": "closed"},
         )
 
-    assert metrics_page.value("circuit_breaker_transitions_total", breaker="other", to="open") == 6
+    assert metrics_page.read_value("circuit_breaker_transitions_total", breaker="other", to="open") == 6
     assert (
-        metrics_page.value("series_limited_total", metric="queenright_circuit_breaker_transitions_total") == 5
+        metrics_page.read_value("series_limited_total", metric="queenright_circuit_breaker_transitions_total")
+        == 5
     )
 
 
@@ -275,11 +308,12 @@ def test_breaker_series_has_failures_and_retry_time(metrics_page: MetricsPage) -
     ]
 
     failures = [
-        metrics_page.value("circuit_breaker_failures", breaker=each.name) for each in metrics_page.breakers
+        metrics_page.read_value("circuit_breaker_failures", breaker=breaker.name)
+        for breaker in metrics_page.breakers
     ]
     opens = [
-        metrics_page.value("circuit_breaker_half_open_timestamp_seconds", breaker=each.name)
-        for each in metrics_page.breakers
+        metrics_page.read_value("circuit_breaker_half_open_timestamp_seconds", breaker=breaker.name)
+        for breaker in metrics_page.breakers
     ]
 
     assert failures == [2.0, 3.0, 3.0]
@@ -287,18 +321,18 @@ def test_breaker_series_has_failures_and_retry_time(metrics_page: MetricsPage) -
 
 
 def test_unfinished_recoveries_are_counted_by_current_state() -> None:
-    registry, active = CollectorRegistry(), ["one", "two"]
-    ServiceMetrics(registry, list, recovering=lambda: active)
+    registry, active_recoveries = CollectorRegistry(), ["one", "two"]
+    ServiceMetrics(registry, list, recovering=lambda: active_recoveries)
 
-    before = registry.get_sample_value("queenright_recoveries_active")
-    active.clear()
+    initial_count = registry.get_sample_value("queenright_recoveries_active")
+    active_recoveries.clear()
 
-    assert (before, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)
+    assert (initial_count, registry.get_sample_value("queenright_recoveries_active")) == (2.0, 0.0)
 
 
-def test_first_page_that_shows_a_breaker_shows_its_changes_at_0(metrics_page: MetricsPage) -> None:
+def test_first_scrape_that_shows_a_breaker_shows_its_transitions_at_0(metrics_page: MetricsPage) -> None:
     metrics_page.breakers = [Breaker("llm:bee")]
 
-    text = generate_latest(metrics_page.registry).decode()
+    exposition = generate_latest(metrics_page.registry).decode()
 
-    assert 'queenright_circuit_breaker_transitions_total{breaker="llm:bee",to="open"} 0.0' in text
+    assert 'queenright_circuit_breaker_transitions_total{breaker="llm:bee",to="open"} 0.0' in exposition

@@ -1,4 +1,4 @@
-"""Texts of the console about interventions."""
+"""The console's texts about interventions."""
 
 from __future__ import annotations
 
@@ -122,19 +122,21 @@ SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings with which only the test decides; otherwise the queen would immediately."""
+    """Return settings with which only the test decides. Otherwise the queen would decide immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
 @pytest.mark.parametrize(("kind", "data", "expected"), SENTENCES)
-def test_each_action_has_a_sentence_in_the_feed(kind: EventType, data: dict[str, Any], expected: str) -> None:
+def test_each_action_has_a_sentence_in_the_event_feed(
+    kind: EventType, data: dict[str, Any], expected: str
+) -> None:
     line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 
     assert expected in line.text
     assert line.kind
 
 
-def test_line_names_its_worker_once() -> None:
+def test_event_line_names_its_worker_once() -> None:
     target = Target(agent_id="bee", session_id="s", incarnation_id="i")
     detail = f"nobody can reach worker {target}: it fetches no instructions"
     record = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
@@ -164,7 +166,7 @@ def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, e
 
 
 @pytest.mark.parametrize("agent", ["w" * 255, "bee"])
-def test_brief_line_truncates_a_long_name(agent: str) -> None:
+def test_brief_event_line_truncates_a_long_name(agent: str) -> None:
     data = {"attempt": 1, "delivery": "queued", "by": "ada", "message": "m" * 500}
 
     line = event_line(AgentEvent(type=EventType.NUDGE_SENT, time=0.0, agent_id=agent, data=data), brief=True)
@@ -186,12 +188,12 @@ def test_each_undelivered_nudge_by_a_person_has_a_line() -> None:
         (EventType.TICKET_UNACKNOWLEDGED, {"by": "ada", "was": "bob"}),
     ],
 )
-def test_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
+def test_event_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
     assert event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data)).text.startswith("bee: ")
 
 
 @pytest.mark.parametrize("outcome", list(InterventionOutcome))
-def test_intervention_record_without_an_event_has_a_line(outcome: InterventionOutcome) -> None:
+def test_intervention_record_without_an_event_has_an_event_line(outcome: InterventionOutcome) -> None:
     event = AgentEvent(type=EventType.INTERVENTION_RECORDED, time=0.0, data={"outcome": outcome.value})
 
     assert has_feed_line(event.type, event.data) is (
@@ -199,7 +201,7 @@ def test_intervention_record_without_an_event_has_a_line(outcome: InterventionOu
     )
 
 
-def test_feed_line_is_one_sentence_with_its_ticket() -> None:
+def test_brief_event_line_is_one_sentence() -> None:
     analysis = "looper (node search) goes in circles. Nothing new comes of it.\nStop the run. " * 9
     event = AgentEvent(
         type=EventType.QUEEN_INTERVENTION_REQUESTED,
@@ -208,16 +210,16 @@ def test_feed_line_is_one_sentence_with_its_ticket() -> None:
         data={"analysis": analysis, "ticket_id": "t1"},
     )
 
-    brief, whole = event_line(event, brief=True), event_line(event)
+    brief_line, full_line = event_line(event, brief=True), event_line(event)
 
-    assert brief.text == "queen → operator: looper (node search) goes in circles."
-    assert brief.ticket == "t1"
-    assert whole.text.endswith(analysis)
+    assert brief_line.text == "queen → operator: looper (node search) goes in circles."
+    assert brief_line.ticket == "t1"
+    assert full_line.text.endswith(analysis)
 
 
 def list_interventions(running: RunningService) -> dict[str, Any]:
-    found: dict[str, Any] = status(running.service).acting.model_dump(mode="json")
-    return found
+    interventions: dict[str, Any] = status(running.service).acting.model_dump(mode="json")
+    return interventions
 
 
 async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running: RunningService) -> None:
@@ -240,38 +242,38 @@ async def test_healthy_nudged_worker_is_not_an_intervention_in_progress(running:
 async def test_status_has_the_limits_of_interventions(running: RunningService) -> None:
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
-    await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-    now, budget = service.clock(), service.interventions.budget
-    before = list_interventions(running)
+    await service.health.escalate_to_orchestrator("looper", "an unusual pattern", by="ada")
+    clock_time, budget = service.clock(), service.interventions.budget
+    initial = list_interventions(running)
     for number in range(6):
-        service.remediation.storm.record_worse((f"bee{number}", "s"), now)
+        service.remediation.storm.record_worse((f"bee{number}", "s"), clock_time)
     for _ in range(budget.most):
-        budget.spend(now)
+        budget.spend(clock_time)
 
-    limited = list_interventions(running)
+    limited_ = list_interventions(running)
     await service.health.emergency_stop(True, by="ada", reason="drill")
-    frozen = list_interventions(running)
+    stopped_ = list_interventions(running)
 
-    assert (before["storm"], before["notices"]) == ({"id": "", "workers": 0, "since": None}, [])
-    assert before["emergency_stop"]["on"] is False
-    assert limited["storm"]["id"]
-    assert (limited["storm"]["workers"], limited["storm"]["since"]) == (7, now)
-    assert limited["budget"]["used"] > budget.most
-    assert limited["budget"]["free_at"] > now
-    stop = frozen["emergency_stop"]
-    assert (stop["on"], stop["by"], stop["reason"]) == (True, "ada", "drill")
-    assert stop["changed_at"] >= now
+    assert (initial["storm"], initial["notices"]) == ({"id": "", "workers": 0, "since": None}, [])
+    assert initial["emergency_stop"]["on"] is False
+    assert limited_["storm"]["id"]
+    assert (limited_["storm"]["workers"], limited_["storm"]["since"]) == (7, clock_time)
+    assert limited_["budget"]["used"] > budget.most
+    assert limited_["budget"]["free_at"] > clock_time
+    emergency_stop = stopped_["emergency_stop"]
+    assert (emergency_stop["on"], emergency_stop["by"], emergency_stop["reason"]) == (True, "ada", "drill")
+    assert emergency_stop["changed_at"] >= clock_time
 
 
 @pytest.mark.parametrize(
-    ("undelivered", "dry_run", "what"),
+    ("undelivered", "dry_run", "badge_text"),
     [
         ("", False, "nudge 1 sent"),
         ("it fetches none. Set a URL", False, "could not be nudged: it fetches none"),
         ("", True, "nudge 1 (dry run)"),
     ],
 )
-def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bool, what: str) -> None:
+def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bool, badge_text: str) -> None:
     ladder = Ladder(
         agent_id="bee",
         session_id="s",
@@ -294,9 +296,9 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
         now=9.0,
     )
 
-    assert [row.what for row in pending_requests.ladders] == [what]
+    assert [row.what for row in pending_requests.ladders] == [badge_text]
 
 
-def test_api_has_each_field_of_a_ladder() -> None:
-    """An agent whose ladder is not valid in the API would have no page."""
+def test_api_model_has_each_field_of_a_ladder() -> None:
+    """Otherwise the page of an agent whose ladder is not valid in the API could not be shown."""
     assert set(api.Ladder.model_fields) == set(Ladder.model_fields)

@@ -1,4 +1,4 @@
-"""Approvals in the notification, in the console, over HTTP, and on the command line."""
+"""Approvals in notifications, in the console, over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ def settings(tmp_path: Path) -> Settings:
 async def request_termination(running: RunningService, reason: str = "It loops.") -> Approval:
     """
     Let the queen request the termination of a worker that has a notified ticket and fetches instructions.
+    Return the approval.
     """
     service = running.service
     ticket_id = await wait_for_ticket(running)
@@ -45,7 +46,7 @@ async def request_termination(running: RunningService, reason: str = "It loops."
     return approval
 
 
-async def suggested_action(service: Service) -> str:
+async def read_suggested_action(service: Service) -> str:
     """Return the suggested action of the current notification."""
     [notifications] = [
         notification for notification in await service.store.read(read_active) if notification.ends_at is None
@@ -54,7 +55,7 @@ async def suggested_action(service: Service) -> str:
 
 
 async def answer_termination(running: RunningService) -> None:
-    """Act as the worker: fetch the instruction and confirm that it stopped."""
+    """Act as the worker: fetch the instruction, and confirm that the worker has stopped."""
     async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False, timeout=60) as http:
         instructions = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": 30})
         [instruction] = instructions.json()["instructions"]
@@ -62,27 +63,37 @@ async def answer_termination(running: RunningService) -> None:
         await http.post(path, json=WORKER | {"outcome": "done", "checkpoint_id": "cp-7"})
 
 
-async def test_notification_has_the_approve_command_until_answered(running: RunningService) -> None:
+async def test_notification_has_the_approve_command_until_the_request_is_answered(
+    running: RunningService,
+) -> None:
     approval = await request_termination(running)
 
-    assert f"queenright approvals approve {approval.approval_id}" in await suggested_action(running.service)
+    assert f"queenright approvals approve {approval.approval_id}" in await read_suggested_action(
+        running.service
+    )
     await running.service.approvals.deny(approval.approval_id, by="ada")
 
-    assert "approvals approve" not in await suggested_action(running.service)
+    assert "approvals approve" not in await read_suggested_action(running.service)
 
 
-async def test_approval_request_renotifies_with_its_deadline_in_the_title(running: RunningService) -> None:
-    """Receivers do not show that a sent message changed. So another alert is sent, once."""
+async def test_approval_request_sends_a_notification_with_its_deadline_in_the_title(
+    running: RunningService,
+) -> None:
+    """Receivers do not show changes of a sent message, so one more alert is sent."""
     service = running.service
     await wait_for_ticket(running)
-    [before] = await service.store.read(read_active)
+    [first_notification] = await service.store.read(read_active)
     approval = await request_termination(running)
-    await until(lambda: service.tickets.open_tickets()[0].requests == 1, "another alert is sent")
+    await until(lambda: service.tickets.open_tickets()[0].requests == 1, "one more alert is sent")
 
-    [now] = [one for one in await service.store.read(read_active) if one.ends_at is None]
-    assert now.labels != before.labels, "Alertmanager would send no notification for equal labels"
-    then = wording.clock_time(approval.expires_at)
-    assert then in now.annotations["summary"]
+    [current_notification] = [
+        notification for notification in await service.store.read(read_active) if notification.ends_at is None
+    ]
+    assert current_notification.labels != first_notification.labels, (
+        "Alertmanager would send no notification for equal labels"
+    )
+    deadline_text = wording.clock_time(approval.expires_at)
+    assert deadline_text in current_notification.annotations["summary"]
 
     requests = OperatorRequests(
         store=service.store,
@@ -94,11 +105,13 @@ async def test_approval_request_renotifies_with_its_deadline_in_the_title(runnin
     await requests.load()
     assert service.tickets.open_tickets()[0].requests == 1
     await service.approvals.deny(approval.approval_id, by="ada")
-    [now] = [one for one in await service.store.read(read_active) if one.ends_at is None]
-    assert "Approve or deny" not in now.annotations["summary"]
+    [current_notification] = [
+        notification for notification in await service.store.read(read_active) if notification.ends_at is None
+    ]
+    assert "Approve or deny" not in current_notification.annotations["summary"]
 
 
-async def test_pending_request_is_in_the_first_notification(running: RunningService) -> None:
+async def test_request_before_the_first_notification_is_part_of_it(running: RunningService) -> None:
     service = running.service
     ticket_id = await wait_for_ticket(running)
     ticket = service.tickets.get(ticket_id)
@@ -109,7 +122,7 @@ async def test_pending_request_is_in_the_first_notification(running: RunningServ
 
     await service.tickets.intervene(ticket_id, "It loops, and that costs.", "high")
 
-    assert "It loops." in await suggested_action(service)
+    assert "It loops." in await read_suggested_action(service)
 
 
 async def test_status_lists_pending_approvals_and_feed_lists_answers(running: RunningService) -> None:
@@ -121,52 +134,56 @@ async def test_status_lists_pending_approvals_and_feed_lists_answers(running: Ru
     assert any("termination requested by" in line.text for line in status(running.service).feed)
 
 
-async def test_ticket_on_the_command_line_has_the_command_for_its_pending_approval(
+async def test_ticket_command_shows_the_approve_command_of_a_pending_approval(
     running: RunningService,
 ) -> None:
     approval = await request_termination(running)
 
-    shown = await queenright(running, "tickets", "show", approval.ticket_id)
+    output_before = await queenright(running, "tickets", "show", approval.ticket_id)
     await running.service.approvals.deny(approval.approval_id, by="ada")
-    shown_later = await queenright(running, "tickets", "show", approval.ticket_id)
+    output_after = await queenright(running, "tickets", "show", approval.ticket_id)
 
     command = f"queenright approvals approve {approval.approval_id}"
-    assert (command in shown.out, command in shown_later.out) == (True, False)
+    assert (command in output_before.out, command in output_after.out) == (True, False)
 
 
-async def test_termination_approved_by_short_id_is_signed(
+async def test_termination_approved_by_an_abbreviated_id_is_signed(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     approval = await request_termination(running)
-    stopping = asyncio.create_task(answer_termination(running))
+    worker_task = asyncio.create_task(answer_termination(running))
 
     path = f"/api/approvals/{approval.approval_id}"
     response = await http.post(f"{path[:-4]}/approve", json={"by": "ada", "reason": "seen it"}, timeout=60)
-    repeated = await http.post(f"{path}/approve", json={"by": "bob"})
+    repeated_response = await http.post(f"{path}/approve", json={"by": "bob"})
 
-    await stopping
+    await worker_task
     assert response.status_code == 202
     assert (response.json()["outcome"], response.json()["decided_by"]) == ("done", "ada")
-    assert repeated.status_code == 409
-    assert "approved by ada" in repeated.json()["title"]
-    [ended] = await find_event(running, EventType.AGENT_TERMINATED)
-    assert ended.data["by"] == "ada"
-    assert ended.data["signature"]
+    assert repeated_response.status_code == 409
+    assert "approved by ada" in repeated_response.json()["title"]
+    [termination_event] = await find_events(running, EventType.AGENT_TERMINATED)
+    assert termination_event.data["by"] == "ada"
+    assert termination_event.data["signature"]
 
 
-async def find_event(running: RunningService, type_: EventType) -> list[AgentEvent]:
+async def find_events(running: RunningService, type_: EventType) -> list[AgentEvent]:
     return [event for event in running.service.recent if event.type is type_]
 
 
-async def test_list_is_newest_first_in_pages(running: RunningService, http: httpx.AsyncClient) -> None:
-    first = await request_termination(running)
-    await running.service.approvals.deny(first.approval_id, by="ada")
+async def test_approvals_are_listed_newest_first_in_pages(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    first_approval = await request_termination(running)
+    await running.service.approvals.deny(first_approval.approval_id, by="ada")
 
-    everything = (await http.get("/api/approvals")).json()["approvals"]
-    waiting = (await http.get("/api/approvals", params={"open": True})).json()["approvals"]
+    all_approvals = (await http.get("/api/approvals")).json()["approvals"]
+    open_approvals = (await http.get("/api/approvals", params={"open": True})).json()["approvals"]
 
-    assert [(page["approval_id"], page["status"]) for page in everything] == [(first.approval_id, "denied")]
-    assert waiting == []
+    assert [(page["approval_id"], page["status"]) for page in all_approvals] == [
+        (first_approval.approval_id, "denied")
+    ]
+    assert open_approvals == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +196,7 @@ async def test_list_is_newest_first_in_pages(running: RunningService, http: http
         ("none/approve", {"decision": "yes"}, 422),
     ],
 )
-async def test_unanswerable_request_is_an_error_with_a_reason(
+async def test_request_that_cannot_be_answered_is_an_error_with_a_reason(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], code: int
 ) -> None:
     response = await http.post(f"/api/approvals/{path}", json=body)
@@ -188,41 +205,41 @@ async def test_unanswerable_request_is_an_error_with_a_reason(
     assert response.headers["content-type"] == "application/problem+json"
 
 
-async def test_decided_request_is_found_by_the_beginning_of_its_id(
+async def test_decided_request_is_found_by_an_id_prefix(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     approval_id = (await request_termination(running)).approval_id
     await running.service.approvals.deny(approval_id, by="ada", reason="let it finish")
 
-    late = await http.post(f"/api/approvals/{approval_id[:8]}/approve", json={"by": "bob"})
-    too_short = await http.post(f"/api/approvals/{approval_id[:7]}/approve", json={"by": "bob"})
+    late_response = await http.post(f"/api/approvals/{approval_id[:8]}/approve", json={"by": "bob"})
+    too_short_response = await http.post(f"/api/approvals/{approval_id[:7]}/approve", json={"by": "bob"})
 
-    assert (late.status_code, too_short.status_code) == (409, 409)
-    assert late.json()["title"] == f"approval {approval_id} is denied by ada: let it finish"
-    assert "give at least 8 characters" in too_short.json()["title"]
+    assert (late_response.status_code, too_short_response.status_code) == (409, 409)
+    assert late_response.json()["title"] == f"approval {approval_id} is denied by ada: let it finish"
+    assert "give at least 8 characters" in too_short_response.json()["title"]
 
 
 async def test_command_line_lists_approves_and_denies(running: RunningService) -> None:
-    empty = await queenright(running, "approvals")
+    empty_list = await queenright(running, "approvals")
     approval = await request_termination(running)
-    listed = await queenright(running, "approvals")
-    plain = await queenright(running, "approvals", "--json")
-    denied = await queenright(running, "approvals", "deny", approval.approval_id, "--by", "ada")
-    late = await queenright(running, "approvals", "approve", approval.approval_id, "--by", "bob")
-    over = await queenright(running, "approvals", "list", "--all")
+    list_result = await queenright(running, "approvals")
+    json_list = await queenright(running, "approvals", "--json")
+    deny_result = await queenright(running, "approvals", "deny", approval.approval_id, "--by", "ada")
+    late_result = await queenright(running, "approvals", "approve", approval.approval_id, "--by", "bob")
+    decided_list = await queenright(running, "approvals", "list", "--all")
 
-    assert empty.out == "No pending approvals.\n"
-    assert listed.out.split()[0] == approval.approval_id
-    assert "min left" in listed.out
-    assert "looper" in listed.out
-    assert [one["asked_by"] for one in plain.json] == ["queen"]
-    assert (denied.code, "looper: denied" in denied.out) == (0, True)
-    assert (late.code, late.out) == (1, "")
-    assert "denied by ada" in late.err
-    assert "denied" in over.out
+    assert empty_list.out == "No pending approvals.\n"
+    assert list_result.out.split()[0] == approval.approval_id
+    assert "min left" in list_result.out
+    assert "looper" in list_result.out
+    assert [row["asked_by"] for row in json_list.json] == ["queen"]
+    assert (deny_result.code, "looper: denied" in deny_result.out) == (0, True)
+    assert (late_result.code, late_result.out) == (1, "")
+    assert "denied by ada" in late_result.err
+    assert "denied" in decided_list.out
 
 
-async def test_approval_on_the_command_line_terminates(running: RunningService) -> None:
+async def test_approval_on_the_command_line_terminates_the_worker(running: RunningService) -> None:
     approval = await request_termination(running)
     worker = asyncio.create_task(answer_termination(running))
 
@@ -232,16 +249,16 @@ async def test_approval_on_the_command_line_terminates(running: RunningService) 
     assert (result.code, result.out) == (0, "looper: terminated.\n")
 
 
-async def test_ticket_that_closes_takes_the_request_along(running: RunningService) -> None:
+async def test_request_expires_when_its_ticket_closes(running: RunningService) -> None:
     service = running.service
     await request_termination(running)
-    closed = AgentEvent(
+    end_event = AgentEvent(
         type=EventType.EXECUTION_COMPLETED, time=service.clock(), agent_id="looper", data={}, **WORKER
     )
 
-    await service.ingest([closed])
+    await service.ingest([end_event])
     async with asyncio.timeout(60):
-        while service.approvals.pending():  # noqa: ASYNC110 - there is nothing else to wait for
+        while service.approvals.pending():  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.02)
 
     [approval] = await service.approvals.history(limit=10)

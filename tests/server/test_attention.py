@@ -1,4 +1,4 @@
-"""The list of what needs a person now, most urgent first."""
+"""The list of items that need a person now, most urgent first."""
 
 from __future__ import annotations
 
@@ -41,15 +41,18 @@ async def list_items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
 
 async def report_waiting(running: RunningService, agent: str, question: str) -> None:
     worker_fields = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": "one"}
-    now = running.service.clock()
+    reported_at = running.service.clock()
     await running.service.ingest(
         [
             AgentEvent(
-                type=EventType.EXECUTION_STARTED, time=now - 5, data={"start_records": True}, **worker_fields
+                type=EventType.EXECUTION_STARTED,
+                time=reported_at - 5,
+                data={"start_records": True},
+                **worker_fields,
             ),
             AgentEvent(
                 type=EventType.WORKER_WAITING,
-                time=now,
+                time=reported_at,
                 data={"reason": "user_input", "question": question},
                 **worker_fields,
             ),
@@ -57,19 +60,17 @@ async def report_waiting(running: RunningService, agent: str, question: str) -> 
     )
 
 
-async def test_nothing_needs_a_person_in_a_quiet_fleet(
-    running: RunningService, http: httpx.AsyncClient
-) -> None:
+async def test_quiet_fleet_needs_no_attention(running: RunningService, http: httpx.AsyncClient) -> None:
     """B95: after its turn, a worker waits for its user without a question."""
     await report_waiting(running, "done", "")
 
     assert await list_items(http) == []
 
 
-async def test_question_names_the_worker_and_whether_it_can_be_answered_here(
+async def test_question_names_its_worker_and_whether_the_console_can_answer_it(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: the item names session and incarnation."""
+    """B112: the item names the session and the incarnation."""
     await report_waiting(running, "writer", "Which title?")
 
     [item] = await list_items(http)
@@ -86,19 +87,23 @@ async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path
         telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
-        waiting = await request_permission(telemetry)
+        request_task = await request_permission(telemetry)
         request = await wait_for_request(http)
         await report_waiting(running, "writer", "Which title?")
 
-        first, second = await list_items(http)
+        first_item, second_item = await list_items(http)
 
-        assert (first["kind"], first["item_id"]) == ("permission", request["request_id"])
-        assert (first["agent_id"], first["tool"], first["title"]) == (AGENT, "Bash", "Bash: rm -rf build")
-        assert (first["options"], first["deadline"]) == (["allow", "deny"], request["expires_at"])
-        assert second["kind"] == "question", "the item that expires comes first"
+        assert (first_item["kind"], first_item["item_id"]) == ("permission", request["request_id"])
+        assert (first_item["agent_id"], first_item["tool"], first_item["title"]) == (
+            AGENT,
+            "Bash",
+            "Bash: rm -rf build",
+        )
+        assert (first_item["options"], first_item["deadline"]) == (["allow", "deny"], request["expires_at"])
+        assert second_item["kind"] == "question", "the item that expires comes first"
         await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
-        await waiting
-        await until(lambda: waiting_reason(running) == "", "the wait is over")
+        await request_task
+        await until(lambda: waiting_reason(running) == "", "the permission request has ended")
         assert [item["kind"] for item in await list_items(http)] == ["question"]
 
 
@@ -124,20 +129,20 @@ async def test_decisions_and_tickets_are_listed_until_acknowledged(
     assert await list_items(http) == []
 
 
-async def test_numbers_of_a_running_loop_are_current_everywhere(
+async def test_numbers_of_a_running_loop_are_current_in_every_view(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """The ticket's text and the worker's reason have the current numbers."""
+    """The text of the ticket and the reason of the worker have the current numbers."""
     service = running.service
     ticket_id = await wait_for_ticket(running)
     cause = (await http.get(f"/api/tickets/{ticket_id}")).json()["cause"]
     await service.ingest(list(looping(service.clock(), times=45))[1 + 2 * 20 :])
 
-    def is_updated() -> bool:
+    def is_ticket_updated() -> bool:
         ticket = service.tickets.get(ticket_id)
         return ticket is not None and ticket.cause != cause
 
-    await until(is_updated, "the ticket has the current number of calls")
+    await until(is_ticket_updated, "the ticket has the current number of calls")
     [item] = await list_items(http)
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
     health = (await http.get("/api/agents/looper/health")).json()
@@ -148,7 +153,7 @@ async def test_numbers_of_a_running_loop_are_current_everywhere(
     assert health["reason"] in [finding["evidence"] for finding in health["findings"]]
 
 
-async def test_termination_requested_by_the_queen_is_listed_with_its_deadline(
+async def test_termination_request_of_the_queen_is_listed_with_its_deadline(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await wait_for_ticket(running)
@@ -170,26 +175,28 @@ async def test_termination_requested_by_the_queen_is_listed_with_its_deadline(
     assert (item["deadline"], item["options"]) == (approval.expires_at, ["approve", "deny"])
 
 
-async def test_decision_has_the_current_numbers(running: RunningService, http: httpx.AsyncClient) -> None:
-    """A person decides on the current state, not on the one when the decision was requested."""
+async def test_requested_decision_shows_the_current_numbers(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    """A person decides about the current state, not about the state at the time of the request."""
     ticket_id = await wait_for_ticket(running)
     ticket = running.service.tickets.get(ticket_id)
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "20 calls of search.")
-    [before] = await list_items(http)
+    [first_item] = await list_items(http)
     await running.service.ingest(list(looping(running.service.clock(), times=45))[1 + 2 * 20 :])
 
     [item] = await list_items(http)
     health = (await http.get("/api/agents/looper/health")).json()
 
     assert "45 times" in health["reason"]
-    assert "45 times" not in before["text"]
+    assert "45 times" not in first_item["text"]
     assert item["text"] == f"20 calls of search.\nNow: {health['reason']}"
 
 
 async def test_forty_failing_workers_are_one_item(running: RunningService, http: httpx.AsyncClient) -> None:
-    """B104: tickets that share a cause are listed as their incident."""
-    names = [f"bee-{n:02}" for n in range(40)]
+    """B104: tickets that share a cause are listed as one incident."""
+    names = [f"bee-{number:02}" for number in range(40)]
     await fail_agents(running, *names)
 
     [item] = await list_items(http)
@@ -203,17 +210,19 @@ async def test_forty_failing_workers_are_one_item(running: RunningService, http:
 async def test_incident_is_listed_until_all_its_tickets_are_acknowledged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    await fail_agents(running, *(f"bee-{n}" for n in range(3)))
+    await fail_agents(running, *(f"bee-{number}" for number in range(3)))
     [item] = await list_items(http)
     incidents = (await http.get("/api/incidents")).json()["incidents"]
-    tickets = next(one["ticket_ids"] for one in incidents if one["incident_id"] == item["item_id"])
+    tickets = next(
+        incident["ticket_ids"] for incident in incidents if incident["incident_id"] == item["item_id"]
+    )
 
     for ticket_id in tickets[1:]:
         await http.post(f"/api/tickets/{ticket_id}/acknowledge")
-    [remaining] = await list_items(http)
+    [remaining_item] = await list_items(http)
     await http.post(f"/api/tickets/{tickets[0]}/acknowledge")
 
-    assert remaining["item_id"] == item["item_id"]
+    assert remaining_item["item_id"] == item["item_id"]
     assert await list_items(http) == []
 
 

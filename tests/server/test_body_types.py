@@ -1,4 +1,4 @@
-"""Request bodies with values of other types than the API document names."""
+"""Request bodies whose values have types other than those in the API document."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def list_bodies(kind: type[Body]) -> Iterator[type[Body]]:
         yield from list_bodies(body)
 
 
-def test_wrong_type_is_refused_in_every_body() -> None:
-    """0 is not accepted as false, and "60" not as 60."""
+def test_wrong_type_is_rejected_in_every_body() -> None:
+    """For example, 0 is not accepted as false, and "60" not as 60."""
     checked_bodies = set[str]()
     for body in list_bodies(Body):
         for name, schema in body.model_json_schema()["properties"].items():
             kind = schema.get("type")
             for value in VALUES_OF_OTHER_TYPES.get(kind, []):
-                with pytest.raises(ValidationError) as refused:
+                with pytest.raises(ValidationError) as error:
                     body.model_validate({name: value})
-                assert name in {fault["loc"][0] for fault in refused.value.errors()}, (body, name, value)
+                assert name in {fault["loc"][0] for fault in error.value.errors()}, (body, name, value)
                 checked_bodies.add(kind)
 
     assert {"boolean", "number", "string"} <= checked_bodies

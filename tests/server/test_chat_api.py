@@ -34,12 +34,12 @@ from tests.server.test_app import wait_for_ticket
 from tests.tui.canned import row
 from tests.waiting import until
 
-DYING = Path(__file__).with_name("dying_chat.py")
+DYING_CHAT_SCRIPT = Path(__file__).with_name("dying_chat.py")
 
 
-async def queenright(running: RunningService, *arguments: str, typed: str = "") -> tuple[int, str, str]:
+async def queenright(running: RunningService, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
     words = ("chat", *arguments, "--url", running.url)
-    completed = await asyncio.to_thread(warm.queenright, *words, typed=typed)
+    completed = await asyncio.to_thread(warm.queenright, *words, typed=stdin)
     return completed.returncode, completed.stdout, completed.stderr
 
 
@@ -48,12 +48,15 @@ async def test_question_and_answer_are_stored(running: RunningService, http: htt
 
     answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
     history = (await http.get(path)).json()["messages"]
-    later = (await http.get(path, params={"after": history[0]["id"]})).json()["messages"]
+    later_messages = (await http.get(path, params={"after": history[0]["id"]})).json()["messages"]
 
     assert answer.status_code == 200
     assert "What happened: looper" in answer.json()["text"]
-    assert [(one["role"], one["by"]) for one in history] == [("operator", "ada"), ("queen", "queen")]
-    assert later == [answer.json()]
+    assert [(message["role"], message["by"]) for message in history] == [
+        ("operator", "ada"),
+        ("queen", "queen"),
+    ]
+    assert later_messages == [answer.json()]
 
 
 async def test_queen_answers_about_a_session_without_a_ticket(
@@ -78,10 +81,10 @@ async def test_chat_messages_are_in_the_feed_and_audit_trail(
     ticket_id = await wait_for_ticket(running)
 
     await http.post(f"/api/tickets/{ticket_id}/chat", json={"message": "What is wrong?", "by": "ada"})
-    feed = [row["text"] for row in (await http.get("/api/status")).json()["feed"]]
+    feed = [event_row["text"] for event_row in (await http.get("/api/status")).json()["feed"]]
 
     assert "ada → queen, about looper: What is wrong?" in feed
-    assert any(text.startswith("queen → operator, about looper: ") for text in feed)
+    assert any(line.startswith("queen → operator, about looper: ") for line in feed)
 
 
 @pytest.mark.parametrize(
@@ -95,16 +98,16 @@ async def test_chat_messages_are_in_the_feed_and_audit_trail(
         ({"message": "nul \0"}, "message"),
     ],
 )
-async def test_invalid_question_is_refused_by_field(
+async def test_invalid_question_is_rejected_with_the_field(
     running: RunningService, http: httpx.AsyncClient, body: Mapping[str, Any], word: str
 ) -> None:
     path = f"/api/tickets/{await wait_for_ticket(running)}/chat"
 
-    refused = await http.post(path, json=body)
+    response = await http.post(path, json=body)
 
-    assert refused.status_code == 422
-    assert refused.headers["content-type"] == "application/problem+json"
-    assert word in refused.json()["title"]
+    assert response.status_code == 422
+    assert response.headers["content-type"] == "application/problem+json"
+    assert word in response.json()["title"]
     assert (await http.get(path)).json() == {"messages": []}
 
 
@@ -124,35 +127,40 @@ async def test_chat_of_an_unknown_ticket_is_404(running: RunningService, http: h
         EventType.NODE_LOOP_COMPLETED,
     ],
 )
-async def test_question_survives_a_kill_and_is_answered_once(
+async def test_question_survives_a_kill_of_the_service_and_is_answered_once(
     settings: Settings, tmp_path: Path, moment: EventType
 ) -> None:
     """
-    The service is killed after the question, during the answer, or between writing and publishing the answer.
+    The service is killed after the question, during the answer, or between storing and publishing the answer.
     """
     service = await build(settings)
     await service.start()
     try:
         await service.ingest(list(looping(time.time())))
-        await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
+        await until(
+            lambda: any(open_ticket.analysis for open_ticket in service.tickets.open_tickets()),
+            "the ticket is triaged",
+        )
         [ticket] = service.tickets.open_tickets()
     finally:
         await service.stop()
     file = tmp_path / "settings.json"
     file.write_text(settings.model_dump_json(), encoding="utf-8")
 
-    died = await asyncio.to_thread(warm.queenright, file, ticket.ticket_id, moment.value, script=DYING)
-    result = await texts_after_start(settings, ticket.ticket_id)
-    message_texts = await texts_after_start(settings, ticket.ticket_id)
+    dead_process = await asyncio.to_thread(
+        warm.queenright, file, ticket.ticket_id, moment.value, script=DYING_CHAT_SCRIPT
+    )
+    result = await list_texts_after_start(settings, ticket.ticket_id)
+    message_texts = await list_texts_after_start(settings, ticket.ticket_id)
 
-    assert died.returncode == -9, died.stderr
-    assert [one["role"] for one in result] == ["operator", "queen"]
+    assert dead_process.returncode == -9, dead_process.stderr
+    assert [message["role"] for message in result] == ["operator", "queen"]
     assert "What happened: looper" in result[1]["text"]
     assert result[1]["question_id"] == result[0]["id"]
     assert message_texts == result
 
 
-async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
+async def list_texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str, Any]]:
     service = await build(settings)
     await service.start()
     try:
@@ -172,68 +180,75 @@ async def texts_after_start(settings: Settings, ticket_id: str) -> list[dict[str
 # -- command line ---------------------------------------------------------------------------------
 
 
-async def test_command_prints_the_answer_to_one_question(running: RunningService) -> None:
+async def test_chat_command_prints_the_answer_to_one_question(running: RunningService) -> None:
     ticket_id = await wait_for_ticket(running)
 
     code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
-    short = ticket_id[:-3]
-    _, as_json, _ = await queenright(running, short, "--say", "what was tried?", "--json", "--by", "ada")
+    short_output = ticket_id[:-3]
+    _, as_json, _ = await queenright(
+        running, short_output, "--say", "what was tried?", "--json", "--by", "ada"
+    )
 
     assert (code, err) == (0, "")
     assert "\nDone: " in out
     assert json.loads(as_json)["text"] == out.removesuffix("\n")
 
 
-async def test_only_one_message_at_a_time_is_sent_as_an_order(
+async def test_chat_command_sends_only_one_message_at_a_time_as_an_order(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     ticket_id = await wait_for_ticket(running)
 
     code, out, err = await queenright(running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada")
-    repeated, refusal, _ = await queenright(
+    repeated_code, refusal, _ = await queenright(
         running, ticket_id, "--act", "--say", "acknowledge", "--by", "ada"
     )
-    output, _, reason = await queenright(running, ticket_id, "--act", typed="acknowledge\n")
+    output, _, reason = await queenright(running, ticket_id, "--act", stdin="acknowledge\n")
 
     assert (code, "ada" in out, err) == (0, True, "")
-    assert (repeated, refusal.partition(":")[0]) == (1, "That was not carried out")
+    assert (repeated_code, refusal.partition(":")[0]) == (1, "That was not carried out")
     assert output == 2
     assert "--say" in reason
     ticket = (await http.get(f"/api/tickets/{ticket_id}")).json()
     assert ticket["acknowledged_by"] == "ada (noted by the queen)"
 
 
-async def test_without_a_terminal_every_line_is_a_question(running: RunningService) -> None:
+async def test_without_a_terminal_each_input_line_is_a_question(running: RunningService) -> None:
     ticket_id = await wait_for_ticket(running)
     await queenright(running, ticket_id, "--say", "acknowledge")
 
-    code, out, err = await queenright(running, ticket_id, typed="since when?\n\nwhat does it cost?\n")
-    _, rows, _ = await queenright(running, ticket_id, "--json", typed="what next?\n")
+    code, out, err = await queenright(running, ticket_id, stdin="since when?\n\nwhat does it cost?\n")
+    _, rows, _ = await queenright(running, ticket_id, "--json", stdin="what next?\n")
 
     assert code == 0, err
     assert out.index("Noted: ") < out.index("What happened: ")
     assert out.count("What happened: ") == 2
-    assert [json.loads(row)["role"] for row in rows.splitlines()] == ["operator", "queen"] * 3 + ["queen"]
+    assert [json.loads(message_row)["role"] for message_row in rows.splitlines()] == [
+        "operator",
+        "queen",
+    ] * 3 + ["queen"]
 
 
-async def test_chat_command_refuses_an_unknown_ticket(running: RunningService) -> None:
+async def test_chat_command_rejects_an_unknown_ticket(running: RunningService) -> None:
     ticket_id = await wait_for_ticket(running)
 
-    unknown = await queenright(running, "nothing", "--say", "what?")
-    blank = await queenright(running, ticket_id, "--say", " ")
-    too_long = await queenright(running, ticket_id, "--say", "x" * (MAX_MESSAGE_LENGTH + 1))
+    unknown_result = await queenright(running, "nothing", "--say", "what?")
+    blank_result = await queenright(running, ticket_id, "--say", " ")
+    too_long_result = await queenright(running, ticket_id, "--say", "x" * (MAX_MESSAGE_LENGTH + 1))
     path = await queenright(running, "../../etc")
 
-    assert (unknown[0], unknown[1]) == (1, "")
-    assert "'nothing'" in unknown[2]
+    assert (unknown_result[0], unknown_result[1]) == (1, "")
+    assert "'nothing'" in unknown_result[2]
     assert "../../etc" in path[2]
-    assert blank[0] == 2
-    assert too_long[0] == 1
-    assert all(fragment in too_long[2] for fragment in ("message", "4,000", "4,001"))
+    assert blank_result[0] == 2
+    assert too_long_result[0] == 1
+    assert all(fragment in too_long_result[2] for fragment in ("message", "4,000", "4,001"))
 
 
 class FakeService:
-    """Streams pieces of an answer, then returns the complete one or raises an error."""
+    """
+    A client that streams the pieces of an answer, and then returns the complete answer or raises an error.
+    """
 
     def __init__(self, *answers: str | BaseException, pieces: tuple[str, ...] = ()) -> None:
         self.answers = list(answers)
@@ -243,7 +258,7 @@ class FakeService:
         self.tickets = self.events = self
 
     def messages(self, ticket_id: str, *, limit: int) -> list[ChatMessage]:
-        return [_message("operator", "bob", "[bold]is it[/bold] alive?")]
+        return [_make_message("operator", "bob", "[bold]is it[/bold] alive?")]
 
     def chat(self, ticket_id: str, message: str, *, by: str) -> ChatMessage:
         self.questions.append(message)
@@ -251,7 +266,7 @@ class FakeService:
         answer = self.answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
-        return _message("queen", "queen", answer)
+        return _make_message("queen", "queen", answer)
 
     def stream(self, *, types: tuple[str, ...], on_notice: Callable[[Notice], None]) -> Iterator[Event]:
         on_notice(Notice("connected"))
@@ -259,25 +274,25 @@ class FakeService:
 
 
 class FakeStream(Iterator[Event]):
-    """Breaks off after the pieces of one answer."""
+    """A stream that breaks after the pieces of one answer."""
 
     def __init__(self, service: FakeService) -> None:
         self._service = service
         self._pieces = enumerate(service.pieces)
 
     def __next__(self) -> Event:
-        for index, text in self._pieces:
-            data = {"ticket_id": TICKET.ticket_id, "question_id": "q", "index": index, "text": text}
+        for index, piece in self._pieces:
+            data = {"ticket_id": TICKET.ticket_id, "question_id": "q", "index": index, "text": piece}
             return Event.model_validate(row(Event, type="queen_answer_delta", data=data))
         self._service.is_read.set()
-        raise UnreachableError("the stream broke")
+        raise UnreachableError("the connection was lost")
 
     def close(self) -> None:
         pass
 
 
-def _message(role: str, by: str, text: str) -> ChatMessage:
-    return ChatMessage.model_validate(row(ChatMessage, role=role, by=by, text=text, at=60.0))
+def _make_message(role: str, by: str, content: str) -> ChatMessage:
+    return ChatMessage.model_validate(row(ChatMessage, role=role, by=by, text=content, at=60.0))
 
 
 TICKET: Final = Ticket.model_validate(
@@ -300,25 +315,25 @@ def run_chat(service: FakeService, *questions: str, as_json: bool = False) -> No
     converse(service, TICKET, questions, by="ada", as_json=as_json)  # type: ignore[arg-type]  # stands in for the client
 
 
-def test_terminal_chat_shows_history_first_without_control_characters(
+def test_terminal_chat_shows_the_history_without_control_characters(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pretend_terminal(monkeypatch)  # otherwise Typer itself removes escape sequences
+    pretend_terminal(monkeypatch)  # otherwise Typer itself would remove the escape sequences
     service = FakeService("It is [red]stuck[/red].\x1b[2J\x07")
     service.is_read.set()
 
     run_chat(service, "what is wrong?")
 
-    text = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert service.questions == ["what is wrong?"]
-    assert "high, doom loop, intervening, since " in text
-    assert "round and round [/]" in text
-    assert text.index("[bold]is it[/bold] alive?") < text.index("It is [red]stuck[/red].")
-    assert not [part for part in ("\x1b[2J", "\x1b[31m", "\x07") if part in text]
+    assert "high, doom loop, intervening, since " in output
+    assert "round and round [/]" in output
+    assert output.index("[bold]is it[/bold] alive?") < output.index("It is [red]stuck[/red].")
+    assert not [sequence for sequence in ("\x1b[2J", "\x1b[31m", "\x07") if sequence in output]
 
 
 @pytest.mark.parametrize(
-    ("pieces", "answer", "printed"),
+    ("pieces", "answer", "expected_output"),
     [
         ([], "It loops.", "It loops.\n"),
         ([(0, "It "), (1, "loops")], "It loops.", "It loops.\n"),
@@ -333,8 +348,8 @@ def test_terminal_chat_shows_history_first_without_control_characters(
     ],
     ids=["none", "prefix", "begun again", "another answer", "beginning missing", "gap"],
 )
-def test_answer_is_printed_while_it_is_written(
-    pieces: list[tuple[int, str]], answer: str, printed: str, capsys: pytest.CaptureFixture[str]
+def test_answer_is_printed_while_the_queen_writes_it(
+    pieces: list[tuple[int, str]], answer: str, expected_output: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     printer = AnswerPrinter()
 
@@ -342,7 +357,7 @@ def test_answer_is_printed_while_it_is_written(
         printer.print_piece(index, piece)
     printer.print_rest(answer)
 
-    assert capsys.readouterr().out == printed
+    assert capsys.readouterr().out == expected_output
 
 
 @pytest.mark.parametrize("as_json", [True, False])
@@ -356,9 +371,9 @@ def test_chat_streams_to_a_terminal(
 
     run_chat(service, "why?", as_json=as_json)
 
-    text = capsys.readouterr().out
-    assert text.count("loops") == 1
-    assert ("\n  It loops.\n  Stop it.\n\n" in text) is not as_json
+    output = capsys.readouterr().out
+    assert output.count("loops") == 1
+    assert ("\n  It loops.\n  Stop it.\n\n" in output) is not as_json
 
 
 def test_chat_does_not_stream_without_a_terminal(
@@ -373,18 +388,18 @@ def test_chat_does_not_stream_without_a_terminal(
 
 
 @pytest.mark.parametrize("status", [409, 503])
-def test_chat_continues_after_a_refused_question(status: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_chat_continues_after_a_rejected_question(status: int, capsys: pytest.CaptureFixture[str]) -> None:
     refusal = RequestRejectedError("The queen is busy.\nAsk again.", status=status, problem={})
     service = FakeService(refusal, "It loops.")
 
     run_chat(service, "why?", "and now?")
 
-    captured = capsys.readouterr()
-    assert captured.err == "queenright: The queen is busy. Ask again.\n"
-    assert captured.out.endswith("  It loops.\n\n")
+    output = capsys.readouterr()
+    assert output.err == "queenright: The queen is busy. Ask again.\n"
+    assert output.out.endswith("  It loops.\n\n")
 
 
-def test_refused_question_is_an_error_of_a_chat_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rejected_question_is_an_error_of_a_json_chat(capsys: pytest.CaptureFixture[str]) -> None:
     refusal = RequestRejectedError("The queen is busy.", status=503, problem={})
 
     with pytest.raises(RequestRejectedError):
@@ -393,7 +408,7 @@ def test_refused_question_is_an_error_of_a_chat_in_json(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
-def test_refusal_is_on_its_own_line_below_the_partial_answer(
+def test_error_is_on_a_separate_line_below_the_partial_answer(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretend_terminal(monkeypatch)
@@ -404,7 +419,7 @@ def test_refusal_is_on_its_own_line_below_the_partial_answer(
     assert capsys.readouterr().out.endswith("  It loo\n")
 
 
-def test_chat_works_in_a_python_without_readline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_works_without_the_readline_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "readline", None)
     monkeypatch.setattr(sys, "stdin", io.StringIO("why?\n"))
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
@@ -413,7 +428,7 @@ def test_chat_works_in_a_python_without_readline(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("is_typed", [True, False])
-def test_ctrl_c_ends_a_conversation_and_interrupts_a_pipe(
+def test_ctrl_c_ends_a_typed_conversation_and_interrupts_a_pipe(
     is_typed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO())

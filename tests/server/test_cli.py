@@ -13,7 +13,7 @@ import pytest
 from tests.runtime.agents import adder, chatter
 from tests.warm import PROGRAM, Talking, queenright
 
-LOOP = {
+LOOP_STEPS = {
     "dataset": "made",
     "run_id": "one",
     "steps": [
@@ -25,12 +25,12 @@ LOOP = {
 
 def test_evaluate_prints_one_object_per_run(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl.gz"
-    file.write_bytes(gzip.compress((json.dumps(LOOP) + "\n").encode()))
+    file.write_bytes(gzip.compress((json.dumps(LOOP_STEPS) + "\n").encode()))
 
-    done = queenright("evaluate", str(file), "--json", cwd=tmp_path)
+    completed = queenright("evaluate", str(file), "--json", cwd=tmp_path)
 
-    assert done.returncode == 0, done.stderr
-    [line] = done.stdout.splitlines()
+    assert completed.returncode == 0, completed.stderr
+    [line] = completed.stdout.splitlines()
     result = json.loads(line)
     assert (result["dataset"], result["run_id"]) == ("made", "one")
     assert {"kind", "severity", "step", "evidence"} <= result["findings"][0].keys()
@@ -42,7 +42,9 @@ def test_evaluate_escapes_control_characters(tmp_path: Path) -> None:
     file = tmp_path / "runs.jsonl"
     file.write_text(json.dumps({"dataset": "d", "run_id": "\x1b]0;r", "steps": [step] * 3}))
 
-    lines, objects = (queenright("evaluate", str(file), *more, cwd=tmp_path) for more in ([], ["--json"]))
+    lines, objects = (
+        queenright("evaluate", str(file), *options, cwd=tmp_path) for options in ([], ["--json"])
+    )
 
     assert (lines.returncode, objects.returncode) == (0, 0), lines.stderr + objects.stderr
     assert "\x1b" not in lines.stdout + objects.stdout
@@ -52,7 +54,7 @@ def test_evaluate_escapes_control_characters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{bad", b"[1, 2]", b"\x1f\x8bgarbage", b"\xff\xfe"])
-def test_evaluate_names_the_broken_line_of_a_file(tmp_path: Path, content: bytes) -> None:
+def test_evaluate_names_the_invalid_line_of_a_file(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / ("runs.jsonl.gz" if content.startswith(b"\x1f") else "runs.jsonl")
     file.write_bytes(content)
 
@@ -70,33 +72,33 @@ def test_evaluate_of_a_missing_file_is_a_usage_error(tmp_path: Path) -> None:
     assert "nowhere.jsonl" in result.stderr
 
 
-def test_config_check_answers_with_its_exit_code(tmp_path: Path) -> None:
+def test_config_check_returns_its_result_as_exit_code(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("htp: {}", encoding="utf-8")
 
-    good = queenright("config", "check", cwd=tmp_path)
-    bad = queenright("config", "check", "-c", "bad.yaml", cwd=tmp_path)
+    valid_result = queenright("config", "check", cwd=tmp_path)
+    invalid_result = queenright("config", "check", "-c", "bad.yaml", cwd=tmp_path)
 
-    assert (good.returncode, bad.returncode) == (0, 1)
-    assert "htp" in bad.stderr
-    assert "http?" in bad.stderr
+    assert (valid_result.returncode, invalid_result.returncode) == (0, 1)
+    assert "htp" in invalid_result.stderr
+    assert "http?" in invalid_result.stderr
 
 
-def test_unreachable_service_error_has_a_remedy(tmp_path: Path) -> None:
+def test_unreachable_service_error_names_a_remedy(tmp_path: Path) -> None:
     result = queenright("list", "--url", "http://127.0.0.1:9", cwd=tmp_path)
 
     assert result.returncode == 1
     assert "`queenright up`" in result.stderr
 
 
-def test_audit_verify_without_a_log_is_a_usage_error_with_the_path(tmp_path: Path) -> None:
+def test_audit_verify_without_a_log_is_a_usage_error_that_names_the_path(tmp_path: Path) -> None:
     result = queenright("audit", "verify", cwd=tmp_path)
 
     assert result.returncode == 2
     assert ".queenright/queenright.db" in result.stderr
 
 
-CLI = (".app", ".command_table", ".lazy_group")
-"""Modules that the program imports to show its help."""
+HELP_MODULES = (".app", ".command_table", ".lazy_group")
+"""Submodules of `queenright.cli` that the program imports to show its help."""
 
 
 def test_commands_import_lazily(tmp_path: Path) -> None:
@@ -105,11 +107,11 @@ def test_commands_import_lazily(tmp_path: Path) -> None:
     )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    imported = result.stdout.split()
-    assert imported == ["queenright.cli"]
+    imported_modules = result.stdout.split()
+    assert imported_modules == ["queenright.cli"]
 
 
-IMPORTED_LATER = """
+LAZY_MODULES = """
 import gc, os, pkgutil, sys
 # What is not ours is imported by all of them alike.
 import fastapi, fastapi.openapi.docs, fastapi.templating, httpx, prometheus_client.exposition
@@ -134,37 +136,37 @@ for module in pkgutil.walk_packages(queenright.cli.__path__, "queenright.cli."):
 
 
 def test_each_command_module_can_be_imported_first() -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", IMPORTED_LATER], capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", LAZY_MODULES], capture_output=True, text=True, check=False)
 
     assert result.returncode == 0, result.stderr
-    assert {f"queenright.cli{part}" for part in CLI} < set(result.stdout.split())
+    assert {f"queenright.cli{module}" for module in HELP_MODULES} < set(result.stdout.split())
 
 
 def test_command_with_all_imports_gives_the_same_output(tmp_path: Path) -> None:
-    """
-    In a fresh process as users start it; other tests fork it from a process that has imported everything.
-    """
+    """Compare a fresh process, as users start it, with the forked process that other tests use."""
     for arguments in (["list", "--url", "http://127.0.0.1:9"], ["config", "show"], ["run", "nowhere"]):
-        cold = subprocess.run(
+        cold_result = subprocess.run(
             [PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
-        warm = queenright(*arguments, cwd=tmp_path)
+        warm_result = queenright(*arguments, cwd=tmp_path)
 
-        assert (cold.returncode, cold.stdout, cold.stderr) == (warm.returncode, warm.stdout, warm.stderr)
+        assert (cold_result.returncode, cold_result.stdout, cold_result.stderr) == (
+            warm_result.returncode,
+            warm_result.stdout,
+            warm_result.stderr,
+        )
 
 
 def test_run_shows_progress_and_outcome(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
-    done = queenright(
+    completed = queenright(
         "run", "agent", "--input", '{"a": 1, "b": 2}', "--storage", "here", "--no-telemetry", cwd=tmp_path
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    output, *middle, result = done.stdout.splitlines()
-    assert middle == ["add: done", "completed", "  sum: 3"]
+    assert (completed.returncode, completed.stderr) == (0, "")
+    output, *progress, result = completed.stdout.splitlines()
+    assert progress == ["add: done", "completed", "  sum: 3"]
     session = output.removeprefix("session ")
     assert result == f"Session {session} in here/sessions/{session}"
     assert (tmp_path / "here" / "sessions" / session / "state.json").is_file()
@@ -174,32 +176,36 @@ def test_run_prints_only_json_on_stdout(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "given.json").write_text('{"a": 40, "b": 2}', encoding="utf-8")
 
-    done = queenright("run", "agent", "--input", "@given.json", "--storage", "here", "--json", cwd=tmp_path)
+    completed = queenright(
+        "run", "agent", "--input", "@given.json", "--storage", "here", "--json", cwd=tmp_path
+    )
 
-    result = json.loads(done.stdout)
-    assert done.returncode == 0
+    result = json.loads(completed.stdout)
+    assert completed.returncode == 0
     assert (result["agent"], result["status"], result["outputs"]) == ("adder", "completed", {"sum": 42})
     assert (result["error"], result["path"]) == ("", ["add"])
-    assert "add: done" in done.stderr
+    assert "add: done" in completed.stderr
 
 
 def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent", "def add(a, b):\n    return a / b\n")
     arguments = ("run", "agent", "--storage", "here")
 
-    failed = queenright(*arguments, "--input", '{"a": 1, "b": 0}', cwd=tmp_path)
-    [retried] = [line.partition(": ")[2] for line in failed.stderr.splitlines() if "Retry" in line]
+    failed_result = queenright(*arguments, "--input", '{"a": 1, "b": 0}', cwd=tmp_path)
+    [retry_command] = [
+        line.partition(": ")[2] for line in failed_result.stderr.splitlines() if "Retry" in line
+    ]
     (path / "functions.py").write_text("def add(a, b):\n    return 'repaired'\n", encoding="utf-8")
-    repaired = queenright(*retried.split()[1:], cwd=tmp_path)
+    repaired_result = queenright(*retry_command.split()[1:], cwd=tmp_path)
 
-    assert failed.returncode == 1
-    assert "division by zero" in failed.stdout
-    assert repaired.returncode == 0
-    assert "sum: repaired" in repaired.stdout
+    assert failed_result.returncode == 1
+    assert "division by zero" in failed_result.stdout
+    assert repaired_result.returncode == 0
+    assert "sum: repaired" in repaired_result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
+    ("arguments", "expected_error"),
     [
         (["nowhere"], "There is no agent at nowhere"),
         (["agent", "--input", "{"], "--input is not JSON"),
@@ -222,7 +228,7 @@ def test_failed_run_has_a_reason_and_a_retry_command(tmp_path: Path) -> None:
         (["agent", "--resume", "b", "--input", "{}"], "are for a new run"),
     ],
 )
-def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], expected: str) -> None:
+def test_wrong_use_of_run_exits_with_2(tmp_path: Path, arguments: list[str], expected_error: str) -> None:
     adder(tmp_path / "agent")
     for name, depth in (("deep", 900), ("deeper", 100_000)):
         (tmp_path / f"{name}.json").write_text('{"a":' * depth + "1" + "}" * depth, encoding="utf-8")
@@ -230,12 +236,12 @@ def test_run_misused_is_exit_code_2(tmp_path: Path, arguments: list[str], expect
     result = queenright("run", *arguments, "--storage", "here", cwd=tmp_path)
 
     assert result.returncode == 2
-    assert expected in result.stderr
+    assert expected_error in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not (tmp_path / "here").exists()
 
 
-def test_run_of_an_unknown_agent_or_session_exits_with_1(tmp_path: Path) -> None:
+def test_run_of_an_unknown_agent_exits_with_1(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
     (tmp_path / "empty").mkdir()
 
@@ -248,11 +254,11 @@ def test_run_of_an_unknown_agent_or_session_exits_with_1(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("option", ["--resume", "--session"])
 @pytest.mark.parametrize(
-    ("session", "expected"),
+    ("session", "expected_error"),
     [("session_x", "There is no session 'session_x'"), ("../x", "Session id '../x' is refused")],
 )
 def test_unknown_session_is_one_line_without_a_resume_command(
-    tmp_path: Path, option: str, session: str, expected: str
+    tmp_path: Path, option: str, session: str, expected_error: str
 ) -> None:
     adder(tmp_path / "agent")
 
@@ -260,7 +266,7 @@ def test_unknown_session_is_one_line_without_a_resume_command(
 
     assert (result.returncode, result.stdout) == (1, "")
     [line] = result.stderr.splitlines()
-    assert line.startswith(f"queenright: {expected}")
+    assert line.startswith(f"queenright: {expected_error}")
 
 
 def test_client_facing_node_prints_messages_and_reads_answers(tmp_path: Path) -> None:
@@ -276,13 +282,15 @@ def test_client_facing_node_prints_messages_and_reads_answers(tmp_path: Path) ->
 def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
-    paused = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
-    [resume] = [line.partition(": ")[2] for line in paused.stderr.splitlines() if line.startswith("Paused.")]
-    # In a new process the script starts again, so it asks once more.
+    paused_result = queenright("run", "agent", "--storage", "here", cwd=tmp_path)
+    [resume] = [
+        line.partition(": ")[2] for line in paused_result.stderr.splitlines() if line.startswith("Paused.")
+    ]
+    # A new process starts the script again, so the agent asks once more.
     result = queenright(*resume.split()[1:], cwd=tmp_path, typed="Ada\nAda\n")
 
-    assert paused.returncode == 1
-    assert "stdin is at its end" in paused.stdout
+    assert paused_result.returncode == 1
+    assert "stdin is at its end" in paused_result.stdout
     assert result.returncode == 0, result.stderr
     assert "resumed" in result.stdout
     assert "  name: Ada\n" in result.stdout
@@ -292,9 +300,9 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     command = ("run", "agent", "--storage", "here", "--json")
     with Talking(*command, cwd=tmp_path) as running:
-        text = b""
-        while not text.endswith(b"> "):
-            text += os.read(running.stderr.fileno(), 4096)
+        stderr_output = b""
+        while not stderr_output.endswith(b"> "):
+            stderr_output += os.read(running.stderr.fileno(), 4096)
         running.send_signal(signal.SIGINT)
         remaining_output, result = running.stderr.read().decode(), json.loads(running.stdout.read())
         code = running.wait()
@@ -305,7 +313,7 @@ def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     assert "Traceback" not in remaining_output
 
 
-def test_ctrl_c_before_the_agent_has_started_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_ctrl_c_before_the_agent_has_started_leaves_no_process(tmp_path: Path) -> None:
     path = adder(tmp_path / "agent")
     server = "import os, sys; open('pid', 'w').write(str(os.getpid())); sys.stdin.read()"
     servers = {"servers": {"silent": {"command": "python", "args": ["-c", server]}}}

@@ -1,4 +1,4 @@
-"""All commands: the table matches their help, they have help and an example, and the required options."""
+"""All commands have help, an example and the required options, and the command table matches their help."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.cli_reference import example, first_sentence, is_runnable, walk
 from tests.isolation import ROOT
 from tests.warm import queenright
 
-ALL = list(walk())
-RUNNING_COMMANDS = [(words, command) for words, command in ALL if is_runnable(command)]
+ALL_COMMANDS = list(walk())
+LONG_RUNNING_COMMANDS = [(words, command) for words, command in ALL_COMMANDS if is_runnable(command)]
 
-# Commands without data: they run until stopped, chat, write files, or only report completion.
-NO_JSON = {
+# Commands that return no data: they run until they are stopped, chat, write files, or only report completion.
+COMMANDS_WITHOUT_JSON = {
     *("up", "serve", "shell", "code", "tui"),
     *("connect", "disconnect", "hook"),
     *("config check", "rules export", "dashboards export"),
@@ -30,18 +30,20 @@ NO_JSON = {
 }
 
 
-def command_id(found: tuple[tuple[str, ...], Any]) -> str:
-    return " ".join(found[0])
+def make_command_id(entry: tuple[tuple[str, ...], Any]) -> str:
+    return " ".join(entry[0])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_command_table_has_the_first_sentence_of_each_help(name: str) -> None:
-    [command] = [command for words, command in ALL if words == (name,)]
+    [command] = [command for words, command in ALL_COMMANDS if words == (name,)]
 
     assert first_sentence(command) == f"{COMMANDS[name].help.rstrip('.')}."
 
 
-@pytest.mark.parametrize(("words", "command"), RUNNING_COMMANDS, ids=map(command_id, RUNNING_COMMANDS))
+@pytest.mark.parametrize(
+    ("words", "command"), LONG_RUNNING_COMMANDS, ids=map(make_command_id, LONG_RUNNING_COMMANDS)
+)
 def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: Any) -> None:
     result = example(command)
 
@@ -52,15 +54,17 @@ def test_command_has_help_and_a_valid_example(words: tuple[str, ...], command: A
         assert getattr(parameter, "help", ""), f"{parameter.name} has no help"
 
 
-@pytest.mark.parametrize(("words", "command"), RUNNING_COMMANDS, ids=map(command_id, RUNNING_COMMANDS))
+@pytest.mark.parametrize(
+    ("words", "command"), LONG_RUNNING_COMMANDS, ids=map(make_command_id, LONG_RUNNING_COMMANDS)
+)
 def test_data_commands_have_json_output(words: tuple[str, ...], command: Any) -> None:
-    has = any("--json" in parameter.opts for parameter in command.params)
+    has_json = any("--json" in parameter.opts for parameter in command.params)
 
-    assert has == (" ".join(words) not in NO_JSON)
+    assert has_json == (" ".join(words) not in COMMANDS_WITHOUT_JSON)
 
 
-def test_lists_of_commands_are_not_truncated() -> None:
-    groups = {words[:1] for words, _ in ALL if len(words) > 1}
+def test_lists_of_commands_are_complete() -> None:
+    groups = {words[:1] for words, _ in ALL_COMMANDS if len(words) > 1}
 
     pages = {group: CliRunner().invoke(app, [*group, "--help"]).output for group in groups}
 
@@ -68,7 +72,7 @@ def test_lists_of_commands_are_not_truncated() -> None:
     assert not [group for group, page in pages.items() if "..." in page.split("Commands:")[1]]
 
 
-@pytest.mark.parametrize(("words", "command"), ALL, ids=map(command_id, ALL))
+@pytest.mark.parametrize(("words", "command"), ALL_COMMANDS, ids=map(make_command_id, ALL_COMMANDS))
 def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -> None:
     result = CliRunner().invoke(app, [*words, "--no-such-option"])
 
@@ -77,7 +81,7 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected_error"),
     [
         (["rules", "check", "--service-selector", "x("], "--service-selector"),
         (["rules", "export", "-o", "-", "--format", "kubernetes"], "standard output"),
@@ -105,17 +109,17 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
     ],
 )
 def test_invalid_combination_exits_with_2(
-    words: list[str], expected: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str], expected_error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from queenright.cli import main
 
     monkeypatch.setattr(sys, "argv", ["queenright", *words])
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
 
-    assert ended.value.code == 2
-    assert expected in capsys.readouterr().err
+    assert exit_info.value.code == 2
+    assert expected_error in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -137,14 +141,14 @@ def test_long_argument_is_truncated_in_the_error(
 
     monkeypatch.setattr(sys, "argv", ["queenright", *words, "x" * 10_000])
 
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exit_info:
         main()
 
-    assert ended.value.code in {1, 2}
+    assert exit_info.value.code in {1, 2}
     assert len(capsys.readouterr().err) < 1_000
 
 
-def test_help_imports_no_command() -> None:
+def test_help_imports_no_command_module() -> None:
     code = (
         "import sys; sys.argv = ['queenright', '--help']\n"
         "from queenright.cli import main\n"
@@ -155,13 +159,13 @@ def test_help_imports_no_command() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    imported = {
+    imported_modules = {
         "queenright.cli",
         "queenright.cli.lazy_group",
         "queenright.cli.app",
         "queenright.cli.command_table",
     }
-    assert set(result.stdout.splitlines()[-1].split()) == imported
+    assert set(result.stdout.splitlines()[-1].split()) == imported_modules
 
 
 def test_config_check_imports_no_server_and_no_client() -> None:
@@ -186,7 +190,7 @@ def test_config_check_imports_no_server_and_no_client() -> None:
         ("--model", "nonsense", "write it as PROVIDER/MODEL"),
     ],
 )
-def test_up_refuses_unusable_demo_settings_before_starting(
+def test_up_rejects_unusable_demo_settings_before_the_start(
     tmp_path: Path, option: str, value: str, words: str
 ) -> None:
     result = queenright("up", "--storage", "db", option, value, cwd=tmp_path)

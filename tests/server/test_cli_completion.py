@@ -20,7 +20,7 @@ from tests.warm import PROGRAM, queenright
 AGENTS = [
     {"agent_id": "researcher", "state": "healthy", "ended": False},
     {"agent_id": "writer", "state": "stuck", "ended": False},
-    {"agent_id": "writer", "state": "healthy", "ended": False},  # another session of the same agent
+    {"agent_id": "writer", "state": "healthy", "ended": False},  # Another session of the same agent.
     {"agent_id": "gone", "state": "healthy", "ended": True},
     {"agent_id": "$(touch evil)", "state": "healthy", "ended": False},
 ]
@@ -32,7 +32,7 @@ BREAKERS = [{"name": "tool_execution:researcher:search", "state": "open"}]
 
 
 class Service(http.server.BaseHTTPRequestHandler):
-    """Serves three lists to callers with the token."""
+    """An HTTP service that serves three lists to callers with the token."""
 
     def do_GET(self) -> None:
         if self.headers.get("Authorization") != "Bearer secret":
@@ -47,7 +47,7 @@ class Service(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Do not log requests."""
+        """Log no requests."""
 
 
 @pytest.fixture(scope="module")
@@ -86,11 +86,11 @@ def test_completion_proposes_names(line: str, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])
-def test_without_a_service_completion_is_empty_and_silent(address: str) -> None:
+def test_without_a_service_completion_is_empty_and_prints_nothing(address: str) -> None:
     assert list(list_proposals(app, f"queenright nudge --url '{address}' ")) == []
 
 
-def test_without_access_names_are_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_access_no_names_are_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
 
     assert list(list_proposals(app, "queenright nudge ")) == []
@@ -100,9 +100,9 @@ def test_token_in_a_file_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.delenv("QUEENRIGHT_TOKEN")
     (tmp_path / "token").write_text("secret\n")
 
-    found = list_proposals(app, f"queenright nudge --token-file {tmp_path / 'token'} w")
+    proposals = list_proposals(app, f"queenright nudge --token-file {tmp_path / 'token'} w")
 
-    assert list(found) == [("writer", "stuck")]
+    assert list(proposals) == [("writer", "stuck")]
 
 
 @pytest.mark.parametrize(
@@ -130,16 +130,20 @@ def test_bash_completes(tmp_path: Path, line: str, replies: list[str]) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_script_is_shown_and_installed_once(tmp_path: Path, shell: str) -> None:
+def test_completion_script_is_installed_once(tmp_path: Path, shell: str) -> None:
     env = {**os.environ, "SHELL": f"/bin/{shell}", "HOME": str(tmp_path)}
     (tmp_path / ".bashrc").write_text("alias ll='ls -l'\n")
 
     result = queenright("--show-completion", cwd=tmp_path, env=env)
-    first, second = (queenright("--install-completion", cwd=tmp_path, env=env) for _ in range(2))
+    first_result, second_result = (
+        queenright("--install-completion", cwd=tmp_path, env=env) for _ in range(2)
+    )
 
     assert result.stdout == SCRIPTS[shell].strip() + "\n"
-    assert (result.returncode, first.returncode, second.returncode) == (0, 0, 0), first.stderr
-    file = Path(first.stdout.split(f"completion for {shell} in ")[1].partition(";")[0])
+    assert (result.returncode, first_result.returncode, second_result.returncode) == (0, 0, 0), (
+        first_result.stderr
+    )
+    file = Path(first_result.stdout.split(f"completion for {shell} in ")[1].partition(";")[0])
     assert file.read_text() == result.stdout
     if shell != "fish":
         startup = (tmp_path / f".{shell}rc").read_text()

@@ -1,4 +1,4 @@
-"""Progress bars appear only on the stderr of a terminal."""
+"""Progress bars are only shown on a terminal's stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RUN = {"dataset": "d", "run_id": "r", "steps": [{"kind": "tool", "name": "b", "a
 
 
 def read_to_end(terminal: int) -> Iterator[bytes]:
-    """Yield the output of a terminal; a read may return only a part."""
+    """Yield the output of a terminal. Each read may return only a part."""
     while True:
         try:
             yield os.read(terminal, 65536)
@@ -27,18 +27,18 @@ def test_progress_bar_on_a_terminal_does_not_change_stdout(tmp_path: Path) -> No
     controller, terminal = pty.openpty()
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100"}
 
-    with (tmp_path / "out").open("w+b") as out, open(os.devnull, "rb") as nothing:
-        streams = (nothing.fileno(), out.fileno(), terminal)
+    with (tmp_path / "out").open("w+b") as stdout_file, open(os.devnull, "rb") as null_file:
+        streams = (null_file.fileno(), stdout_file.fileno(), terminal)
         code = Command("evaluate", "runs.jsonl", "--json", cwd=tmp_path, env=env, streams=streams).wait()
-        out.seek(0)
-        printed = out.read()
+        stdout_file.seek(0)
+        stdout_bytes = stdout_file.read()
 
     os.close(terminal)
-    text = b"".join(read_to_end(controller))
+    terminal_output = b"".join(read_to_end(controller))
     os.close(controller)
     assert code == 0
-    assert b"Evaluating runs" in text
-    assert [json.loads(line)["run_id"] for line in printed.splitlines()] == ["r", "r", "r"]
+    assert b"Evaluating runs" in terminal_output
+    assert [json.loads(line)["run_id"] for line in stdout_bytes.splitlines()] == ["r", "r", "r"]
 
 
 def test_pipe_gets_no_progress_bar(tmp_path: Path) -> None:

@@ -26,33 +26,35 @@ from tests.unpacked import unpack
 from tools.dashboards.boards import dashboards
 
 ROOT = Path(__file__).parents[2]
-SLOWER = "health_monitoring: {stall: {unknown_seconds: 1200}}\nalerting: {console_url: https://q.example}\n"
+SLOWER_SETTINGS = (
+    "health_monitoring: {stall: {unknown_seconds: 1200}}\nalerting: {console_url: https://q.example}\n"
+)
 
 REDRAWN_SETTINGS = HealthSettings.model_validate(
     {"stall": {"unknown_seconds": 1200}, "rules": {"bad_steps": {"error_budget": 0.3}}}
 )
-"""The settings in the file of ``redrawn``."""
+"""The settings that the fixture ``redrawn`` writes."""
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in a folder without settings, so that only the given file applies."""
+def _run_in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in a folder without settings, so that only the settings that a test passes apply."""
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
 @pytest.fixture
 def redrawn(tmp_path: Path) -> str:
-    """Write settings that also change a line in the dashboards."""
+    """Write settings that also change a line in the dashboards, and return the path."""
     file = tmp_path / "redrawn.yaml"
-    file.write_text(SLOWER.replace("1200}", "1200}, rules: {bad_steps: {error_budget: 0.3}}"))
+    file.write_text(SLOWER_SETTINGS.replace("1200}", "1200}, rules: {bad_steps: {error_budget: 0.3}}"))
     return str(file)
 
 
 @pytest.fixture
 def slower(tmp_path: Path) -> str:
     file = tmp_path / "slower.yaml"
-    file.write_text(SLOWER)
+    file.write_text(SLOWER_SETTINGS)
     return str(file)
 
 
@@ -73,7 +75,7 @@ def test_shipped_rules_are_valid() -> None:
     assert "promtool" in result.stdout
 
 
-def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
+def test_rules_with_other_thresholds_and_selectors_are_valid(slower: str) -> None:
     words = ("--service-selector", 'job="hive"', "--worker-selector", 'namespace=~"a|b", job="x"')
     result = queenright("rules", "check", "-c", slower, *words, "--json")
 
@@ -82,15 +84,15 @@ def test_rules_pass_with_other_thresholds_and_selectors(slower: str) -> None:
     assert output["faults"] == []
     assert output["promtool"] is True
     table = (ROOT / "docs" / "alerts.md").read_text()
-    named = re.findall(r"^\| \[`(Queenright\w+)`\]", table, re.MULTILINE)
-    assert (output["alerts"], output["alert_rules"]) == (len(set(named)), len(named))
+    alert_names = re.findall(r"^\| \[`(Queenright\w+)`\]", table, re.MULTILINE)
+    assert (output["alerts"], output["alert_rules"]) == (len(set(alert_names)), len(alert_names))
 
 
-def test_alerts_are_counted_by_name_and_by_rule() -> None:
+def test_check_counts_alerts_by_name_and_by_rule() -> None:
     output = queenright("rules", "check").stdout
-    read = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", output)
-    assert read is not None, output
-    assert int(read[1]) < int(read[2])
+    match = re.match(r"(\d+) alerts in (\d+) rules, and (\d+) recording rules: valid", output)
+    assert match is not None, output
+    assert int(match[1]) < int(match[2])
 
 
 def test_missing_promtool_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +138,12 @@ def test_selector_that_prometheus_rejects_writes_nothing(
 
 
 def test_selector_in_single_quotes_is_accepted() -> None:
-    text = queenright("rules", "export", "-o", "-", "--service-selector", "job='hive'").stdout
-    assert "up{job='hive'} == 0" in text
+    exported = queenright("rules", "export", "-o", "-", "--service-selector", "job='hive'").stdout
+    assert "up{job='hive'} == 0" in exported
 
 
 @pytest.mark.parametrize("format_", ["prometheus", "prometheusrule", "kubernetes", "mixin"])
-def test_promtool_checks_before_anything_is_written(
+def test_promtool_checks_rules_before_any_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format_: str
 ) -> None:
     monkeypatch.setattr(
@@ -160,10 +162,10 @@ def test_exported_rule_files_follow_the_settings(tmp_path: Path, slower: str) ->
     result = queenright("rules", "export", "-c", slower, "-o", str(tmp_path / "out"))
 
     assert result.exit_code == 0, result.output
-    written = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert written.keys() == rule_files(HealthSettings()).keys()
-    assert ">= 1200" in written["agents.yml"]
-    assert "https://q.example/runbooks/QueenrightLoop" in written["agents.yml"]
+    contents = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
+    assert contents.keys() == rule_files(HealthSettings()).keys()
+    assert ">= 1200" in contents["agents.yml"]
+    assert "https://q.example/runbooks/QueenrightLoop" in contents["agents.yml"]
 
 
 def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
@@ -171,21 +173,24 @@ def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
     selectors = ("--service-selector", 'job="hive"', "--worker-selector", 'tier="gold"')
     result = queenright("rules", "export", "-o", "-", *links, *selectors)
 
-    text = result.stdout
-    document = yaml.safe_load(text)
-    annotations = [r["annotations"] for g in document["groups"] for r in g["rules"] if "alert" in r]
+    exported = result.stdout
+    document = yaml.safe_load(exported)
+    all_annotations = [
+        rule["annotations"] for group in document["groups"] for rule in group["rules"] if "alert" in rule
+    ]
     assert all(
-        annotation["runbook_url"].startswith("https://w.example/rb/Queenright") for annotation in annotations
+        annotation["runbook_url"].startswith("https://w.example/rb/Queenright")
+        for annotation in all_annotations
     )
     assert all(
         annotation["dashboard_url"].startswith("https://g.example/d/queenright-")
-        for annotation in annotations
+        for annotation in all_annotations
     )
-    assert 'up{job="hive"} == 0' in text
-    assert 'queenright_worker_steps_total{tier="gold"}' in text
+    assert 'up{job="hive"} == 0' in exported
+    assert 'queenright_worker_steps_total{tier="gold"}' in exported
 
 
-def test_object_for_the_operator_is_one_document_on_standard_output() -> None:
+def test_kubernetes_export_is_one_document_on_standard_output() -> None:
     words = ("--format", "prometheusrule", "--namespace", "monitoring", "--labels", "release=prometheus,a=b")
     result = queenright("rules", "export", *words, "-o", "-")
 
@@ -209,12 +214,12 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
     result = queenright("rules", "export", "--format", "kubernetes", "-o", str(tmp_path / "k"))
 
     assert result.exit_code == 0, result.output
-    listed = yaml.safe_load((tmp_path / "k" / "kustomization.yaml").read_text())["resources"]
-    assert all((tmp_path / "k" / name).is_file() for name in listed)
+    resources = yaml.safe_load((tmp_path / "k" / "kustomization.yaml").read_text())["resources"]
+    assert all((tmp_path / "k" / name).is_file() for name in resources)
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "expected_error"),
     [
         (("--format", "kubernetes", "-o", "-"), "not standard output"),
         (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "not a Kubernetes label"),
@@ -222,24 +227,26 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
         (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
     ],
 )
-def test_failed_export_has_a_reason(words: tuple[str, ...], expected: str) -> None:
-    with pytest.raises(QueenrightError, match=expected):
+def test_failed_export_has_a_reason(words: tuple[str, ...], expected_error: str) -> None:
+    with pytest.raises(QueenrightError, match=expected_error):
         queenright("rules", "export", *words)
 
 
 # rules diff
 
 
-def test_exported_rules_are_equal_until_the_settings_change(tmp_path: Path, slower: str) -> None:
+def test_exported_rules_are_unchanged_until_the_settings_change(tmp_path: Path, slower: str) -> None:
     folder = str(tmp_path / "out")
     queenright("rules", "export", "-o", folder)
 
-    same = queenright("rules", "diff", folder)
-    assert (same.exit_code, same.stdout[:14]) == (0, "No difference:")
-    other = queenright("rules", "diff", folder, "-c", slower, "--runbooks", "http://127.0.0.1:8420/runbooks")
-    assert other.exit_code == 1
-    assert "~ QueenrightWorkerStalled {severity=critical} in queenright-agents" in other.stdout
-    assert other.stdout.splitlines()[-1].startswith("2 changed; ")
+    equal_result = queenright("rules", "diff", folder)
+    assert (equal_result.exit_code, equal_result.stdout[:14]) == (0, "No difference:")
+    changed_result = queenright(
+        "rules", "diff", folder, "-c", slower, "--runbooks", "http://127.0.0.1:8420/runbooks"
+    )
+    assert changed_result.exit_code == 1
+    assert "~ QueenrightWorkerStalled {severity=critical} in queenright-agents" in changed_result.stdout
+    assert changed_result.stdout.splitlines()[-1].startswith("2 changed; ")
 
 
 def test_differences_are_available_as_json(tmp_path: Path) -> None:
@@ -253,13 +260,13 @@ def test_differences_are_available_as_json(tmp_path: Path) -> None:
     assert [row["rule"] for row in rows if row["kind"] == "removed"] == ["QueenrightOld"]
 
 
-def test_diff_without_a_source_names_the_options() -> None:
+def test_diff_without_a_source_names_the_options_to_use() -> None:
     result = queenright("rules", "diff")
     assert result.exit_code == 2
     assert "--prometheus" in result.stderr
 
 
-def test_unreachable_prometheus_is_named_without_its_login() -> None:
+def test_unreachable_prometheus_is_named_without_its_credentials() -> None:
     result = queenright("rules", "diff", "--prometheus", "http://me:hunter2@127.0.0.1:1")
     assert result.exit_code == 2
     assert "--prometheus" in result.stderr
@@ -274,7 +281,7 @@ def test_invalid_address_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [("none.yml",), ("none",), (".",), (".", "--service-selector", "x")])
-def test_incomparable_rules_are_not_a_difference(words: tuple[str, ...]) -> None:
+def test_rules_that_cannot_be_compared_are_an_error_and_not_a_difference(words: tuple[str, ...]) -> None:
     result = queenright("rules", "diff", *words)
     assert result.exit_code == 2
     assert result.stderr.startswith("queenright: ")
@@ -302,7 +309,7 @@ def test_changed_thresholds_are_listed(tmp_path: Path, slower: str) -> None:
     assert ">= 1200" in output
 
 
-def test_files_together_with_a_prometheus_is_a_usage_error(tmp_path: Path) -> None:
+def test_diff_of_files_and_a_prometheus_is_a_usage_error(tmp_path: Path) -> None:
     assert queenright("rules", "diff", str(tmp_path), "--prometheus", "http://x").exit_code == 2
 
 
@@ -313,58 +320,58 @@ def test_exported_dashboards_have_the_configured_thresholds(tmp_path: Path, redr
     result = queenright("dashboards", "export", "-c", redrawn, "-o", str(tmp_path / "d"))
 
     assert result.exit_code == 0, result.output
-    written = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
-    assert written == dashboards(REDRAWN_SETTINGS, console="https://q.example")
+    contents = {path.name: path.read_text() for path in (tmp_path / "d").iterdir()}
+    assert contents == dashboards(REDRAWN_SETTINGS, console="https://q.example")
     assert queenright("dashboards", "check", str(tmp_path / "d"), "-c", redrawn).exit_code == 0
-    other = queenright("dashboards", "check", str(tmp_path / "d"))
-    assert other.exit_code == 1
-    assert "agent.json is outdated" in other.stderr
+    check_result = queenright("dashboards", "check", str(tmp_path / "d"))
+    assert check_result.exit_code == 1
+    assert "agent.json is outdated" in check_result.stderr
 
 
 @pytest.mark.parametrize("format_", ["kubernetes", "mixin"])
 def test_full_exports_have_the_configured_thresholds(redrawn: str, tmp_path: Path, format_: str) -> None:
-    out = tmp_path / "out"
-    result = queenright("rules", "export", "--format", format_, "-c", redrawn, "-o", str(out))
+    output_folder = tmp_path / "out"
+    result = queenright("rules", "export", "--format", format_, "-c", redrawn, "-o", str(output_folder))
 
     assert result.exit_code == 0, result.output
     if format_ == "kubernetes":
-        assert ">= 1200" in (out / "prometheusrule.yaml").read_text()
-        assert (out / "dashboards" / "agent.yaml").is_file()
+        assert ">= 1200" in (output_folder / "prometheusrule.yaml").read_text()
+        assert (output_folder / "dashboards" / "agent.yaml").is_file()
         return
-    unpack(out, tmp_path)
+    unpack(output_folder, tmp_path)
     mixin = tmp_path / "queenright-mixin"
     assert ">= 1200" in (mixin / "prometheus" / "rules" / "agents.yml").read_text()
     boards = {path.name: path.read_text() for path in (mixin / "grafana" / "dashboards").iterdir()}
     assert boards == render_dashboards(REDRAWN_SETTINGS, console="https://q.example")
 
 
-def test_commands_of_the_page_about_adopting_run(tmp_path: Path) -> None:
+def test_commands_of_the_adopting_page_work(tmp_path: Path) -> None:
     """The commands run in the order of the page, in one folder."""
-    text = (ROOT / "docs" / "adopting.md").read_text()
-    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    page = (ROOT / "docs" / "adopting.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     lines = [
         line for line in "\n".join(blocks).replace("\\\n", " ").splitlines() if line.startswith("queenright ")
     ]
-    Path("queenright.yaml").write_text(SLOWER)
+    Path("queenright.yaml").write_text(SLOWER_SETTINGS)
     assert len(lines) >= 8
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
-        if "--prometheus" in words:  # another test runs it on a real one
+        if "--prometheus" in words:  # Another test runs this command on a real Prometheus.
             continue
         result = queenright(*words)
         assert result.exit_code == 0, f"{line}: {result.output}"
 
 
-def test_command_line_imports_yaml_and_pydantic_lazily() -> None:
-    """The packages for rules and dashboards are imported when the command runs."""
+def test_command_line_imports_yaml_and_pydantic_only_when_needed() -> None:
+    """The packages for rules and dashboards are imported when their command runs."""
     code = "import sys, queenright.cli.app; print([m for m in ('yaml', 'pydantic') if m in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], text=True, capture_output=True, check=True)
     assert result.stdout.strip() == "[]"
 
 
-def test_rules_of_up_are_the_compared_rules(tmp_path: Path, slower: str) -> None:
+def test_rules_that_up_writes_equal_the_exported_rules(tmp_path: Path, slower: str) -> None:
     for config in (None, slower):
         settings = load_settings(Path(config) if config else None)
         words = ("-c", config) if config else ()
-        written = write_rules(tmp_path / "rules", settings)
-        assert queenright("rules", "diff", str(written), *words).exit_code == 0
+        rules_files = write_rules(tmp_path / "rules", settings)
+        assert queenright("rules", "diff", str(rules_files), *words).exit_code == 0

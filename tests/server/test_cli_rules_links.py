@@ -1,4 +1,4 @@
-"""Links in an export: their URLs, and a warning for each that points to the reader's own machine."""
+"""The links in an export: their URLs, and a warning for each link to the local machine."""
 
 from __future__ import annotations
 
@@ -12,49 +12,53 @@ from queenright.alerting.export.addresses import is_local_url
 from queenright.cli.app import app
 from queenright.instrumentation.errors import QueenrightError
 
-HERE = re.compile(r"https?://(?:127\.|localhost|\[::1\])[^\s\"']*")
+LOCAL_URL = re.compile(r"https?://(?:127\.|localhost|\[::1\])[^\s\"']*")
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
 
 
 def export_rules(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
-    """Return the output of an export, and all text that it wrote."""
+    """Export rules, and return the result and the text of all written files."""
     result = CliRunner().invoke(app, ["rules", "export", "--format", format_, "-o", "out", *words])
     if isinstance(result.exception, QueenrightError):
         raise result.exception
-    out = Path("out")
-    files = [out] if out.is_file() else sorted(path for path in out.rglob("*") if path.is_file())
+    output_folder = Path("out")
+    files = (
+        [output_folder]
+        if output_folder.is_file()
+        else sorted(path for path in output_folder.rglob("*") if path.is_file())
+    )
     return result, "".join(path.read_text("utf-8", "replace") for path in files)
 
 
-GRAFANA = ("--dashboards", "https://grafana.example/d")
+GRAFANA_OPTIONS = ("--dashboards", "https://grafana.example/d")
 
 
 def test_service_url_leaves_no_link_to_this_machine() -> None:
-    result, text = export_rules("--service-url", "http://queenright.agents:8420/", *GRAFANA)
+    result, exported = export_rules("--service-url", "http://queenright.agents:8420/", *GRAFANA_OPTIONS)
 
-    assert HERE.findall(text) == []
-    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
-    assert '"query": "http://queenright.agents:8420"' in text
+    assert LOCAL_URL.findall(exported) == []
+    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in exported
+    assert '"query": "http://queenright.agents:8420"' in exported
     assert "linked at" not in result.stderr
     assert "127.0.0.1" not in result.stderr
 
 
-def test_settings_and_options_precede_the_service_url() -> None:
+def test_settings_and_options_override_the_service_url() -> None:
     Path("queenright.yaml").write_text("alerting: {console_url: https://q.example}\n")
-    _, text = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA)
-    assert "https://q.example/runbooks/QueenrightLoop" in text
-    assert '"query": "https://q.example"' in text
-    assert "http://queenright.agents:8420/api/" in text
+    _, exported = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA_OPTIONS)
+    assert "https://q.example/runbooks/QueenrightLoop" in exported
+    assert '"query": "https://q.example"' in exported
+    assert "http://queenright.agents:8420/api/" in exported
 
-    _, text = export_rules(
+    _, exported = export_rules(
         "--service-url", "http://queenright.agents:8420", "--runbooks", "https://w.example/r"
     )
-    assert "https://w.example/r/QueenrightLoop" in text
+    assert "https://w.example/r/QueenrightLoop" in exported
 
 
 @pytest.mark.parametrize(
@@ -68,31 +72,31 @@ def test_settings_and_options_precede_the_service_url() -> None:
 )
 def test_links_use_the_configured_listen_address(http: str, url: str) -> None:
     Path("queenright.yaml").write_text(f"http: {http}\n")
-    _, text = export_rules(*GRAFANA, format_="prometheus")
-    assert f"{url}/runbooks/QueenrightLoop" in text
-    assert "8420" not in text
+    _, exported = export_rules(*GRAFANA_OPTIONS, format_="prometheus")
+    assert f"{url}/runbooks/QueenrightLoop" in exported
+    assert "8420" not in exported
 
-    _, text = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA)
-    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in text
+    _, exported = export_rules("--service-url", "http://queenright.agents:8420", *GRAFANA_OPTIONS)
+    assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in exported
 
 
 def test_dashboards_use_the_configured_listen_address() -> None:
     Path("queenright.yaml").write_text("http: {port: 9999}\n")
     result = CliRunner().invoke(app, ["dashboards", "export", "-o", "boards"])
     assert result.exit_code == 0, result.output
-    text = "".join(path.read_text("utf-8") for path in Path("boards").rglob("*.json"))
-    assert '"query": "http://127.0.0.1:9999"' in text
-    assert "8420" not in text
+    exported = "".join(path.read_text("utf-8") for path in Path("boards").rglob("*.json"))
+    assert '"query": "http://127.0.0.1:9999"' in exported
+    assert "8420" not in exported
 
 
-def test_links_do_not_contain_the_login_for_alertmanager() -> None:
-    _, text = export_rules("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA)
-    assert "http://queenright.agents:8420/runbooks/" in text
-    assert "hunter2" not in "".join(re.findall(r".*(?:runbooks/|\"query\").*", text))
+def test_links_do_not_contain_the_credentials_of_the_service_url() -> None:
+    _, exported = export_rules("--service-url", "http://me:hunter2@queenright.agents:8420", *GRAFANA_OPTIONS)
+    assert "http://queenright.agents:8420/runbooks/" in exported
+    assert "hunter2" not in "".join(re.findall(r".*(?:runbooks/|\"query\").*", exported))
 
 
 @pytest.mark.parametrize(
-    ("format_", "named"),
+    ("format_", "expected_options"),
     [
         ("kubernetes", ("--runbooks", "--service-url", "--dashboards", "alerting.console_url")),
         ("mixin", ("--runbooks", "--service-url", "--dashboards", "alerting.console_url")),
@@ -100,18 +104,18 @@ def test_links_do_not_contain_the_login_for_alertmanager() -> None:
         ("prometheus", ("--runbooks",)),
     ],
 )
-def test_every_local_link_is_reported_with_the_option_that_changes_it(
-    format_: str, named: tuple[str, ...]
+def test_each_local_link_is_reported_with_the_option_that_changes_it(
+    format_: str, expected_options: tuple[str, ...]
 ) -> None:
     result, _ = export_rules(format_=format_)
 
     assert result.exit_code == 0
-    assert all(option in result.stderr for option in named)
+    assert all(option in result.stderr for option in expected_options)
     assert "http://127.0.0.1:8420/runbooks" in result.stderr
     assert all(line.startswith("Warning: ") for line in result.stderr.splitlines())
 
 
-def test_local_service_and_grafana_are_reported() -> None:
+def test_local_urls_of_service_and_grafana_are_reported() -> None:
     words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
     output = export_rules(*words)[0].stderr
     assert "Alertmanager" in output
@@ -132,7 +136,7 @@ def test_invalid_service_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "here"),
+    ("url", "is_local"),
     [
         ("http://127.0.0.1:8420", True),
         ("http://127.8.8.8", True),
@@ -145,5 +149,5 @@ def test_invalid_service_url_is_refused(url: str) -> None:
         ("", False),
     ],
 )
-def test_local_addresses_are_recognised(url: str, here: bool) -> None:
-    assert is_local_url(url) is here
+def test_local_addresses_are_recognised(url: str, is_local: bool) -> None:
+    assert is_local_url(url) is is_local

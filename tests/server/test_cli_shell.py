@@ -22,42 +22,42 @@ from tests.runtime.agents import adder, chatter, write_agent
 from tests.warm import Talking, queenright
 
 
-def run_shell(tmp_path: Path, agent: str, *lines: str, more: tuple[str, ...] = ()) -> Any:
-    words = ("shell", agent, "--storage", "here", "--no-telemetry", *more)
+def run_shell(tmp_path: Path, agent: str, *lines: str, options: tuple[str, ...] = ()) -> Any:
+    words = ("shell", agent, "--storage", "here", "--no-telemetry", *options)
     return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
 
 
 def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
+    completed = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"a": 3, "b": 4}', "/sessions")
 
-    assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 7"]
-    [session] = {line.split()[-1] for line in done.stdout.splitlines() if line.startswith("session ")}
-    assert f"{session}  completed" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert [line for line in completed.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 7"]
+    [session] = {line.split()[-1] for line in completed.stdout.splitlines() if line.startswith("session ")}
+    assert f"{session}  completed" in completed.stdout
 
 
-def test_first_line_of_a_shell_has_no_double_full_stops(tmp_path: Path) -> None:
+def test_first_line_of_a_shell_has_single_full_stops(tmp_path: Path) -> None:
     folder = adder(tmp_path / "agent")
     spec = json.loads((folder / "agent.json").read_text("utf-8"))
     spec["description"] = "It adds two numbers."
     (folder / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
 
-    done = run_shell(tmp_path, "agent", "/quit")
+    completed = run_shell(tmp_path, "agent", "/quit")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("adder: ")
-    assert "/help" in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert completed.stdout.startswith("adder: ")
+    assert "/help" in completed.stdout
 
 
-def test_typed_text_answers_the_waiting_node(tmp_path: Path) -> None:
+def test_typed_line_answers_the_waiting_node(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", "hello", "Ada")
+    completed = run_shell(tmp_path, "agent", "hello", "Ada")
 
-    assert "Hello, who are you?\nThank you." in done.stdout
-    assert "name: Ada\n" in done.stdout
+    assert "Hello, who are you?\nThank you." in completed.stdout
+    assert "name: Ada\n" in completed.stdout
 
 
 def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> None:
@@ -65,19 +65,19 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
     chatter(tmp_path / "other")
     lines = ("/load other", "/graphs", "/graph chatter", "hello", "Ada", "/graph adder", "/unload chatter")
 
-    done = run_shell(tmp_path, "agent", *lines, "/graphs", "/new", '{"a": 1, "b": 1}')
+    completed = run_shell(tmp_path, "agent", *lines, "/graphs", "/new", '{"a": 1, "b": 1}')
 
-    out = done.stdout
-    assert "loaded 'chatter'" in out
-    assert "* adder" in out
-    assert "name: Ada\n" in out
-    assert "unloaded 'chatter'" in out
-    assert out.endswith("sum: 2\n")
-    assert out[out.index("unloaded") :].count("chatter") == 1
+    output = completed.stdout
+    assert "loaded 'chatter'" in output
+    assert "* adder" in output
+    assert "name: Ada\n" in output
+    assert "unloaded 'chatter'" in output
+    assert output.endswith("sum: 2\n")
+    assert output[output.index("unloaded") :].count("chatter") == 1
 
 
 @pytest.mark.parametrize(
-    ("line", "expected"),
+    ("line", "expected_error"),
     [
         ("/nope", "Unknown command /nope; /help lists"),
         ("/graph", "the argument is missing: /graph ID"),
@@ -90,36 +90,38 @@ def test_other_agents_are_loaded_chatted_with_and_unloaded(tmp_path: Path) -> No
         ("/help", "/unload"),
     ],
 )
-def test_invalid_line_is_answered_and_the_shell_continues(tmp_path: Path, line: str, expected: str) -> None:
+def test_invalid_line_is_reported_and_the_shell_continues(
+    tmp_path: Path, line: str, expected_error: str
+) -> None:
     adder(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
+    completed = run_shell(tmp_path, "agent", line, '{"a": 1, "b": 2}', "/quit", "never read")
 
-    assert done.returncode == 0, done.stderr
-    assert expected in done.stdout
-    assert done.stdout.endswith("sum: 3\n")
+    assert completed.returncode == 0, completed.stderr
+    assert expected_error in completed.stdout
+    assert completed.stdout.endswith("sum: 3\n")
 
 
-def test_refused_input_runs_nothing(tmp_path: Path) -> None:
-    """B99: without a run there is no session and no failure."""
+def test_rejected_input_starts_no_run(tmp_path: Path) -> None:
+    """B99: without a run, there is no session and no failure."""
     adder(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", '{"a": 1, "c": 2}', "/quit")
+    completed = run_shell(tmp_path, "agent", '{"a": 1, "c": 2}', "/quit")
 
-    assert done.returncode == 0, done.stderr
-    assert "input 'b' is missing" in done.stdout
-    assert "session_" not in done.stdout
+    assert completed.returncode == 0, completed.stderr
+    assert "input 'b' is missing" in completed.stdout
+    assert "session_" not in completed.stdout
 
 
 def test_misspelt_input_is_not_filled_from_session_memory(tmp_path: Path) -> None:
-    """B99: the previous run set the field; a misspelt name must not repeat that run."""
+    """B99: the previous run set the field. A misspelt name must not repeat that run with the old value."""
     adder(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"A1": 5}', '{"a": 2}', "/quit")
+    completed = run_shell(tmp_path, "agent", '{"a": 1, "b": 2}', '{"A1": 5}', '{"a": 2}', "/quit")
 
-    assert done.returncode == 0, done.stderr
-    assert "input 'A1' is unknown" in done.stdout
-    assert [line for line in done.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 4"]
+    assert completed.returncode == 0, completed.stderr
+    assert "input 'A1' is unknown" in completed.stdout
+    assert [line for line in completed.stdout.splitlines() if line.startswith("sum")] == ["sum: 3", "sum: 4"]
 
 
 def test_data_command_lists_and_shows_agent_files(tmp_path: Path) -> None:
@@ -128,23 +130,23 @@ def test_data_command_lists_and_shows_agent_files(tmp_path: Path) -> None:
     writes += "    (data_dir / 'log.jsonl').write_text(f'{a}\\x1b[2J and {b}\\n')\n    return a + b\n"
     adder(tmp_path / "agent", writes)
 
-    typed = ("/data", '{"a": 1, "b": 2}', "/data", "/data log.jsonl", "/data ../state.json")
-    done = run_shell(tmp_path, "agent", *typed)
+    stdin_lines = ("/data", '{"a": 1, "b": 2}', "/data", "/data log.jsonl", "/data ../state.json")
+    completed = run_shell(tmp_path, "agent", *stdin_lines)
 
-    assert "No files." in done.stdout
-    assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in done.stdout.splitlines())
-    assert "1[2J and 2" in done.stdout
-    assert "there is no file '../state.json'" in done.stdout + done.stderr
+    assert "No files." in completed.stdout
+    assert any(line.split()[:2] == ["log.jsonl", "adder"] for line in completed.stdout.splitlines())
+    assert "1[2J and 2" in completed.stdout
+    assert "there is no file '../state.json'" in completed.stdout + completed.stderr
 
 
 def test_failed_run_has_a_reason_and_sets_the_exit_code(tmp_path: Path) -> None:
     adder(tmp_path / "agent")
 
-    done = run_shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
+    completed = run_shell(tmp_path, "agent", '{"a": 1, "b": "x"}')
 
-    assert done.returncode == 1
-    assert "failed: " in done.stdout
-    assert "Resume with: /resume session_" in done.stdout
+    assert completed.returncode == 1
+    assert "failed: " in completed.stdout
+    assert "Resume with: /resume session_" in completed.stdout
 
 
 def test_ctrl_c_pauses_the_run_and_the_session_can_be_resumed(tmp_path: Path) -> None:
@@ -156,20 +158,20 @@ def test_ctrl_c_pauses_the_run_and_the_session_can_be_resumed(tmp_path: Path) ->
         while b"session session_" not in (line := running.stdout.readline()):
             assert line
         running.send_signal(signal.SIGINT)
-        text = ""
-        while "Resume with" not in text:
+        output = ""
+        while "Resume with" not in output:
             line = running.stdout.readline()
-            assert line, text
-            text += line.decode()
+            assert line, output
+            output += line.decode()
         running.send_signal(signal.SIGINT)
         assert running.wait() == 1
 
-    assert "paused" in text
-    assert "Resume with: /resume session_" in text
+    assert "paused" in output
+    assert "Resume with: /resume session_" in output
 
 
-BROKEN = "def sort(inbox):\n    return inbox['letters']\n"
-SORTER = {
+BROKEN_CODE = "def sort(inbox):\n    return inbox['letters']\n"
+SORTER_SPEC = {
     "name": "sorter",
     "graph": {
         "nodes": [
@@ -186,13 +188,14 @@ SORTER = {
 }
 
 
-def tool_reply(tool: str, **arguments: object) -> dict[str, Any]:
+def make_tool_reply(tool: str, **arguments: object) -> dict[str, Any]:
     return {"tool_calls": [{"name": tool, "arguments": arguments}]}
 
 
 class Builder:
     """
-    A model: as coder it writes a failing agent and starts it; as guardian it repairs the agent, or asks.
+    A model. As the coder, it writes a failing agent and starts it. As the guardian, it repairs the agent, or
+    asks the user.
     """
 
     name = "builder"
@@ -202,29 +205,29 @@ class Builder:
     ) -> ModelReply:
         answers = [message.content for message in messages if message.role == "tool"]
         if not messages[0].content.startswith("You are the guardian"):
-            return [*BUILT, ModelReply(text="It runs.")][min(len(answers), len(BUILT))]
+            return [*BUILD_REPLIES, ModelReply(text="It runs.")][min(len(answers), len(BUILD_REPLIES))]
         if not answers:
-            return tool_call("get_user_presence")
+            return make_tool_call("get_user_presence")
         if '"user_present": true' in answers[0]:
-            return tool_call("ask_user", question="sorter fails. Repair it?")
-        return REPAIRED[len(answers) - 1]
+            return make_tool_call("ask_user", question="sorter fails. Repair it?")
+        return REPAIR_REPLIES[len(answers) - 1]
 
 
-def tool_call(name: str, **arguments: object) -> ModelReply:
+def make_tool_call(name: str, **arguments: object) -> ModelReply:
     return ModelReply(tool_calls=(ToolCall(f"call_{name}", name, json.dumps(arguments)),))
 
 
-BUILT = [
-    tool_call("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
-    tool_call("write_file", path="sorter/functions.py", content=BROKEN),
-    tool_call("load_agent", agent_path="sorter"),
-    tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
+BUILD_REPLIES = [
+    make_tool_call("write_file", path="sorter/agent.json", content=json.dumps(SORTER_SPEC)),
+    make_tool_call("write_file", path="sorter/functions.py", content=BROKEN_CODE),
+    make_tool_call("load_agent", agent_path="sorter"),
+    make_tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
 ]
-REPAIRED = [
-    tool_call("edit_file", path="sorter/functions.py", old="inbox['letters']", new="sorted(inbox)"),
-    tool_call("restart_agent", graph_id="sorter"),
-    tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
-    tool_call("set_output", decision="mended it"),
+REPAIR_REPLIES = [
+    make_tool_call("edit_file", path="sorter/functions.py", old="inbox['letters']", new="sorted(inbox)"),
+    make_tool_call("restart_agent", graph_id="sorter"),
+    make_tool_call("start_agent", graph_id="sorter", input_data={"inbox": ["b", "a"]}),
+    make_tool_call("set_output", decision="mended it"),
 ]
 
 
@@ -245,11 +248,11 @@ async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absen
     workshop: AgentRuntime,
 ) -> None:
     """
-    004: the coder builds and starts an agent, which fails while the user is absent; the guardian repairs it.
+    004: the coder builds and starts an agent, which fails while the user is absent. The guardian repairs it.
     """
-    with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as repaired:
+    with workshop.bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="sorter") as repaired_run:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
-        event = await repaired.within(20)
+        event = await repaired_run.within(20)
 
     result = workshop.get_execution_result(event.execution_id)
     assert result is not None
@@ -259,15 +262,15 @@ async def test_failing_agent_is_repaired_by_the_guardian_while_the_user_is_absen
 async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failure(
     workshop: AgentRuntime,
 ) -> None:
-    """004: a guardian that repaired an agent has ended, and handles the next failure."""
+    """004: after a repair the guardian ends, and it starts again for the next failure."""
     bus = workshop.bus
-    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as first:
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as first_repair:
         await workshop.trigger("talk", {"message": "Sort my letters."}, graph_id="coder")
-        await first.within(20)
+        await first_repair.within(20)
 
-    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as second:
+    with bus.expect(EventType.EXECUTION_COMPLETED, filter_graph="guardian") as second_repair:
         await workshop.trigger("default", {"inbox": [1, "a"]}, graph_id="sorter")
-        event = await second.within(20)
+        event = await second_repair.within(20)
 
     result = workshop.get_execution_result(event.execution_id)
     assert result is not None
@@ -275,8 +278,8 @@ async def test_guardian_ends_while_the_user_is_absent_and_handles_the_next_failu
     assert not [node for node in workshop.waiting_nodes() if node.graph_id == "guardian"]
 
 
-async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
-    """004: if the user is present, the guardian asks."""
+async def test_guardian_asks_the_user_who_is_present(workshop: AgentRuntime) -> None:
+    """004: the guardian only repairs an agent unasked if the user is absent."""
     await workshop.inject_input("code", "hello")
 
     with workshop.bus.expect(EventType.CLIENT_INPUT_REQUESTED, filter_graph="guardian") as question:
@@ -288,8 +291,8 @@ async def test_guardian_asks_a_present_user(workshop: AgentRuntime) -> None:
 
 def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     replies = [
-        tool_reply("write_file", path="sorter/agent.json", content=json.dumps(SORTER)),
-        tool_reply("load_agent", agent_path="../elsewhere"),
+        make_tool_reply("write_file", path="sorter/agent.json", content=json.dumps(SORTER_SPEC)),
+        make_tool_reply("load_agent", agent_path="../elsewhere"),
         {"text": "It is written."},
     ]
     write_agent(tmp_path / "script", {}, replies)
@@ -317,7 +320,7 @@ def test_usage_error_exits_with_2_and_a_remedy(tmp_path: Path, words: list[str])
 @pytest.mark.parametrize(
     "path", ["../out.txt", "/etc/hostname", "link/out.txt", ".env", "a/.git/config", "", "a\0b", "."]
 )
-async def test_file_tools_touch_nothing_outside_of_the_workspace_and_nothing_hidden(
+async def test_file_tools_refuse_hidden_files_and_paths_outside_the_workspace(
     tmp_path: Path, path: str
 ) -> None:
     root = tmp_path / "work"
@@ -327,12 +330,12 @@ async def test_file_tools_touch_nothing_outside_of_the_workspace_and_nothing_hid
     os.symlink(tmp_path, root / "link")
     tools = {tool.name: tool for tool in Workspace(root).tools}
 
-    read = await tools["read_file"].call(json.dumps({"path": path}))
-    written = await tools["write_file"].call(json.dumps({"path": path, "content": "x"}))
+    read_result = await tools["read_file"].call(json.dumps({"path": path}))
+    write_result = await tools["write_file"].call(json.dumps({"path": path, "content": "x"}))
 
-    assert read.failed
-    assert written.failed
-    assert "secret" not in read.content
+    assert read_result.failed
+    assert write_result.failed
+    assert "secret" not in read_result.content
     assert sorted(os.listdir(tmp_path)) == ["out.txt", "work"]
     assert (tmp_path / "out.txt").read_text() == "secret"
 
@@ -340,16 +343,16 @@ async def test_file_tools_touch_nothing_outside_of_the_workspace_and_nothing_hid
 async def test_file_tools_list_read_write_and_change_files(tmp_path: Path) -> None:
     tools = {tool.name: tool for tool in Workspace(tmp_path).tools}
 
-    async def use(tool: str, **arguments: object) -> str:
+    async def call_tool(tool: str, **arguments: object) -> str:
         return (await tools[tool].call(json.dumps(arguments), {"data_dir": tmp_path / "data"})).content
 
-    assert "no files" in await use("list_files")
-    await use("write_file", path="a/b.py", content="one\ntwo\n")
-    assert await use("list_files", pattern="*.py") == "a/b.py"
-    assert await use("read_file", path="a/b.py", first=2) == "two"
-    assert "occurs 2 times" in await use("edit_file", path="a/b.py", old="o", new="0")
-    assert "occurs 0 times" in await use("edit_file", path="a/b.py", old="x", new="y")
-    assert "changed" in await use("edit_file", path="a/b.py", old="two", new="2")
+    assert "no files" in await call_tool("list_files")
+    await call_tool("write_file", path="a/b.py", content="one\ntwo\n")
+    assert await call_tool("list_files", pattern="*.py") == "a/b.py"
+    assert await call_tool("read_file", path="a/b.py", first=2) == "two"
+    assert "occurs 2 times" in await call_tool("edit_file", path="a/b.py", old="o", new="0")
+    assert "occurs 0 times" in await call_tool("edit_file", path="a/b.py", old="x", new="y")
+    assert "changed" in await call_tool("edit_file", path="a/b.py", old="two", new="2")
     assert (tmp_path / "a" / "b.py").read_text() == "one\n2\n"
-    await use("log_escalation", agent="a", error="e", tried="t", why="w")
+    await call_tool("log_escalation", agent="a", error="e", tried="t", why="w")
     assert json.loads((tmp_path / "data" / "escalation_log.jsonl").read_text())["agent"] == "a"

@@ -1,4 +1,4 @@
-"""The output of ticket commands, and the ticket that an id selects."""
+"""The output of the ticket commands, and the ticket that an id selects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.api.examples import NOW, make_example
 from queenright.api.tickets import Ticket, TicketSilence
 from queenright.cli.commands.tickets import StatusFilter, ticket_lines, ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
-from queenright.health.tickets.ticket import TicketStatus
+from queenright.health.tickets.make_ticket import TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
 from queenright.server.serving import RunningService
@@ -26,59 +26,61 @@ from tests.waiting import until
 __all__ = ["settings"]
 
 
-def ticket(**changes: Any) -> Ticket:
+def make_ticket(**changes: Any) -> Ticket:
     return Ticket.model_validate(make_example(Ticket) | {"silenced": None, "incident_id": ""} | changes)
 
 
 def test_silenced_ticket_is_marked_in_the_list_with_its_end() -> None:
-    """B38: the list shows that a ticket is silenced."""
-    silenced = ticket(silenced=make_example(TicketSilence))
+    """B38: the list marks a silenced ticket."""
+    silenced_ticket = make_ticket(silenced=make_example(TicketSilence))
 
-    lines = ticket_lines(silenced, NOW)
+    lines = ticket_lines(silenced_ticket, NOW)
 
-    assert ticket_row(silenced, NOW).endswith(f"{silenced.ticket_id}  silenced")
-    assert silenced.session_id[-13:] in ticket_row(silenced, NOW)
+    assert ticket_row(silenced_ticket, NOW).endswith(f"{silenced_ticket.ticket_id}  silenced")
+    assert silenced_ticket.session_id[-13:] in ticket_row(silenced_ticket, NOW)
     [line] = [line for line in lines if line.startswith("  silenced ")]
     assert "for 60 min more, until " in line
     assert line.endswith(", by ada: being fixed (silence b3c5)")
 
 
-def test_ticket_with_its_own_alert_has_no_silence_or_incident() -> None:
-    assert ticket_row(ticket(), NOW).endswith(ticket().ticket_id)
+def test_ticket_with_a_separate_alert_has_no_silence_or_incident() -> None:
+    assert ticket_row(make_ticket(), NOW).endswith(make_ticket().ticket_id)
     assert not [
         ticket_line
-        for ticket_line in ticket_lines(ticket(), NOW)
+        for ticket_line in ticket_lines(make_ticket(), NOW)
         if "silenced" in ticket_line or "incident" in ticket_line
     ]
 
 
 async def test_list_has_column_headings(running: RunningService) -> None:
-    found = await wait_for_ticket(running)
+    ticket_id = await wait_for_ticket(running)
 
     heading, row = (await queenright(running, "tickets")).out.splitlines()
 
     assert heading.split() == ["severity", "status", "agent", "session", "problem", "age", "ticket"]
-    assert row[heading.index("ticket") :].startswith(found)
+    assert row[heading.index("ticket") :].startswith(ticket_id)
 
 
 async def test_status_filter_lists_closed_tickets(running: RunningService) -> None:
     service = running.service
     closed_id = await wait_for_ticket(running)
-    first = next(iter(looping(service.clock())))
-    await service.ingest([replace(first, id="end", type=EventType.EXECUTION_COMPLETED, time=service.clock())])
-    await until(lambda: not service.tickets.open_tickets(), "a ticket that closed")
+    start_event = next(iter(looping(service.clock())))
+    await service.ingest(
+        [replace(start_event, id="end", type=EventType.EXECUTION_COMPLETED, time=service.clock())]
+    )
+    await until(lambda: not service.tickets.open_tickets(), "the ticket is closed")
     open_id = await wait_for_ticket(running, agent="other")
 
-    closed = await queenright(running, "tickets", "list", "--status", "worker_gone")
-    intervening = await queenright(running, "tickets", "--all", "--status", "intervening")
-    dismissed = await queenright(running, "tickets", "list", "--status", "dismissed")
+    closed_result = await queenright(running, "tickets", "list", "--status", "worker_gone")
+    intervening_result = await queenright(running, "tickets", "--all", "--status", "intervening")
+    dismissed_result = await queenright(running, "tickets", "list", "--status", "dismissed")
 
-    assert (closed_id in closed.out, open_id in closed.out) == (True, False)
-    assert (closed_id in intervening.out, open_id in intervening.out) == (False, True)
-    assert (dismissed.code, dismissed.out) == (0, "No tickets with status dismissed.\n")
+    assert (closed_id in closed_result.out, open_id in closed_result.out) == (True, False)
+    assert (closed_id in intervening_result.out, open_id in intervening_result.out) == (False, True)
+    assert (dismissed_result.code, dismissed_result.out) == (0, "No tickets with status dismissed.\n")
 
 
-def test_status_filter_has_each_status_of_a_ticket() -> None:
+def test_status_filter_accepts_each_ticket_status() -> None:
     assert [status.value for status in StatusFilter] == [status.value for status in TicketStatus]
 
 
@@ -90,76 +92,78 @@ async def test_unknown_status_is_a_usage_error(running: RunningService) -> None:
     assert "'dismissed'" in result.err
 
 
-def test_ticket_in_another_alert_names_it() -> None:
-    """B123: the list and the ticket name the ticket of the alert."""
-    lines = ticket_lines(ticket(incident_id="018f-first"), NOW)
+def test_ticket_that_shares_an_alert_names_the_ticket_of_the_alert() -> None:
+    """B123: both the list and the ticket name it."""
+    lines = ticket_lines(make_ticket(incident_id="018f-first"), NOW)
 
     assert any("018f-first" in line for line in lines)
 
 
 def test_ticket_has_the_name_of_the_finding_that_its_text_describes() -> None:
-    """B102: the finding that opened the ticket may be over."""
-    changed = ticket(kind="resource_limit", words_kind="stall", severity="critical")
+    """B102: the finding that opened the ticket may have cleared."""
+    changed_ticket = make_ticket(kind="resource_limit", words_kind="stall", severity="critical")
 
-    assert ": critical, stall, " in ticket_lines(changed, NOW)[0]
-    assert " stall " in ticket_row(changed, NOW)
+    assert ": critical, stall, " in ticket_lines(changed_ticket, NOW)[0]
+    assert " stall " in ticket_row(changed_ticket, NOW)
 
 
-def test_ticket_has_cause_and_action_once() -> None:
-    text = "It repeats (seen 4 times). It costs money. Stop it."
+def test_ticket_shows_cause_and_action_once() -> None:
+    analysis = "It repeats (seen 4 times). It costs money. Stop it."
     output = "\n".join(
-        ticket_lines(ticket(cause="It repeats.", suggested_action="Stop it.", analysis=text), NOW)
+        ticket_lines(make_ticket(cause="It repeats.", suggested_action="Stop it.", analysis=analysis), NOW)
     )
 
     assert (output.count("It repeats"), output.count("Stop it")) == (1, 1)
     assert "  queen        Seen 4 times. It costs money\n" in output
-    assert ticket().worker_excerpt in output
+    assert make_ticket().worker_excerpt in output
 
 
 def test_closed_ticket_shows_how_long_it_was_open() -> None:
-    closed = ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW)
+    closed_ticket = make_ticket(status="resolved", closed_at=NOW + 720, first_seen=NOW)
 
-    assert ", resolved after 12 min, at " in ticket_lines(closed, NOW + 10_000)[0]
-    assert ticket_lines(ticket(first_seen=NOW), NOW + 10_800)[0].endswith(" for 3 h")
+    assert ", resolved after 12 min, at " in ticket_lines(closed_ticket, NOW + 10_000)[0]
+    assert ticket_lines(make_ticket(first_seen=NOW), NOW + 10_800)[0].endswith(" for 3 h")
 
 
 def test_notified_receivers_are_in_chronological_order() -> None:
-    notified = [
+    notifications = [
         {"receiver": "slack", "status": status, "first_at": NOW + seconds, "at": NOW + 99}
         for status, seconds in (("resolved", 60), ("firing", 1))
     ]
 
     [line] = [
         ticket_line
-        for ticket_line in ticket_lines(ticket(notified=notified), NOW)
+        for ticket_line in ticket_lines(make_ticket(notified=notifications), NOW)
         if ticket_line.startswith("  notified ")
     ]
 
     assert line.index("slack (firing, ") < line.index("slack (resolved, ")
 
 
-@pytest.mark.parametrize("words", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
-async def test_ticket_is_found_by_an_id_prefix(running: RunningService, words: tuple[str, ...]) -> None:
-    found = await wait_for_ticket(running)
+@pytest.mark.parametrize("arguments", [("show",), ("timeline",), ("acknowledge", "--by", "ada")])
+async def test_ticket_is_found_by_an_id_prefix(running: RunningService, arguments: tuple[str, ...]) -> None:
+    ticket_id = await wait_for_ticket(running)
 
-    result = await queenright(running, "tickets", words[0], found[:-1], *words[1:])
+    result = await queenright(running, "tickets", arguments[0], ticket_id[:-1], *arguments[1:])
 
     assert (result.code, result.err) == (0, "")
 
 
 async def test_ambiguous_ticket_id_prefix_lists_the_matches(running: RunningService) -> None:
-    first = await wait_for_ticket(running)
+    first_id = await wait_for_ticket(running)
     await wait_for_ticket(running, agent="other")
     await until(lambda: len(running.service.tickets.open_tickets()) == 2, "two tickets")
-    [other] = {t.ticket_id for t in running.service.tickets.open_tickets()} - {first}
+    [other_id] = {open_ticket.ticket_id for open_ticket in running.service.tickets.open_tickets()} - {
+        first_id
+    }
 
-    result = await queenright(running, "tickets", "show", first[:2])
+    result = await queenright(running, "tickets", "show", first_id[:2])
 
-    assert first[:2] == other[:2]
+    assert first_id[:2] == other_id[:2]
     assert (result.code, result.out) == (1, "")
-    assert all(part in result.err for part in ("2 tickets", repr(first[:2])))
-    assert f"{first} (looper)" in result.err
-    assert f"{other} (other)" in result.err
+    assert all(phrase in result.err for phrase in ("2 tickets", repr(first_id[:2])))
+    assert f"{first_id} (looper)" in result.err
+    assert f"{other_id} (other)" in result.err
 
 
 async def test_unknown_ticket_id_names_the_list_command(running: RunningService) -> None:
@@ -170,73 +174,74 @@ async def test_unknown_ticket_id_names_the_list_command(running: RunningService)
     assert "list tickets: queenright tickets --all" in result.err
 
 
-async def test_list_states_that_ended_sessions_are_hidden(running: RunningService) -> None:
+async def test_list_counts_the_ended_sessions_that_it_hides(running: RunningService) -> None:
     service = running.service
     result = list(looping(service.clock(), times=1))
-    ended = AgentEvent(
+    end_event = AgentEvent(
         type=EventType.EXECUTION_COMPLETED,
         time=service.clock(),
         **{key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")},
     )
-    await service.ingest([*result, ended])
+    await service.ingest([*result, end_event])
 
-    short, whole = await queenright(running, "list"), await queenright(running, "list", "--all")
+    short_list, full_list = await queenright(running, "list"), await queenright(running, "list", "--all")
 
-    assert "1 ended session" in short.out
-    assert "--all" in short.out
-    assert "looper" in whole.out
-    assert "not shown" not in whole.out
+    assert "1 ended session" in short_list.out
+    assert "--all" in short_list.out
+    assert "looper" in full_list.out
+    assert "not shown" not in full_list.out
 
 
 @pytest.mark.parametrize(
-    ("end", "outcome"),
+    ("end_type", "outcome"),
     [(EventType.EXECUTION_COMPLETED, "completed"), (EventType.EXECUTION_FAILED, "failed")],
 )
 async def test_ended_session_is_shown_with_its_outcome(
-    running: RunningService, http: httpx.AsyncClient, end: EventType, outcome: str
+    running: RunningService, http: httpx.AsyncClient, end_type: EventType, outcome: str
 ) -> None:
-    """B103: it is neither terminated nor healthy, and not waiting, in the API and the command."""
+    """B103: in the API and in the command, it is neither terminated nor healthy, and does not wait."""
     service = running.service
     result = list(looping(service.clock(), times=1))
     worker = {key: getattr(result[0], key) for key in ("agent_id", "session_id", "incarnation_id")}
-    await service.ingest([*result, AgentEvent(type=end, time=service.clock(), **worker)])
+    await service.ingest([*result, AgentEvent(type=end_type, time=service.clock(), **worker)])
 
     [row] = (await http.get("/api/agents")).json()["agents"]
-    listed = (await queenright(running, "list", "--all")).out
+    listed_output = (await queenright(running, "list", "--all")).out
 
     assert (row["ended"], row["outcome"]) == (True, outcome)
-    [line] = [line for line in listed.splitlines() if "looper" in line]
+    [line] = [line for line in listed_output.splitlines() if "looper" in line]
     assert line.split()[0] == outcome
-    assert "waits" not in listed
-    assert "terminated" not in f"{row} {listed}"
+    assert "waits" not in listed_output
+    assert "terminated" not in f"{row} {listed_output}"
 
 
-def describe_change(reason: str, *, to: str, **more: str) -> str:
-    data = {"from": "failing", "to": to, "reason": reason, **more}
+def describe_health_change(reason: str, *, state: str, **fields: str) -> str:
+    data = {"from": "failing", "to": state, "reason": reason, **fields}
     return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
 
 
 def test_health_change_is_one_sentence() -> None:
-    assert describe_change("no findings", to="healthy") == "a: failing → healthy: no findings"
+    assert describe_health_change("no findings", state="healthy") == "a: failing → healthy: no findings"
     assert (
-        describe_change(END_REASONS["failed"], to="terminated") == "a: the session has failed; it was failing"
+        describe_health_change(END_REASONS["failed"], state="terminated")
+        == "a: the session has failed; it was failing"
     )
 
 
 def test_end_of_a_session_is_not_a_change_to_healthy() -> None:
-    ended = describe_change(END_REASONS["completed"], to="healthy", outcome="completed")
+    line = describe_health_change(END_REASONS["completed"], state="healthy", outcome="completed")
 
-    assert ended == "a: the session is completed; it was failing"
+    assert line == "a: the session is completed; it was failing"
 
 
 def test_session_of_failed_runs_is_failing_after_its_end() -> None:
-    ended = describe_change("4 runs failed in a row", to="failing", outcome="failed")
+    line = describe_health_change("4 runs failed in a row", state="failing", outcome="failed")
 
-    assert ended == "a: failing → failing: 4 runs failed in a row"
+    assert line == "a: failing → failing: 4 runs failed in a row"
 
 
 @pytest.mark.parametrize(
-    ("what", "detail", "text"),
+    ("operation", "detail", "expected_text"),
     [
         ("inject", "desk", "message sent to desk, by ada"),
         ("chat", "desk", "message sent to desk, by ada"),
@@ -244,24 +249,26 @@ def test_session_of_failed_runs_is_failing_after_its_end() -> None:
         ("delete_session", "", "session deleted, by ada"),
     ],
 )
-def test_operation_on_an_agent_is_one_sentence(what: str, detail: str, text: str) -> None:
-    data = {"what": what, "by": "ada", "detail": detail}
+def test_operation_on_an_agent_is_one_sentence(operation: str, detail: str, expected_text: str) -> None:
+    data = {"what": operation, "by": "ada", "detail": detail}
     event = AgentEvent(type=EventType.AGENT_OPERATED, time=NOW, agent_id="a", data=data)
 
-    assert event_line(event).text == f"a: {text}"
+    assert event_line(event).text == f"a: {expected_text}"
 
 
 def test_every_operation_on_an_agent_has_a_text() -> None:
     assert set(OPERATIONS) == set(get_args(Action))
 
 
-async def test_ticket_page_of_an_abbreviated_id_is_resolved_by_the_service(running: RunningService) -> None:
-    """The console and other clients pass the abbreviated id from the URL."""
-    found = await wait_for_ticket(running)
+async def test_service_resolves_an_abbreviated_id_in_the_url_of_a_ticket_page(
+    running: RunningService,
+) -> None:
+    """The console and other clients pass on the abbreviated id from the URL."""
+    ticket_id = await wait_for_ticket(running)
 
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        response = await http.get(f"/api/tickets/{found[:-1]}")
-        none = await http.get("/api/tickets/%25")
+        response = await http.get(f"/api/tickets/{ticket_id[:-1]}")
+        unknown_response = await http.get("/api/tickets/%25")
 
-    assert (response.status_code, response.json()["ticket_id"]) == (200, found)
-    assert none.status_code == 404
+    assert (response.status_code, response.json()["ticket_id"]) == (200, ticket_id)
+    assert unknown_response.status_code == 404

@@ -26,64 +26,64 @@ on_its_service = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    async with serving(demo_settings(tmp_path_factory.mktemp("watch"))) as found:
-        yield found
+    async with serving(demo_settings(tmp_path_factory.mktemp("watch"))) as running_service:
+        yield running_service
 
 
 class FakeService:
-    """A view that stores what it is given."""
+    """A view that records the lists and outages that it shows."""
 
     def __init__(self) -> None:
         self.lists: list[list[AgentRow]] = []
-        self.troubles: list[str] = []
+        self.outages: list[str] = []
 
     def show_agents(self, agents: Sequence[AgentRow]) -> None:
         self.lists.append(list(agents))
 
     def show_outage(self, trouble: str) -> None:
-        self.troubles.append(trouble)
+        self.outages.append(trouble)
 
 
 @on_its_service
 async def test_list_is_requested_only_after_an_event(running: RunningService) -> None:
-    view, stop = FakeService(), asyncio.Event()
+    view, should_stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
-        watching = asyncio.create_task(follow(service, view, stop))
+        follow_task = asyncio.create_task(follow(service, view, should_stop))
         await until(lambda: view.lists, "a list")
-        before = len(view.lists)
+        count_before = len(view.lists)
         await running.service.ingest(list(looping(running.service.clock())))
-        await until(lambda: any(a.tool_calls for a in view.lists[-1]), "the worker")
-        stop.set()
-        await watching
+        await until(lambda: any(agent.tool_calls for agent in view.lists[-1]), "the worker")
+        should_stop.set()
+        await follow_task
 
-    assert before == 1
+    assert count_before == 1
     assert view.lists[0] == []
-    assert view.troubles[0] == ""
+    assert view.outages[0] == ""
 
 
 @on_its_service
-async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: RunningService) -> None:
+async def test_watch_prints_a_table_on_a_terminal_and_lines_in_a_pipe(running: RunningService) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
     controller, terminal = pty.openpty()
     command = ("list", "--watch", "--url", running.url)
     env = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "24"}
-    watching = Command(*command, env=env, streams=(terminal, terminal, terminal))
+    watch_process = Command(*command, env=env, streams=(terminal, terminal, terminal))
     os.close(terminal)
     os.set_blocking(controller, False)
     result = b""
 
-    def wait_for_text(text: bytes) -> bool:
+    def wait_for_text(expected: bytes) -> bool:
         nonlocal result
         with contextlib.suppress(OSError):
             result += os.read(controller, 65536)
-        return text in result
+        return expected in result
 
     await until(lambda: wait_for_text(b"looper-session"), "a table")
     os.write(controller, b"q")
-    await until(lambda: wait_for_text(b"\x1b[?1049l") and watching.ended(), "its end")
+    await until(lambda: wait_for_text(b"\x1b[?1049l") and watch_process.ended(), "its end")
     os.close(controller)
 
-    assert watching.wait() == 0
+    assert watch_process.wait() == 0
     assert b"1 agent: " in result
 
     with Talking(*command, "--json") as lines:
@@ -95,25 +95,25 @@ async def test_watch_is_a_table_on_a_terminal_and_lines_in_a_pipe(running: Runni
     assert b'"agent_id": "looper"' in line
 
 
-def make_agent(name: str, state: str, **more: object) -> AgentRow:
+def make_agent(name: str, state: str, **fields: object) -> AgentRow:
     example = make_example(AgentRow)
-    return AgentRow.model_validate(example | {"agent_id": name, "state": state, "health": state} | more)
+    return AgentRow.model_validate(example | {"agent_id": name, "state": state, "health": state} | fields)
 
 
-def test_short_terminal_states_the_number_of_hidden_rows() -> None:
+def test_short_terminal_shows_the_number_of_hidden_rows() -> None:
     console = Console(width=80, file=open(os.devnull, "w"), record=True)  # noqa: SIM115 - rich closes nothing
-    agents = [make_agent(f"agent-{n}\x1b[2J", "stuck") for n in range(20)]
+    agents = [make_agent(f"agent-{number}\x1b[2J", "stuck") for number in range(20)]
 
     console.print(render_table(agents, "http://x", "", 10, False))
 
-    text = console.export_text()
-    assert "20 agents: 20 stuck, 14 more below" in text
-    assert len(text.splitlines()) <= 10
-    assert "\x1b" not in text
+    output = console.export_text()
+    assert "20 agents: 20 stuck, 14 more below" in output
+    assert len(output.splitlines()) <= 10
+    assert "\x1b" not in output
     console.file.close()
 
 
-def test_lines_are_printed_once_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_line_is_printed_for_each_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ChangeLog(as_json=False)
     lines.show_agents([make_agent("a", "healthy", findings=[])])
     lines.show_agents([make_agent("a", "healthy", findings=[])])

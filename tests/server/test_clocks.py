@@ -29,14 +29,14 @@ from tests.waiting import until
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 IN_2099 = 4_070_908_800.0
-T = 1_700_000_000.0
+START_TIME = 1_700_000_000.0
 
 
 class Clock:
-    """The service's clock, and whether a restart finds a snapshot or replays the log."""
+    """The clock of the service. It also selects whether a restart finds a snapshot or replays the log."""
 
     def __init__(self, *, keeps_snapshots: bool = True) -> None:
-        self.now = T
+        self.now = START_TIME
         self.keeps_snapshots = keeps_snapshots
 
     def __call__(self) -> float:
@@ -53,10 +53,10 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(storage=tmp_path / "storage")
 
 
-def event(kind: EventType, at: float, agent: str = "bee", **data: object) -> AgentEvent:
+def make_event(kind: EventType, timestamp: float, agent: str = "bee", **data: object) -> AgentEvent:
     return AgentEvent(
         type=kind,
-        time=at,
+        time=timestamp,
         agent_id=agent,
         session_id=f"{agent}-1",
         incarnation_id="one",
@@ -65,16 +65,18 @@ def event(kind: EventType, at: float, agent: str = "bee", **data: object) -> Age
     )
 
 
-def start_event(at: float, agent: str = "bee", **data: object) -> AgentEvent:
-    return event(EventType.EXECUTION_STARTED, at, agent, start_records=True, **data)
+def make_start_event(timestamp: float, agent: str = "bee", **data: object) -> AgentEvent:
+    return make_event(EventType.EXECUTION_STARTED, timestamp, agent, start_records=True, **data)
 
 
-def beat(at: float, agent: str = "bee") -> AgentEvent:
-    return event(EventType.AGENT_HEARTBEAT, at, agent, interval=300)
+def make_heartbeat(timestamp: float, agent: str = "bee") -> AgentEvent:
+    return make_event(EventType.AGENT_HEARTBEAT, timestamp, agent, interval=300)
 
 
 class ServiceRun:
-    """A service on a storage that may have had other services before, at the current time of the clock."""
+    """
+    A service that starts at the current time of the clock, on a storage that earlier services may have used.
+    """
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
         self._settings = settings
@@ -94,156 +96,161 @@ class ServiceRun:
 
 
 def advance_clock(service: Service, clock: Clock, seconds: float) -> None:
-    """Advance time without the loop that would treat it as a clock jump."""
+    """Advance time without the loop that would take this for a clock jump."""
     clock.now += seconds
     service.pipeline.arrivals.write_alive(clock.now)
     service.pipeline.pending += service.monitor.advance(clock.now)
 
 
-def states(service: Service) -> dict[str, str]:
+def list_states(service: Service) -> dict[str, str]:
     return {health.vitals.agent_id: health.state.value for health in service.workers()}
 
 
 # -- wrong clocks ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
+@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - START_TIME])
 async def test_wrong_clock_of_one_worker_does_not_make_others_stuck_after_a_restart(
     settings: Settings, clock: Clock, skew: float
 ) -> None:
-    """B23: an event from a wrong clock, followed by a restart."""
+    """B23: an event from a wrong clock arrives, and the service restarts."""
     fleet = [f"w{number}" for number in range(5)]
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now, agent) for agent in fleet])
+        await service.ingest([make_start_event(clock.now, agent) for agent in fleet])
         advance_clock(service, clock, 30)
-        await service.ingest([start_event(clock.now + skew, "odd"), beat(clock.now + skew, "odd")])
+        await service.ingest(
+            [make_start_event(clock.now + skew, "odd"), make_heartbeat(clock.now + skew, "odd")]
+        )
         advance_clock(service, clock, 30)
     clock.now += 30 * MINUTE
     async with ServiceRun(settings, clock) as service:
-        state_after = states(service)
+        state_after = list_states(service)
         advance_clock(service, clock, 60)
-        later = states(service)
+        later_states = list_states(service)
 
-    assert set(state_after.values()) == set(later.values()) == {"healthy"}
+    assert set(state_after.values()) == set(later_states.values()) == {"healthy"}
     assert set(state_after) == {*fleet, "odd"}
 
 
-@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - T])
+@pytest.mark.parametrize("skew", [-30 * DAY, -600.0, 600.0, IN_2099 - START_TIME])
 def test_event_from_a_wrong_clock_does_not_affect_other_workers(skew: float) -> None:
     monitor = HealthMonitor(HealthSettings())
-    monitor.apply(start_event(T), T)
+    monitor.apply(make_start_event(START_TIME), START_TIME)
 
-    monitor.apply(start_event(T + skew, "odd"), T + 1)
-    monitor.apply(beat(T + 2 + skew, "odd"), T + 2)
+    monitor.apply(make_start_event(START_TIME + skew, "odd"), START_TIME + 1)
+    monitor.apply(make_heartbeat(START_TIME + 2 + skew, "odd"), START_TIME + 2)
 
-    assert monitor.advance(T + 3) == []
-    assert monitor.next_deadline() == pytest.approx(T + 240)
-    odd = monitor.get("odd")
-    assert odd is not None
-    assert T <= odd.vitals.last_event <= T + 2
+    assert monitor.advance(START_TIME + 3) == []
+    assert monitor.next_deadline() == pytest.approx(START_TIME + 240)
+    wrong_clock_event = monitor.get("odd")
+    assert wrong_clock_event is not None
+    assert START_TIME <= wrong_clock_event.vitals.last_event <= START_TIME + 2
 
 
-async def test_without_notes_events_are_timed_by_the_services_own_events(
+async def test_without_notes_the_services_own_events_give_the_time(
     settings: Settings, clock: Clock, tmp_path: Path
 ) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now), start_event(clock.now + 20 * MINUTE, "fast")])
+        await service.ingest([make_start_event(clock.now), make_start_event(clock.now + 20 * MINUTE, "fast")])
         clock.now += 60
-        await service.ingest([event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
+        await service.ingest([make_event(EventType.AGENT_TERMINATED, clock.now, "gone", by="ann")])
     (settings.storage / "arrivals").unlink()
     clock.now += HOUR
     async with ServiceRun(settings, clock) as service:
-        assert states(service) == {"bee": "healthy", "fast": "healthy", "gone": "terminated"}
+        assert list_states(service) == {"bee": "healthy", "fast": "healthy", "gone": "terminated"}
 
 
 # -- restarts ---------------------------------------------------------------------------------------
 
 
-async def test_restart_keeps_how_long_a_worker_has_been_silent(settings: Settings, clock: Clock) -> None:
+async def test_restart_keeps_the_duration_of_a_workers_silence(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 200)
     clock.now += 2
     async with ServiceRun(settings, clock) as service:
         advance_clock(service, clock, 39)
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
         advance_clock(service, clock, 2)
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
 async def test_repeatedly_restarted_service_finds_a_stall(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
-    found = []
+        await service.ingest([make_start_event(clock.now)])
+    findings = []
     for _ in range(5):
         clock.now += 5
         async with ServiceRun(settings, clock) as service:
             advance_clock(service, clock, 55)
-            found.append(states(service)["bee"])
+            findings.append(list_states(service)["bee"])
 
-    assert found == ["healthy", "healthy", "healthy", "healthy", "stuck"]
+    assert findings == ["healthy", "healthy", "healthy", "healthy", "stuck"]
 
 
-async def test_downtime_of_the_service_is_not_silence(settings: Settings, clock: Clock) -> None:
-    """B23: down for an hour, twice; telemetry in between is lost."""
+async def test_downtime_of_the_service_does_not_count_as_silence(settings: Settings, clock: Clock) -> None:
+    """B23: the service is down for an hour, twice. Telemetry in between is lost."""
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
-            [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
+            [make_start_event(clock.now), make_event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
         )
         advance_clock(service, clock, 60)
     for _ in range(2):
         clock.now += HOUR
         async with ServiceRun(settings, clock) as service:
-            assert states(service) == {"bee": "healthy"}
+            assert list_states(service) == {"bee": "healthy"}
             advance_clock(service, clock, 60)
-            assert states(service) == {"bee": "healthy"}
+            assert list_states(service) == {"bee": "healthy"}
     clock.now += HOUR
     async with ServiceRun(settings, clock) as service:
         advance_clock(service, clock, 125)
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
-async def test_restarts_and_clock_jumps_are_not_progress(settings: Settings, clock: Clock) -> None:
+async def test_restarts_and_clock_jumps_do_not_count_as_progress(settings: Settings, clock: Clock) -> None:
     """
     B66: a worker without progress before a restart is still without progress after it.
 
     Downtime is excluded from silence, and does not move the time of the last progress.
     """
-    reached = T
+    progress_time = START_TIME
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
-            [start_event(clock.now), event(EventType.STEP_COMPLETED, reached, verdict="ACCEPT")]
+            [
+                make_start_event(clock.now),
+                make_event(EventType.STEP_COMPLETED, progress_time, verdict="ACCEPT"),
+            ]
         )
         advance_clock(service, clock, 60)
         service.scheduler.handle_clock_jump(clock.now, MINUTE)
         worker = service.monitor.get("bee")
         assert worker is not None
-        assert worker.vitals.last_progress == reached
+        assert worker.vitals.last_progress == progress_time
     for downtime in (17.0, HOUR):
         clock.now += downtime
         async with ServiceRun(settings, clock) as service:
             worker = service.monitor.get("bee")
             assert worker is not None
-            assert worker.vitals.last_progress == reached
+            assert worker.vitals.last_progress == progress_time
             assert worker.vitals.progress_from == pytest.approx(clock.now - 60, abs=5)
 
 
 async def test_clock_jump_is_also_ignored_after_a_restart(settings: Settings, clock: Clock) -> None:
     """B23: the host slept for eight hours, and the service restarts a minute later."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 100)
         clock.now += 8 * HOUR
         service.scheduler.handle_clock_jump(clock.now, 8 * HOUR)
         advance_clock(service, clock, 60)
     async with ServiceRun(settings, clock) as service:
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
         advance_clock(service, clock, 185)
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
 class Outage:
-    """Whether telemetry can arrive, and the number of checks."""
+    """Tells the service whether telemetry can arrive, and counts the checks."""
 
     def __init__(self) -> None:
         self.is_over = True
@@ -262,74 +269,82 @@ class Outage:
         assert not service.pipeline.check_listening(clock.now)
 
 
-async def test_silence_while_nothing_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
-    """B119: NATS was unavailable for an hour, and clients were told to retry; also after a restart."""
+async def test_silence_while_no_telemetry_can_arrive_is_not_judged(settings: Settings, clock: Clock) -> None:
+    """
+    B119: NATS was unavailable for an hour, and clients were told to retry. This also holds after a restart.
+    """
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 100)
         await outage.start_and_wait(service, clock, HOUR)
         outage.is_over = True
         assert service.pipeline.check_listening(clock.now)
         advance_clock(service, clock, 60)
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
     async with ServiceRun(settings, clock) as service:
         advance_clock(service, clock, 75)
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
         advance_clock(service, clock, 10)
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
-async def test_restart_while_nothing_can_arrive_counts_no_silence(settings: Settings, clock: Clock) -> None:
+async def test_restart_while_no_telemetry_can_arrive_counts_no_silence(
+    settings: Settings, clock: Clock
+) -> None:
     """B119: the service stops before NATS is back."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 100)
         await Outage().start_and_wait(service, clock, HOUR)
     async with ServiceRun(settings, clock) as service:
         advance_clock(service, clock, 135)
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
         advance_clock(service, clock, 10)
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
-async def test_first_telemetry_after_an_outage_ends_it(settings: Settings, clock: Clock) -> None:
-    """B119: the first worker to report is not stalled by the age of its open call either."""
+async def test_first_telemetry_after_an_outage_ends_the_outage(settings: Settings, clock: Clock) -> None:
+    """B119: the first worker that reports is not stalled because of the age of its open call either."""
     outage = Outage()
     async with ServiceRun(settings, clock) as service:
         await service.ingest(
-            [start_event(clock.now), event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
+            [make_start_event(clock.now), make_event(EventType.TOOL_CALL_STARTED, clock.now, timeout=300)]
         )
         advance_clock(service, clock, 100)
         await outage.start_and_wait(service, clock, HOUR)
         outage.is_over = True
-        await service.ingest([beat(clock.now)])
-        assert states(service) == {"bee": "healthy"}
+        await service.ingest([make_heartbeat(clock.now)])
+        assert list_states(service) == {"bee": "healthy"}
 
 
 async def test_unavailable_database_is_an_outage(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
-    B119: PostgreSQL was unavailable for ten minutes and telemetry was refused; no worker is late for that.
+    B119: PostgreSQL was unavailable for ten minutes, and telemetry was refused. No worker is late because of
+    this.
     """
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 200)
         assert service.pipeline.check_listening(clock.now)
         with monkeypatch.context() as outage:
             outage.setattr(Store, "is_writable", False)
             clock.now += 10 * MINUTE
             assert not service.pipeline.check_listening(clock.now)
-        await service.ingest([beat(clock.now)])
+        await service.ingest([make_heartbeat(clock.now)])
         await service.scheduler.sweep()
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
 
 
-async def test_outage_extends_the_waits_of_actions(
+async def test_outage_extends_the_deadlines_of_actions(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B119: a worker nudged before the outage has its whole time to respond; nothing happens at once."""
+    """
+    B119: a worker that was nudged before the outage has its whole time to respond. No action follows
+    immediately.
+    """
     outage = Outage()
     extensions: list[tuple[str, float]] = []
     async with ServiceRun(settings, clock) as service:
@@ -349,55 +364,59 @@ async def test_outage_extends_the_waits_of_actions(
 async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B119: the running loops judge nothing during an outage, and sweep again after it."""
+    """B119: the running loops judge nothing during an outage, and check all workers after it."""
     outage = Outage()
     monkeypatch.setattr(scheduler, "_MAX_SLEEP_SECONDS", 0.001)
     async with ServiceRun(settings, clock) as service:
         for name in ("deadlines", "sweep"):
             service.tasks[name].cancel()
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await outage.start_and_wait(service, clock, HOUR)
         outage.checks = 0
         async with asyncio.TaskGroup() as loops:
             deadlines = loops.create_task(service.scheduler.run_deadlines())
             sweeps = loops.create_task(service.scheduler.run_sweeps())
-            await until(lambda: outage.checks > 20, "checks by both loops")
-            assert states(service) == {"bee": "healthy"}
+            await until(lambda: outage.checks > 20, "both loops have checked")
+            assert list_states(service) == {"bee": "healthy"}
             checks = service.metrics.evaluated_workers
             outage.is_over = True
             await until(lambda: service.metrics.evaluated_workers > checks, "a sweep")
             deadlines.cancel()
             sweeps.cancel()
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
 
 
 async def test_worker_waiting_for_days_is_not_stuck_after_a_restart(settings: Settings, clock: Clock) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
-    start = clock.now - 26 * HOUR
-    await store.append([start_event(start), event(EventType.CLIENT_INPUT_REQUESTED, start + 1)])
-    await store.append([beat(start + 300 * n) for n in range(1, 312)])
+    start_time = clock.now - 26 * HOUR
+    await store.append(
+        [make_start_event(start_time), make_event(EventType.CLIENT_INPUT_REQUESTED, start_time + 1)]
+    )
+    await store.append([make_heartbeat(start_time + 300 * number) for number in range(1, 312)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
         assert health.vitals.waiting is not None
         for _ in range(4):
             clock.now += 300
-            await service.ingest([beat(clock.now)])
+            await service.ingest([make_heartbeat(clock.now)])
             advance_clock(service, clock, 0)
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
 
 
-async def test_steps_since_accept_include_those_before_the_replayed_day(
+async def test_steps_since_the_last_accept_include_those_before_the_replayed_day(
     settings: Settings, clock: Clock
 ) -> None:
     settings.storage.mkdir()
     store = Store.open(settings.database_url)
-    start = clock.now - 26 * HOUR
-    steps = [event(EventType.STEP_COMPLETED, start + n, verdict="RETRY") for n in range(200)]
-    accepted = event(EventType.STEP_COMPLETED, start + 49.5, verdict="ACCEPT")
-    await store.append([start_event(start), *steps[:50], accepted, *steps[50:]])
-    await store.append([beat(clock.now - 60)])
+    start_time = clock.now - 26 * HOUR
+    steps = [
+        make_event(EventType.STEP_COMPLETED, start_time + number, verdict="RETRY") for number in range(200)
+    ]
+    accepted_event = make_event(EventType.STEP_COMPLETED, start_time + 49.5, verdict="ACCEPT")
+    await store.append([make_start_event(start_time), *steps[:50], accepted_event, *steps[50:]])
+    await store.append([make_heartbeat(clock.now - 60)])
     await store.close()
     async with ServiceRun(settings, clock) as service:
         [health] = service.workers()
@@ -410,24 +429,26 @@ async def test_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
     settings: Settings, clock: Clock
 ) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 400)
         await service.pipeline.publish_pending()
         await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
     clock.now += 2 * DAY
     async with ServiceRun(settings, clock) as service:
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
 
 
 # -- unpublished events ---------------------------------------------------------------------------
 
 
-async def test_events_missing_before_a_kill_are_published_after_it(settings: Settings, clock: Clock) -> None:
+async def test_events_that_a_kill_left_unpublished_are_published_after_it(
+    settings: Settings, clock: Clock
+) -> None:
     """B77: the service is killed between a worker's event and the monitor's events about it."""
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
+        await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "other")])
     store = Store.open(settings.database_url)
-    await store.append([event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
+    await store.append([make_event(EventType.AGENT_TERMINATED, clock.now + 1, by="ann")])
     await store.close()
     clock.now += 5
     for _ in range(2):
@@ -443,20 +464,20 @@ async def test_events_missing_before_a_kill_are_published_after_it(settings: Set
     assert history[-1].state is HealthState.TERMINATED
 
 
-async def test_published_events_are_not_repeated(settings: Settings, clock: Clock) -> None:
+async def test_published_events_are_not_published_again(settings: Settings, clock: Clock) -> None:
     async with ServiceRun(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 300)
         await service.pipeline.publish_pending()
-        before = await service.store.history(limit=1000)
+        events_before = await service.store.history(limit=1000)
     async with ServiceRun(settings, clock) as service:
-        assert states(service) == {"bee": "stuck"}
+        assert list_states(service) == {"bee": "stuck"}
         assert service.pipeline.pending == []
-        after = await service.store.history(limit=1000, types={item.type for item in before})
+        events_after = await service.store.history(limit=1000, types={item.type for item in events_before})
 
     types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
-    assert [item.id for item in after if item.type in types] == [
-        item.id for item in before if item.type in types
+    assert [item.id for item in events_after if item.type in types] == [
+        item.id for item in events_before if item.type in types
     ]
 
 
@@ -474,17 +495,17 @@ async def test_slow_database_is_not_a_jump_of_the_clock(
         monkeypatch.setattr(service.scheduler, "handle_clock_jump", lambda now, by: jumps.append(by))
         monkeypatch.setattr(service.scheduler, "_pause", lambda: 0.0)
 
-        async def slow(now: float) -> None:
+        async def check_slowly(now: float) -> None:
             nonlocal steady, turns
             steady, clock.now, turns = steady + 45, clock.now + 45, turns + 1
 
-        monkeypatch.setattr(service.remediation, "advance", slow)
-        watching = asyncio.create_task(service.scheduler.run_deadlines())
+        monkeypatch.setattr(service.remediation, "advance", check_slowly)
+        deadline_task = asyncio.create_task(service.scheduler.run_deadlines())
         await until(lambda: turns >= 3, "three turns")
         assert jumps == []
         clock.now += HOUR
-        await until(lambda: bool(jumps), "a jump of the clock")
-        watching.cancel()
+        await until(lambda: bool(jumps), "a clock jump is handled")
+        deadline_task.cancel()
 
     assert jumps == [pytest.approx(HOUR)]
 
@@ -506,13 +527,13 @@ async def test_clock_jump_renews_pending_deadlines(
     assert renewals == [("i", clock.now), ("r", HOUR)]
 
 
-async def test_recovery_waits_for_the_quiet_time(
+async def test_recovery_waits_for_the_grace_period(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    requested: list[bool] = []
+    requests: list[bool] = []
 
     async def record_request(now: float, *, stop: Stop, begin: bool) -> None:
-        requested.append(begin)
+        requests.append(begin)
 
     grace_end = settings.health_monitoring.intervention.quiet_seconds
     async with ServiceRun(settings, clock) as service:
@@ -523,7 +544,7 @@ async def test_recovery_waits_for_the_quiet_time(
         await service.remediation.advance(clock.now + grace_end)
         await asyncio.sleep(0)
 
-    assert requested[:2] == [False, True]
+    assert requests[:2] == [False, True]
 
 
 async def test_housekeeping_continues_after_a_failed_write(
@@ -547,24 +568,24 @@ async def test_housekeeping_continues_after_a_failed_write(
 
 def test_notes_round_trip(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
-    file.start([Gap("away", T, T + 5)], T + 5)
-    first, start_and_wait = beat(T + 6), beat(T + 7)
-    file.record_events([first], T + 6)
-    file.record_events([start_and_wait], T + 7)
-    file.write_alive(T + 8)
-    assert ArrivalLog(file.path).read(T) == [Gap("away", T, T + 5)]
-    file.record_gap(Gap("jump", T + 9, T + HOUR))
+    file.start([Gap("away", START_TIME, START_TIME + 5)], START_TIME + 5)
+    first_event, second_event = make_heartbeat(START_TIME + 6), make_heartbeat(START_TIME + 7)
+    file.record_events([first_event], START_TIME + 6)
+    file.record_events([second_event], START_TIME + 7)
+    file.write_alive(START_TIME + 8)
+    assert ArrivalLog(file.path).read(START_TIME) == [Gap("away", START_TIME, START_TIME + 5)]
+    file.record_gap(Gap("jump", START_TIME + 9, START_TIME + HOUR))
     file.close()
 
     reopened = ArrivalLog(file.path)
-    assert reopened.read(T) == [
-        Gap("away", T, T + 5),
-        ArrivalMark(T + 6, first.id),
-        ArrivalMark(T + 7, start_and_wait.id),
-        Gap("jump", T + 9, T + HOUR),
+    assert reopened.read(START_TIME) == [
+        Gap("away", START_TIME, START_TIME + 5),
+        ArrivalMark(START_TIME + 6, first_event.id),
+        ArrivalMark(START_TIME + 7, second_event.id),
+        Gap("jump", START_TIME + 9, START_TIME + HOUR),
     ]
-    assert reopened.alive_until == T + HOUR
-    assert reopened.read(T + 8) == [Gap("jump", T + 9, T + HOUR)]
+    assert reopened.alive_until == START_TIME + HOUR
+    assert reopened.read(START_TIME + 8) == [Gap("jump", START_TIME + 9, START_TIME + HOUR)]
 
 
 @pytest.mark.parametrize(
@@ -581,83 +602,98 @@ def test_damaged_notes_file_is_ignored(tmp_path: Path, content: str) -> None:
 
 def test_last_logged_event_of_a_batch_is_noted(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
-    file.start([], T)
-    first, start_and_wait = beat(T), beat(T)
-    file.record_events([first, start_and_wait, AgentEvent(type=EventType.LLM_TEXT_DELTA, time=T, data={})], T)
-    file.write_alive(T, at_once=True)
+    file.start([], START_TIME)
+    first_event, second_event = make_heartbeat(START_TIME), make_heartbeat(START_TIME)
+    file.record_events(
+        [first_event, second_event, AgentEvent(type=EventType.LLM_TEXT_DELTA, time=START_TIME, data={})],
+        START_TIME,
+    )
+    file.write_alive(START_TIME, at_once=True)
     file.close()
 
-    assert file.read(T) == [ArrivalMark(T, first.id), ArrivalMark(T, start_and_wait.id)]
+    assert file.read(START_TIME) == [
+        ArrivalMark(START_TIME, first_event.id),
+        ArrivalMark(START_TIME, second_event.id),
+    ]
 
 
-def test_failed_compaction_keeps_the_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_compaction_leaves_the_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = ArrivalLog(tmp_path / "arrivals")
-    file.start([], T)
+    file.start([], START_TIME)
     obstacle = tmp_path / "arrivals.new"
     obstacle.mkdir()
     monkeypatch.setattr(arrivals, "_MAX_NOTES", 0)
-    gaps = [Gap("jump", T, T + 1), Gap("jump", T + 2, T + 3)]
+    gaps = [Gap("jump", START_TIME, START_TIME + 1), Gap("jump", START_TIME + 2, START_TIME + 3)]
     file.record_gap(gaps[0])
     obstacle.rmdir()
     file.record_gap(gaps[1])
     file.close()
 
-    assert file.read(T) == gaps
+    assert file.read(START_TIME) == gaps
 
 
-def test_disk_errors_do_not_stop_the_service(tmp_path: Path) -> None:
+def test_disk_errors_of_the_notes_do_not_stop_the_service(tmp_path: Path) -> None:
     file = ArrivalLog(tmp_path / "not there" / "arrivals")
-    file.start([], T)
-    file.record_events([beat(T)], T)
-    file.write_alive(T + 20)
+    file.start([], START_TIME)
+    file.record_events([make_heartbeat(START_TIME)], START_TIME)
+    file.write_alive(START_TIME + 20)
 
-    assert file.alive_until == T + 20
-
-
-def test_row_time_is_bounded_by_later_rows() -> None:
-    timeline = ArrivalBounds([(2, T + 10), (4, T + 5), (6, T + 20)], [], T + 30)
-
-    assert [timeline.at(seq, T + HOUR) for seq in (1, 2, 3, 4, 5, 6, 7)] == [
-        T + 5, T + 5, T + 5, T + 5, T + 20, T + 20, T + 30
-    ]  # fmt: skip
+    assert file.alive_until == START_TIME + 20
 
 
-def test_clock_set_back_bounds_only_later_rows() -> None:
-    timeline = ArrivalBounds([(2, T), (4, T - HOUR + 9)], [(2, Gap("jump", T, T - HOUR))], T - HOUR + 10)
+def test_time_of_a_row_is_bounded_by_later_rows() -> None:
+    timeline = ArrivalBounds(
+        [(2, START_TIME + 10), (4, START_TIME + 5), (6, START_TIME + 20)], [], START_TIME + 30
+    )
 
-    assert timeline.at(1, T - 5) == T - 5
-    assert timeline.at(2, T) == T
-    assert list(timeline.gaps_before(3)) == [Gap("jump", T, T - HOUR)]
-    assert timeline.at(3, T) == T - HOUR + 9
+    assert [timeline.at(seq, START_TIME + HOUR) - START_TIME for seq in (1, 2, 3, 4, 5, 6, 7)] == [
+        *(5, 5, 5, 5, 20, 20, 30)
+    ]
+
+
+def test_clock_that_is_set_back_bounds_only_later_rows() -> None:
+    timeline = ArrivalBounds(
+        [(2, START_TIME), (4, START_TIME - HOUR + 9)],
+        [(2, Gap("jump", START_TIME, START_TIME - HOUR))],
+        START_TIME - HOUR + 10,
+    )
+
+    assert timeline.at(1, START_TIME - 5) == START_TIME - 5
+    assert timeline.at(2, START_TIME) == START_TIME
+    assert list(timeline.gaps_before(3)) == [Gap("jump", START_TIME, START_TIME - HOUR)]
+    assert timeline.at(3, START_TIME) == START_TIME - HOUR + 9
 
 
 # -- fleets ---------------------------------------------------------------------------------------
 
 
 def make_fleet(sessions: int, events: int) -> Iterator[list[AgentEvent]]:
-    """Return the last events, in one day, of sessions that started before it."""
+    """Return the last events of sessions that started more than a day ago."""
     names = [f"w{number}" for number in range(sessions)]
-    yield [start_event(T - 30 * HOUR, name) for name in names]
+    yield [make_start_event(START_TIME - 30 * HOUR, name) for name in names]
     yield [
-        event(EventType.STEP_COMPLETED, T - 29 * HOUR + n, name, verdict="RETRY")
+        make_event(EventType.STEP_COMPLETED, START_TIME - 29 * HOUR + index, name, verdict="RETRY")
         for name in names
-        for n in range(30)
+        for index in range(30)
     ]
-    for n in range(events // sessions):
-        yield [beat(T - 20 * HOUR + 600 * n, name) for name in names]
+    for index in range(events // sessions):
+        yield [make_heartbeat(START_TIME - 20 * HOUR + 600 * index, name) for name in names]
 
 
-async def test_fleet_started_before_the_replayed_day_is_known(database_url: str) -> None:
+async def test_fleet_that_started_before_the_replayed_day_is_known(database_url: str) -> None:
     store = Store.open(database_url)
     for batch in make_fleet(sessions=50, events=2000):
         await store.append(batch)
     monitor = HealthMonitor(HealthSettings())
 
     def read(conn: Connection) -> int:
-        return rebuild(conn, monitor, since=T - DAY, now=T).events
+        return rebuild(conn, monitor, since=START_TIME - DAY, now=START_TIME).events
 
     assert await store.read(read) == 2000
     await store.close()
-    counted = {health.vitals.steps_since_last_accept for health in monitor.workers()}
-    assert counted == {30}
-    assert all(FindingKind.RETRY_STORM in {f.kind for f in h.findings} for h in monitor.workers())
+    step_counts = {health.vitals.steps_since_last_accept for health in monitor.workers()}
+    assert step_counts == {30}
+    assert all(
+        FindingKind.RETRY_STORM in {fleet_.kind for fleet_ in fleet_health.findings}
+        for fleet_health in monitor.workers()
+    )

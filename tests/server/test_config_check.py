@@ -1,4 +1,4 @@
-"""`config check` refuses settings that a service could not use."""
+"""`config check` rejects settings that a service could not use."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.server.ops.settings_files import check_files, check_use
 from queenright.server.settings import load_settings
 
 
-def check(block: dict[str, object]) -> None:
+def check_settings(block: dict[str, object]) -> None:
     Path("queenright.yaml").write_text(json.dumps(block))
     settings = load_settings()
     check_files(settings)
@@ -20,12 +20,12 @@ def check(block: dict[str, object]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("block", "named"),
+    ("block", "expected_error"),
     [
         ({"auth": {"tokens_file": "/"}}, "token file / "),
         ({"agents": {"load": ["nope"]}}, r"agents\.load: .*nope"),
@@ -51,15 +51,15 @@ def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"alerting": {"runbook_url": "javascript:alert(1)"}}, r"alerting\.runbook_url: .*https://"),
     ],
 )
-def test_unusable_setting_is_refused_with_its_name(block: dict[str, object], named: str) -> None:
-    with pytest.raises(QueenrightError, match=named):
-        check(block)
+def test_unusable_setting_is_rejected_with_its_name(block: dict[str, object], expected_error: str) -> None:
+    with pytest.raises(QueenrightError, match=expected_error):
+        check_settings(block)
 
 
 def test_usable_settings_are_accepted(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
 
-    check(
+    check_settings(
         {
             "storage": "new/folder",
             "step_logs": ["logs"],
@@ -72,15 +72,17 @@ def test_usable_settings_are_accepted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", ["http", "otlp"])
-def test_reachable_address_without_a_token_is_refused(block: str) -> None:
+def test_reachable_address_without_a_token_is_rejected(block: str) -> None:
     with pytest.raises(QueenrightError, match=r"0\.0\.0\.0 requires a token"):
-        check({block: {"host": "0.0.0.0"}})
+        check_settings({block: {"host": "0.0.0.0"}})
 
 
-def test_host_name_counts_as_the_address_that_it_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"bees.internal": "127.0.0.1", "localhost": "192.0.2.1"}
-    monkeypatch.setattr("socket.getaddrinfo", lambda host, *_: [(0, 0, 0, "", (found.get(host, host), 0))])
+def test_host_name_is_treated_like_the_address_that_it_resolves_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = {"bees.internal": "127.0.0.1", "localhost": "192.0.2.1"}
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, *_: [(0, 0, 0, "", (addresses.get(host, host), 0))]
+    )
 
-    check({"http": {"host": "bees.internal"}})
+    check_settings({"http": {"host": "bees.internal"}})
     with pytest.raises(QueenrightError, match=r"192\.0\.2\.1 requires a token"):
-        check({"otlp": {"host": "localhost"}})
+        check_settings({"otlp": {"host": "localhost"}})

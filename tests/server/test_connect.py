@@ -1,4 +1,4 @@
-"""Connecting coding agents: their settings are kept, and disconnect restores the file."""
+"""Connecting coding agents: connect keeps their other settings, and disconnect restores the file."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from queenright.cli.connecting.files import RecordStore, plan_connect, plan_disc
 from queenright.cli.errors import UsageError
 from queenright.server.serving import RunningService
 
-SERVICE = TelemetryTarget("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
-OTHER = TelemetryTarget("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
-CLAUDE = CLIENTS["claude-code"].settings(SERVICE)["settings.json"]
-CODEX = CLIENTS["codex"].settings(SERVICE)["config.toml"]
-TOKEN = "qr_0123456789abcdef_the-secret-of-a-reporter"
+SERVICE_TARGET = TelemetryTarget("http://127.0.0.1:4318", ("queenright",), {"user": "ada", "host": "laptop"})
+OTHER_TARGET = TelemetryTarget("http://127.0.0.1:9999", ("queenright",), {"user": "ada", "host": "laptop"})
+CLAUDE_ENTRIES = CLIENTS["claude-code"].settings(SERVICE_TARGET)["settings.json"]
+CODEX_ENTRIES = CLIENTS["codex"].settings(SERVICE_TARGET)["config.toml"]
+TOKEN_TEXT = "qr_0123456789abcdef_the-secret-of-a-reporter"
 
 NAMES = st.sampled_from(["a", "env", "hooks", "model", "Stop", "Ünï\ud800 \"'\\", "OTEL_RESOURCE_ATTRIBUTES"])
 TEXTS = st.text(max_size=12) | st.sampled_from(["\ud800", "}", '{"', "1"])
@@ -40,28 +40,35 @@ SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False,
 VALUES = st.recursive(
     SCALARS, lambda v: st.lists(v, max_size=3) | st.dictionaries(NAMES, v, max_size=3), max_leaves=8
 )
-HOOKS = st.dictionaries(
+HOOK_BLOCKS = st.dictionaries(
     st.sampled_from(["Stop", "PreToolUse", "Mine"]),
     st.lists(st.fixed_dictionaries({"hooks": st.just([{"type": "command", "command": "beep"}])}), max_size=2),
 )
-ENVIRONMENT = st.dictionaries(
+ENVIRONMENT_BLOCKS = st.dictionaries(
     st.sampled_from(["A", "OTEL_RESOURCE_ATTRIBUTES", "CLAUDE_CODE_ENABLE_TELEMETRY"]), st.just("1")
 )
 DOCUMENTS = st.fixed_dictionaries(
-    {}, optional={"env": ENVIRONMENT, "hooks": HOOKS, "model": VALUES, "permissions": VALUES, "é": VALUES}
+    {},
+    optional={
+        "env": ENVIRONMENT_BLOCKS,
+        "hooks": HOOK_BLOCKS,
+        "model": VALUES,
+        "permissions": VALUES,
+        "é": VALUES,
+    },
 )
 
 
 @st.composite
-def json_texts(draw: st.DrawFn) -> bytes:
-    """Draw a settings file in one of the layouts in which people and programs write JSON."""
+def draw_json_text(draw: st.DrawFn) -> bytes:
+    """Draw a JSON settings file in one of the layouts that people and programs write."""
     indent = draw(st.sampled_from([None, 0, 1, 2, 4, "\t"]))
     separators = draw(st.sampled_from([None, (",", ":"), (" , ", " :  ")]))
-    text = json.dumps(draw(DOCUMENTS), indent=indent, separators=separators)
+    document_text = json.dumps(draw(DOCUMENTS), indent=indent, separators=separators)
     if draw(st.booleans()):
-        text = text.replace("\n", "\r\n")
+        document_text = document_text.replace("\n", "\r\n")
     space = st.sampled_from(["", "\n", "  ", "\r\n\n"])
-    return (draw(space) + text + draw(space)).encode()
+    return (draw(space) + document_text + draw(space)).encode()
 
 
 TOML_LINES = st.lists(
@@ -94,19 +101,19 @@ TOML_TABLES = st.lists(
 
 
 @st.composite
-def toml_texts(draw: st.DrawFn) -> bytes:
-    text = "\n".join([*draw(TOML_LINES), *draw(TOML_TABLES)]) + draw(st.sampled_from(["", "\n"]))
-    return (text.replace("\n", "\r\n") if draw(st.booleans()) else text).encode()
+def draw_toml_text(draw: st.DrawFn) -> bytes:
+    document_text = "\n".join([*draw(TOML_LINES), *draw(TOML_TABLES)]) + draw(st.sampled_from(["", "\n"]))
+    return (document_text.replace("\n", "\r\n") if draw(st.booleans()) else document_text).encode()
 
 
 class SettingsFile:
-    """A folder with a settings file, and the records of changes to it."""
+    """A folder with a settings file, and the record of changes to it."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self.path = folder / "of-client" / name
         self.records = RecordStore(folder / "records")
 
-    def begin(self, content: bytes | None) -> None:
+    def write_original(self, content: bytes | None) -> None:
         if content is not None:
             self.path.parent.mkdir()
             self.path.write_bytes(content)
@@ -115,8 +122,8 @@ class SettingsFile:
     def content(self) -> bytes | None:
         return self.path.read_bytes() if self.path.exists() else None
 
-    def connect(self, wanted: Any, *, replace: bool = True) -> None:
-        write(plan_connect(self.path, wanted, self.records, replace=replace), self.records)
+    def connect(self, entries: Any, *, should_replace: bool = True) -> None:
+        write(plan_connect(self.path, entries, self.records, replace=should_replace), self.records)
 
     def disconnect(self) -> None:
         update = plan_disconnect(self.path, self.records)
@@ -137,21 +144,21 @@ def has_entry(document: Any, entry: RequiredKey | Item) -> bool:
     return bool(document == entry.value or (entry.is_list and entry.value.split(",")[0] in document))
 
 
-@given(content=json_texts() | st.none(), times=st.integers(1, 3), moves=st.booleans())
+@given(content=draw_json_text() | st.none(), times=st.integers(1, 3), moves=st.booleans())
 def test_disconnect_restores_json_settings_byte_for_byte(
     content: bytes | None, times: int, moves: bool
 ) -> None:
-    """B94: connect once or repeatedly, also to another service, then disconnect."""
+    """B94: connect once or repeatedly, possibly to another service, and then disconnect."""
     with tempfile.TemporaryDirectory() as folder:
         settings_file = SettingsFile(Path(folder), "settings.json")
-        settings_file.begin(content)
+        settings_file.write_original(content)
         if moves:
-            settings_file.connect(CLIENTS["claude-code"].settings(OTHER)["settings.json"])
+            settings_file.connect(CLIENTS["claude-code"].settings(OTHER_TARGET)["settings.json"])
         for _ in range(times):
-            settings_file.connect(CLAUDE)
+            settings_file.connect(CLAUDE_ENTRIES)
 
-        written = json.loads(settings_file.content or b"")
-        assert all(has_entry(written, one) for one in CLAUDE)
+        written_settings = json.loads(settings_file.content or b"")
+        assert all(has_entry(written_settings, entry) for entry in CLAUDE_ENTRIES)
         assert b":9999" not in (settings_file.content or b"")
         settings_file.disconnect()
 
@@ -159,17 +166,17 @@ def test_disconnect_restores_json_settings_byte_for_byte(
         assert content is not None or not settings_file.path.parent.exists()
 
 
-@given(content=toml_texts() | st.none(), times=st.integers(1, 3))
+@given(content=draw_toml_text() | st.none(), times=st.integers(1, 3))
 def test_disconnect_restores_toml_settings_byte_for_byte(content: bytes | None, times: int) -> None:
-    """B94: the same for Codex, with comments."""
+    """B94: the same applies to Codex, whose settings have comments."""
     with tempfile.TemporaryDirectory() as folder:
         settings_file = SettingsFile(Path(folder), "config.toml")
-        settings_file.begin(content)
+        settings_file.write_original(content)
         for _ in range(times):
-            settings_file.connect(CODEX)
+            settings_file.connect(CODEX_ENTRIES)
 
-        written = tomllib.loads((settings_file.content or b"").decode())
-        assert written["otel"]["exporter"] == CODEX[0].value
+        written_settings = tomllib.loads((settings_file.content or b"").decode())
+        assert written_settings["otel"]["exporter"] == CODEX_ENTRIES[0].value
         for line in (content or b"").decode().splitlines():
             assert line.strip() in (settings_file.content or b"").decode()
         settings_file.disconnect()
@@ -177,30 +184,30 @@ def test_disconnect_restores_toml_settings_byte_for_byte(content: bytes | None, 
         assert settings_file.content == content
 
 
-@given(content=json_texts(), mine=VALUES, hook=st.booleans(), emptied=st.booleans())
-def test_disconnect_keeps_values_changed_by_a_person(
-    content: bytes, mine: Any, hook: bool, emptied: bool
+@given(content=draw_json_text(), own_value=VALUES, has_own_hook=st.booleans(), is_emptied=st.booleans())
+def test_disconnect_keeps_values_that_a_person_changed(
+    content: bytes, own_value: Any, has_own_hook: bool, is_emptied: bool
 ) -> None:
     """B94: disconnect removes only what connect added."""
 
-    def change(document: Any) -> Any:
-        document["mine"] = mine
-        if hook:
+    def change_settings(document: Any) -> Any:
+        document["mine"] = own_value
+        if has_own_hook:
             document.setdefault("hooks", {}).setdefault("Stop", []).insert(0, {"hooks": []})
-        if emptied:
+        if is_emptied:
             document.pop("model", None)
         return document
 
     with tempfile.TemporaryDirectory() as folder:
         settings_file = SettingsFile(Path(folder), "settings.json")
-        settings_file.begin(content)
-        settings_file.connect(CLAUDE)
-        changed = change(json.loads(settings_file.content or b""))
-        settings_file.path.write_text(json.dumps(changed, indent=3))
-        settings_file.connect(CLAUDE)
+        settings_file.write_original(content)
+        settings_file.connect(CLAUDE_ENTRIES)
+        changed_settings = change_settings(json.loads(settings_file.content or b""))
+        settings_file.path.write_text(json.dumps(changed_settings, indent=3))
+        settings_file.connect(CLAUDE_ENTRIES)
         settings_file.disconnect()
 
-        assert json.loads(settings_file.content or b"") == change(json.loads(content))
+        assert json.loads(settings_file.content or b"") == change_settings(json.loads(content))
 
 
 COMMENTS: Final = (
@@ -220,38 +227,38 @@ def test_disconnect_restores_commented_and_empty_settings_byte_for_byte(
     settings_file: SettingsFile, content: bytes
 ) -> None:
     """B94: some clients accept comments, trailing commas and an empty file."""
-    settings_file.begin(content)
-    settings_file.connect(CLAUDE)
-    written = settings_file.content or b""
+    settings_file.write_original(content)
+    settings_file.connect(CLAUDE_ENTRIES)
+    written_text = settings_file.content or b""
 
-    assert all(has_entry(json_text.load(written.decode()), one) for one in CLAUDE)
-    assert all(comment in written for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content))
+    assert all(has_entry(json_text.load(written_text.decode()), entry) for entry in CLAUDE_ENTRIES)
+    assert all(comment in written_text for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content))
     settings_file.disconnect()
     assert settings_file.content == content
 
 
 @pytest.mark.parametrize("content", COMMENTS)
-def test_comments_are_kept_if_settings_are_changed_after_connect(
+def test_comments_are_kept_if_a_person_changes_the_settings_after_connect(
     settings_file: SettingsFile, content: bytes
 ) -> None:
-    settings_file.begin(content)
-    settings_file.connect(CLAUDE)
+    settings_file.write_original(content)
+    settings_file.connect(CLAUDE_ENTRIES)
     settings_file.path.write_bytes((settings_file.content or b"") + b"// later\n")
 
     settings_file.disconnect()
 
-    left = settings_file.content or b""
-    assert json_text.load(left.decode()) == json_text.load(content.decode())
+    remaining_text = settings_file.content or b""
+    assert json_text.load(remaining_text.decode()) == json_text.load(content.decode())
     for comment in re.findall(rb"// [a-zA-Z ]+|/\*.*?\*/", content + b"// later"):
-        assert comment in left
+        assert comment in remaining_text
 
 
-def test_disconnect_keeps_values_replaced_by_a_person(settings_file: SettingsFile) -> None:
+def test_disconnect_keeps_values_that_a_person_replaced(settings_file: SettingsFile) -> None:
     """B94: disconnect does not remove a value that a person set after connect."""
-    settings_file.begin(b'{"env": {}}')
-    settings_file.connect(CLAUDE)
-    text = settings_file.path.read_text().replace('"http://127.0.0.1:4318"', '"http://mine"')
-    settings_file.path.write_text(text)
+    settings_file.write_original(b'{"env": {}}')
+    settings_file.connect(CLAUDE_ENTRIES)
+    changed_text = settings_file.path.read_text().replace('"http://127.0.0.1:4318"', '"http://mine"')
+    settings_file.path.write_text(changed_text)
 
     settings_file.disconnect()
 
@@ -260,9 +267,9 @@ def test_disconnect_keeps_values_replaced_by_a_person(settings_file: SettingsFil
     }
 
 
-def test_file_changed_during_the_prompt_is_not_overwritten(settings_file: SettingsFile) -> None:
-    settings_file.begin(b"{}")
-    update = plan_connect(settings_file.path, CLAUDE, settings_file.records)
+def test_file_that_changes_during_the_prompt_is_not_overwritten(settings_file: SettingsFile) -> None:
+    settings_file.write_original(b"{}")
+    update = plan_connect(settings_file.path, CLAUDE_ENTRIES, settings_file.records)
     settings_file.path.write_text('{"new": 1}')
 
     with pytest.raises(AgentSettingsError, match="was changed in the meantime"):
@@ -278,7 +285,7 @@ def test_symlinked_file_keeps_its_target_and_mode(settings_file: SettingsFile, t
     settings_file.path.parent.mkdir()
     settings_file.path.symlink_to(target)
 
-    settings_file.connect(CLAUDE)
+    settings_file.connect(CLAUDE_ENTRIES)
 
     assert settings_file.path.is_symlink()
     assert target.read_text().startswith('{\n\t"a": 1,\n\t"env": {\n\t\t"CLAUDE_CODE_ENABLE_TELEMETRY": "1"')
@@ -303,12 +310,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run_command(*words: str | Path) -> Result:
-    """Run a command; by default `connect` uses a service that does not run."""
-    absent = ("--url", "http://127.0.0.1:9") if words[0] == "connect" and "--url" not in words else ()
-    return CliRunner().invoke(app, [str(word) for word in (*words, *absent)])
+    """Run a command. `connect` uses a service that does not run, unless a URL is passed."""
+    url_options = ("--url", "http://127.0.0.1:9") if words[0] == "connect" and "--url" not in words else ()
+    return CliRunner().invoke(app, [str(word) for word in (*words, *url_options)])
 
 
-def test_without_a_terminal_the_difference_is_shown_and_nothing_written(home: Path) -> None:
+def test_without_a_terminal_the_difference_is_shown_but_not_written(home: Path) -> None:
     result = run_command("connect", "claude-code")
 
     assert result.exit_code == 1
@@ -344,7 +351,7 @@ def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str)
 def test_invalid_settings_file_is_not_changed(
     home: Path, name: str, file: str, content: bytes, settings_file: str
 ) -> None:
-    """B94: the error names the file, the position, and the remedy."""
+    """B94: the error names the file, the position and the way out."""
     path = home / file
     path.parent.mkdir()
     path.write_bytes(content)
@@ -358,41 +365,41 @@ def test_invalid_settings_file_is_not_changed(
     assert path.read_bytes() == content
 
 
-def test_setting_with_another_value_needs_replace(home: Path) -> None:
+def test_setting_with_a_different_value_needs_replace(home: Path) -> None:
     path = home / ".claude/settings.json"
     path.parent.mkdir()
-    before = '{"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}}'
-    path.write_text(before)
+    original_text = '{"env": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"}}'
+    path.write_text(original_text)
 
-    refused = run_command("connect", "claude-code", "--yes")
+    result = run_command("connect", "claude-code", "--yes")
 
-    assert refused.exit_code == 1
-    assert "env.OTEL_EXPORTER_OTLP_ENDPOINT is 'http://collector:4318'" in refused.output
-    assert "--replace" in refused.output
-    assert path.read_text() == before
+    assert result.exit_code == 1
+    assert "env.OTEL_EXPORTER_OTLP_ENDPOINT is 'http://collector:4318'" in result.output
+    assert "--replace" in result.output
+    assert path.read_text() == original_text
     assert run_command("connect", "claude-code", "--yes", "--replace").exit_code == 0
     assert "collector" not in path.read_text()
     path.write_text(path.read_text().replace("{", '{"mine": 1, ', 1))
     assert run_command("disconnect", "claude-code", "--yes").exit_code == 0
-    assert json.loads(path.read_text()) == {"mine": 1, **json.loads(before)}
+    assert json.loads(path.read_text()) == {"mine": 1, **json.loads(original_text)}
 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_token_is_never_printed(home: Path, tmp_path: Path, name: str) -> None:
-    """B94: not in the difference, with --print, or when it is removed."""
+    """B94: this covers the difference, --print, and the removal of the token."""
     file = tmp_path / "token"
-    file.write_text(f"{TOKEN}\n")
+    file.write_text(f"{TOKEN_TEXT}\n")
     file.chmod(0o600)
 
-    done = [
+    results = [
         run_command("connect", name, "--token-file", file, "--print"),
         run_command("connect", name, "--token-file", file, "--yes"),
         run_command("disconnect", name),
         run_command("disconnect", name, "--yes"),
     ]
 
-    assert [line.exit_code for line in done] == [0, 0, 1, 0]
-    assert "the-secret" not in "".join(line.output for line in done)
+    assert [line.exit_code for line in results] == [0, 0, 1, 0]
+    assert "the-secret" not in "".join(line.output for line in results)
 
 
 def test_secrets_in_the_settings_are_masked(home: Path) -> None:
@@ -408,38 +415,40 @@ def test_secrets_in_the_settings_are_masked(home: Path) -> None:
     assert "0123456789abcdefghijklmnop" not in result.output
 
 
-def test_settings_with_a_token_are_owner_only(home: Path, tmp_path: Path) -> None:
+def test_settings_file_with_a_token_is_readable_only_by_its_owner(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(TOKEN)
+    file.write_text(TOKEN_TEXT)
     file.chmod(0o600)
 
     run_command("connect", "claude-code", "--token-file", file, "--yes")
 
     path = home / ".claude/settings.json"
     assert path.stat().st_mode & 0o077 == 0
-    written = json.loads(path.read_text())
-    assert written["env"]["OTEL_EXPORTER_OTLP_HEADERS"] == f"Authorization=Bearer {TOKEN}"
-    assert written["hooks"]["Stop"][0]["hooks"][0]["headers"] == {"Authorization": f"Bearer {TOKEN}"}
-    assert TOKEN not in json.dumps(written["hooks"]["SessionStart"])
+    written_settings = json.loads(path.read_text())
+    assert written_settings["env"]["OTEL_EXPORTER_OTLP_HEADERS"] == f"Authorization=Bearer {TOKEN_TEXT}"
+    assert written_settings["hooks"]["Stop"][0]["hooks"][0]["headers"] == {
+        "Authorization": f"Bearer {TOKEN_TEXT}"
+    }
+    assert TOKEN_TEXT not in json.dumps(written_settings["hooks"]["SessionStart"])
 
 
 def test_settings_of_a_project_contain_no_user_and_no_token(home: Path, tmp_path: Path) -> None:
     file = tmp_path / "token"
-    file.write_text(TOKEN)
+    file.write_text(TOKEN_TEXT)
 
-    refused = run_command("connect", "claude-code", "--scope", "project", "--token-file", file)
+    refused_result = run_command("connect", "claude-code", "--scope", "project", "--token-file", file)
     result = run_command("connect", "claude-code", "--scope", "project", "--yes")
 
-    assert "--scope user" in str(refused.exception)
+    assert "--scope user" in str(refused_result.exception)
     assert result.exit_code == 0
-    written = (tmp_path / ".claude/settings.json").read_text()
-    assert "user" not in json.loads(written)["hooks"]["Stop"][0]["hooks"][0]["url"]
-    assert "OTEL_RESOURCE_ATTRIBUTES" not in written
-    assert '"queenright hook claude-code' in written
+    written_text = (tmp_path / ".claude/settings.json").read_text()
+    assert "user" not in json.loads(written_text)["hooks"]["Stop"][0]["hooks"][0]["url"]
+    assert "OTEL_RESOURCE_ATTRIBUTES" not in written_text
+    assert '"queenright hook claude-code' in written_text
     assert list(home.glob(".claude")) == []
 
 
-def test_printed_settings_are_documents(home: Path) -> None:
+def test_printed_settings_are_valid_documents(home: Path) -> None:
     claude = run_command("connect", "claude-code", "--print")
     codex = run_command("connect", "codex", "--print")
 
@@ -460,7 +469,7 @@ def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("otlp", "written"),
+    ("otlp", "expected_url"),
     [
         ({"port": 5318}, "http://127.0.0.1:5318"),
         ({"host": "10.0.0.5", "port": 5318}, "http://10.0.0.5:5318"),
@@ -468,7 +477,7 @@ def test_invalid_url_is_a_usage_error(home: Path, url: str) -> None:
     ],
 )
 async def test_connect_asks_the_service_for_its_telemetry_address(
-    home: Path, running: RunningService, otlp: dict[str, Any], written: str
+    home: Path, running: RunningService, otlp: dict[str, Any], expected_url: str
 ) -> None:
     port = running.service.settings.otlp.model_copy(update={"port": 4318} | otlp)
     running.service.settings = running.service.settings.model_copy(update={"otlp": port})
@@ -477,10 +486,10 @@ async def test_connect_asks_the_service_for_its_telemetry_address(
         run_command, "connect", "claude-code", "--print", "--url", running.url
     )
 
-    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{written}"' in completed.output
+    assert f'"OTEL_EXPORTER_OTLP_ENDPOINT": "{expected_url}"' in completed.output
 
 
-async def test_connect_writes_the_port_that_a_service_took(home: Path, running: RunningService) -> None:
+async def test_connect_writes_the_port_that_the_service_chose(home: Path, running: RunningService) -> None:
     completed = await asyncio.to_thread(
         run_command, "connect", "claude-code", "--print", "--url", running.url
     )
@@ -502,38 +511,39 @@ def test_connect_requires_the_telemetry_address_of_an_https_service(home: Path) 
     assert list(home.iterdir()) == []
 
 
-async def test_check_lists_arriving_and_missing_sources(home: Path, running: RunningService) -> None:
+async def test_check_lists_received_and_missing_sources(home: Path, running: RunningService) -> None:
     lines = ("connect", "claude-code", "--check", "--url", running.url)
 
-    nothing = await asyncio.to_thread(run_command, *lines)
+    empty_result = await asyncio.to_thread(run_command, *lines)
     await asyncio.to_thread(run_command, "connect", "claude-code", "--yes", "--otlp-url", running.otlp_url)
     settings = json.loads((home / ".claude/settings.json").read_text())
     [hook] = settings["hooks"]["UserPromptSubmit"][0]["hooks"]
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/home/ada/honey"}
     async with httpx.AsyncClient(verify=False, trust_env=False) as http:
         assert (await http.post(hook["url"], json={})).status_code == 400
-        refused = await asyncio.to_thread(run_command, *lines)
+        refused_result = await asyncio.to_thread(run_command, *lines)
         assert (await http.post(hook["url"], json=call)).status_code == 200
-    partial = await asyncio.to_thread(run_command, *lines)
+    partial_result = await asyncio.to_thread(run_command, *lines)
 
-    assert nothing.exit_code == partial.exit_code == 1
-    assert "`queenright connect claude-code`" in nothing.output
-    assert "Claude Code" in nothing.output
+    assert empty_result.exit_code == partial_result.exit_code == 1
+    assert "`queenright connect claude-code`" in empty_result.output
+    assert "Claude Code" in empty_result.output
     assert (
-        f"claude-code/{os.environ.get('USER') or 'root'}" in partial.output or "/honey s-1" in partial.output
+        f"claude-code/{os.environ.get('USER') or 'root'}" in partial_result.output
+        or "/honey s-1" in partial_result.output
     )
-    assert "not written" not in partial.output
-    assert all(part in refused.output for part in ("1 request", "/hooks/claude-code", "400"))
-    assert "were refused" not in partial.output
-    assert "missing: " in partial.output
+    assert "not written" not in partial_result.output
+    assert all(phrase in refused_result.output for phrase in ("1 request", "/hooks/claude-code", "400"))
+    assert "were refused" not in partial_result.output
+    assert "missing: " in partial_result.output
 
 
 @pytest.mark.parametrize("name", ["claude-code", "codex"])
-def test_only_the_permission_hook_waits(name: str) -> None:
+def test_only_the_permission_hook_waits_for_a_decision(name: str) -> None:
     """
     B91, B93: the waiting hook is our command, which gives up within a second if the service is unavailable.
     """
-    waiting_hooks = replace(SERVICE, permission_seconds=60)
+    waiting_hooks = replace(SERVICE_TARGET, permission_seconds=60)
     hooks = {
         item.path[1]: item.value["hooks"][0]
         for items in CLIENTS[name].settings(waiting_hooks).values()
@@ -547,12 +557,12 @@ def test_only_the_permission_hook_waits(name: str) -> None:
     assert {hook["timeout"] for hook in hooks.values()} == {1}
     assert not any("--wait" in hook.get("command", "") for hook in hooks.values())
     assert CLIENTS[name].settings(replace(waiting_hooks, permission_seconds=0)) == CLIENTS[name].settings(
-        SERVICE
+        SERVICE_TARGET
     )
 
 
-def test_waiting_is_refused_for_a_client_that_takes_no_answer() -> None:
-    refused = run_command("connect", "gemini", "--print", "--permission-seconds", "60")
+def test_waiting_is_rejected_for_a_client_that_cannot_receive_decisions() -> None:
+    result = run_command("connect", "gemini", "--print", "--permission-seconds", "60")
 
-    assert isinstance(refused.exception, UsageError)
-    assert "Gemini CLI" in str(refused.exception)
+    assert isinstance(result.exception, UsageError)
+    assert "Gemini CLI" in str(result.exception)

@@ -1,4 +1,4 @@
-"""Idle connections do not block active ones, and the sizes of request heads are limited (B128)."""
+"""Idle connections do not block active ones, and the size of request heads is limited (B128)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 class App:
-    """Responds immediately; to ``/slow`` when released, and to a POST once its body has arrived."""
+    """
+    An app that responds immediately, to ``/slow`` when it is released, and to a POST when the body has
+    arrived.
+    """
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -58,7 +61,7 @@ class App:
 
 @contextlib.asynccontextmanager
 async def run_app() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Connection]]]]:
-    """Serve the app on a free port; yield a function that opens a connection and sends bytes."""
+    """Serve the app on a free port. Yield the app and a function that opens a connection and sends bytes."""
     app, writers = App(), list[asyncio.StreamWriter]()
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as sock:
         port = sock.getsockname()[1]
@@ -99,7 +102,9 @@ async def is_closed(connection: Connection) -> bool:
         pytest.param(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\nhalf", id="half of a body"),
     ],
 )
-async def test_incomplete_request_is_disconnected(words: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_request_is_closed_after_the_deadline(
+    words: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (_, connect):
@@ -112,12 +117,12 @@ async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) 
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (app, connect):
-        waiting = await connect(REQUEST.replace(b"/ ", b"/slow "))
+        slow_connection = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
         app.go_on.set()
-        assert await is_answered(waiting)
+        assert await is_answered(slow_connection)
 
 
 async def test_full_port_closes_the_longest_idle_connection(
@@ -125,27 +130,27 @@ async def test_full_port_closes_the_longest_idle_connection(
 ) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
     async with run_app() as (app, connect):
-        active = await connect(REQUEST.replace(b"/ ", b"/slow "))
+        active_connection = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
-        idle = [await connect(b"GET") for _ in range(20)]
-        for connection in idle[:17]:
+        idle_connections = [await connect(b"GET") for _ in range(20)]
+        for connection in idle_connections[:17]:
             assert await is_closed(connection)
         assert await is_answered(await connect(REQUEST))
         app.go_on.set()
-        assert await is_answered(active)
+        assert await is_answered(active_connection)
 
 
-async def test_port_with_only_active_connections_refuses_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_with_only_active_connections_refuses_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "connection_limit", lambda: 2)
     async with run_app() as (app, connect):
-        served = []
+        active_connections = []
         for _ in range(2):
             app.started.clear()
-            served.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
+            active_connections.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
             await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(REQUEST))
         app.go_on.set()
-        assert [await is_answered(connection) for connection in served] == [True, True]
+        assert [await is_answered(connection) for connection in active_connections] == [True, True]
         assert await is_answered(await connect(REQUEST))
 
 
@@ -176,38 +181,40 @@ TOO_LARGE = [
 ]
 
 
-@pytest.mark.parametrize(("start", "rest", "_"), TOO_LARGE)
+@pytest.mark.parametrize(("first_bytes", "endless_part", "_"), TOO_LARGE)
 async def test_parser_reads_no_more_than_the_head_limit(
-    start: bytes, rest: bytes, _: int, monkeypatch: pytest.MonkeyPatch
+    first_bytes: bytes, endless_part: bytes, _: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed, parse = list[int](), HttpToolsProtocol.data_received
+    parsed_sizes, parse = list[int](), HttpToolsProtocol.data_received
 
-    def counted(self: HttpToolsProtocol, data: bytes) -> None:
-        parsed.append(len(data))
+    def record_size(self: HttpToolsProtocol, data: bytes) -> None:
+        parsed_sizes.append(len(data))
         parse(self, data)
 
-    monkeypatch.setattr(HttpToolsProtocol, "data_received", counted)
+    monkeypatch.setattr(HttpToolsProtocol, "data_received", record_size)
     async with run_app() as (app, connect):
-        connection = await connect(start + rest)
+        connection = await connect(first_bytes + endless_part)
         async with asyncio.timeout(60):
             with contextlib.suppress(ConnectionError):
                 while await connection[0].read(65_536):
                     pass
-        assert max(parsed) <= SLICE_BYTES
-        assert sum(parsed) <= len(start) + HEAD_BYTES + 2 * SLICE_BYTES
+        assert max(parsed_sizes) <= SLICE_BYTES
+        assert sum(parsed_sizes) <= len(first_bytes) + HEAD_BYTES + 2 * SLICE_BYTES
         assert app.calls <= 1
         assert await is_answered(await connect(REQUEST))
 
 
-@pytest.mark.parametrize(("start", "rest", "status"), TOO_LARGE)
-async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest: bytes, status: int) -> None:
+@pytest.mark.parametrize(("first_bytes", "endless_part", "status"), TOO_LARGE)
+async def test_head_above_the_limit_is_rejected_with_the_reason(
+    first_bytes: bytes, endless_part: bytes, status: int
+) -> None:
     async with run_app() as (_, connect):
         reader, writer = await connect(b"")
         async with asyncio.timeout(60):
-            if start.startswith(REQUEST):
+            if first_bytes.startswith(REQUEST):
                 writer.write(REQUEST)
                 await reader.readuntil(b"ok")
-            writer.write(start.removeprefix(REQUEST) + rest[: HEAD_BYTES + SLICE_BYTES])
+            writer.write(first_bytes.removeprefix(REQUEST) + endless_part[: HEAD_BYTES + SLICE_BYTES])
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"connection: close" in answer
@@ -216,17 +223,17 @@ async def test_head_over_the_limit_is_refused_with_its_reason(start: bytes, rest
 
 async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
     gc.collect()
-    gc.disable()  # a closed connection must be freed without the garbage collector
+    gc.disable()  # A closed connection must be freed without the garbage collector.
 
     def count_requests() -> int:
         return sum(isinstance(item, RequestResponseCycle) for item in gc.get_objects())
 
     try:
-        before = count_requests()
+        count_before = count_requests()
         async with run_app() as (app, connect):
             connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
-            assert count_requests() - before <= MAX_PIPELINED + 1
+            assert count_requests() - count_before <= MAX_PIPELINED + 1
             app.go_on.set()
             async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
@@ -234,7 +241,7 @@ async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
                         pass
             assert app.calls <= MAX_PIPELINED + 1
             async with asyncio.timeout(60):
-                while count_requests() > before:  # noqa: ASYNC110
+                while count_requests() > count_before:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
     finally:
         gc.enable()
@@ -246,7 +253,7 @@ async def test_requests_of_a_pipeline_are_dropped_when_the_connection_breaks() -
 
     def count_waiting() -> int:
         return sum(
-            isinstance(one, RequestResponseCycle) and one.scope["path"] == "/" for one in gc.get_objects()
+            isinstance(item, RequestResponseCycle) and item.scope["path"] == "/" for item in gc.get_objects()
         )
 
     try:
@@ -258,7 +265,7 @@ async def test_requests_of_a_pipeline_are_dropped_when_the_connection_breaks() -
             await asyncio.sleep(0)
             app.go_on.set()
             async with asyncio.timeout(60):
-                while count_waiting() > 1:  # noqa: ASYNC110  # the last is the connection's own, as long as there is its error
+                while count_waiting() > 1:  # noqa: ASYNC110  # the connection's error keeps the last one alive
                     await asyncio.sleep(0.01)
     finally:
         gc.enable()
@@ -286,66 +293,66 @@ async def test_bad_request_does_not_break_the_preceding_response() -> None:
     assert answers.count(b"HTTP/1.1") == 1
 
 
-@pytest.mark.parametrize("whole", [0, 1, 2])
-async def test_bad_body_does_not_break_preceding_responses(whole: int) -> None:
-    """B128: requests before one with an invalid body are answered."""
-    result = REQUEST.replace(b"/ ", b"/slow ") + REQUEST * whole
+@pytest.mark.parametrize("valid_requests", [0, 1, 2])
+async def test_bad_body_does_not_break_preceding_responses(valid_requests: int) -> None:
+    """B128: the requests before the one with the invalid body are answered."""
+    result = REQUEST.replace(b"/ ", b"/slow ") + REQUEST * valid_requests
     async with run_app() as (app, connect):
         reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + REQUEST)
         await asyncio.wait_for(app.started.wait(), 60)
         app.go_on.set()
         async with asyncio.timeout(60):
             answers = await reader.read()
-    assert answers.count(b"HTTP/1.1 200") == answers.count(b"HTTP/1.1") == app.calls == 1 + whole
+    assert answers.count(b"HTTP/1.1 200") == answers.count(b"HTTP/1.1") == app.calls == 1 + valid_requests
     assert answers.endswith(b"ok")
 
 
-async def test_response_outlasts_the_deadline_of_a_following_bad_body(
+async def test_response_is_sent_although_the_body_that_follows_is_invalid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (app, connect):
-        waiting = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
+        slow_connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
         app.go_on.set()
-        assert await is_answered(waiting)
+        assert await is_answered(slow_connection)
 
 
 async def test_data_after_a_refused_request_is_read_up_to_a_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """B128: at most the limit is read, plus the reads in progress."""
-    protocols, received = list[connections.GuardedProtocol](), list[int]()
+    """B128: at most the limit is read, in addition to the reads in progress."""
+    protocols, received_sizes = list[connections.GuardedProtocol](), list[int]()
     receive = connections.GuardedProtocol.data_received
 
-    def counted(self: connections.GuardedProtocol, data: bytes) -> None:
+    def record_size(self: connections.GuardedProtocol, data: bytes) -> None:
         protocols.append(self)
-        received.append(len(data))
+        received_sizes.append(len(data))
         receive(self, data)
 
-    monkeypatch.setattr(connections.GuardedProtocol, "data_received", counted)
+    monkeypatch.setattr(connections.GuardedProtocol, "data_received", record_size)
     size = 64 * connections.DROPPED_BYTES
     async with run_app() as (app, connect):
         reader, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
         writer.write(b"x" * size)
         async with asyncio.timeout(60):
-            while sum(received) < size and not protocols[-1].flow.read_paused:  # noqa: ASYNC110
+            while sum(received_sizes) < size and not protocols[-1].flow.read_paused:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert sum(received) < 4 * connections.DROPPED_BYTES
+        assert sum(received_sizes) < 4 * connections.DROPPED_BYTES
         app.go_on.set()
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(60):
                 assert (await reader.read()).startswith(b"HTTP/1.1 200")
 
 
-async def test_websocket_upgrade_is_answered_like_any_request(
+async def test_websocket_upgrade_request_is_answered_like_any_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B128: an installed WebSocket library does not take the connection over, and nothing is logged."""
+    """B128: an installed WebSocket library does not take over the connection, and nothing is logged."""
     taken_over = list[object]()
     monkeypatch.setattr(auto, "AutoWebSocketsProtocol", lambda **_: taken_over.append(1))
     words = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
@@ -379,7 +386,7 @@ async def test_websocket_upgrade_is_answered_like_any_request(
         pytest.param(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", id="upgrade"),
     ],
 )
-async def test_large_request_within_limits_is_answered_and_the_connection_stays_open(words: bytes) -> None:
+async def test_large_request_within_the_limits_is_answered_and_keeps_the_connection(words: bytes) -> None:
     async with run_app() as (app, connect):
         reader, writer = await connect(words)
         for _ in range(3):
@@ -389,7 +396,7 @@ async def test_large_request_within_limits_is_answered_and_the_connection_stays_
         assert app.body_bytes in (0, 3 * BODY_BYTES, 4 * BODY_BYTES)
 
 
-async def test_body_is_requested_with_100_continue() -> None:
+async def test_body_is_requested_with_status_100() -> None:
     async with run_app() as (app, connect):
         reader, writer = await connect(
             b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 4\r\n\r\n"

@@ -1,4 +1,4 @@
-"""Pages beside the console: redirects to it, runbooks, sign-in, errors."""
+"""Pages outside the console: redirects to it, runbooks, sign-in and errors."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from tests.server.test_app import wait_for_ticket
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Return settings with which only the test decides and acts, however long it takes."""
-    found = demo_settings(tmp_path / "storage", orchestrator="none")
-    health = found.health_monitoring
-    calm = health.model_copy(
+    settings_ = demo_settings(tmp_path / "storage", orchestrator="none")
+    health = settings_.health_monitoring
+    calm_health = health.model_copy(
         update={"intervention": health.intervention.model_copy(update={"enabled": False})}
     )
-    return found.model_copy(update={"health_monitoring": calm})
+    return settings_.model_copy(update={"health_monitoring": calm_health})
 
 
 @pytest.fixture
 async def browser(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    """Yield a client that behaves as a browser: it accepts HTML, keeps cookies and sends Origin."""
+    """Yield a client that behaves like a browser: it accepts HTML, keeps cookies and sends Origin."""
     headers = {"Accept": "text/html", "Origin": running.url}
     async with httpx.AsyncClient(
         base_url=running.url, trust_env=False, headers=headers, follow_redirects=True, timeout=60
@@ -39,7 +39,7 @@ async def browser(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
 
 
 def read_error(response: httpx.Response) -> str:
-    """Return the error text on a page."""
+    """Return the error text of a page."""
     return unescape("".join(re.findall(r'<p class="refusal"[^>]*>(.*?)</p>', response.text, re.DOTALL)))
 
 
@@ -105,8 +105,8 @@ async def test_unknown_url_is_named_in_html_and_json(http: httpx.AsyncClient) ->
     assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
 
 
-async def test_get_requests_change_nothing(running: RunningService, browser: httpx.AsyncClient) -> None:
-    """The link preview of a chat program acknowledges nothing."""
+async def test_get_requests_change_no_ticket(running: RunningService, browser: httpx.AsyncClient) -> None:
+    """Otherwise the link preview of a chat program could acknowledge a ticket."""
     ticket_id = await wait_for_ticket(running)
 
     for path in (f"/tickets/{ticket_id}", f"/tickets/{ticket_id}/acknowledge?by=ada"):
@@ -131,7 +131,7 @@ async def test_console_without_scripts_names_the_command_line(
     assert "Without it, use the command line: queenright " in page.text
 
 
-async def test_form_of_another_kind_is_refused(browser: httpx.AsyncClient) -> None:
+async def test_form_with_another_content_type_is_rejected(browser: httpx.AsyncClient) -> None:
     form = "application/x-www-form-urlencoded"
     for content, kind, status in (
         (b'{"token": "x"}', "application/json", 415),
@@ -141,12 +141,12 @@ async def test_form_of_another_kind_is_refused(browser: httpx.AsyncClient) -> No
         (b"&".join(b"token=x" for _ in range(31)), form, 400),
         (b"token=" + b"a" * (1 << 20), form, 413),
     ):
-        refused = await browser.post("/login", content=content, headers={"Content-Type": kind})
+        response = await browser.post("/login", content=content, headers={"Content-Type": kind})
 
-        assert refused.status_code == status
+        assert response.status_code == status
 
 
-async def test_pages_run_only_our_scripts_and_cannot_be_framed(browser: httpx.AsyncClient) -> None:
+async def test_pages_allow_only_own_scripts_and_cannot_be_framed(browser: httpx.AsyncClient) -> None:
     for path, scripts in (("/", "script-src 'self'"), ("/docs", ""), ("/login", ""), ("/nowhere", "")):
         policy = (await browser.get(path)).headers["content-security-policy"].split("; ")
         assert "default-src 'none'" in policy
@@ -158,10 +158,12 @@ async def test_pages_run_only_our_scripts_and_cannot_be_framed(browser: httpx.As
 
 
 def compute_luminance(colour: str) -> float:
-    """Return the relative luminance of a colour, as WCAG defines it."""
+    """Return the relative luminance of a colour, as defined by WCAG."""
     digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
-    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    channels = [int(digits[offset : offset + 2], 16) / 255 for offset in (0, 2, 4)]
+    linear = [
+        channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels
+    ]
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 

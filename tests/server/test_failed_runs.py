@@ -20,7 +20,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 from queenright.server.service import Service
 from queenright.server.settings import Settings
-from tests.server.test_clocks import DAY, Clock, ServiceRun, T
+from tests.server.test_clocks import DAY, Clock, ServiceRun, START_TIME
 from tests.waiting import until
 
 
@@ -292,7 +292,7 @@ def test_failed_runs_are_the_same_after_a_restart(
     steps: list[tuple[str, int, float]], with_incarnations: bool, away: float
 ) -> None:
     """For any outcomes, repeated reports and restart times."""
-    now, log, lives = T, list[AgentEvent](), [1] * 5
+    now, log, lives = START_TIME, list[AgentEvent](), [1] * 5
     last_ends: list[AgentEvent | None] = [None] * 5
     terminated = set[int]()
     is_stopping = False

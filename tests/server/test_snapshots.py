@@ -28,7 +28,15 @@ from queenright.server.settings import Settings
 from tests.cluster.test_keys import RECORDINGS, decode_events, load_recording
 from tests.databases import Postgres
 from tests.health.snapshot_parts import finish, restored, state_of
-from tests.server.test_clocks import HOUR, Clock, T, advance_clock, event, start_event, states
+from tests.server.test_clocks import (
+    HOUR,
+    Clock,
+    START_TIME,
+    advance_clock,
+    make_event,
+    make_start_event,
+    list_states,
+)
 from tests.waiting import until
 
 _READ_LOG = "reading the last day of the event log"
@@ -74,19 +82,19 @@ def execute_statement(settings: Settings, statement: Any) -> None:
 async def test_killed_service_continues_from_its_snapshot(settings: Settings, clock: Clock) -> None:
     """B117: silence before and after the snapshot counts; downtime does not."""
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now), start_event(clock.now, "other")])
+        await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "other")])
         advance_clock(service, clock, 100)
         await service.snapshots.take()
-        await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "other", verdict="ACCEPT")])
+        await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, "other", verdict="ACCEPT")])
         advance_clock(service, clock, 100)
 
     clock.now += HOUR
     async with killed_service(settings, clock) as service:
-        assert states(service) == {"bee": "healthy", "other": "healthy"}
+        assert list_states(service) == {"bee": "healthy", "other": "healthy"}
         advance_clock(service, clock, 41)
-        assert states(service) == {"bee": "stuck", "other": "healthy"}
+        assert list_states(service) == {"bee": "stuck", "other": "healthy"}
         advance_clock(service, clock, 100)
-        assert states(service) == {"bee": "stuck", "other": "stuck"}
+        assert list_states(service) == {"bee": "stuck", "other": "stuck"}
 
 
 async def test_restart_reads_only_events_after_the_snapshot(
@@ -94,10 +102,10 @@ async def test_restart_reads_only_events_after_the_snapshot(
 ) -> None:
     caplog.set_level(logging.INFO)
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         clock.now += 60
-        await service.ingest([event(EventType.STEP_COMPLETED, clock.now, verdict="RETRY")])
+        await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, verdict="RETRY")])
     async with killed_service(settings, clock) as service:
         [worker] = service.workers()
 
@@ -111,17 +119,17 @@ async def test_clean_stop_leaves_a_snapshot_and_nothing_to_replay(
     caplog.set_level(logging.INFO)
     service = await build(settings, clock=clock)
     await service.start()
-    await service.ingest([start_event(clock.now)])
+    await service.ingest([make_start_event(clock.now)])
     await service.stop()
     async with killed_service(settings, clock) as service:
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
 
     assert "replayed 0 events after the snapshot 0 s ago" in caplog.text
 
 
 async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock) -> None:
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         before = await snapshot_rows(service)
         await service.snapshots.take()
@@ -137,12 +145,12 @@ async def test_snapshot_is_written_only_after_new_events(
     for name in ("_INTERVAL_SECONDS", "_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.0)
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot")
         first = await snapshot_rows(service)
         await service.store.check_writable()
         assert await snapshot_rows(service) == first
-        await service.ingest([start_event(clock.now, "other")])
+        await service.ingest([make_start_event(clock.now, "other")])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot")
         assert await snapshot_rows(service) != first
 
@@ -155,21 +163,21 @@ async def test_many_events_trigger_an_early_snapshot(
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
     async with killed_service(settings, clock) as service:
         for bee in range(_MAX_EVENTS // 2):
-            await service.ingest([start_event(clock.now, f"bee-{bee}")])
+            await service.ingest([make_start_event(clock.now, f"bee-{bee}")])
         await asyncio.sleep(0.1)
         assert await snapshot_rows(service) == []
         while service.feed.head.seq < _MAX_EVENTS:
-            await service.ingest([event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
+            await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
         await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot")
 
 
 async def test_stored_but_unobserved_events_are_not_lost(settings: Settings, clock: Clock) -> None:
     """B117: the snapshot is taken after the commit and before the monitor applies the event."""
-    accepted = event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
+    accepted = make_event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await service.store.append([accepted])
-        await service.ingest([start_event(clock.now, "other")])
+        await service.ingest([make_start_event(clock.now, "other")])
         await service.snapshots.take()
         head = service.pipeline.describe_position(0)
     async with killed_service(settings, clock) as service:
@@ -184,7 +192,7 @@ async def test_unobserved_event_is_kept_for_the_grace_period(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with killed_service(settings, clock) as service:
-        await service.store.append([start_event(clock.now)])
+        await service.store.append([make_start_event(clock.now)])
         for _ in range(3):
             await service.snapshots.take()
         within_grace = service.pipeline.describe_position(0).unobserved
@@ -198,7 +206,7 @@ async def test_unobserved_event_is_kept_for_the_grace_period(
 async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock: Clock) -> None:
     """B77: the service is killed before or after it logs the findings in the snapshot."""
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now), start_event(clock.now, "logged")])
+        await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "logged")])
         advance_clock(service, clock, 300)
         assert len(service.pipeline.pending) == 4
         await service.snapshots.take()
@@ -207,7 +215,7 @@ async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock:
     for _ in range(2):
         async with killed_service(settings, clock) as service:
             await service.pipeline.publish_pending()
-            assert states(service) == {"bee": "stuck", "logged": "stuck"}
+            assert list_states(service) == {"bee": "stuck", "logged": "stuck"}
             types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
             logged = await service.store.history(types=types)
 
@@ -221,9 +229,9 @@ async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock:
 
 async def test_process_seen_after_the_snapshot_is_alive(settings: Settings, clock: Clock) -> None:
     """B88: reports of open work are not in the event log."""
-    open_call = event(EventType.TOOL_CALL_STARTED, clock.now, tool="bash", call_id="1", foreign=True)
+    open_call = make_event(EventType.TOOL_CALL_STARTED, clock.now, tool="bash", call_id="1", foreign=True)
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now, framework="crewai", foreign=True), open_call])
+        await service.ingest([make_start_event(clock.now, framework="crewai", foreign=True), open_call])
         service.record_process_alive({"one": 5.0})
         await service.snapshots.take()
         for _ in range(10):
@@ -257,14 +265,14 @@ async def test_service_without_a_readable_snapshot_reads_the_log(
 ) -> None:
     """B120: a version with another snapshot format loses no data."""
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 100)
         await service.snapshots.take()
-        await service.ingest([start_event(clock.now, "other")])
+        await service.ingest([make_start_event(clock.now, "other")])
     execute_statement(settings, DAMAGED_SNAPSHOTS[damage])
     async with killed_service(settings, clock) as service:
         advance_clock(service, clock, 141)
-        assert states(service) == {"bee": "stuck", "other": "healthy"}
+        assert list_states(service) == {"bee": "stuck", "other": "healthy"}
         await service.snapshots.take()
         assert len(await snapshot_rows(service)) == 2
 
@@ -274,12 +282,12 @@ async def test_service_without_a_readable_snapshot_reads_the_log(
 
 async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, clock: Clock) -> None:
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         advance_clock(service, clock, 100)
     execute_statement(settings, insert(SNAPSHOT_PARTS).values(snapshot_id="killed", number=1, data=b"x"))
     async with killed_service(settings, clock) as service:
-        assert states(service) == {"bee": "healthy"}
+        assert list_states(service) == {"bee": "healthy"}
         await service.snapshots.take()
         assert "killed" not in {name for name, _ in await snapshot_rows(service)}
 
@@ -287,7 +295,7 @@ async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, cl
 async def test_service_that_did_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
     """The monitor has no workers yet."""
     async with killed_service(settings, clock) as service:
-        await service.ingest([start_event(clock.now)])
+        await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         before = await snapshot_rows(service)
     service = await build(settings, clock=clock)
@@ -302,7 +310,7 @@ async def test_replaced_owner_cannot_write_a_snapshot(
     """B116: a paused process that has been replaced writes nothing more."""
     settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
     async with killed_service(settings, clock) as zombie:
-        await zombie.ingest([start_event(clock.now)])
+        await zombie.ingest([make_start_event(clock.now)])
         engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as conn:
             conn.exec_driver_sql(
@@ -338,7 +346,7 @@ def test_recorded_run_continues_from_a_snapshot(path: Path) -> None:
         for item in events[cut:]:
             monitor.apply(item, item.time)
             monitor.advance(item.time)
-        monitor.sweep(events[-1].time + HOUR if events else T)
+        monitor.sweep(events[-1].time + HOUR if events else START_TIME)
 
     assert state_of(copy) == state_of(original)
     assert copy.next_deadline() == original.next_deadline()
