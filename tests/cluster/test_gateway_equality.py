@@ -65,7 +65,7 @@ def list_routes() -> list[tuple[str, str]]:
     """Return the method and path of each route."""
     return [
         (method, re.sub(r"\{\w+(:\w+)?\}", "x", route.path or ""))
-        for route in iter_route_contexts(create_routes().list_routes)
+        for route in iter_route_contexts(create_routes().routes)
         for method in sorted((route.methods or set()) - {"HEAD"})
     ]
 

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.runtime.events import AgentEvent, EventType
+from queenright.server.app import create_app
 from queenright.server.cluster.gateway import streams
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.streams import stream_events
@@ -27,7 +28,6 @@ from queenright.server.http.problems import problem
 from queenright.server.middleware.connections import ABORT
 from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.routes import events as event_routes
-from queenright.server.send_in_pieces import create_app
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from queenright.server.settings import load_settings
@@ -121,7 +121,7 @@ async def unowned_app(scope: Scope, receive: Receive, send: Send) -> None:
 class Client:
     """A client of an ASGI app without a network. It receives only while ``may_receive`` is set."""
 
-    send_in_pieces: ASGIApp
+    app: ASGIApp
     url: str
     resume_id: str | None = None
     status: int = 0
@@ -184,7 +184,7 @@ class Client:
 
     @property
     def resets(self) -> list[str]:
-        return [block.data["reason"] for block in self.blocks if block.make_event == "reset"]
+        return [block.data["reason"] for block in self.blocks if block.event == "reset"]
 
     @property
     def last_id(self) -> str:
@@ -194,7 +194,7 @@ class Client:
         await until(condition, description)
 
     async def _call(self) -> None:
-        await self.send_in_pieces(self.scope(), self._receive, self._send)
+        await self.app(self.scope(), self._receive, self._send)
 
     def _abort(self) -> None:
         self.is_aborted = True
@@ -462,7 +462,7 @@ async def test_disconnected_slow_client_leaves_no_task(partitions: Partitions) -
 
 async def test_client_that_stops_receiving_is_disconnected(partitions: Partitions) -> None:
     def stream_with_short_stall_limit(scope: Scope, receive: Receive, send: Send) -> Any:
-        apps = [send_in_pieces for send_in_pieces in partitions.apps if send_in_pieces is not None]
+        apps = [app for app in partitions.apps if app is not None]
         return stream_events(apps, scope, receive, send, stall_seconds=0.2)
 
     async with Client(stream_with_short_stall_limit, _URL) as client:
@@ -489,7 +489,7 @@ async def test_keep_alives_of_silent_partitions_are_combined(partitions: Partiti
     now = 1000.0
 
     def stream_with_clock(scope: Scope, receive: Receive, send: Send) -> Any:
-        apps = [send_in_pieces for send_in_pieces in partitions.apps if send_in_pieces is not None]
+        apps = [app for app in partitions.apps if app is not None]
         return stream_events(apps, scope, receive, send, clock=lambda: now)
 
     for service in partitions.services:
@@ -508,7 +508,7 @@ async def test_keep_alives_of_silent_partitions_are_combined(partitions: Partiti
                 ),
                 "all partitions have sent a keep-alive",
             )
-            assert [block.make_event for block in client.blocks[count:]] == ["alive"]
+            assert [block.event for block in client.blocks[count:]] == ["alive"]
             assert client.blocks[-1].id is not None
 
 
@@ -541,7 +541,7 @@ async def test_blocks_may_be_split_anywhere(size: int) -> None:
 
     async with Client(merged_app, _URL) as client:
         await client.wait_until_over()
-    assert [(block.make_event, block.data, block.comment) for block in client.blocks] == [
+    assert [(block.event, block.data, block.comment) for block in client.blocks] == [
         ("message", None, ""),
         ("x", 1, ""),
         ("message", None, "c"),

@@ -115,7 +115,7 @@ async def send_spans_of_sessions(sender: Sender, rounds: int) -> None:
             body = make_tool_spans(f"clerk-{number}", f"session-{number}", 3)
             [attribute] = body["resourceSpans"][0]["resource"]["attributes"]
             attribute["value"]["stringValue"] = f"shop-{number}"
-            await sender.send_spans_of_sessions(body)
+            await sender.send(body)
 
 
 async def check_stored(cluster: Cluster, sender: Sender) -> None:

@@ -31,7 +31,7 @@ from tests.server.test_app import wait_for_ticket
 from tests.server.test_approvals import request_termination
 from tests.server.test_attention import report_waiting
 from tests.server.test_chat_callbacks import post_notification_webhook
-from tests.server.test_permissions import request_permission, telemetry_client, wait_for_request
+from tests.server.test_permissions import open_telemetry_client, request_permission, wait_for_request
 from tests.server.test_shared_api import OVERLOADED, end_sessions, fail_agents, model_calls
 from tests.waiting import until
 from tests.warm import queenright
@@ -82,7 +82,7 @@ async def prepare_pages(running: RunningService, agent: str = "looper") -> list[
 @contextlib.asynccontextmanager
 async def prepare_all_kinds(running: RunningService) -> AsyncIterator[list[str]]:
     """Create one item of each kind that needs a person; yield the URL of each page."""
-    async with telemetry_client(running) as telemetry:
+    async with open_telemetry_client(running) as telemetry:
         await request_termination(running)
         # The looper's own ticket is listed as its approval.
         await running.service.ingest(list(looping(running.service.clock(), agent="spinner")))

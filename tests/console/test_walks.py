@@ -17,9 +17,9 @@ from tests.server.conftest import looping
 from tests.server.test_app import wait_for_ticket
 from tests.server.test_approvals import request_termination
 from tests.server.test_permissions import (
-    answering_settings,
+    make_answering_settings,
+    open_telemetry_client,
     request_permission,
-    telemetry_client,
     wait_for_request,
 )
 from tests.server.test_shared_api import fail_agents
@@ -39,7 +39,7 @@ class TestNeeds:
 
     @pytest.fixture
     def settings(self, tmp_path: Path) -> Settings:
-        return answering_settings(tmp_path / "storage")
+        return make_answering_settings(tmp_path / "storage")
 
     async def test_requests_are_answered(
         self, running: RunningService, page: Page, hand: Hand, http: httpx.AsyncClient
@@ -47,7 +47,7 @@ class TestNeeds:
         """A permission, an approval, a ticket and an incident, until none is left."""
         approval = await request_termination(running)
         await fail_agents(running, "a", "b", "c")
-        async with telemetry_client(running) as telemetry:
+        async with open_telemetry_client(running) as telemetry:
             waiting = await request_permission(telemetry)
             await wait_for_request(http)
             await page.goto(running.url)

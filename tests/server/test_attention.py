@@ -13,13 +13,13 @@ from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings, looping
 from tests.server.test_app import wait_for_ticket
-from tests.server.test_hooks import AGENT
+from tests.server.test_hooks import AGENT_ID
 from tests.server.test_permissions import (
-    answering_settings,
+    get_waiting_reason,
+    make_answering_settings,
+    open_telemetry_client,
     request_permission,
-    telemetry_client,
     wait_for_request,
-    waiting_reason,
 )
 from tests.server.test_shared_api import end_sessions, fail_agents
 from tests.waiting import until
@@ -83,8 +83,8 @@ async def test_question_names_its_worker_and_whether_the_console_can_answer_it(
 
 async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path) -> None:
     async with (
-        serving(answering_settings(tmp_path)) as running,
-        telemetry_client(running) as telemetry,
+        serving(make_answering_settings(tmp_path)) as running,
+        open_telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
         request_task = await request_permission(telemetry)
@@ -95,7 +95,7 @@ async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path
 
         assert (first_item["kind"], first_item["item_id"]) == ("permission", request["request_id"])
         assert (first_item["agent_id"], first_item["tool"], first_item["title"]) == (
-            AGENT,
+            AGENT_ID,
             "Bash",
             "Bash: rm -rf build",
         )
@@ -103,7 +103,7 @@ async def test_permission_request_is_listed_once_with_its_answers(tmp_path: Path
         assert second_item["kind"] == "question", "the item that expires comes first"
         await http.post(f"/api/permissions/{request['request_id']}/answer", json={"decision": "allow"})
         await request_task
-        await until(lambda: waiting_reason(running) == "", "the permission request has ended")
+        await until(lambda: get_waiting_reason(running) == "", "the permission request has ended")
         assert [item["kind"] for item in await list_items(http)] == ["question"]
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from queenright.cli.hook import LIMIT
 from queenright.server.serving import RunningService, serving
-from tests.server.test_permissions import answering_settings as answering_permissions
+from tests.server.test_permissions import make_answering_settings as answering_permissions
 from tests.waiting import until
 from tests.warm import PROGRAM
 

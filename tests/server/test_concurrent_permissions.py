@@ -10,14 +10,14 @@ import httpx
 import pytest
 
 from queenright.server.serving import RunningService, serving
-from tests.server.test_hooks import HOOK, hook_calls
-from tests.server.test_permissions import answering_settings, telemetry_client, waiting_reason
+from tests.server.test_hooks import HOOK_PATH, load_hook_calls
+from tests.server.test_permissions import get_waiting_reason, make_answering_settings, open_telemetry_client
 from tests.waiting import until
 
 
 def make_hook_call(kind: str, command: str, call_id: str = "", **fields: str) -> dict[str, Any]:
     """Return a hook call about one tool call of the recorded session."""
-    _, _, tool_start, tool_end, *_ = hook_calls("healthy")
+    _, _, tool_start, tool_end, *_ = load_hook_calls("healthy")
     call = dict(tool_end if kind == "PostToolUse" else tool_start)
     call |= {"hook_event_name": kind, "tool_name": "Bash", "tool_input": {"command": command}} | fields
     call.pop("tool_use_id")
@@ -55,35 +55,38 @@ async def test_permission_request_waits_while_other_calls_continue(
     running: RunningService, calls_before: tuple[dict[str, Any], ...], calls_after: tuple[dict[str, Any], ...]
 ) -> None:
     """B93: an agent that waits for its user is not stalled, whatever its other calls do."""
-    session_start, prompt, *_ = hook_calls("healthy")
+    session_start, prompt, *_ = load_hook_calls("healthy")
     result = (
         make_hook_call("PreToolUse", "rm -rf build", "call-b"),
         make_hook_call("PermissionRequest", "rm -rf build"),
     )
-    async with telemetry_client(running) as telemetry:
+    async with open_telemetry_client(running) as telemetry:
         for call in (session_start, prompt, *calls_before, *result):
-            assert (await telemetry.post(HOOK, json=call)).json() == {}
-        assert waiting_reason(running) == "user_input"
+            assert (await telemetry.post(HOOK_PATH, json=call)).json() == {}
+        assert get_waiting_reason(running) == "user_input"
 
         for call in calls_after:
-            assert (await telemetry.post(HOOK, json=call)).json() == {}
+            assert (await telemetry.post(HOOK_PATH, json=call)).json() == {}
 
-    assert waiting_reason(running) == "user_input"
+    assert get_waiting_reason(running) == "user_input"
 
 
 async def test_decision_on_one_request_leaves_the_other_open(tmp_path: Path) -> None:
     """B93: a decision belongs to the request with its id. Other requests continue to wait."""
-    session_start, prompt, *_ = hook_calls("healthy")
+    session_start, prompt, *_ = load_hook_calls("healthy")
     commands = ("make docs", "rm -rf build")
-    async with serving(answering_settings(tmp_path)) as running, telemetry_client(running) as telemetry:
+    async with (
+        serving(make_answering_settings(tmp_path)) as running,
+        open_telemetry_client(running) as telemetry,
+    ):
         for call in (
             session_start,
             prompt,
             *(make_hook_call("PreToolUse", command, command) for command in commands),
         ):
-            await telemetry.post(HOOK, json=call)
+            await telemetry.post(HOOK_PATH, json=call)
         questions = [
-            asyncio.create_task(telemetry.post(HOOK, json=make_hook_call("PermissionRequest", command)))
+            asyncio.create_task(telemetry.post(HOOK_PATH, json=make_hook_call("PermissionRequest", command)))
             for command in commands
         ]
         pending_requests = running.service.permissions.open_requests
@@ -102,5 +105,5 @@ async def test_decision_on_one_request_leaves_the_other_open(tmp_path: Path) -> 
         assert answer.status_code == 202
         assert decision["hookSpecificOutput"]["decision"]["behavior"] == "allow"
         assert [pending_request.question for pending_request in pending_requests()] == ["Bash: rm -rf build"]
-        assert waiting_reason(running) == "user_input"
+        assert get_waiting_reason(running) == "user_input"
         questions[1].cancel()

@@ -15,7 +15,7 @@ from queenright.demo import DEMO_FRAMEWORK
 from queenright.health.findings import FindingKind, Severity
 from queenright.health.settings import TicketSettings
 from queenright.health.store.tables import OUTBOX
-from queenright.health.tickets.find_ticket import EscalationTicket, TicketStatus, TicketStatusError
+from queenright.health.tickets.ticket import EscalationTicket, TicketStatus, TicketStatusError
 from queenright.health.tickets.ticket_rules import has_new_trouble
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
@@ -154,12 +154,12 @@ async def list_alerts(service: Service, agent: str = "bee") -> list[tuple[str, s
 async def test_crash_loop_has_the_reminders_of_one_ticket(service: Service, clock: Clock) -> None:
     """B123, B41: the ticket of each session closes long before a reminder is due."""
     for number in range(15):
-        find_ticket = await start_looping_session(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await service.tickets.settle(clock.now)
         clock.now += 4.5 * MINUTE
         await report_crash(service, clock, number)
 
-    stored_ticket = service.tickets.get(find_ticket.ticket_id)
+    stored_ticket = service.tickets.get(ticket.ticket_id)
     assert stored_ticket is not None
     assert (stored_ticket.reminders, stored_ticket.incident_since) == (
         1,
@@ -211,15 +211,13 @@ async def test_tickets_of_killed_sessions_have_one_reminder(service: Service, cl
     for number in range(8):
         await start_looping_session(service, clock, number)
         clock.now += MINUTE
-    joined_tickets = [
-        find_ticket for find_ticket in service.tickets.open_tickets() if find_ticket.incident_id
-    ]
+    joined_tickets = [ticket for ticket in service.tickets.open_tickets() if ticket.incident_id]
     assert len(joined_tickets) == 6, "only the first two tickets page"
     for _ in range(5 * 60):
         clock.now += MINUTE
         await service.tickets.settle(clock.now)
 
-    assert {find_ticket.reminders for find_ticket in service.tickets.open_tickets()} == {3}
+    assert {ticket.reminders for ticket in service.tickets.open_tickets()} == {3}
     titles = await list_alerts(service)
     assert [turn for turn, _ in titles] == ["", "", "1", "1", "2", "2", "3", "3"]
     assert all(phrase in titles[-1][1] for phrase in ("3 h", "7 sessions"))
@@ -264,9 +262,9 @@ async def test_unacknowledged_ticket_stays_unacknowledged(service: Service, cloc
 async def test_crash_loop_of_one_agent_is_not_a_storm(service: Service, clock: Clock) -> None:
     """B123, B71: five sessions within the window of a storm are a problem of one agent."""
     for number in range(8):
-        find_ticket = await start_looping_session(service, clock, number, seconds=6)
+        ticket = await start_looping_session(service, clock, number, seconds=6)
         await report_crash(service, clock, number)
-        assert find_ticket.storm_id == ""
+        assert ticket.storm_id == ""
 
 
 async def test_concurrent_sessions_are_a_storm(service: Service, clock: Clock) -> None:
@@ -274,8 +272,8 @@ async def test_concurrent_sessions_are_a_storm(service: Service, clock: Clock) -
     start_time = clock.now
     for number in range(6):
         clock.now = start_time
-        find_ticket = await start_looping_session(service, clock, number)
-    assert find_ticket.storm_id
+        ticket = await start_looping_session(service, clock, number)
+    assert ticket.storm_id
 
 
 async def test_storm_continues_after_a_restart(
@@ -330,9 +328,9 @@ async def test_session_that_starts_in_a_storm_joins_the_incident_of_the_previous
     for number in range(6):
         service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3, 6):
-        find_ticket = await start_looping_session(service, clock, number)
-        assert find_ticket.storm_id
-        assert find_ticket.incident_id
+        ticket = await start_looping_session(service, clock, number)
+        assert ticket.storm_id
+        assert ticket.incident_id
         await report_crash(service, clock, number)
     assert len(await list_alerts(service)) == 2, "only the first two tickets page"
 
@@ -344,15 +342,15 @@ async def test_crash_loop_that_outlasts_a_storm_is_a_separate_incident(
     for number in range(6):
         service.remediation.storm.record_worse((f"other-{number}", "s"), clock.now)
     for number in range(3):
-        find_ticket = await start_looping_session(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await report_crash(service, clock, number)
-    assert find_ticket.storm_id
-    assert find_ticket.incident_id
+    assert ticket.storm_id
+    assert ticket.incident_id
     clock.now += 3 * MINUTE
     for number in range(3, 6):
-        find_ticket = await start_looping_session(service, clock, number)
+        ticket = await start_looping_session(service, clock, number)
         await report_crash(service, clock, number)
-    assert find_ticket.storm_id == ""
+    assert ticket.storm_id == ""
     assert len(await list_alerts(service)) == 3, "two in the storm, one after it"
 
 
@@ -403,7 +401,7 @@ async def test_crash_loop_with_default_settings_pages_three_times(
 
 def has_only_failed_runs_ticket(service: Service) -> bool:
     """Return whether the only open ticket is about consecutive failed runs."""
-    kinds = [find_ticket.active_kinds for find_ticket in service.tickets.open_tickets()]
+    kinds = [ticket.active_kinds for ticket in service.tickets.open_tickets()]
     return kinds == [(FindingKind.RUNS_FAILED,)]
 
 
@@ -412,9 +410,7 @@ async def wait_for_failed_runs_ticket(service: Service) -> EscalationTicket:
 
     def find_ticket() -> EscalationTicket | None:
         kind = FindingKind.RUNS_FAILED
-        return next(
-            (find_ticket for find_ticket in service.tickets.open_tickets() if find_ticket.kind is kind), None
-        )
+        return next((ticket for ticket in service.tickets.open_tickets() if ticket.kind is kind), None)
 
     await until(
         lambda: (open_ticket := find_ticket()) and open_ticket.notified_at,
@@ -437,24 +433,22 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_a_se
         loop_ticket = await start_looping_session(service, clock, number)
         clock.now += MINUTE
         await report_crash(service, clock, number, ends=number < 3)
-    find_ticket = await wait_for_failed_runs_ticket(service)
-    ended_ticket = await service.tickets.find_ticket(loop_ticket.ticket_id)
+    ticket = await wait_for_failed_runs_ticket(service)
+    ended_ticket = await service.tickets.ticket(loop_ticket.ticket_id)
     assert ended_ticket is not None
     assert (ended_ticket.kind, ended_ticket.status) == (FindingKind.DOOM_LOOP, TicketStatus.WORKER_GONE)
-    assert (find_ticket.severity, find_ticket.active_kinds) == (Severity.HIGH, (FindingKind.RUNS_FAILED,))
-    assert [find_ticket.ticket_id for find_ticket in service.tickets.open_tickets()] == [
-        find_ticket.ticket_id
-    ]
+    assert (ticket.severity, ticket.active_kinds) == (Severity.HIGH, (FindingKind.RUNS_FAILED,))
+    assert [ticket.ticket_id for ticket in service.tickets.open_tickets()] == [ticket.ticket_id]
 
     clock.now += MINUTE
     await report_session(service, clock, 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED)
     await service.bus.drain()
-    held_ticket = service.tickets.get(find_ticket.ticket_id)
+    held_ticket = service.tickets.get(ticket.ticket_id)
     assert held_ticket is not None
     assert held_ticket.is_live, "the end of the condition must hold, as for any other"
     clock.now += 10 * MINUTE
     await service.tickets.settle(clock.now)
-    closed_ticket = await service.tickets.find_ticket(find_ticket.ticket_id)
+    closed_ticket = await service.tickets.ticket(ticket.ticket_id)
     assert closed_ticket is not None
     assert closed_ticket.status is TicketStatus.RESOLVED
 
@@ -465,10 +459,10 @@ async def test_dismiss_error_names_when_the_ticket_can_be_resolved(service: Serv
     for number in range(4):
         await start_looping_session(service, clock, number)
         await report_crash(service, clock, number, ends=number < 3)
-    find_ticket = await wait_for_failed_runs_ticket(service)
+    ticket = await wait_for_failed_runs_ticket(service)
     with pytest.raises(TicketStatusError) as error:
-        await service.tickets.dismiss(find_ticket.ticket_id, "the service knows it", by="ada")
-    assert f"queenright tickets resolve {find_ticket.ticket_id} --reason" in str(error.value)
+        await service.tickets.dismiss(ticket.ticket_id, "the service knows it", by="ada")
+    assert f"queenright tickets resolve {ticket.ticket_id} --reason" in str(error.value)
 
 
 @pytest.mark.parametrize("consecutive_failures", [3])
@@ -480,9 +474,9 @@ async def test_crash_after_failed_runs_were_resolved_is_notified_again(
         await start_looping_session(service, clock, number)
         clock.now += MINUTE
         await report_crash(service, clock, number, ends=number != 3)
-    find_ticket = await wait_for_failed_runs_ticket(service)
+    ticket = await wait_for_failed_runs_ticket(service)
     count_before = len(await list_alerts(service))
-    await service.tickets.resolve(find_ticket.ticket_id, "mended", by="ada")
+    await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
     assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
 
     first_ticket = await start_looping_session(service, clock, 5)
@@ -527,7 +521,7 @@ async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Servi
             await report_session(service, clock, number, EventType.EXECUTION_STARTED)
             clock.now += 30
             await report_session(service, clock, number, EventType.EXECUTION_FAILED)
-        find_ticket = await wait_for_failed_runs_ticket(service)
+        ticket = await wait_for_failed_runs_ticket(service)
         clock.now += 30
         await report_session(
             service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
@@ -536,7 +530,7 @@ async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Servi
         if row == 0:
             clock.now += 2.5 * MINUTE
             await service.tickets.settle(clock.now)
-    resolved_ticket = await service.tickets.resolve(find_ticket.ticket_id, "mended", by="ada")
+    resolved_ticket = await service.tickets.resolve(ticket.ticket_id, "mended", by="ada")
     assert (resolved_ticket.status, resolved_ticket.closed_reason) == (TicketStatus.RESOLVED, "ada: mended")
     assert not [row for row in await service.store.read(read_active) if row.is_firing(clock.now)]
 
@@ -550,33 +544,33 @@ async def test_loop_in_the_session_of_failed_runs_is_reported_on_their_ticket(
         await report_session(service, clock, number, EventType.EXECUTION_STARTED)
         clock.now += 30
         await report_session(service, clock, number, EventType.EXECUTION_FAILED)
-    find_ticket = await wait_for_failed_runs_ticket(service)
+    ticket = await wait_for_failed_runs_ticket(service)
     alerts_before = await list_alerts(service)
 
     clock.now += MINUTE
     loop_events = [replace(event, incarnation_id="two") for event in run_once(clock, 3)]
     await service.ingest(loop_events)
     await until(
-        lambda: (entry := service.tickets.get(find_ticket.ticket_id)) and entry.requests,
+        lambda: (entry := service.tickets.get(ticket.ticket_id)) and entry.requests,
         "another notification is sent",
     )
     await service.bus.drain()
     alerts_after = await list_alerts(service)
     assert len(alerts_after) == len(alerts_before) + 1
     assert "bee fails run after run, and now it is in a loop" in alerts_after[-1][1]
-    stored_ticket = service.tickets.get(find_ticket.ticket_id)
+    stored_ticket = service.tickets.get(ticket.ticket_id)
     assert stored_ticket is not None
     assert (stored_ticket.requests, stored_ticket.reminders) == (1, 0)
 
     # Later conditions are added to the ticket, as with any other ticket.
     kinds = [FindingKind.RETRY_STORM, *stored_ticket.related_kinds]
     ticket_with_kinds = stored_ticket.model_copy(update={"related_kinds": kinds})
-    assert has_new_trouble(find_ticket, stored_ticket)
+    assert has_new_trouble(ticket, stored_ticket)
     assert not has_new_trouble(stored_ticket, ticket_with_kinds)
 
 
 def is_clear(service: Service) -> bool:
-    return all(find_ticket.condition_cleared_at is not None for find_ticket in service.tickets.open_tickets())
+    return all(ticket.condition_cleared_at is not None for ticket in service.tickets.open_tickets())
 
 
 async def test_failing_loop_that_cannot_be_recovered_has_one_ticket_per_incarnation(
@@ -651,7 +645,7 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
     for number in range(4):
         await demo.ingest(make_courier_session(clock, number))
         await report_session(demo, clock, number, EventType.EXECUTION_FAILED, agent="courier")
-    find_ticket = await wait_for_failed_runs_ticket(demo)
+    ticket = await wait_for_failed_runs_ticket(demo)
     first_event = make_courier_session(clock, 4)[0]
     await demo.ingest([replace(first_event, data={**first_event.data, "framework": DEMO_FRAMEWORK})])
 
@@ -663,12 +657,12 @@ async def test_killed_demo_keeps_the_ticket_about_failed_runs(demo: Service, clo
     worker = demo.monitor.get("courier", "courier-4")
     assert worker is not None
     assert worker.vitals.has_ended
-    assert [find_ticket.ticket_id for find_ticket in demo.tickets.open_tickets()] == [find_ticket.ticket_id]
+    assert [ticket.ticket_id for ticket in demo.tickets.open_tickets()] == [ticket.ticket_id]
 
 
 def has_notified(service: Service, session_id: str) -> bool:
     tickets = service.tickets.open_tickets()
-    return any(find_ticket.notified_at and find_ticket.session_id == session_id for find_ticket in tickets)
+    return any(ticket.notified_at and ticket.session_id == session_id for ticket in tickets)
 
 
 @pytest.mark.parametrize(("other_runs", "pages"), [(0, 2), (4, 3)])
@@ -714,12 +708,12 @@ async def test_alert_that_waits_for_the_next_run_outlasts_a_restart_of_the_servi
         alerts_after = [
             alert for alert in await second_service.store.read(read_active) if alert.is_firing(clock.now)
         ]
-        find_ticket = await start_looping_session(second_service, clock, 2)
+        ticket = await start_looping_session(second_service, clock, 2)
 
         assert [alert.key for alert in alerts_after] == [alert.key for alert in alerts_before] * (
             minutes < 10
         )
-        assert bool(find_ticket.incident_id) is (minutes < 10)
+        assert bool(ticket.incident_id) is (minutes < 10)
         assert len(await list_alerts(second_service)) == pages
     finally:
         await second_service.stop()

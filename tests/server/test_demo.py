@@ -49,7 +49,7 @@ def library(tmp_path: Path) -> Library:
     return Library(tmp_path)
 
 
-def test_tools_read_the_text_files_of_one_folder_and_nothing_else(library: Library) -> None:
+def test_tools_read_only_the_text_files_of_their_folder(library: Library) -> None:
     assert library.files == ["bees.md"]
     assert library.search("bees") == ["bees.md:1", "bees.md:2"]
     for path in ("../bees.md", "/etc/hostname", "way-out.md", ".venv/hidden.md", "secret.key"):
@@ -57,7 +57,7 @@ def test_tools_read_the_text_files_of_one_folder_and_nothing_else(library: Libra
             library.read_file(path)
 
 
-def test_unknown_tool_is_named_with_the_known_ones(library: Library) -> None:
+def test_unknown_tool_error_names_the_available_tools(library: Library) -> None:
     with pytest.raises(KeyError, match="there is no tool 'dig'; available: list_files, read_file"):
         run(library.tools(), "dig", {})
 
@@ -65,14 +65,14 @@ def test_unknown_tool_is_named_with_the_known_ones(library: Library) -> None:
 def run_persona(
     model: Model, *, steps: int, tools: dict[str, Any], take_nudges: TakeNudges = list
 ) -> Counter[str]:
-    """Let one agent work ``steps`` steps; return their verdicts."""
+    """Let an agent work ``steps`` steps, and count its verdicts."""
     registry = CollectorRegistry()
-    remaining = steps
+    remaining_steps = steps
 
     def sleep(seconds: float) -> bool:
-        nonlocal remaining
-        remaining -= 1
-        return remaining < 0
+        nonlocal remaining_steps
+        remaining_steps -= 1
+        return remaining_steps < 0
 
     verdicts: Counter[str] = Counter()
     with Worker("tester", telemetry=Telemetry("http://127.0.0.1:9"), registry=registry) as worker:
@@ -98,7 +98,7 @@ def run_persona(
     [("researcher", "retry"), ("librarian", "continue"), ("proofreader", "retry"), ("concierge", "continue")],
 )
 def test_each_persona_has_its_typical_verdicts(agent: str, typical_verdict: str) -> None:
-    [persona] = [p for p in FLEET if p.agent == agent]
+    [persona] = [item for item in FLEET if item.agent == agent]
 
     verdicts = run_persona(create_persona_model(persona), steps=40, tools=Library(ROOT).tools())
 
@@ -112,70 +112,78 @@ def create_persona_model(persona: Persona) -> ScriptedModel:
 
 @pytest.mark.parametrize("files", [0, 1])
 @pytest.mark.parametrize("persona", FLEET, ids=lambda persona: persona.agent)
-def test_personas_work_in_a_folder_with_few_files(tmp_path: Path, persona: Persona, files: int) -> None:
+def test_personas_can_work_in_a_folder_with_few_files(tmp_path: Path, persona: Persona, files: int) -> None:
     for number in range(files):
         (tmp_path / f"{number}.md").write_text("A bee.\n", encoding="utf-8")
 
     assert list(islice(persona.script(Library(tmp_path), random.Random(7)), 200)) or not files
 
 
-def test_two_runs_of_a_persona_are_equal() -> None:
-    [persona] = [p for p in FLEET if p.agent == "proofreader"]
+def test_script_of_a_persona_is_deterministic() -> None:
+    [persona] = [item for item in FLEET if item.agent == "proofreader"]
 
-    first, second = (list(islice(persona.script(Library(ROOT), random.Random(7)), 30)) for _ in range(2))
+    first_script, second_script = (
+        list(islice(persona.script(Library(ROOT), random.Random(7)), 30)) for _ in range(2)
+    )
 
-    assert first == second
+    assert first_script == second_script
 
 
 def test_agent_with_a_failing_provider_stops() -> None:
-    def refused() -> Any:
+    def raise_refusal() -> Any:
         while True:
             yield ProviderError("529 overloaded")
 
-    verdicts = run_persona(ScriptedModel(refused()), steps=100, tools={})
+    verdicts = run_persona(ScriptedModel(raise_refusal()), steps=100, tools={})
 
     assert sum(verdicts.values()) == 12
     assert verdicts["accept"] == verdicts["continue"] == 0
 
 
-def test_surveyor_waits_for_a_message_and_continues() -> None:
-    """002 §11: the nudge is in the agent's context."""
-    [persona] = [p for p in FLEET if p.agent == "surveyor"]
+def test_surveyor_waits_for_a_nudge_and_continues() -> None:
+    """002 §11: the nudge is in the context of the agent."""
+    [persona] = [item for item in FLEET if item.agent == "surveyor"]
     assert persona.extra_tools is not None
     inbox = NudgeInbox(threading.Event())
     library = Library(ROOT)
-    seen: list[list[dict[str, Any]]] = []
+    shown_messages: list[list[dict[str, Any]]] = []
 
-    class Listening(ScriptedModel):
+    class RecordingModel(ScriptedModel):
         def reply(self, messages: Sequence[dict[str, Any]]) -> Reply:
-            seen.append([*messages])
+            shown_messages.append([*messages])
             move = super().reply(messages)
             if move.calls and move.calls[0].tool == "index_everything":
                 inbox.put(Nudge(message="What takes so long?", instruction_id="1", expires_at=0.0))
             return move
 
     verdicts = run_persona(
-        Listening(persona.script(library, random.Random(7))),
+        RecordingModel(persona.script(library, random.Random(7))),
         steps=80,
         tools=library.tools() | persona.extra_tools(library, inbox.wait),
         take_nudges=inbox.take,
     )
 
-    turns = [turn for turn, seen_messages in enumerate(seen) if "What takes so long?" in str(seen_messages)]
-    assert 0 < turns[0] < len(seen) - 1
+    turns = [
+        turn
+        for turn, seen_messages in enumerate(shown_messages)
+        if "What takes so long?" in str(seen_messages)
+    ]
+    assert 0 < turns[0] < len(shown_messages) - 1
     assert verdicts["accept"] > 30
 
 
 def test_wait_ends_when_the_fleet_is_stopped() -> None:
-    stop = threading.Event()
-    stop.set()
+    should_stop = threading.Event()
+    should_stop.set()
 
-    assert NudgeInbox(stop).wait(60.0) is True
+    assert NudgeInbox(should_stop).wait(60.0) is True
     assert NudgeInbox(threading.Event()).wait(0.0) is False
 
 
 async def test_stopped_fleet_is_cancelled(running: RunningService, tmp_path: Path) -> None:
-    """Otherwise failed workers would be recovered at the next start, and completed ones end their tickets."""
+    """
+    Otherwise failed workers would be recovered at the next start, and completed ones would end their tickets.
+    """
     fleet = Fleet(ROOT, endpoint=running.otlp_url, registry=CollectorRegistry(), storage=tmp_path / "fleet")
     fleet.start()
     await until(lambda: len(running.service.workers()) >= 3, "some agents are running")
@@ -193,30 +201,31 @@ async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
     monkeypatch.setattr(running.service.permissions, "wait_seconds", 600.0)
     hooks = HookClient(running.otlp_url, tool_seconds=0, pause_seconds=0)
 
-    def requests() -> list[api.AttentionItem]:
+    def list_requests() -> list[api.AttentionItem]:
         return [item for item in attention(running.service).items if item.kind == "permission"]
 
     hooks.start()
-    await until(requests, "the client requests a permission")
-    [first] = requests()
-    assert (first.agent_id, first.options) == (HOOK_AGENT, ["allow", "deny"])
+    await until(list_requests, "the client requests a permission")
+    [first_request] = list_requests()
+    assert (first_request.agent_id, first_request.options) == (HOOK_AGENT, ["allow", "deny"])
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         answer = {"decision": "allow", "by": "ada"}
-        assert (await http.post(f"/api/permissions/{first.item_id}/answer", json=answer)).is_success
+        assert (await http.post(f"/api/permissions/{first_request.item_id}/answer", json=answer)).is_success
     await until(
-        lambda: [event.session_id for event in requests()] not in ([], [first.session_id]),
+        lambda: [event.session_id for event in list_requests()] not in ([], [first_request.session_id]),
         "the client requests a permission again",
     )
     await asyncio.to_thread(hooks.stop)
 
     await until(
-        lambda: all(event.vitals.has_ended for event in running.service.workers()), "its sessions have ended"
+        lambda: all(event.vitals.has_ended for event in running.service.workers()),
+        "the sessions of the client have ended",
     )
-    assert requests() == []
+    assert list_requests() == []
 
 
-async def test_demo_shows_everything_that_needs_a_person(tmp_path: Path) -> None:
-    """During the first two minutes of `make up`."""
+async def test_demo_shows_each_kind_of_item_that_needs_a_person(tmp_path: Path) -> None:
+    """It shows them during the first two minutes of `make up`."""
     options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     seen_items: dict[str, api.AttentionItem] = {}
     kinds = {"permission", "question", "approval", "incident", "ticket"}
@@ -237,24 +246,25 @@ async def test_demo_shows_everything_that_needs_a_person(tmp_path: Path) -> None
     assert len(repositories - {""}) >= 3
 
 
-async def test_demo_agents_take_nudges(tmp_path: Path) -> None:
+async def test_demo_agents_accept_nudges(tmp_path: Path) -> None:
     options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with up(
         demo_settings(tmp_path / "storage"), options, say=lambda _: None, find=lambda _: None
     ) as running:
 
-        def fleet() -> list[VitalSigns]:
+        def list_vitals() -> list[VitalSigns]:
             workers = running.service.workers()
             return [worker.vitals for worker in workers if worker.vitals.framework == DEMO_FRAMEWORK]
 
         await until(
-            lambda: {worker.agent_id for worker in fleet()} >= {worker.agent for worker in FLEET}, "all work"
+            lambda: {worker.agent_id for worker in list_vitals()} >= {worker.agent for worker in FLEET},
+            "all work",
         )
-        assert all(worker.fetches for worker in fleet())
+        assert all(worker.fetches for worker in list_vitals())
 
 
 def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
-    """The real litellm, with a test provider behind its interface."""
+    """The real litellm is used, with a test provider behind its interface."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = LiteLLMModel("bees/dancer")
@@ -282,36 +292,36 @@ def test_any_litellm_model_can_drive_the_agents(library: Library) -> None:
                 )
 
         litellm.custom_provider_map = [{"provider": "bees", "custom_handler": FakeProvider()}]
-        first, second = model.reply([{"role": "user", "content": "Go."}]), model.reply([])
+        first_reply, second_reply = model.reply([{"role": "user", "content": "Go."}]), model.reply([])
         with pytest.raises(ProviderError, match="from bees/dancer"):
             model.reply([])
 
-    assert first == Reply((Call("search", {"word": "bees"}),), input_tokens=11, output_tokens=3)
-    assert second == Reply(answer="Bees dance.", final=True, input_tokens=11, output_tokens=3)
+    assert first_reply == Reply((Call("search", {"word": "bees"}),), input_tokens=11, output_tokens=3)
+    assert second_reply == Reply(answer="Bees dance.", final=True, input_tokens=11, output_tokens=3)
 
 
-async def test_demo_agent_asks_its_user_at_once_and_ends_with_the_answer(tmp_path: Path) -> None:
+async def test_demo_agent_asks_its_user_immediately_and_ends_with_the_answer(tmp_path: Path) -> None:
     options = UpOptions(files=ROOT, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     settings = demo_settings(tmp_path / "storage")
     for is_answered in (False, True):
         async with up(settings, options, say=lambda _: None, find=lambda _: None) as running:
             service = running.service
 
-            def questions(service: Service = service) -> list[api.AttentionItem]:
+            def list_questions(service: Service = service) -> list[api.AttentionItem]:
                 return [item for item in attention(service).items if item.can_answer]
 
-            await until(questions, "the demo agent asks a question")
+            await until(list_questions, "the demo agent asks a question")
             assert service.agents.slots["publisher"].warnings == ()
-            [question] = questions()
+            [question] = list_questions()
             assert (question.agent_id, question.kind) == ("publisher", "question")
             assert "Which one shall I publish?" in question.title
             if not is_answered:
-                continue  # the next run asks again
+                continue  # The next run asks again.
             body = {"content": "The notes", "session_id": question.session_id, "node_id": question.node_id}
             async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
                 assert (await http.post("/api/agents/publisher/inject", json=body)).is_success
 
-            await until(lambda: not questions(), "the question is answered")
+            await until(lambda: not list_questions(), "the question is answered")
             worker = service.monitor.get("publisher")
             assert worker is not None
             assert worker.vitals.cost_usd

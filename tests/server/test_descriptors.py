@@ -1,4 +1,4 @@
-"""A process with few file descriptors keeps some in reserve, and continues when it has none (B128)."""
+"""A process with few file descriptors keeps some in reserve, and recovers after it had none left (B128)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ports = tuple[int, int]
 def ports() -> Iterator[Ports]:
     with socket.create_server(("127.0.0.1", 0), backlog=512) as peer:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.server.few_descriptors", str(DESCRIPTORS), _port(peer)],
+            [sys.executable, "-m", "tests.server.few_descriptors", str(DESCRIPTORS), _read_port(peer)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -43,7 +43,7 @@ def ports() -> Iterator[Ports]:
             process.communicate()
 
 
-def _port(sock: socket.socket) -> str:
+def _read_port(sock: socket.socket) -> str:
     return str(sock.getsockname()[1])
 
 
@@ -53,21 +53,21 @@ def send_command(client: http.client.HTTPConnection, command: str) -> Any:
 
 
 def retry_command(port: int, command: str) -> Any:
-    """Send a command on its own connection, and repeat it while the connection breaks."""
-    until = time.monotonic() + 60
+    """Send a command on a new connection, and repeat it while the connection breaks."""
+    deadline = time.monotonic() + 60
     while True:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as client:
             try:
                 return send_command(client, command)
             except (OSError, http.client.HTTPException):
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
         time.sleep(0.05)
 
 
 @contextlib.contextmanager
 def open_idle_connections(ports: Ports) -> Iterator[None]:
-    """Hold connections that have sent no request."""
+    """Open connections that send no request, and keep them open."""
     with contextlib.ExitStack() as stack:
         for _ in range(CONNECTIONS):
             for port in ports:
@@ -77,24 +77,24 @@ def open_idle_connections(ports: Ports) -> Iterator[None]:
         yield
 
 
-def test_half_open_connections_leave_descriptors_to_the_outbox(ports: Ports) -> None:
-    """B128: on both ports at once, with 64 descriptors in total."""
+def test_half_open_connections_leave_descriptors_for_the_outbox(ports: Ports) -> None:
+    """B128: connections are opened on both ports concurrently, with 64 descriptors in total."""
     with open_idle_connections(ports):
         for port in ports:
             assert retry_command(port, "/deliver") == "delivered"
 
 
-def test_process_without_descriptors_does_not_spin_and_continues(ports: Ports) -> None:
-    """B128: regardless of what uses the descriptors."""
+def test_process_without_descriptors_uses_little_cpu_time_and_recovers(ports: Ports) -> None:
+    """B128: this holds regardless of what uses the descriptors."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[0], timeout=60)) as client:
         assert send_command(client, "/exhaust") == "EMFILE"
         with open_idle_connections(ports):
-            start, before = time.monotonic(), send_command(client, "/time")
-            while time.monotonic() - start < 2:
+            start_time, cpu_before = time.monotonic(), send_command(client, "/time")
+            while time.monotonic() - start_time < 2:
                 time.sleep(0.5)
-                used = send_command(client, "/time") - before
+                cpu_used = send_command(client, "/time") - cpu_before
 
-            assert used < 1
+            assert cpu_used < 1
         send_command(client, "/release")
 
         for port in ports:

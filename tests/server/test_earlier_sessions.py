@@ -20,123 +20,136 @@ SETTINGS = HealthSettings()
 NOW = 10_000.0
 
 
-def session_record(
-    session: str, began: float, *, beat: float | None = None, ended: bool = False
+def make_session(
+    session: str, started_at: float, *, last_heartbeat: float | None = None, has_ended: bool = False
 ) -> VitalSigns:
-    vitals = VitalSigns("bee", session, began, SETTINGS)
-    vitals.last_heartbeat = beat
-    if ended:
-        end_session(vitals, WorkerStatus.FAILED, began + 1)
+    vitals = VitalSigns("bee", session, started_at, SETTINGS)
+    vitals.last_heartbeat = last_heartbeat
+    if has_ended:
+        end_session(vitals, WorkerStatus.FAILED, started_at + 1)
     return vitals
 
 
-def ticket_at(session: str, at: float, **changes: Any) -> EscalationTicket:
-    values = {"ticket_id": f"ticket-of-{session}", "session_id": session, "notified_at": at}
+def make_ticket(session: str, opened_at: float, **changes: Any) -> EscalationTicket:
+    values = {"ticket_id": f"ticket-of-{session}", "session_id": session, "notified_at": opened_at}
     return ticket(**values | changes)
 
 
 def find_earlier(
-    ticket: float, tickets: list[EscalationTicket], *lives: VitalSigns, lasted: float = 0.0, **changes: Any
+    opened_at: float,
+    tickets: list[EscalationTicket],
+    *other_sessions: VitalSigns,
+    duration: float = 0.0,
+    **changes: Any,
 ) -> EarlierSessions:
-    session = session_record("mine", ticket)
-    session.last_activity = ticket + lasted
-    sessions = {session_id.session_id: session_id for session_id in (session, *lives)}
-    return find_earlier_sessions(ticket_at("mine", NOW, **changes), tickets, sessions, NOW)
+    session = make_session("mine", opened_at)
+    session.last_activity = opened_at + duration
+    sessions = {session_id.session_id: session_id for session_id in (session, *other_sessions)}
+    return find_earlier_sessions(make_ticket("mine", NOW, **changes), tickets, sessions, NOW)
 
 
-def test_session_that_ended_or_whose_heartbeats_stopped_is_joined() -> None:
-    """B123: it is an earlier session. B122: a concurrent one, or one that may be silent, is not."""
-    for session, expected in {
-        session_record("crashed", NOW - 90.0, beat=NOW - 60.0): ("ticket-of-crashed",),
-        session_record("failed", NOW - 90.0, ended=True): ("ticket-of-failed",),
-        session_record("beats on", NOW - 90.0, beat=NOW - 10.0): (),
-        session_record("silent", NOW - 90.0): (),
+def test_session_that_ended_or_whose_heartbeats_stopped_is_an_earlier_one() -> None:
+    """B123: it is an earlier session. B122: a concurrent session, or one that may only be silent, is not."""
+    for session, is_earlier in {
+        make_session("crashed", NOW - 90.0, last_heartbeat=NOW - 60.0): ("ticket-of-crashed",),
+        make_session("failed", NOW - 90.0, has_ended=True): ("ticket-of-failed",),
+        make_session("beats on", NOW - 90.0, last_heartbeat=NOW - 10.0): (),
+        make_session("silent", NOW - 90.0): (),
     }.items():
-        sessions = find_earlier(NOW - 30.0, [ticket_at(session.session_id, NOW - 40.0)], session)
-        assert sessions.tickets == expected, session.session_id
-    silent = ticket_at("dismissed", NOW - 40.0, notified_at=None)
+        sessions = find_earlier(NOW - 30.0, [make_ticket(session.session_id, NOW - 40.0)], session)
+        assert sessions.tickets == is_earlier, session.session_id
+    silent_session = make_ticket("dismissed", NOW - 40.0, notified_at=None)
     assert (
-        find_earlier(NOW - 30.0, [silent], session_record("dismissed", NOW - 90.0, ended=True))
+        find_earlier(NOW - 30.0, [silent_session], make_session("dismissed", NOW - 90.0, has_ended=True))
         == EarlierSessions()
     )
 
 
 def test_condition_after_a_long_run_or_pause_is_notified_separately() -> None:
-    """
-    B122, B125: after healthy work in between it is a new condition, whoever acknowledged the old ticket.
-    """
-    dead = session_record("dead", NOW - 3000.0, beat=NOW - 900.0)
-    tickets = [ticket_at("dead", NOW - 800.0)]
-    assert find_earlier(NOW - SHORT_SECONDS - 1.0, tickets, dead).tickets == ("ticket-of-dead",)
-    worked_well = find_earlier(NOW - SHORT_SECONDS - 1.0, tickets, dead, lasted=SHORT_SECONDS + 1.0)
+    """B122, B125: after healthy work it is a new condition, whoever acknowledged the old ticket."""
+    dead_session = make_session("dead", NOW - 3000.0, last_heartbeat=NOW - 900.0)
+    tickets = [make_ticket("dead", NOW - 800.0)]
+    assert find_earlier(NOW - SHORT_SECONDS - 1.0, tickets, dead_session).tickets == ("ticket-of-dead",)
+    worked_well = find_earlier(NOW - SHORT_SECONDS - 1.0, tickets, dead_session, duration=SHORT_SECONDS + 1.0)
     assert worked_well.tickets == ()
-    assert find_earlier(NOW - 10.0, tickets, dead).tickets == ()
+    assert find_earlier(NOW - 10.0, tickets, dead_session).tickets == ()
 
 
-def test_abandoned_work_joins_the_unacknowledged_incident_the_third_time() -> None:
-    """B122: a person settles each run. B123: a person is not paged for each within minutes."""
-    lives = [
-        session_record(name, NOW - 60.0 * n, ended=True)
-        for n, name in enumerate(("third", "second", "first"), 2)
+def test_third_abandoned_task_joins_the_unacknowledged_incident() -> None:
+    """B122: a person resolves each task. B123: no person is paged for each of several within minutes."""
+    sessions_ = [
+        make_session(name, NOW - 60.0 * number, has_ended=True)
+        for number, name in enumerate(("third", "second", "first"), 2)
     ]
-    abandoned: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
-    tickets = [ticket_at(one.session_id, NOW - 50.0, **abandoned) for one in lives]
-    assert find_earlier(NOW - 30.0, tickets[2:], *lives, **abandoned).tickets == ()
-    assert find_earlier(NOW - 30.0, tickets[1:], *lives, **abandoned).tickets == (
+    abandoned_fields: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
+    tickets = [make_ticket(session.session_id, NOW - 50.0, **abandoned_fields) for session in sessions_]
+    assert find_earlier(NOW - 30.0, tickets[2:], *sessions_, **abandoned_fields).tickets == ()
+    assert find_earlier(NOW - 30.0, tickets[1:], *sessions_, **abandoned_fields).tickets == (
         "ticket-of-second",
         "ticket-of-first",
     )
     for status in TicketStatus.ACKNOWLEDGED, TicketStatus.WORKER_GONE:
-        by_ada = {"status": status, "acknowledged_by": "ada", **abandoned}
-        acknowledged = [ticket_at(one.session_id, NOW - 50.0, **by_ada) for one in lives]
-        assert find_earlier(NOW - 30.0, acknowledged, *lives, **abandoned).tickets == (), status
+        by_ada = {"status": status, "acknowledged_by": "ada", **abandoned_fields}
+        acknowledged_tickets = [
+            make_ticket(session.session_id, NOW - 50.0, **by_ada) for session in sessions_
+        ]
+        assert find_earlier(NOW - 30.0, acknowledged_tickets, *sessions_, **abandoned_fields).tickets == (), (
+            status
+        )
 
 
 def test_incident_resolved_in_pagerduty_is_not_joined() -> None:
     """
-    B41: the incident is closed there; its tickets that another person acknowledged are not joined either.
+    B41: the incident is closed there. Its tickets that another person acknowledged are not joined either.
     """
-    lives = [
-        session_record(name, NOW - 60.0 * n, ended=True)
-        for n, name in enumerate(("third", "second", "first"), 2)
+    sessions_ = [
+        make_session(name, NOW - 60.0 * number, has_ended=True)
+        for number, name in enumerate(("third", "second", "first"), 2)
     ]
-    third, second, first = (ticket_at(one.session_id, NOW - 50.0) for one in lives)
-    second = second.model_copy(update={"incident_id": first.ticket_id})
-    assert find_earlier(NOW - 30.0, [third, second, first], *lives).tickets[0] == third.ticket_id
-    resolved = second.model_copy(update={"incident_resolved_at": NOW - 40.0})
-    sessions = find_earlier(NOW - 30.0, [third, resolved, first], *lives)
-    assert sessions == EarlierSessions((third.ticket_id,), is_recurring=True)
+    third_ticket, second_ticket, first_ticket = (
+        make_ticket(session.session_id, NOW - 50.0) for session in sessions_
+    )
+    second_ticket = second_ticket.model_copy(update={"incident_id": first_ticket.ticket_id})
+    assert (
+        find_earlier(NOW - 30.0, [third_ticket, second_ticket, first_ticket], *sessions_).tickets[0]
+        == third_ticket.ticket_id
+    )
+    resolved_ticket = second_ticket.model_copy(update={"incident_resolved_at": NOW - 40.0})
+    sessions = find_earlier(NOW - 30.0, [third_ticket, resolved_ticket, first_ticket], *sessions_)
+    assert sessions == EarlierSessions((third_ticket.ticket_id,), is_recurring=True)
 
 
-def test_third_session_of_a_silent_agent_within_an_hour_joins() -> None:
+def test_third_session_of_a_silent_agent_within_an_hour_joins_the_incident() -> None:
     """B123: the agent never reports an end. B122: the second session is notified."""
-    lives = [session_record("second", NOW - 120.0), session_record("first", NOW - 240.0)]
-    tickets = [ticket_at("second", NOW - 110.0), ticket_at("first", NOW - 230.0)]
-    assert find_earlier(NOW - 60.0, tickets[1:], lives[1]) == EarlierSessions((), is_recurring=True)
-    sessions = find_earlier(NOW - 60.0, tickets, *lives)
+    sessions_ = [make_session("second", NOW - 120.0), make_session("first", NOW - 240.0)]
+    tickets = [make_ticket("second", NOW - 110.0), make_ticket("first", NOW - 230.0)]
+    assert find_earlier(NOW - 60.0, tickets[1:], sessions_[1]) == EarlierSessions((), is_recurring=True)
+    sessions = find_earlier(NOW - 60.0, tickets, *sessions_)
     assert sessions == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
-    # long ago: a separate incident
-    tickets[1] = ticket_at("first", NOW - RECENT_SECONDS - 1.0)
-    assert find_earlier(NOW - 60.0, tickets, *lives).tickets == ()
+    # This is long ago, so it is a separate incident.
+    tickets[1] = make_ticket("first", NOW - RECENT_SECONDS - 1.0)
+    assert find_earlier(NOW - 60.0, tickets, *sessions_).tickets == ()
 
 
 def test_concurrent_sessions_are_never_earlier_ones() -> None:
-    """B122: each has its own condition."""
-    lives = [session_record(f"s{n}", NOW - 100.0 - n) for n in range(5)]
-    tickets = [ticket_at(one.session_id, NOW - 50.0) for one in lives]
-    assert find_earlier(NOW - 200.0, tickets, *lives) == EarlierSessions()
+    """B122: each concurrent session has a separate condition."""
+    sessions_ = [make_session(f"s{number}", NOW - 100.0 - number) for number in range(5)]
+    tickets = [make_ticket(session.session_id, NOW - 50.0) for session in sessions_]
+    assert find_earlier(NOW - 200.0, tickets, *sessions_) == EarlierSessions()
 
 
-def test_ticket_of_the_same_session_in_another_process_is_an_earlier_incarnation() -> None:
-    gone = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
-    before = ticket_at("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone)
-    relapse = ticket_at("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone)
-    assert find_earlier(NOW - 100.0, [before, relapse]) == EarlierSessions(("before",), is_recurring=True)
+def test_ticket_of_another_incarnation_of_the_session_is_an_earlier_one() -> None:
+    gone_fields = {"status": TicketStatus.WORKER_GONE, "closed_at": NOW - 10.0}
+    earlier_ticket = make_ticket("mine", NOW - 60.0, ticket_id="before", incarnation_id="zero", **gone_fields)
+    relapse = make_ticket("mine", NOW - 60.0, ticket_id="relapse", incarnation_id="one", **gone_fields)
+    assert find_earlier(NOW - 100.0, [earlier_ticket, relapse]) == EarlierSessions(
+        ("before",), is_recurring=True
+    )
 
 
-def test_forgotten_session_ended_when_its_ticket_closed() -> None:
+def test_forgotten_session_counts_as_ended_when_its_ticket_closed() -> None:
     tickets = [
-        ticket_at("early", NOW - 60.0, closed_at=NOW - 50.0),
-        ticket_at("late", NOW - 60.0, closed_at=NOW - 30.0),
+        make_ticket("early", NOW - 60.0, closed_at=NOW - 50.0),
+        make_ticket("late", NOW - 60.0, closed_at=NOW - 30.0),
     ]
     assert find_earlier(NOW - 40.0, tickets).tickets == ("ticket-of-early",)

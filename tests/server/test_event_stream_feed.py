@@ -1,4 +1,4 @@
-"""The feed gives every reader the log in order, at the reader's pace."""
+"""The feed gives each reader the log in order, at the reader's own speed."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
     await store.close()
 
 
-async def start_feed(store: Store, **how: Any) -> Feed:
-    feed = Feed(store, batch_seconds=0.0, **how)
+async def start_feed(store: Store, **options: Any) -> Feed:
+    feed = Feed(store, batch_seconds=0.0, **options)
     await feed.start()
     return feed
 
 
 async def read_all(reader: Reader) -> list[Block]:
-    """Read until no more blocks arrive."""
+    """Read until no more blocks arrive, and return them."""
     blocks: list[Block] = []
     while True:
         task = asyncio.ensure_future(reader.read())
-        while not task.done() and not reader.is_waiting:  # noqa: ASYNC110  # the reader is somebody else's
+        while not task.done() and not reader.is_waiting:  # noqa: ASYNC110  # the feed wakes the reader; there is no event to wait for
             await asyncio.sleep(0)
-        # Committed events are passed on in a later turn of the loop.
+        # Committed events are passed on in a later iteration of the event loop.
         for _ in range(4):
             await asyncio.sleep(0)
         if not task.done():
@@ -86,104 +86,104 @@ async def test_rolled_back_events_are_not_streamed(store: Store) -> None:
     feed = await start_feed(store)
     reader = feed.open(StreamFilter())
 
-    def fails(conn: Any) -> None:
+    def fail_after_insert(conn: Any) -> None:
         append_events(conn, [make_event(1)])
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        await store.transact(fails)
+        await store.transact(fail_after_insert)
     await store.append([make_event(2)])
-    twice = make_event(3)
-    await store.append([twice])
-    await store.append([twice, make_event(4)])
+    retried_event = make_event(3)
+    await store.append([retried_event])
+    await store.append([retried_event, make_event(4)])
     assert [block.data["data"]["n"] for block in await read_all(reader)] == [2, 3, 4]
 
 
-async def test_distant_reader_reads_the_database_then_memory(store: Store) -> None:
+async def test_reader_that_is_far_behind_reads_the_database_and_then_memory(store: Store) -> None:
     feed = await start_feed(store, max_recent=10)
     reader = feed.open(StreamFilter())
-    for start in range(0, 1500, 50):
-        await store.append([make_event(n) for n in range(start, start + 50)])
+    for offset in range(0, 1500, 50):
+        await store.append([make_event(number) for number in range(offset, offset + 50)])
     assert [block.data["data"]["n"] for block in await read_all(reader)] == list(range(1500))
     await store.append([make_event(1500)])
     assert [block.data["data"]["n"] for block in await read_all(reader)] == [1500]
 
 
-async def test_text_deltas_keep_their_position_and_have_no_id(store: Store) -> None:
+async def test_text_deltas_are_streamed_in_order_and_without_an_id(store: Store) -> None:
     feed = await start_feed(store)
     reader = feed.open(StreamFilter())
     await store.append([make_event(1)])
     feed.add_transient([make_event(2, EventType.LLM_TEXT_DELTA)])
-    logged = make_event(3, EventType.LLM_TEXT_DELTA)
-    await store.append([logged])
-    feed.add_transient([logged])
+    logged_event = make_event(3, EventType.LLM_TEXT_DELTA)
+    await store.append([logged_event])
+    feed.add_transient([logged_event])
     feed.add_transient([make_event(4, EventType.CLIENT_OUTPUT_DELTA)])
     await store.append([make_event(5)])
-    found = await read_all(reader)
-    assert [block.data["data"]["n"] for block in found] == [1, 2, 3, 4, 5]
-    assert [block.id is None for block in found] == [False, True, False, True, False]
+    blocks = await read_all(reader)
+    assert [block.data["data"]["n"] for block in blocks] == [1, 2, 3, 4, 5]
+    assert [block.id is None for block in blocks] == [False, True, False, True, False]
 
 
-async def test_text_deltas_are_dropped_counted_and_reported(store: Store) -> None:
+async def test_text_deltas_are_dropped_counted_and_reported_to_a_slow_reader(store: Store) -> None:
     drops: list[tuple[str, int]] = []
     feed = await start_feed(store, on_drop=lambda name, count: drops.append((name, count)))
-    slow = feed.open(StreamFilter(), capacity=3)
-    other = feed.open(StreamFilter(agent="another"), capacity=3)
-    for n in range(10):
-        feed.add_transient([make_event(n, EventType.LLM_TEXT_DELTA)])
-        await store.append([make_event(100 + n)])
-    found = await read_all(slow)
-    assert [block.data["count"] for block in found if block.event == "dropped"] == [7]
-    assert [block.data["data"]["n"] for block in found if block.event == "llm_text_delta"] == [7, 8, 9]
-    assert [block.data["data"]["n"] for block in found if block.id] == list(range(100, 110))
+    slow_reader = feed.open(StreamFilter(), capacity=3)
+    other_reader = feed.open(StreamFilter(agent="another"), capacity=3)
+    for number in range(10):
+        feed.add_transient([make_event(number, EventType.LLM_TEXT_DELTA)])
+        await store.append([make_event(100 + number)])
+    blocks = await read_all(slow_reader)
+    assert [block.data["count"] for block in blocks if block.event == "dropped"] == [7]
+    assert [block.data["data"]["n"] for block in blocks if block.event == "llm_text_delta"] == [7, 8, 9]
+    assert [block.data["data"]["n"] for block in blocks if block.id] == list(range(100, 110))
     assert sum(count for _, count in drops) == 7
     assert {name for name, _ in drops} == {"event-stream"}
-    assert await read_all(other) == []
+    assert await read_all(other_reader) == []
 
 
 async def test_silent_stream_sends_keep_alives_with_an_id(store: Store) -> None:
     time = FakeTime()
     feed = await start_feed(store, clock=time, sleep=time.sleep)
     reader = feed.open(StreamFilter(types=frozenset({EventType.NUDGE_SENT})))
-    unwanted = make_event(1)
-    await store.append([unwanted])
+    filtered_event = make_event(1)
+    await store.append([filtered_event])
     assert await read_all(reader) == []
     time.now = 14.0
     feed.check_readers()
     assert await read_all(reader) == []
     time.now = 15.0
     feed.check_readers()
-    (alive,) = await read_all(reader)
-    assert (alive.event, alive.id, alive.data) == ("alive", unwanted.id, {})
+    (keep_alive,) = await read_all(reader)
+    assert (keep_alive.event, keep_alive.id, keep_alive.data) == ("alive", filtered_event.id, {})
 
 
 async def test_stalled_client_is_disconnected_after_thirty_seconds(store: Store) -> None:
     time = FakeTime()
     feed = await start_feed(store, clock=time, sleep=time.sleep)
-    reader, disconnected = feed.open(StreamFilter()), []
-    reader.on_disconnect = lambda: disconnected.append(True)
+    reader, disconnects = feed.open(StreamFilter()), []
+    reader.on_disconnect = lambda: disconnects.append(True)
     reader.mark_sending()
     time.now = 29.0
     feed.check_readers()
-    assert not disconnected
+    assert not disconnects
     time.now = 30.0
     feed.check_readers()
     feed.check_readers()
-    assert disconnected == [True]
+    assert disconnects == [True]
     assert await reader.read() is None
 
 
 async def test_all_streams_end_when_the_service_stops(store: Store) -> None:
     time = FakeTime()
     feed = await start_feed(store, clock=time, sleep=time.sleep)
-    stopping = asyncio.Event()
-    running = asyncio.create_task(feed.run(stopping))
+    is_stopping = asyncio.Event()
+    running = asyncio.create_task(feed.run(is_stopping))
     reader = feed.open(StreamFilter())
-    reading = asyncio.create_task(reader.read())
+    read_task = asyncio.create_task(reader.read())
     await asyncio.sleep(0)
-    stopping.set()
+    is_stopping.set()
     await running
-    assert await reading is None
+    assert await read_task is None
     assert await feed.open(StreamFilter()).read() is None
 
 
@@ -199,18 +199,18 @@ async def test_feed_without_readers_keeps_no_events(store: Store) -> None:
 
 async def test_expired_events_reset_the_stream(store: Store) -> None:
     feed = await start_feed(store, max_recent=2)
-    await store.append([make_event(n) for n in range(10)])
+    await store.append([make_event(number) for number in range(10)])
     position = await feed.find_position((await store.history(limit=10))[0].id)
     assert position is not None
 
-    def forget(conn: Any) -> None:
+    def delete_events(conn: Any) -> None:
         conn.exec_driver_sql("UPDATE event_log_head SET base_length = 5")
         conn.exec_driver_sql("DELETE FROM events WHERE seq <= 5")
 
-    await store.transact(forget)
-    found = await read_all(feed.open(StreamFilter(), after=position))
-    assert found[0].event == "reset"
-    assert [block.data["data"]["n"] for block in found[1:]] == [5, 6, 7, 8, 9]
+    await store.transact(delete_events)
+    blocks = await read_all(feed.open(StreamFilter(), after=position))
+    assert blocks[0].event == "reset"
+    assert [block.data["data"]["n"] for block in blocks[1:]] == [5, 6, 7, 8, 9]
 
 
 _ACTIONS = st.lists(
@@ -225,98 +225,109 @@ _ACTIONS = st.lists(
 )
 
 
-@given(acts=_ACTIONS, max_recent=st.integers(1, 12), few=st.booleans())
+@given(actions=_ACTIONS, max_recent=st.integers(1, 12), is_filtered=st.booleans())
 def test_slow_and_resumed_readers_get_the_log_in_order_without_gaps(
-    tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]], max_recent: int, few: bool
+    tmp_path_factory: pytest.TempPathFactory,
+    actions: list[tuple[str, int]],
+    max_recent: int,
+    is_filtered: bool,
 ) -> None:
-    """B64: no reader is skipped silently; after resuming from the last id nothing is missing."""
+    """B64: no reader is skipped without notice, and nothing is missing after resuming from the last id."""
     folder = tmp_path_factory.mktemp("feed")
-    asyncio.run(_run_actions(folder, acts, max_recent, few))
+    asyncio.run(_run_actions(folder, actions, max_recent, is_filtered))
 
 
-async def _run_actions(folder: Path, acts: list[tuple[str, int]], max_recent: int, few: bool) -> None:
+async def _run_actions(
+    folder: Path, actions: list[tuple[str, int]], max_recent: int, is_filtered: bool
+) -> None:
     store = Store.open(f"sqlite:///{folder / 'feed.db'}")
-    wanted = StreamFilter(agent="bee") if few else StreamFilter()
-    written: list[AgentEvent] = []
+    stream_filter = StreamFilter(agent="bee") if is_filtered else StreamFilter()
+    written_events: list[AgentEvent] = []
     try:
         feed = await start_feed(store, max_recent=max_recent)
-        readers = [feed.open(wanted) for _ in range(3)]
-        received: list[list[str]] = [[] for _ in readers]
+        readers = [feed.open(stream_filter) for _ in range(3)]
+        received_ids: list[list[str]] = [[] for _ in readers]
 
-        async def read(which: int) -> None:
-            received[which] += [
-                block.id for block in await read_all(readers[which]) if block.id and block.data
+        async def read(reader_index: int) -> None:
+            received_ids[reader_index] += [
+                block.id for block in await read_all(readers[reader_index]) if block.id and block.data
             ]
 
-        for act, number in acts:
-            new = [make_event(n, agent="bee" if n % 3 else "wasp") for n in range(number)]
-            match act:
+        for action, number in actions:
+            new_events = [make_event(index, agent="bee" if index % 3 else "wasp") for index in range(number)]
+            match action:
                 case "append":
-                    await store.append(new)
-                    written += new
+                    await store.append(new_events)
+                    written_events += new_events
                 case "transact":
-                    await store.transact(lambda conn, new=new: append_events(conn, new))  # type: ignore[misc]
-                    written += new
+                    await store.transact(lambda conn, new_events=new_events: append_events(conn, new_events))  # type: ignore[misc]
+                    written_events += new_events
                 case "text":
-                    feed.add_transient([make_event(n, EventType.LLM_TEXT_DELTA) for n in range(number)])
+                    feed.add_transient(
+                        [make_event(index, EventType.LLM_TEXT_DELTA) for index in range(number)]
+                    )
                 case "read":
                     await read(number)
                 case "again":
                     readers[number].close()
-                    last_ids = received[number][-1] if received[number] else None
+                    last_ids = received_ids[number][-1] if received_ids[number] else None
                     if last_ids is None:
-                        # As in the first block of a stream: the position where the reader starts.
-                        received[number] = []
-                        place = type(feed.head)(0, "")
+                        # As in the first block of a stream, this is the position where the reader starts.
+                        received_ids[number] = []
+                        reader_number = type(feed.head)(0, "")
                     else:
-                        place = await feed.find_position(last_ids)  # type: ignore[assignment]
-                    readers[number] = feed.open(wanted, after=place)
-        for which in range(3):
-            await read(which)
-        expected = [one.id for one in written if not few or one.agent_id == "bee"]
-        assert received == [expected] * 3
+                        reader_number = await feed.find_position(last_ids)  # type: ignore[assignment]
+                    readers[number] = feed.open(stream_filter, after=reader_number)
+        for reader_index in range(3):
+            await read(reader_index)
+        expected_ids = [event.id for event in written_events if not is_filtered or event.agent_id == "bee"]
+        assert received_ids == [expected_ids] * 3
     finally:
         await store.close()
 
 
-async def test_many_readers_leave_the_event_loop_to_others(
+async def test_many_readers_do_not_block_the_event_loop(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = await start_feed(store)
     wake_all = feed._wake_all
-    rounds: list[float] = []
+    durations: list[float] = []
 
-    def wake_timed() -> None:
-        rounds.append(time.monotonic())
+    def wake_and_measure() -> None:
+        durations.append(time.monotonic())
         wake_all()
 
     with contextlib.ExitStack() as stack:
-        for _ in range(17):  # waking takes more than one turn of the loop
+        for _ in range(17):  # Waking all readers takes more than one iteration of the event loop.
             reader = feed.open(StreamFilter())
             stack.callback(reader.close)
             reader._waiting = asyncio.get_running_loop().create_future()
         monkeypatch.setattr(Reader, "wake", lambda reader: time.sleep(0.002))
-        monkeypatch.setattr(feed, "_wake_all", wake_timed)
+        monkeypatch.setattr(feed, "_wake_all", wake_and_measure)
         await store.append([make_event(0)])
-        await until(lambda: rounds, "the first round")
+        await until(lambda: durations, "the first round")
         await store.append([make_event(1)])
-        await until(lambda: len(rounds) > 1, "the second round")
+        await until(lambda: len(durations) > 1, "the second round")
 
-    assert rounds[1] - rounds[0] >= 5 * 16 * 0.002
+    assert durations[1] - durations[0] >= 5 * 16 * 0.002
 
 
-def test_one_caller_has_a_quarter_of_the_streams_except_on_loopback() -> None:
+def test_remote_caller_may_have_a_quarter_of_the_streams() -> None:
     shares = Shares(8)
-    bot, other, local = (
+    remote_caller, other_caller, local_caller = (
         Caller(Role.VIEWER, "192.0.2.7", "bot", "1"),
         Caller(Role.VIEWER, "192.0.2.7", "other", "2"),
         Caller(Role.ADMIN, "127.0.0.1"),
     )
     with contextlib.ExitStack() as stack:
-        for caller in (bot, bot, local, local):
+        for caller in (remote_caller, remote_caller, local_caller, local_caller):
             assert not shares.is_used_up(caller)
             stack.enter_context(shares.count_stream(caller))
 
-        assert [shares.is_used_up(caller) for caller in (bot, other, local)] == [True, False, False]
+        assert [shares.is_used_up(caller) for caller in (remote_caller, other_caller, local_caller)] == [
+            True,
+            False,
+            False,
+        ]
 
-    assert not shares.is_used_up(bot)
+    assert not shares.is_used_up(remote_caller)

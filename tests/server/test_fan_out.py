@@ -1,4 +1,4 @@
-"""B131: events of many workers at once are observed in parts, in the order of the log."""
+"""B131: the events of many workers are observed in parts, in the order of the log."""
 
 from __future__ import annotations
 
@@ -11,41 +11,44 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
 from queenright.server.settings import Settings
 
-T = 1_700_000_000.0
+START_TIME = 1_700_000_000.0
 
 
-def steps(count: int, first: int) -> list[AgentEvent]:
-    """Return steps of one worker, numbered from ``first``."""
+def make_steps(count: int, first_number: int) -> list[AgentEvent]:
+    """Return steps of one worker, numbered from ``first_number``."""
     return [
         AgentEvent(
             type=EventType.STEP_COMPLETED,
-            time=T,
+            time=START_TIME,
             agent_id="bee",
             session_id="bee-1",
             data={"index": number, "verdict": "ACCEPT"},
         )
-        for number in range(first, first + count)
+        for number in range(first_number, first_number + count)
     ]
 
 
 async def test_parts_of_two_requests_are_not_mixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """B131: the event loop is free between parts, and a worker's events are still observed in log order."""
-    service = await build(Settings(storage=tmp_path), clock=lambda: T)
+    """
+    B131: the event loop is free between parts, and a worker's events are still observed in the order of the
+    log.
+    """
+    service = await build(Settings(storage=tmp_path), clock=lambda: START_TIME)
     await service.start()
     try:
         parts: list[list[int]] = []
         fan_out = service.bus.fan_out
 
         def record_part(*events: AgentEvent) -> None:
-            found = [event.data["index"] for event in events if event.type is EventType.STEP_COMPLETED]
-            if found:
-                parts.append(found)
+            indexes = [event.data["index"] for event in events if event.type is EventType.STEP_COMPLETED]
+            if indexes:
+                parts.append(indexes)
             fan_out(*events)
 
         monkeypatch.setattr(service.bus, "fan_out", record_part)
-        await asyncio.gather(service.ingest(steps(700, 0)), service.ingest(steps(700, 700)))
+        await asyncio.gather(service.ingest(make_steps(700, 0)), service.ingest(make_steps(700, 700)))
     finally:
         await service.stop()
 
-    assert [index for part in parts for index in part] == list(range(1400))
-    assert max(len(part) for part in parts) <= 256
+    assert [index for part_ in parts for index in part_] == list(range(1400))
+    assert max(len(part_) for part_ in parts) <= 256

@@ -22,7 +22,7 @@ from queenright.server.up_options import DEMO_DEFAULTS
     "origin", ["https://evil.example", "http://127.0.0.1:1", "null", "http://localhost.evil.example", "x", ""]
 )
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
-async def test_cross_site_request_changes_nothing(
+async def test_cross_site_request_is_refused_without_effect(
     idle_http: httpx.AsyncClient, origin: str, method: str
 ) -> None:
     response = await idle_http.request(method, "/api/deadman", headers={"Origin": origin})
@@ -32,16 +32,16 @@ async def test_cross_site_request_changes_nothing(
     assert "may not change anything" in response.json()["title"]
 
 
-async def test_own_origin_and_programs_are_allowed(
+async def test_same_origin_and_programs_are_allowed(
     idle: RunningService, idle_http: httpx.AsyncClient
 ) -> None:
-    same_origin = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
-    program = await idle_http.post("/api/deadman")
+    browser_response = await idle_http.post("/api/deadman", headers={"Origin": idle.url})
+    program_response = await idle_http.post("/api/deadman")
 
-    assert (same_origin.status_code, program.status_code) == (204, 204)
+    assert (browser_response.status_code, program_response.status_code) == (204, 204)
 
 
-async def test_allowed_origin_gets_the_access_of_a_reader(idle_http: httpx.AsyncClient) -> None:
+async def test_allowed_origin_has_read_access(idle_http: httpx.AsyncClient) -> None:
     response = await idle_http.get("/healthz", headers={"Origin": "https://evil.example"})
 
     assert response.status_code == 200
@@ -54,10 +54,10 @@ def test_invalid_origin_is_foreign(origin: str) -> None:
 
 
 async def test_every_response_has_nosniff(idle_http: httpx.AsyncClient) -> None:
-    good = await idle_http.get("/healthz")
-    bad = await idle_http.get("/healthz", headers={"Host": "evil.example"})
+    good_response = await idle_http.get("/healthz")
+    bad_response = await idle_http.get("/healthz", headers={"Host": "evil.example"})
 
-    for response in (good, bad):
+    for response in (good_response, bad_response):
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["referrer-policy"] == "no-referrer"
 
@@ -67,7 +67,7 @@ async def test_every_response_has_nosniff(idle_http: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/api/status", "/metrics", "/healthz", "/readyz", "/docs"])
 async def test_foreign_host_name_gets_no_data(idle_http: httpx.AsyncClient, path: str) -> None:
-    """A site whose host name resolves to 127.0.0.1 cannot read data."""
+    """Otherwise a site whose host name resolves to 127.0.0.1 could read data."""
     response = await idle_http.get(path, headers={"Host": "evil.example:8420"})
 
     assert response.status_code == 403
@@ -76,7 +76,7 @@ async def test_foreign_host_name_gets_no_data(idle_http: httpx.AsyncClient, path
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost:1", "LOCALHOST.", "[::1]:8420", "127.8.9.1"])
-async def test_every_loopback_name_and_port_is_own(idle_http: httpx.AsyncClient, host: str) -> None:
+async def test_each_loopback_name_and_port_is_accepted(idle_http: httpx.AsyncClient, host: str) -> None:
     response = await idle_http.get("/metrics", headers={"Host": host})
 
     assert response.status_code == 200
@@ -105,7 +105,7 @@ def test_lookalike_of_loopback_is_foreign(host: str) -> None:
     assert check_host(["localhost", host], frozenset()) is not None
 
 
-def test_host_names_from_the_settings_are_own() -> None:
+def test_host_names_from_the_settings_are_accepted() -> None:
     names = accepted_hosts("queen.internal", "https://Bees.Example/console", bind_address="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
@@ -113,10 +113,10 @@ def test_host_names_from_the_settings_are_own() -> None:
     assert check_host(["other.example"], names) is not None
 
 
-@pytest.mark.parametrize("bound", ["0.0.0.0", "::", "192.0.2.7"])
-def test_service_on_a_public_address_accepts_any_host_name(bound: str) -> None:
-    """Containers use host names that are in no settings."""
-    assert accepted_hosts(bound, bind_address=bound) is None
+@pytest.mark.parametrize("bind_address", ["0.0.0.0", "::", "192.0.2.7"])
+def test_service_on_a_public_address_accepts_any_host_name(bind_address: str) -> None:
+    """Containers have host names that are not in any settings."""
+    assert accepted_hosts(bind_address, bind_address=bind_address) is None
     assert check_host(["queenright:8420"], None) is None
 
 
@@ -137,30 +137,30 @@ async def proxied(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 async def test_proxied_service_uses_the_forwarded_host_name(proxied: httpx.AsyncClient) -> None:
     same_origin = {"Origin": "https://bees.example", "Host": "bees.example"}
-    own = await proxied.post("/api/deadman", headers=same_origin)
-    other = await proxied.get("/healthz", headers={"Host": "wasps.example"})
+    own_response = await proxied.post("/api/deadman", headers=same_origin)
+    foreign_response = await proxied.get("/healthz", headers={"Host": "wasps.example"})
 
-    assert (own.status_code, other.status_code) == (204, 403)
+    assert (own_response.status_code, foreign_response.status_code) == (204, 403)
 
 
 # -- telemetry ------------------------------------------------------------------------------------
 
-OTLP = {"Content-Type": "application/json"}
+OTLP_PATHS = {"Content-Type": "application/json"}
 
 
 async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     idle: RunningService, idle_http: httpx.AsyncClient
 ) -> None:
-    """A host name that resolves to 127.0.0.1 creates no worker."""
+    """Otherwise a site whose host name resolves to 127.0.0.1 could create a worker."""
     for path in ("/v1/traces", "/v1/logs", "/nowhere"):
         foreign_host = await idle_http.post(
-            idle.otlp_url + path, content="{}", headers=OTLP | {"Host": "evil.example:4318"}
+            idle.otlp_url + path, content="{}", headers=OTLP_PATHS | {"Host": "evil.example:4318"}
         )
         assert foreign_host.status_code == 403
         assert "'evil.example:4318'" in foreign_host.json()["message"]
         assert "otlp.host" in foreign_host.json()["message"]
     foreign_origin = await idle_http.post(
-        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Origin": "http://evil.example"}
+        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_PATHS | {"Origin": "http://evil.example"}
     )
 
     assert (foreign_origin.status_code, foreign_origin.json()["code"]) == (403, 7)
@@ -169,11 +169,16 @@ async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
 @pytest.mark.parametrize(
     "host", ["localhost:4318", "[::1]", "host.docker.internal:4318", "host.containers.internal"]
 )
-async def test_telemetry_with_our_host_name_is_accepted(
+async def test_telemetry_with_an_own_host_name_is_accepted(
     idle: RunningService, idle_http: httpx.AsyncClient, host: str
 ) -> None:
-    """A container engine's name of the host machine is accepted too: no public site can use it."""
-    response = await idle_http.post(f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP | {"Host": host})
+    """
+    The name that a container engine gives the host machine is accepted too, because no public site can use
+    it.
+    """
+    response = await idle_http.post(
+        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_PATHS | {"Host": host}
+    )
 
     assert response.status_code == 200
 
@@ -182,13 +187,13 @@ async def test_telemetry_with_our_host_name_is_accepted(
 
 
 async def stream_chunks(size: int) -> AsyncIterator[bytes]:
-    """Yield a body without a Content-Length."""
+    """Yield a body that has no Content-Length."""
     for _ in range(size // 4096):
         yield b" " * 4096
     yield b" " * (size % 4096)
 
 
-async def test_oversized_body_is_refused_unread(idle_http: httpx.AsyncClient) -> None:
+async def test_oversized_body_is_rejected_before_it_is_read(idle_http: httpx.AsyncClient) -> None:
     response = await idle_http.post("/api/deadman", content=b" " * (MAX_BODY + 1))
 
     assert response.status_code == 413
@@ -200,12 +205,12 @@ async def test_oversized_body_is_refused_unread(idle_http: httpx.AsyncClient) ->
 )
 async def test_chunked_body_is_counted_as_it_arrives(idle_http: httpx.AsyncClient, path: str) -> None:
     headers = {"Content-Type": "application/json"}
-    long = await idle_http.post(path, content=stream_chunks(MAX_BODY + 1), headers=headers)
-    short = await idle_http.post(path, content=stream_chunks(MAX_BODY), headers=headers)
+    too_long = await idle_http.post(path, content=stream_chunks(MAX_BODY + 1), headers=headers)
+    short_enough = await idle_http.post(path, content=stream_chunks(MAX_BODY), headers=headers)
 
-    assert long.status_code == 413
-    assert str(MAX_BODY) in long.json()["title"]
-    assert short.status_code in (400, 422)
+    assert too_long.status_code == 413
+    assert str(MAX_BODY) in too_long.json()["title"]
+    assert short_enough.status_code in (400, 422)
 
 
 JSON = {"Content-Type": "application/json"}
@@ -219,8 +224,8 @@ PATHS = [
 ]
 
 
-async def test_json_with_too_many_values_is_refused_before_parsing(idle_http: httpx.AsyncClient) -> None:
-    """B127: 1 MB of nested lists would block the event loop for 44 ms or more."""
+async def test_json_with_too_many_values_is_rejected_before_parsing(idle_http: httpx.AsyncClient) -> None:
+    """B127: parsing 1 MB of nested lists would block the event loop for at least 44 ms."""
     body = b"[" + b"[]," * (MAX_VALUES // 2) + b"[]]"
 
     for path in PATHS:
@@ -233,19 +238,21 @@ async def test_json_with_too_many_values_is_refused_before_parsing(idle_http: ht
 
 
 async def test_json_in_chunks_is_counted_as_a_whole(idle_http: httpx.AsyncClient) -> None:
-    async def parts() -> AsyncIterator[bytes]:
+    async def yield_chunks() -> AsyncIterator[bytes]:
         for _ in range(4):
             yield b"[]," * (MAX_VALUES // 6)
 
     for path in PATHS:
-        response = await idle_http.post(path, content=parts(), headers=JSON | {"Idempotency-Key": path})
+        response = await idle_http.post(
+            path, content=yield_chunks(), headers=JSON | {"Idempotency-Key": path}
+        )
 
         assert response.status_code == 413, path
         assert "values" in response.json()["title"]
 
 
-async def test_deeply_nested_json_is_refused(idle_http: httpx.AsyncClient) -> None:
-    """B127: nesting is refused before parsing."""
+async def test_deeply_nested_json_is_rejected(idle_http: httpx.AsyncClient) -> None:
+    """B127: it is rejected before parsing."""
     body = b"[" * (MAX_DEPTH + 1) + b"]" * (MAX_DEPTH + 1)
 
     for path in PATHS:

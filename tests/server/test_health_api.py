@@ -1,4 +1,4 @@
-"""The health layer over HTTP, on a service with real sockets."""
+"""The health monitoring API over HTTP, on a service with real sockets."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOOPER = Target(agent_id="looper", **WORKER)
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings with which only the test decides; otherwise the queen would immediately."""
+    """Return settings with which only the test decides. Otherwise the queen would decide immediately."""
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def start_looper(running: RunningService, **how: Any) -> None:
-    await running.service.ingest(list(looping(running.service.clock(), **how)))
+async def start_looper(running: RunningService, **loop_options: Any) -> None:
+    await running.service.ingest(list(looping(running.service.clock(), **loop_options)))
 
 
 async def report_event(running: RunningService, kind: EventType, **data: object) -> None:
@@ -35,8 +35,10 @@ async def report_event(running: RunningService, kind: EventType, **data: object)
     await running.service.ingest([event])
 
 
-async def fetch_instructions(http: httpx.AsyncClient, wait: float = 0, **who: str) -> list[dict[str, Any]]:
-    params: dict[str, str | float] = {**WORKER, "wait": wait, **who}
+async def fetch_instructions(
+    http: httpx.AsyncClient, wait: float = 0, **identity: str
+) -> list[dict[str, Any]]:
+    params: dict[str, str | float] = {**WORKER, "wait": wait, **identity}
     answer = await http.get("/api/agents/looper/instructions", params=params)
     assert answer.status_code == 200, answer.text
     instructions: list[dict[str, Any]] = answer.json()["instructions"]
@@ -44,19 +46,19 @@ async def fetch_instructions(http: httpx.AsyncClient, wait: float = 0, **who: st
 
 
 async def post_answer(
-    http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **more: Any
+    http: httpx.AsyncClient, instruction_id: str, outcome: str = "done", **fields: Any
 ) -> int:
     path = f"/api/agents/looper/instructions/{instruction_id}/answer"
-    return (await http.post(path, json=WORKER | {"outcome": outcome} | more)).status_code
+    return (await http.post(path, json=WORKER | {"outcome": outcome} | fields)).status_code
 
 
 # -- health -------------------------------------------------------------------------------------
 
 
-async def test_workers_health_has_state_signals_metrics_and_breakers(
+async def test_health_of_a_worker_has_state_signals_metrics_and_breakers(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """002 §11: a worker's health and its signals can be read while it runs."""
+    """002 §11: the health and the signals of a worker can be read while it runs."""
     await start_looper(running, times=3)
 
     health = (await http.get("/api/agents/looper/health")).json()
@@ -93,14 +95,16 @@ async def test_history_lists_state_changes_and_interventions(
 
 async def test_history_lists_failed_interventions(running: RunningService, http: httpx.AsyncClient) -> None:
     await start_looper(running)
-    unreached = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
+    unreached_response = await http.post("/api/agents/looper/nudge", json={"by": "ada"})
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "bob"})
-    refused = await http.post("/api/agents/looper/terminate", json={"reason": "it loops", "by": "bob"})
+    refused_response = await http.post(
+        "/api/agents/looper/terminate", json={"reason": "it loops", "by": "bob"}
+    )
 
     history = (await http.get("/api/agents/looper/history", params={"seconds": 60})).json()["history"]
 
-    assert (unreached.json()["outcome"], refused.status_code) == ("unreachable", 409)
-    interventions = [one["data"] for one in history if one["type"] == "intervention_recorded"]
+    assert (unreached_response.json()["outcome"], refused_response.status_code) == ("unreachable", 409)
+    interventions = [event["data"] for event in history if event["type"] == "intervention_recorded"]
     assert [
         (intervention["kind"], intervention["outcome"], intervention["by"]) for intervention in interventions
     ][-2:] == [
@@ -110,7 +114,7 @@ async def test_history_lists_failed_interventions(running: RunningService, http:
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e12", "x"])
-async def test_history_without_a_period_is_refused(idle_http: httpx.AsyncClient, seconds: str) -> None:
+async def test_history_of_an_invalid_period_is_rejected(idle_http: httpx.AsyncClient, seconds: str) -> None:
     response = await idle_http.get("/api/agents/looper/history", params={"seconds": seconds})
 
     assert response.status_code == 422
@@ -119,32 +123,39 @@ async def test_history_without_a_period_is_refused(idle_http: httpx.AsyncClient,
 # -- heartbeats ---------------------------------------------------------------------------------
 
 
-async def test_received_heartbeat_is_readable(running: RunningService, http: httpx.AsyncClient) -> None:
-    """002 §11: heartbeats of any agent, over plain HTTP."""
-    sent = {"agentId": "bee", "taskId": "nectar", "tokenCount": 12, "phase": "search", "sessionId": "s"}
+async def test_received_heartbeat_can_be_read(running: RunningService, http: httpx.AsyncClient) -> None:
+    """002 §11: any agent can send heartbeats over plain HTTP."""
+    heartbeat = {"agentId": "bee", "taskId": "nectar", "tokenCount": 12, "phase": "search", "sessionId": "s"}
 
-    accepted = await http.post("/api/heartbeats", json=sent)
-    last = (await http.get("/api/agents/bee/heartbeat")).json()
+    response = await http.post("/api/heartbeats", json=heartbeat)
+    last_heartbeat = (await http.get("/api/agents/bee/heartbeat")).json()
 
-    assert accepted.status_code == 202
-    assert (last["agent_id"], last["task_id"], last["token_count"]) == ("bee", "nectar", 12)
+    assert response.status_code == 202
+    assert (last_heartbeat["agent_id"], last_heartbeat["task_id"], last_heartbeat["token_count"]) == (
+        "bee",
+        "nectar",
+        12,
+    )
     assert running.service.monitor.get("bee", "s") is not None
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"agent_id": ""}', b'{"agent_id": "looper", "token'])
-async def test_invalid_heartbeat_is_refused_and_changes_nothing(
+async def test_invalid_heartbeat_is_rejected_without_effect(
     running: RunningService, http: httpx.AsyncClient, body: bytes
 ) -> None:
     """B68: a damaged heartbeat never makes a worker look dead."""
     await start_looper(running, times=1)
-    before = (await http.get("/api/agents/looper/health")).json()
+    health_before = (await http.get("/api/agents/looper/health")).json()
 
     response = await http.post("/api/heartbeats", content=body)
 
-    after = (await http.get("/api/agents/looper/health")).json()
+    health_after = (await http.get("/api/agents/looper/health")).json()
     assert response.status_code == 400
     assert response.json()["title"]
-    assert (after["state"], after["last_heartbeat"]) == (before["state"], before["last_heartbeat"])
+    assert (health_after["state"], health_after["last_heartbeat"]) == (
+        health_before["state"],
+        health_before["last_heartbeat"],
+    )
 
 
 async def test_missing_heartbeat_is_404_with_a_message(
@@ -161,17 +172,21 @@ async def test_missing_heartbeat_is_404_with_a_message(
 # -- instructions -------------------------------------------------------------------------------
 
 
-async def test_nudge_reaches_a_worker_that_fetches(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_a_worker_that_fetches_instructions(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """002 §11: a nudge reaches an agent in another process."""
     await start_looper(running, times=3)
-    polling = asyncio.create_task(fetch_instructions(http, wait=30))
+    poll_task = asyncio.create_task(fetch_instructions(http, wait=30))
     await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker polls")
 
-    nudged = await http.post("/api/agents/looper/nudge", json={"message": "What blocks you?", "by": "ada"})
+    nudge_response = await http.post(
+        "/api/agents/looper/nudge", json={"message": "What blocks you?", "by": "ada"}
+    )
 
-    [instruction] = await polling
-    assert nudged.status_code == 202
-    assert (nudged.json()["delivered"], nudged.json()["outcome"]) == (True, "queued")
+    [instruction] = await poll_task
+    assert nudge_response.status_code == 202
+    assert (nudge_response.json()["delivered"], nudge_response.json()["outcome"]) == (True, "queued")
     assert (instruction["kind"], instruction["message"]) == ("nudge", "What blocks you?")
     assert await post_answer(http, instruction["instruction_id"]) == 204
     assert await post_answer(http, instruction["instruction_id"]) == 204
@@ -185,61 +200,69 @@ async def test_other_incarnation_gets_no_instruction_and_cannot_answer(
     """B67: a nudge is for one incarnation of a worker."""
     await start_looper(running, times=3)
     await fetch_instructions(http)
-    nudged = (await http.post("/api/agents/looper/nudge")).json()
+    nudge = (await http.post("/api/agents/looper/nudge")).json()
 
-    status = await post_answer(http, nudged["intervention_id"], incarnation_id="two")
+    status = await post_answer(http, nudge["intervention_id"], incarnation_id="two")
     instructions = await fetch_instructions(http, incarnation_id="two")
 
     assert status == 409
     assert instructions == []
 
 
-async def test_answer_to_nothing_is_a_404(idle_http: httpx.AsyncClient) -> None:
+async def test_answer_to_an_unknown_instruction_is_404(idle_http: httpx.AsyncClient) -> None:
     assert await post_answer(idle_http, "none") == 404
 
 
 @pytest.mark.parametrize(
-    "more", [{"outcome": "maybe"}, {"extra": 1}, {"detail": "x" * 2001}, {"session_id": None}]
+    "fields", [{"outcome": "maybe"}, {"extra": 1}, {"detail": "x" * 2001}, {"session_id": None}]
 )
-async def test_invalid_answer_is_refused(idle_http: httpx.AsyncClient, more: dict[str, Any]) -> None:
-    assert await post_answer(idle_http, "none", **more) == 422
+async def test_invalid_answer_is_rejected(idle_http: httpx.AsyncClient, fields: dict[str, Any]) -> None:
+    assert await post_answer(idle_http, "none", **fields) == 422
 
 
-async def test_unreachable_worker_is_reported(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_worker_that_fetches_no_instructions_is_reported_as_unreachable(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await start_looper(running, times=3)
 
-    nudged = await http.post("/api/agents/looper/nudge")
+    response = await http.post("/api/agents/looper/nudge")
 
-    assert nudged.status_code == 202
-    assert (nudged.json()["delivered"], nudged.json()["outcome"]) == (False, "unreachable")
-    assert "on_nudge" in nudged.json()["detail"]
+    assert response.status_code == 202
+    assert (response.json()["delivered"], response.json()["outcome"]) == (False, "unreachable")
+    assert "on_nudge" in response.json()["detail"]
 
 
-async def test_fetching_worker_is_terminated_and_reports_its_checkpoint(
+async def test_worker_that_fetches_instructions_is_terminated_with_its_checkpoint(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: termination stops an agent and keeps its state."""
     await start_looper(running, times=3)
     await fetch_instructions(http)
-    stopping = asyncio.create_task(http.post("/api/agents/looper/terminate", json={"reason": "it loops"}))
+    termination_task = asyncio.create_task(
+        http.post("/api/agents/looper/terminate", json={"reason": "it loops"})
+    )
     [instruction] = await fetch_instructions(http, wait=30)
 
     await post_answer(http, instruction["instruction_id"], checkpoint_id="cp-7")
 
-    done = (await stopping).json()
-    listed = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()["interventions"]
+    termination = (await termination_task).json()
+    interventions = (await http.get("/api/interventions", params={"agent_id": "looper"})).json()[
+        "interventions"
+    ]
     assert (instruction["kind"], instruction["message"]) == ("terminate", "it loops")
-    assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-7")
-    assert [(item["kind"], item["outcome"]) for item in listed] == [("terminate", "done")]
+    assert (termination["terminated"], termination["checkpoint_id"]) == (True, "cp-7")
+    assert [(item["kind"], item["outcome"]) for item in interventions] == [("terminate", "done")]
 
 
-async def test_long_poll_does_not_delay_a_stop(running: RunningService, http: httpx.AsyncClient) -> None:
-    polling = asyncio.create_task(fetch_instructions(http, wait=60))
+async def test_long_poll_does_not_delay_the_stop_of_the_service(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
+    poll_task = asyncio.create_task(fetch_instructions(http, wait=60))
     await until(lambda: running.service.instructions.can_reach(LOOPER), "the worker polls")
 
     running.service.stopping.set()
 
-    assert await polling == []
+    assert await poll_task == []
 
 
 # -- refusals -----------------------------------------------------------------------------------
@@ -271,7 +294,7 @@ async def test_unknown_worker_is_404_with_a_message(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "named"),
+    ("path", "body", "expected_name"),
     [
         ("/api/agents/looper/terminate", {}, "reason"),
         ("/api/agents/looper/terminate", {"reason": " "}, "reason"),
@@ -283,21 +306,21 @@ async def test_unknown_worker_is_404_with_a_message(
         ("/api/recoveries", {"task_id": ""}, "task_id"),
     ],
 )
-async def test_impossible_request_is_refused_by_field(
-    idle_http: httpx.AsyncClient, path: str, body: dict[str, Any], named: str
+async def test_impossible_request_is_rejected_with_the_field(
+    idle_http: httpx.AsyncClient, path: str, body: dict[str, Any], expected_name: str
 ) -> None:
     response = await idle_http.post(path, json=body)
 
     assert response.status_code == 422
     assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["title"].startswith(named)
+    assert response.json()["title"].startswith(expected_name)
 
 
 @pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
-async def test_waiting_worker_is_not_acted_on_with_a_reason(
+async def test_waiting_worker_is_not_acted_on(
     running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
-    """B69: every request passes the guard."""
+    """B69: each request passes the guard."""
     await start_looper(running, times=1)
     await report_event(running, EventType.WORKER_WAITING, reason="user_input")
 
@@ -310,7 +333,7 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
 
 
 @pytest.mark.parametrize(
-    ("state", "possible"),
+    ("state", "possible_actions"),
     [
         (None, {"nudge", "escalate", "terminate"}),
         ((EventType.WORKER_WAITING, {"reason": "user_input"}), set()),
@@ -323,11 +346,11 @@ async def test_waiting_worker_is_not_acted_on_with_a_reason(
         ((EventType.EXECUTION_FAILED, {"error": "boom"}), set()),
     ],
 )
-async def test_possible_actions_are_not_refused(
+async def test_listed_actions_are_not_refused(
     running: RunningService,
     http: httpx.AsyncClient,
     state: tuple[EventType, dict[str, Any]] | None,
-    possible: set[str],
+    possible_actions: set[str],
 ) -> None:
     await start_looper(running, times=12)
     await until(lambda: running.service.tickets.open_tickets(), "the ticket")
@@ -337,22 +360,22 @@ async def test_possible_actions_are_not_refused(
     health = (await http.get("/api/agents/looper/health")).json()
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
     items = (await http.get("/api/attention")).json()["items"]
-    path, wrong = f"/api/tickets/{ticket['ticket_id']}", []
+    path, mismatches = f"/api/tickets/{ticket['ticket_id']}", []
     for action in ("dismiss", "resolve", "acknowledge", "unacknowledge"):
-        offered = action in (await http.get(path)).json()["actions"]
+        is_listed = action in (await http.get(path)).json()["actions"]
         reason = {"reason": "r"} if action in ("dismiss", "resolve") else {}
         answer = await http.post(f"{path}/{action}", json=reason)
-        if offered != answer.is_success:
-            wrong.append((action, offered, answer.text))
+        if is_listed != answer.is_success:
+            mismatches.append((action, is_listed, answer.text))
 
-    can_stop = "terminate" in possible
-    assert set(health["actions"]) == possible
+    can_stop = "terminate" in possible_actions
+    assert set(health["actions"]) == possible_actions
     assert ("terminate" in ticket["actions"]) == can_stop
     assert all(("terminate" in item["options"]) == can_stop for item in items if item["kind"] == "ticket")
-    assert wrong == []
+    assert mismatches == []
 
 
-async def test_running_worker_is_not_recovered(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_running_worker_cannot_be_recovered(running: RunningService, http: httpx.AsyncClient) -> None:
     await start_looper(running, times=1)
 
     response = await http.post("/api/recoveries", json={"task_id": "looper-session"})
@@ -364,25 +387,27 @@ async def test_running_worker_is_not_recovered(running: RunningService, http: ht
 async def test_emergency_stop_blocks_actions_but_not_monitoring(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B71: no worker is acted on, and monitoring continues."""
+    """B71: no worker is acted on, but monitoring continues."""
     put = await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
     await start_looper(running)
 
-    refused = await http.post("/api/agents/looper/nudge")
+    nudge_response = await http.post("/api/agents/looper/nudge")
     state = (await http.get("/api/emergency-stop")).json()
     health = (await http.get("/api/agents/looper/health")).json()
-    released = await http.put("/api/emergency-stop", json={"on": False, "reason": "over"})
+    released_state = await http.put("/api/emergency-stop", json={"on": False, "reason": "over"})
 
     assert put.status_code == 200
-    assert refused.status_code == 409
-    assert "drill" in refused.json()["reason"]
+    assert nudge_response.status_code == 409
+    assert "drill" in nudge_response.json()["reason"]
     assert (state["on"], state["by"], state["reason"]) == (True, "ada", "drill")
     assert health["state"] == "stuck"
-    assert released.json()["on"] is False
+    assert released_state.json()["on"] is False
 
 
 @pytest.mark.parametrize("message", ["", " ", "\n\t "])
-async def test_empty_nudge_is_refused(running: RunningService, http: httpx.AsyncClient, message: str) -> None:
+async def test_empty_nudge_is_rejected(
+    running: RunningService, http: httpx.AsyncClient, message: str
+) -> None:
     await start_looper(running)
 
     response = await http.post("/api/agents/looper/nudge", json={"message": message})
@@ -391,7 +416,7 @@ async def test_empty_nudge_is_refused(running: RunningService, http: httpx.Async
     assert "message" in response.json()["title"]
 
 
-async def test_name_is_kept_without_control_characters(
+async def test_control_characters_are_removed_from_a_name(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     body = {"on": True, "reason": "drill", "by": "\x1b[31mada\x07\r\nlovelace\u202e"}
@@ -403,43 +428,49 @@ async def test_name_is_kept_without_control_characters(
     assert blank.status_code == 422
 
 
-async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
+async def test_recovery_during_the_emergency_stop_is_refused_with_a_way_out(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await start_looper(running)
     await http.put("/api/emergency-stop", json={"on": True, "reason": "drill", "by": "ada"})
 
-    refused = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
+    error = (await http.post("/api/recoveries", json={"task_id": "looper-session"})).json()
 
-    assert "(set by ada at " in refused["reason"]
-    assert refused["reason"].endswith("queenright stop-acting off")
+    assert "(set by ada at " in error["reason"]
+    assert error["reason"].endswith("queenright stop-acting off")
 
 
 # -- escalations, breakers ----------------------------------------------------------------------
 
 
-async def test_escalation_is_listed_and_decided_once(
+async def test_escalation_is_listed_and_can_be_decided_once(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await start_looper(running, times=3)
-    escalated = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
-    path = f"/api/escalations/{escalated['escalation_id']}/decision"
+    escalation = (await http.post("/api/agents/looper/escalate", json={"reason": "odd"})).json()
+    path = f"/api/escalations/{escalation['escalation_id']}/decision"
 
-    [pending] = (await http.get("/api/escalations", params={"open": True})).json()["escalations"]
-    decided = await http.post(path, json={"decision": "more_time", "more_time_seconds": 60, "by": "ada"})
-    repeated = await http.post(path, json={"decision": "terminate"})
-    beginning = escalated["escalation_id"][:8]
-    by_beginning = await http.post(f"/api/escalations/{beginning}/decision", json={"decision": "terminate"})
+    [pending_escalation] = (await http.get("/api/escalations", params={"open": True})).json()["escalations"]
+    response = await http.post(path, json={"decision": "more_time", "more_time_seconds": 60, "by": "ada"})
+    repeated_response = await http.post(path, json={"decision": "terminate"})
+    id_prefix = escalation["escalation_id"][:8]
+    response_by_prefix = await http.post(
+        f"/api/escalations/{id_prefix}/decision", json={"decision": "terminate"}
+    )
 
-    assert (pending["agent_id"], pending["reason"], pending["status"]) == ("looper", "odd", "pending")
-    assert decided.status_code == 202
-    assert (decided.json()["decision"], decided.json()["decided_by"]) == ("more_time", "ada")
-    assert (repeated.status_code, by_beginning.status_code) == (409, 409)
-    assert by_beginning.json()["title"] == repeated.json()["title"]
+    assert (pending_escalation["agent_id"], pending_escalation["reason"], pending_escalation["status"]) == (
+        "looper",
+        "odd",
+        "pending",
+    )
+    assert response.status_code == 202
+    assert (response.json()["decision"], response.json()["decided_by"]) == ("more_time", "ada")
+    assert (repeated_response.status_code, response_by_prefix.status_code) == (409, 409)
+    assert response_by_prefix.json()["title"] == repeated_response.json()["title"]
     assert (await http.get("/api/escalations", params={"open": True})).json()["escalations"] == []
 
 
-async def test_breaker_is_shown_and_closed_by_a_person(
+async def test_open_breaker_is_listed_and_can_be_reset_by_a_person(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: an open breaker is listed, and can be reset."""
@@ -451,13 +482,13 @@ async def test_breaker_is_shown_and_closed_by_a_person(
         except Exception:
             continue
 
-    [listed] = (await http.get("/api/breakers")).json()["breakers"]
+    [listed_breaker] = (await http.get("/api/breakers")).json()["breakers"]
     health = (await http.get("/api/agents/looper/health")).json()
-    reset = await http.post("/api/breakers/tool_execution:looper:search/reset", json={"by": "ada"})
+    reset_response = await http.post("/api/breakers/tool_execution:looper:search/reset", json={"by": "ada"})
 
-    assert (listed["name"], listed["state"]) == ("tool_execution:looper:search", "open")
-    assert [b["name"] for b in health["circuit_breakers"]] == [listed["name"]]
-    assert (reset.status_code, reset.json()["state"]) == (200, "closed")
+    assert (listed_breaker["name"], listed_breaker["state"]) == ("tool_execution:looper:search", "open")
+    assert [breaker_name["name"] for breaker_name in health["circuit_breakers"]] == [listed_breaker["name"]]
+    assert (reset_response.status_code, reset_response.json()["state"]) == (200, "closed")
 
 
 async def test_breaker_of_a_workers_process_is_listed_with_its_session(
@@ -469,9 +500,9 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
 
     pages = [(await http.get("/api/breakers", params={"limit": 1})).json()]
     pages.append((await http.get("/api/breakers", params={"limit": 1, "cursor": pages[0]["next"]})).json())
-    [only] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
+    [open_breaker] = (await http.get("/api/breakers", params={"open": True})).json()["breakers"]
     health = (await http.get("/api/agents/looper/health")).json()
-    reset = await http.post(f"/api/breakers/{only['name']}/reset")
+    reset_response = await http.post(f"/api/breakers/{open_breaker['name']}/reset")
     await report_event(running, EventType.BREAKER_REPORTED, name="external_api::maps", to="closed")
 
     name = f"process:looper:{WORKER['session_id']}:external_api::maps"
@@ -479,7 +510,11 @@ async def test_breaker_of_a_workers_process_is_listed_with_its_session(
         name,
         "tool_execution:looper:search",
     ]
-    assert (only["name"], only["state"], only["session_id"]) == (name, "open", WORKER["session_id"])
-    assert only["name"] in [b["name"] for b in health["circuit_breakers"]]
-    assert (reset.status_code, "when a probe there succeeds" in reset.text) == (409, True)
+    assert (open_breaker["name"], open_breaker["state"], open_breaker["session_id"]) == (
+        name,
+        "open",
+        WORKER["session_id"],
+    )
+    assert open_breaker["name"] in [breaker_name["name"] for breaker_name in health["circuit_breakers"]]
+    assert (reset_response.status_code, "when a probe there succeeds" in reset_response.text) == (409, True)
     assert (await http.get("/api/breakers", params={"open": True})).json()["breakers"] == []

@@ -1,4 +1,4 @@
-"""Actions with an ``Idempotency-Key`` are executed once, even if the response is lost."""
+"""Actions with an ``Idempotency-Key`` are executed once, even if a response is lost."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from queenright.server.routes.errors import add_exception_handlers
 
 
 class CountingApp:
-    """An app that counts its actions, and can wait, fail or break off."""
+    """An app that counts its actions, and can wait, fail, or drop the connection."""
 
     def __init__(self) -> None:
-        self.done: list[str] = []
+        self.executed: list[str] = []
         self.go_on = asyncio.Event()
         self.go_on.set()
         self.begun = asyncio.Event()
@@ -38,19 +38,19 @@ class CountingApp:
         add_exception_handlers(app, render_error)
 
         @app.post("/api/things/{name}", status_code=201)
-        async def act(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        async def execute_action(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
             self.begun.set()
             await self.go_on.wait()
-            self.done.append(name)
+            self.executed.append(name)
             if self.status == 500:
                 raise RuntimeError("an internal error")
             if self.status != 201:
                 raise HTTPException(self.status, "no")
-            return {"name": name, "number": len(self.done), "said": body}
+            return {"name": name, "number": len(self.executed), "said": body}
 
         @app.delete("/api/things/{name}", status_code=204)
-        async def drop(name: str) -> None:
-            self.done.append(name)
+        async def drop_connection(name: str) -> None:
+            self.executed.append(name)
 
         return app
 
@@ -66,8 +66,8 @@ async def open_store(folder: Path) -> AsyncIterator[Store]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with open_store(tmp_path) as found:
-        yield found
+    async with open_store(tmp_path) as opened_store:
+        yield opened_store
 
 
 class Clock:
@@ -78,7 +78,7 @@ class Clock:
 
 
 class Service:
-    """The counting app behind the middleware, and the caller's identity."""
+    """The counting app behind the middleware, with an identified caller."""
 
     def __init__(self, store: Store) -> None:
         self.counter, self.clock = CountingApp(), Clock()
@@ -86,16 +86,16 @@ class Service:
         self.caller = Caller(Role.ADMIN, "127.0.0.1", name="ada", token_id="t1")
 
     def restart(self, store: Store) -> None:
-        keyed = Idempotency(self.counter.app(), store=store, clock=self.clock)
+        middleware = Idempotency(self.counter.app(), store=store, clock=self.clock)
 
-        async def known(scope: Any, receive: Any, send: Any) -> None:
-            await keyed({**scope, SCOPE_KEY: self.caller}, receive, send)
+        async def identify_caller(scope: Any, receive: Any, send: Any) -> None:
+            await middleware({**scope, SCOPE_KEY: self.caller}, receive, send)
 
-        transport = httpx.ASGITransport(known, raise_app_exceptions=False)
+        transport = httpx.ASGITransport(identify_caller, raise_app_exceptions=False)
         self.http = httpx.AsyncClient(transport=transport, base_url="http://queenright")
 
-    async def post(self, name: str = "bee", key: str = "k1", **more: Any) -> httpx.Response:
-        return await self.http.post(f"/api/things/{name}", headers={"Idempotency-Key": key}, **more)
+    async def post(self, name: str = "bee", key: str = "k1", **options: Any) -> httpx.Response:
+        return await self.http.post(f"/api/things/{name}", headers={"Idempotency-Key": key}, **options)
 
 
 @pytest.fixture
@@ -104,47 +104,55 @@ def service(store: Store) -> Service:
 
 
 async def test_repeated_request_is_executed_once_with_the_same_response(service: Service) -> None:
-    first = await service.post(json={"a": 1})
-    repeated = await service.post(json={"a": 1})
+    first_response = await service.post(json={"a": 1})
+    repeated_response = await service.post(json={"a": 1})
 
-    assert service.counter.done == ["bee"]
+    assert service.counter.executed == ["bee"]
     assert (
-        (repeated.status_code, repeated.content) == (first.status_code, first.content) == (201, first.content)
+        (repeated_response.status_code, repeated_response.content)
+        == (first_response.status_code, first_response.content)
+        == (201, first_response.content)
     )
-    assert repeated.headers["content-type"] == first.headers["content-type"]
-    assert repeated.headers["idempotent-replayed"] == "true"
-    assert "idempotent-replayed" not in first.headers
+    assert repeated_response.headers["content-type"] == first_response.headers["content-type"]
+    assert repeated_response.headers["idempotent-replayed"] == "true"
+    assert "idempotent-replayed" not in first_response.headers
 
 
-async def test_requests_without_a_key_are_separate(service: Service) -> None:
+async def test_requests_without_a_key_are_executed_separately(service: Service) -> None:
     await service.http.post("/api/things/bee")
     await service.http.post("/api/things/bee")
 
-    assert service.counter.done == ["bee", "bee"]
+    assert service.counter.executed == ["bee", "bee"]
 
 
 async def test_response_without_a_body_is_replayed_unchanged(service: Service) -> None:
     headers = {"Idempotency-Key": "gone"}
-    first = await service.http.delete("/api/things/bee", headers=headers)
-    repeated = await service.http.delete("/api/things/bee", headers=headers)
+    first_response = await service.http.delete("/api/things/bee", headers=headers)
+    repeated_response = await service.http.delete("/api/things/bee", headers=headers)
 
-    assert (first.status_code, repeated.status_code, repeated.content) == (204, 204, b"")
-    assert service.counter.done == ["bee"]
+    assert (first_response.status_code, repeated_response.status_code, repeated_response.content) == (
+        204,
+        204,
+        b"",
+    )
+    assert service.counter.executed == ["bee"]
 
 
 @pytest.mark.parametrize(
-    "other", [{"name": "wasp"}, {"json": {"a": 2}}, {"params": {"x": "1"}}, {"content": b"{}"}]
+    "other_request", [{"name": "wasp"}, {"json": {"a": 2}}, {"params": {"x": "1"}}, {"content": b"{}"}]
 )
-async def test_key_reused_for_another_request_is_refused(service: Service, other: dict[str, Any]) -> None:
+async def test_key_that_was_used_for_another_request_is_rejected(
+    service: Service, other_request: dict[str, Any]
+) -> None:
     await service.post(json={"a": 1})
-    refused = await service.post(**other)
+    response = await service.post(**other_request)
 
-    assert refused.status_code == 422
-    assert "new key" in refused.json()["title"]
-    assert service.counter.done == ["bee"]
+    assert response.status_code == 422
+    assert "new key" in response.json()["title"]
+    assert service.counter.executed == ["bee"]
 
 
-async def test_each_caller_has_its_own_keys(service: Service) -> None:
+async def test_each_caller_has_separate_keys(service: Service) -> None:
     await service.post()
     service.caller = Caller(Role.ADMIN, "127.0.0.1", name="bob", token_id="t2")
     answer = await service.post()
@@ -153,166 +161,166 @@ async def test_each_caller_has_its_own_keys(service: Service) -> None:
     assert "idempotent-replayed" not in answer.headers
 
 
-async def test_concurrent_repeat_must_wait(service: Service) -> None:
+async def test_concurrent_request_with_the_same_key_is_told_to_wait(service: Service) -> None:
     service.counter.go_on.clear()
-    first = asyncio.create_task(service.post())
+    first_task = asyncio.create_task(service.post())
     await service.counter.begun.wait()
-    second = await service.post()
+    second_response = await service.post()
     service.counter.go_on.set()
-    third = (await first, await service.post())[1]
+    third_response = (await first_task, await service.post())[1]
 
-    assert (second.status_code, second.headers["retry-after"]) == (409, "1")
-    assert "still running" in second.json()["title"]
-    assert third.headers["idempotent-replayed"] == "true"
-    assert service.counter.done == ["bee"]
+    assert (second_response.status_code, second_response.headers["retry-after"]) == (409, "1")
+    assert "still running" in second_response.json()["title"]
+    assert third_response.headers["idempotent-replayed"] == "true"
+    assert service.counter.executed == ["bee"]
 
 
-async def test_twenty_concurrent_requests_execute_once(service: Service) -> None:
+async def test_twenty_concurrent_requests_are_executed_once(service: Service) -> None:
     answers = await asyncio.gather(*(service.post() for _ in range(20)))
 
-    assert service.counter.done == ["bee"]
+    assert service.counter.executed == ["bee"]
     assert {answer.status_code for answer in answers} <= {201, 409}
 
 
-async def test_refusal_is_replayed(service: Service) -> None:
+async def test_refused_request_has_the_same_response_again(service: Service) -> None:
     service.counter.status = 409
     await service.post()
     service.counter.status = 201
-    repeated = await service.post()
+    repeated_response = await service.post()
 
-    assert (repeated.status_code, repeated.headers["idempotent-replayed"]) == (409, "true")
+    assert (repeated_response.status_code, repeated_response.headers["idempotent-replayed"]) == (409, "true")
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_server_error_may_be_retried(service: Service, status: int) -> None:
     service.counter.status = status
-    failed = await service.post()
+    failed_response = await service.post()
     service.counter.status = 201
-    retried = await service.post()
+    retried_response = await service.post()
 
-    assert (failed.status_code, retried.status_code) == (status, 201)
-    assert "idempotent-replayed" not in retried.headers
+    assert (failed_response.status_code, retried_response.status_code) == (status, 201)
+    assert "idempotent-replayed" not in retried_response.headers
 
 
 async def test_responses_survive_a_restart(tmp_path: Path, service: Service, store: Store) -> None:
     await service.post()
     await store.close()
-    async with open_store(tmp_path) as restarted:
-        service.restart(restarted)
-        repeated = await service.post()
+    async with open_store(tmp_path) as new_store:
+        service.restart(new_store)
+        repeated_response = await service.post()
 
-    assert repeated.headers["idempotent-replayed"] == "true"
-    assert service.counter.done == ["bee"]
+    assert repeated_response.headers["idempotent-replayed"] == "true"
+    assert service.counter.executed == ["bee"]
 
 
-async def test_interrupted_request_is_reported_as_unknown(
+async def test_interrupted_request_is_reported_as_having_an_unknown_result(
     tmp_path: Path, service: Service, store: Store
 ) -> None:
-    """The first request was claimed, and the process died before the response."""
+    """The first request was recorded, and the process died before the response."""
     service.counter.go_on.clear()
-    interrupted = asyncio.create_task(service.post())
+    interrupted_task = asyncio.create_task(service.post())
     await service.counter.begun.wait()
-    interrupted.cancel()
+    interrupted_task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
-        await interrupted
+        await interrupted_task
     service.counter.go_on.set()
     await store.close()
-    async with open_store(tmp_path) as restarted:
-        service.restart(restarted)
-        repeated = await service.post()
-        other = await service.post(key="k2")
+    async with open_store(tmp_path) as new_store:
+        service.restart(new_store)
+        repeated_response = await service.post()
+        other_response = await service.post(key="k2")
 
-    assert repeated.status_code == 409
-    assert "another key" in repeated.json()["title"]
-    assert other.status_code == 201
+    assert repeated_response.status_code == 409
+    assert "another key" in repeated_response.json()["title"]
+    assert other_response.status_code == 201
 
 
-async def test_key_is_free_again_after_a_day(service: Service) -> None:
+async def test_key_can_be_used_again_after_a_day(service: Service) -> None:
     await service.post()
     service.clock.now += KEPT_SECONDS + 1
-    repeated = await service.post()
+    repeated_response = await service.post()
 
-    assert repeated.json()["number"] == 2
+    assert repeated_response.json()["number"] == 2
 
 
 @pytest.mark.parametrize("key", ["", " ", "a b", "x" * 256, "tab\there"])
-async def test_invalid_key_is_refused(service: Service, key: str) -> None:
-    refused = await service.post(key=key)
+async def test_invalid_key_is_rejected(service: Service, key: str) -> None:
+    response = await service.post(key=key)
 
-    assert refused.status_code == 400
-    assert service.counter.done == []
-
-
-async def test_two_keys_are_refused(service: Service) -> None:
-    twice = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
-    refused = await service.http.post("/api/things/bee", headers=twice)
-
-    assert refused.status_code == 400
+    assert response.status_code == 400
+    assert service.counter.executed == []
 
 
-async def test_nothing_is_executed_while_the_store_is_unwritable(service: Service, store: Store) -> None:
+async def test_request_with_two_keys_is_rejected(service: Service) -> None:
+    headers = [("Idempotency-Key", "a"), ("Idempotency-Key", "b")]
+    response = await service.http.post("/api/things/bee", headers=headers)
+
+    assert response.status_code == 400
+
+
+async def test_nothing_is_executed_while_the_store_cannot_write(service: Service, store: Store) -> None:
     await store.close()
-    refused = await service.post()
+    response = await service.post()
 
-    assert (refused.status_code, service.counter.done) == (503, [])
-    assert "nothing was done" in refused.json()["title"]
+    assert (response.status_code, service.counter.executed) == (503, [])
+    assert "nothing was done" in response.json()["title"]
 
 
 async def test_aborted_upload_is_not_executed(service: Service, store: Store) -> None:
-    keyed = Idempotency(service.counter.app(), store=store, clock=service.clock)
-    sent: list[Message] = []
+    middleware = Idempotency(service.counter.app(), store=store, clock=service.clock)
+    messages: list[Message] = []
 
     async def receive() -> Message:
         return {"type": "http.disconnect"}
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        messages.append(message)
 
     headers = [(b"idempotency-key", b"k1")]
     scope = {"type": "http", "method": "POST", "path": "/api/things/bee", "headers": headers}
-    await keyed({**scope, "query_string": b""}, receive, send)
+    await middleware({**scope, "query_string": b""}, receive, send)
 
-    assert (sent, service.counter.done) == ([], [])
+    assert (messages, service.counter.executed) == ([], [])
     assert await store.transact(lambda conn: claim(conn, "address ", "k1", "", 0.0)) is None
 
 
 async def test_event_stream_is_passed_through(store: Store) -> None:
-    sent: list[Message] = []
+    messages: list[Message] = []
 
     async def stream_events(scope: Any, receive: Any, send: Any) -> None:
         kind = (b"content-type", b"text/event-stream")
         await send({"type": "http.response.start", "status": 200, "headers": [kind]})
-        assert sent, "held back"
+        assert messages, "held back"
         await send({"type": "http.response.body", "body": b"data: 1\n\n"})
 
-    keyed = Idempotency(stream_events, store=store, clock=Clock())
+    middleware = Idempotency(stream_events, store=store, clock=Clock())
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b""}
 
     async def send(message: Message) -> None:
-        sent.append(message)
+        messages.append(message)
 
     headers = [(b"idempotency-key", b"k1")]
     scope = {"type": "http", "method": "POST", "path": "/api/chat", "headers": headers, "query_string": b""}
-    await keyed(scope, receive, send)
+    await middleware(scope, receive, send)
 
-    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
 
 
-async def test_gateway_finds_a_key_until_it_expires(service: Service) -> None:
-    """Then the request is a new one, which may be about another worker."""
+async def test_gateway_looks_up_a_key_until_it_expires(service: Service) -> None:
+    """After that, the request is a new one, which may be about another worker."""
 
-    async def find(**headers: str) -> int:
+    async def look_up(**headers: str) -> int:
         response = await service.http.get("/api/things/bee", headers={GATEWAY_HEADER: FIND_KEY, **headers})
         return response.status_code
 
     key = {"Idempotency-Key": "k1"}
-    unknown = await find(**key)
+    unknown_response = await look_up(**key)
     await service.post()
-    known, without_key = await find(**key), await find()
+    known_response, without_key = await look_up(**key), await look_up()
     service.clock.now += KEPT_SECONDS + 1
-    expired = await find(**key)
+    expired_response = await look_up(**key)
 
-    assert (unknown, known, without_key, expired) == (404, 204, 404, 404)
-    assert service.counter.done == ["bee"]
+    assert (unknown_response, known_response, without_key, expired_response) == (404, 204, 404, 404)
+    assert service.counter.executed == ["bee"]

@@ -1,4 +1,4 @@
-"""Limits of JSON bodies, checked before they are parsed (B127)."""
+"""Limits of JSON bodies, which are checked before parsing (B127)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from queenright.server.http.json_limits import (
 
 LIMIT = 1_000
 
-VALUES = st.recursive(
+TOO_MANY_VALUES = st.recursive(
     st.none() | st.integers() | st.floats() | st.text(alphabet='[]{},:"\\a1'),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(alphabet='[{"\\:'), inner),
     max_leaves=40,
@@ -38,32 +38,32 @@ VALUES = st.recursive(
         b'["' + b'\\"' * LIMIT + b'"' + b",1" * (LIMIT + 1) + b"]",
     ],
 )
-def test_many_values_are_refused(body: bytes) -> None:
+def test_body_with_too_many_values_is_rejected(body: bytes) -> None:
     with pytest.raises(JsonSizeError, match="more than 1000 values"):
         check_json_size(body, LIMIT)
 
 
-TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)', re.DOTALL)
+STRING_PATTERN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+("|\Z)', re.DOTALL)
 
 
-@given(VALUES, st.integers(1, 9))
-def test_strings_are_found_at_any_chunk_boundary(value: object, part: int) -> None:
-    """B127: a body is checked in parts, so that no call blocks the interpreter for long."""
+@given(TOO_MANY_VALUES, st.integers(1, 9))
+def test_strings_are_found_at_any_chunk_boundary(value: object, chunk_size: int) -> None:
+    """B127: a body is checked in chunks, so that no call blocks the interpreter for long."""
     body = json.dumps(value).encode()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(json_limits, "_CHUNK_BYTES", part)
-        outside, texts = json_limits._strip_strings(body, LIMIT)
-    assert (bytes(outside), texts) == TEXT.subn(b'"', body)
+        patch.setattr(json_limits, "_CHUNK_BYTES", chunk_size)
+        outside_strings, texts = json_limits._strip_strings(body, LIMIT)
+    assert (bytes(outside_strings), texts) == STRING_PATTERN.subn(b'"', body)
 
 
-@pytest.mark.parametrize("end", [b"1" * MAX_DIGITS, b"1" * MAX_DIGITS + b"1"])
-@pytest.mark.parametrize("part", [1, 7, MAX_DIGITS, MAX_DIGITS + 1, 1_000_000])
+@pytest.mark.parametrize("last_bytes", [b"1" * MAX_DIGITS, b"1" * MAX_DIGITS + b"1"])
+@pytest.mark.parametrize("chunk_size", [1, 7, MAX_DIGITS, MAX_DIGITS + 1, 1_000_000])
 def test_long_number_is_found_at_any_chunk_boundary(
-    end: bytes, part: int, monkeypatch: pytest.MonkeyPatch
+    last_bytes: bytes, chunk_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(json_limits, "_CHUNK_BYTES", part)
+    monkeypatch.setattr(json_limits, "_CHUNK_BYTES", chunk_size)
 
-    assert json_limits._has_long_number(b"1 " * 50 + end) == (len(end) > MAX_DIGITS)
+    assert json_limits._has_long_number(b"1 " * 50 + last_bytes) == (len(last_bytes) > MAX_DIGITS)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +92,12 @@ def test_strings_do_not_count_as_values_and_width_does_not_count_as_depth(body: 
         ('["\u2200[[]]"]'.encode("utf-16"), "send JSON as UTF-8"),
     ],
 )
-def test_expensive_json_is_refused(body: bytes, reason: str) -> None:
+def test_expensive_json_is_rejected(body: bytes, reason: str) -> None:
     with pytest.raises(JsonFormatError, match=reason):
         check_json_size(body, LIMIT)
 
 
-@given(VALUES)
-def test_ordinary_json_passes(value: object) -> None:
+@given(TOO_MANY_VALUES)
+def test_ordinary_json_is_accepted(value: object) -> None:
     check_json_size(json.dumps(value).encode(), LIMIT)
     check_json_size(json.dumps(value, ensure_ascii=False).encode(), LIMIT)

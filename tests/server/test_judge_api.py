@@ -1,4 +1,4 @@
-"""The judge's checks in the API, and the judge's tools."""
+"""The judge's checks in the API, and the tools of judge and queen."""
 
 import httpx
 import pytest
@@ -18,15 +18,15 @@ async def test_checks_are_listed_newest_first_with_their_cost(
     await wait_for_ticket(running)
 
     checks = (await http.get("/api/judge/checks")).json()["checks"]
-    [first] = (await http.get("/api/judge/checks?limit=1")).json()["checks"]
+    [first_check] = (await http.get("/api/judge/checks?limit=1")).json()["checks"]
 
-    assert first == checks[0]
+    assert first_check == checks[0]
     assert [check["checked_at"] for check in checks] == sorted(
         (check["checked_at"] for check in checks), reverse=True
     )
-    wrote = [check for check in checks if check["tickets"]]
-    assert [(check["outcome"], check["judged"], check["cost"]) for check in wrote] == [("ticket", 1, 0.0)]
-    assert wrote[0]["model"] == "queenright/rules"
+    event_ = [check for check in checks if check["tickets"]]
+    assert [(check["outcome"], check["judged"], check["cost"]) for check in event_] == [("ticket", 1, 0.0)]
+    assert event_[0]["model"] == "queenright/rules"
 
 
 async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_url(
@@ -45,20 +45,20 @@ async def test_checks_are_read_in_pages(running: RunningService, http: httpx.Asy
         await running.service.bus.publish(
             AgentEvent(type=EventType.JUDGE_CHECKED, time=float(number), data=data)
         )
-    found: list[str] = []
+    reasons: list[str] = []
     cursor: str | None = ""
     while cursor is not None:
         answer = (await http.get(f"/api/judge/checks?limit=2{cursor}")).json()
-        found += [check["woken_by"][0] for check in answer["checks"]]
+        reasons += [check["woken_by"][0] for check in answer["checks"]]
         cursor = f"&cursor={answer['next']}" if answer["next"] else None
-    refused = await http.get("/api/judge/checks?cursor=x")
+    error = await http.get("/api/judge/checks?cursor=x")
 
-    assert [one for one in found if one.isdigit()] == ["4", "3", "2", "1", "0"]
-    assert (refused.status_code, "list of checks" in refused.text) == (400, True)
+    assert [reason for reason in reasons if reason.isdigit()] == ["4", "3", "2", "1", "0"]
+    assert (error.status_code, "list of checks" in error.text) == (400, True)
 
 
 @pytest.mark.parametrize("missing", [name for name in make_example(JudgeCheck) if name != "checked_at"])
-async def test_check_with_missing_fields_is_listed(
+async def test_check_with_a_missing_field_is_listed(
     running: RunningService, http: httpx.AsyncClient, missing: str
 ) -> None:
     complete = make_example(JudgeCheck)
@@ -72,6 +72,6 @@ async def test_check_with_missing_fields_is_listed(
     assert answer.status_code == 200
     body = [check for check in answer.json()["checks"] if check["checked_at"] == 1.0]
     assert len(body) == 2
-    nothing = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
+    default_value = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
     for field in body:
-        assert field == complete | {"checked_at": 1.0, missing: nothing}
+        assert field == complete | {"checked_at": 1.0, missing: default_value}

@@ -1,4 +1,4 @@
-"""Invalid files of judge and queen are reported before the service starts."""
+"""Invalid files in the settings of judge and queen are reported before the service starts."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("settings", "text", "reason"), FAULTS.values(), ids=FAULTS)
-async def test_config_check_refuses_what_serve_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, text: bytes | None, reason: str
+@pytest.mark.parametrize(("settings", "content", "reason"), FAULTS.values(), ids=FAULTS)
+async def test_config_check_and_serve_reject_the_same_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: str, content: bytes | None, reason: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "queenright.yaml").write_text(settings)
-    if text is not None:
-        (tmp_path / "mine.md").write_bytes(text)
+    if content is not None:
+        (tmp_path / "mine.md").write_bytes(content)
 
     check_result = CliRunner().invoke(app, ["config", "check"])
     with pytest.raises(QueenrightError) as start_error:
@@ -67,7 +67,7 @@ async def test_config_check_refuses_what_serve_refuses(
             pass
 
     assert (check_result.exit_code, str(check_result.exception)) == (1, str(start_error.value))
-    # A path in a setting becomes absolute. A script's path is part of a model name and does not.
+    # A path in a setting becomes absolute. The path of a script does not, because it is part of a model name.
     assert str(start_error.value).startswith(
         reason.replace("prompt: mine.md", f"prompt: {tmp_path / 'mine.md'}")
     )

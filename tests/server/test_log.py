@@ -1,4 +1,4 @@
-"""Contents and frequency of the service's log lines during failures."""
+"""The content and frequency of the service's log lines during failures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
 from tests.warm import PROGRAM, Command
 
-FULL = StoreError("cannot write to hive.db: database or disk is full")
+DISK_FULL_ERROR = StoreError("cannot write to hive.db: database or disk is full")
 
 
 class LogLines:
@@ -30,11 +30,11 @@ class LogLines:
 
     def __init__(self) -> None:
         self._once = RateLimiter()
-        self.logged: list[str] = []
+        self.logged_lines: list[str] = []
 
-    def log(
+    def log_at(
         self,
-        at: float,
+        time_: float,
         message: str,
         *args: object,
         error: Exception | None = None,
@@ -42,10 +42,10 @@ class LogLines:
     ) -> None:
         exc_info = (type(error), error, None) if error is not None else None
         record = logging.LogRecord("queenright", level, "file.py", 1, message, args, exc_info)
-        record.created = at
-        passed = self._once.filter_record(record)
-        if passed is not None:
-            self.logged.append(logging.Formatter().format(passed))
+        record.created = time_
+        is_passed = self._once.filter_record(record)
+        if is_passed is not None:
+            self.logged_lines.append(logging.Formatter().format(is_passed))
 
 
 @pytest.fixture
@@ -55,70 +55,73 @@ def lines() -> LogLines:
 
 def test_repeated_failure_is_logged_every_half_minute_with_a_count(lines: LogLines) -> None:
     for second in range(61):
-        lines.log(1000.0 + second, "%d findings wait: %s", second, FULL)
+        lines.log_at(1000.0 + second, "%d findings wait: %s", second, DISK_FULL_ERROR)
 
     assert INTERVAL_SECONDS == 30
-    assert lines.logged == [
-        f"0 findings wait: {FULL}",
-        f"30 findings wait: {FULL} (and 29 more like this in the 30 s before)",
-        f"60 findings wait: {FULL} (and 29 more like this in the 30 s before)",
+    assert lines.logged_lines == [
+        f"0 findings wait: {DISK_FULL_ERROR}",
+        f"30 findings wait: {DISK_FULL_ERROR} (and 29 more like this in the 30 s before)",
+        f"60 findings wait: {DISK_FULL_ERROR} (and 29 more like this in the 30 s before)",
     ]
 
 
-def test_equal_cause_of_many_workers_is_one_repeated_message(lines: LogLines) -> None:
+def test_same_cause_for_many_workers_is_one_repeated_message(lines: LogLines) -> None:
     for agent in ("ant", "bee", "cicada"):
-        lines.log(1.0, "acting on %r failed: %s", agent, "the disk is full")
-    lines.log(1.0, "acting on %r failed: %s", "dragonfly", "it is unreachable")
+        lines.log_at(1.0, "acting on %r failed: %s", agent, "the disk is full")
+    lines.log_at(1.0, "acting on %r failed: %s", "dragonfly", "it is unreachable")
 
-    assert lines.logged == [
+    assert lines.logged_lines == [
         "acting on 'ant' failed: the disk is full",
         "acting on 'dragonfly' failed: it is unreachable",
     ]
 
 
-def test_own_error_is_one_line_and_unexpected_one_has_its_stack(lines: LogLines) -> None:
-    lines.log(1.0, "a sweep failed", error=FULL)
-    lines.log(1.0, "a sweep failed", error=ZeroDivisionError("by 0"))
+def test_own_error_is_one_line_and_unexpected_error_has_a_traceback(lines: LogLines) -> None:
+    lines.log_at(1.0, "a sweep failed", error=DISK_FULL_ERROR)
+    lines.log_at(1.0, "a sweep failed", error=ZeroDivisionError("by 0"))
 
-    assert lines.logged == [f"a sweep failed: {FULL}", "a sweep failed\nZeroDivisionError: by 0"]
+    assert lines.logged_lines == [
+        f"a sweep failed: {DISK_FULL_ERROR}",
+        "a sweep failed\nZeroDivisionError: by 0",
+    ]
 
 
 def test_ordinary_records_are_always_logged(lines: LogLines) -> None:
-    lines.log(1.0, "read %d events", 3, level=logging.INFO)
-    lines.log(1.0, "read %d events", 3, level=logging.INFO)
+    lines.log_at(1.0, "read %d events", 3, level=logging.INFO)
+    lines.log_at(1.0, "read %d events", 3, level=logging.INFO)
 
-    assert len(lines.logged) == 2
-
-
-def test_clock_set_back_suppresses_nothing(lines: LogLines) -> None:
-    lines.log(1000.0, "it failed")
-    lines.log(1.0, "it failed")
-
-    assert len(lines.logged) == 2
+    assert len(lines.logged_lines) == 2
 
 
-def test_kinds_without_end_are_forgotten_from_the_oldest(lines: LogLines) -> None:
+def test_clock_that_is_set_back_suppresses_no_lines(lines: LogLines) -> None:
+    lines.log_at(1000.0, "it failed")
+    lines.log_at(1.0, "it failed")
+
+    assert len(lines.logged_lines) == 2
+
+
+def test_number_of_remembered_kinds_is_bounded(lines: LogLines) -> None:
     for number in range(1_001):
-        lines.log(number / 1000, "it failed for %s", "x" * number)
-    lines.log(2.0, "it failed for %s", "x" * 1000)
-    lines.log(2.0, "it failed for %s", "")
+        lines.log_at(number / 1000, "it failed for %s", "x" * number)
+    lines.log_at(2.0, "it failed for %s", "x" * 1000)
+    lines.log_at(2.0, "it failed for %s", "")
 
-    assert len(lines.logged) == 1_002
+    assert len(lines.logged_lines) == 1_002
 
 
 class CountingHandler(logging.Handler):
-    """Counts log records before the limit, and stores those that pass it."""
+    """A handler that counts all log records, and stores those that pass the limit."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._once = RateLimiter()
         self.attempted: list[str] = []
-        self.logged: list[str] = []
+        self.logged_lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
         self.attempted.append(str(record.msg))
         if (result := self._once.filter_record(record)) is not None:
-            self.logged.append(logging.Formatter().format(result))
+            self.logged_lines.append(logging.Formatter().format(result))
 
 
 @pytest.fixture
@@ -133,10 +136,10 @@ def log() -> Iterator[CountingHandler]:
 async def test_requests_that_are_not_http_are_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invalid requests to a port do not fill the log."""
+    """Otherwise invalid requests to a port would fill the log."""
     handler = CountingHandler()
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
-    for name in ("uvicorn", "uvicorn.error"):  # another server in this process may have set the handlers up
+    for name in ("uvicorn", "uvicorn.error"):  # Another server in this process may have set up the handlers.
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
         monkeypatch.setattr(logging.getLogger(name), "propagate", True)
     async with serving(demo_settings(tmp_path)) as running:
@@ -147,7 +150,7 @@ async def test_requests_that_are_not_http_are_logged_once(
             writer.close()
 
     assert len([socket_ for socket_ in handler.attempted if "Invalid HTTP" in socket_]) == 40
-    assert len([socket_ for socket_ in handler.logged if "Invalid HTTP" in socket_]) == 1
+    assert len([socket_ for socket_ in handler.logged_lines if "Invalid HTTP" in socket_]) == 1
     for name in ("uvicorn", "uvicorn.error"):
         assert not logging.getLogger(name).handlers, "uvicorn's own handlers have no limit"
 
@@ -159,13 +162,13 @@ async def test_repeated_retry_is_logged_once(tmp_path: Path, log: CountingHandle
         with locked(f"sqlite:///{tmp_path / 'queenright.db'}"):
             service.bus.fan_out(*looping(service.clock()))
             await until(
-                lambda: sum("findings and states, retrying" in one for one in log.attempted) >= 3,
+                lambda: sum("findings and states, retrying" in line for line in log.attempted) >= 3,
                 "the write is retried",
             )
 
-    [result] = [one for one in log.logged if "findings and states, retrying" in one]
+    [result] = [line for line in log.logged_lines if "findings and states, retrying" in line]
     assert "retrying: cannot write to" in result
-    assert not any("Traceback" in one for one in log.logged)
+    assert not any("Traceback" in line for line in log.logged_lines)
 
 
 def read_first_lines_of_serve(folder: Path) -> str:
@@ -180,7 +183,7 @@ def read_first_lines_of_serve(folder: Path) -> str:
 
 
 async def test_serve_without_standard_streams_stops_on_request(tmp_path: Path, port: int) -> None:
-    """As after ``<&-`` in a shell: its files and sockets must not get the descriptors of standard streams."""
+    """As after ``<&-`` in a shell. Files and sockets must not get the descriptors of standard streams."""
     serve = Command(
         *("serve", f"--storage={tmp_path / 's'}", f"--port={port}", "--otlp-port=0"),
         streams=(None, None, None),
@@ -196,9 +199,9 @@ async def test_serve_without_standard_streams_stops_on_request(tmp_path: Path, p
     assert await asyncio.to_thread(serve.wait) == 0
 
 
-def test_serve_logs_the_database_first_and_no_tools(tmp_path: Path) -> None:
-    first, second = read_first_lines_of_serve(tmp_path), read_first_lines_of_serve(tmp_path)
+def test_serve_logs_the_database_first_and_lists_no_tools(tmp_path: Path) -> None:
+    first_lines, second_lines = read_first_lines_of_serve(tmp_path), read_first_lines_of_serve(tmp_path)
 
-    assert "revision " in first.splitlines()[0]
-    assert "revision " not in second
-    assert "alembic" not in first + second
+    assert "revision " in first_lines.splitlines()[0]
+    assert "revision " not in second_lines
+    assert "alembic" not in first_lines + second_lines

@@ -1,4 +1,4 @@
-"""Notifications sent to Alertmanager, in the API, the console and the feed."""
+"""Notifications that are sent to Alertmanager, in the API, the console and the event feed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from tests.waiting import until
 
 
 class Peer(FakePeer):
-    """A peer and its address."""
+    """An Alertmanager peer and its address."""
 
     url = ""
 
 
 @pytest.fixture
 async def peer() -> AsyncIterator[Peer]:
-    found = Peer()
+    peer_server = Peer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
-        async with serve_app(found, sock):
-            found.url = socket_url(sock)
-            yield found
+        async with serve_app(peer_server, sock):
+            peer_server.url = socket_url(sock)
+            yield peer_server
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def settings(tmp_path: Path, peer: Peer) -> Settings:
     )
 
 
-def notification_rows(running: RunningService) -> list[dict[str, Any]]:
+def list_notification_rows(running: RunningService) -> list[dict[str, Any]]:
     service = running.service
     outbox = Outbox.of(service.outbox.status())
     records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
@@ -60,10 +60,14 @@ async def start_loop(running: RunningService, **looper: Any) -> None:
 
 
 def is_delivered(running: RunningService) -> bool:
-    return any(p["delivered_at"] for n in notification_rows(running) for p in n["peers"])
+    return any(
+        delivery["delivered_at"]
+        for notification in list_notification_rows(running)
+        for delivery in notification["peers"]
+    )
 
 
-async def test_api_lists_every_notification_with_its_deliveries(
+async def test_api_lists_each_notification_with_its_deliveries(
     running: RunningService, http: httpx.AsyncClient, peer: Peer
 ) -> None:
     await start_loop(running)
@@ -81,9 +85,13 @@ async def test_api_lists_every_notification_with_its_deliveries(
         "doom_loop",
     )
     assert notification["status"] == "firing"
-    [answered] = notification["peers"]
-    assert (answered["peer"], answered["attempts"], answered["last_error"]) == (peer.url, 1, None)
-    assert answered["outcome"] == "accepted"
+    [peer_delivery] = notification["peers"]
+    assert (peer_delivery["peer"], peer_delivery["attempts"], peer_delivery["last_error"]) == (
+        peer.url,
+        1,
+        None,
+    )
+    assert peer_delivery["outcome"] == "accepted"
 
 
 async def test_unavailable_peer_is_named_with_the_reason(
@@ -92,42 +100,45 @@ async def test_unavailable_peer_is_named_with_the_reason(
     peer.status = 503
     await start_loop(running)
     await until(
-        lambda: notification_rows(running) and notification_rows(running)[0]["peers"][0]["last_error"],
-        "a failed attempt",
+        lambda: (
+            list_notification_rows(running) and list_notification_rows(running)[0]["peers"][0]["last_error"]
+        ),
+        "an attempt has failed",
     )
 
     [notification] = (await http.get("/api/notifications")).json()["notifications"]
 
-    [answered] = notification["peers"]
-    assert (answered["peer"], answered["outcome"]) == (peer.url, "pending: 503 not now")
-    assert answered["delivered_at"] is None
+    [peer_delivery] = notification["peers"]
+    assert (peer_delivery["peer"], peer_delivery["outcome"]) == (peer.url, "pending: 503 not now")
+    assert peer_delivery["delivered_at"] is None
     assert "hunter2secret" not in json.dumps(notification)
 
 
-async def test_refusal_of_a_peer_is_shown_with_its_reason(running: RunningService, peer: Peer) -> None:
+async def test_rejection_by_a_peer_is_shown_with_its_reason(running: RunningService, peer: Peer) -> None:
     peer.refuses.add("looper")
     await start_loop(running)
     await until(
         lambda: (
-            notification_rows(running)
-            and notification_rows(running)[0]["peers"][0]["outcome"].startswith("refused")
+            list_notification_rows(running)
+            and list_notification_rows(running)[0]["peers"][0]["outcome"].startswith("refused")
         ),
         "a refusal",
     )
 
-    assert notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
+    assert list_notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
 
 
-async def test_end_of_a_run_is_shown_as_resolved(running: RunningService, peer: Peer) -> None:
+async def test_notification_of_an_ended_run_is_shown_as_resolved(running: RunningService, peer: Peer) -> None:
     await start_loop(running)
     await until(lambda: is_delivered(running), "the peer has the alert")
 
     await start_loop(running, times=0, ended=True)
     await until(
-        lambda: "end accepted" in json.dumps(notification_rows(running)), "the peer has the end of the alert"
+        lambda: "end accepted" in json.dumps(list_notification_rows(running)),
+        "the peer has the end of the alert",
     )
 
-    assert notification_rows(running)[0]["status"] == "resolved"
+    assert list_notification_rows(running)[0]["status"] == "resolved"
 
 
 async def test_notifications_survive_a_restart(settings: Settings, peer: Peer) -> None:
@@ -136,24 +147,24 @@ async def test_notifications_survive_a_restart(settings: Settings, peer: Peer) -
         await until(lambda: is_delivered(running), "the peer has the alert")
     peer.status = 503
 
-    async with serving(settings) as restarted:
-        [found] = notification_rows(restarted)
+    async with serving(settings) as new_service:
+        [row] = list_notification_rows(new_service)
 
-    assert found["agent_id"] == "looper"
-    assert found["peers"][0]["outcome"] == "accepted"
-    assert found["title"].startswith("looper is in a loop")
+    assert row["agent_id"] == "looper"
+    assert row["peers"][0]["outcome"] == "accepted"
+    assert row["title"].startswith("looper is in a loop")
 
 
-async def test_without_a_peer_a_notification_waits(tmp_path: Path) -> None:
+async def test_notification_without_a_peer_waits(tmp_path: Path) -> None:
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "alone"}, http={"port": 0}, otlp={"port": 0}
     )
     async with serving(settings) as running:
         await start_loop(running)
-        await until(lambda: notification_rows(running), "a notification")
-        [waiting] = notification_rows(running)
+        await until(lambda: list_notification_rows(running), "a notification")
+        [row] = list_notification_rows(running)
 
-    assert waiting["peers"] == []
+    assert row["peers"] == []
 
 
 async def test_rendering_does_not_query_the_store(
@@ -171,7 +182,7 @@ async def test_rendering_does_not_query_the_store(
 
 
 @pytest.mark.parametrize(
-    ("kind", "text"),
+    ("kind", "expected_text"),
     [
         (
             EventType.NOTIFICATION_DELIVERED,
@@ -183,21 +194,21 @@ async def test_rendering_does_not_query_the_store(
         ),
     ],
 )
-def test_feed_names_the_alert(kind: EventType, text: str) -> None:
+def test_event_feed_names_the_alert(kind: EventType, expected_text: str) -> None:
     data = {"status": "firing", "ticket_severity": "medium", "error": "503"}
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 
-    assert event_line(event).text == text
+    assert event_line(event).text == expected_text
 
 
-def test_feed_names_the_receiver_that_alertmanager_notified() -> None:
+def test_event_feed_names_the_receiver_that_alertmanager_notified() -> None:
     event = AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=1.0, data={"receiver": "slack", "alerts": 2})
 
     assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
 
 
 @pytest.mark.parametrize(("severity", "label"), [("medium", " (medium)"), (None, "")])
-def test_accepted_end_of_an_alert_names_its_tickets_severity(severity: str | None, label: str) -> None:
+def test_accepted_end_of_an_alert_shows_the_severity_of_its_ticket(severity: str | None, label: str) -> None:
     data = {"status": "resolved"} | ({"ticket_severity": severity} if severity else {})
     event = AgentEvent(type=EventType.NOTIFICATION_DELIVERED, time=1.0, agent_id="bee", data=data)
 

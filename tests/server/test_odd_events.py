@@ -1,4 +1,4 @@
-"""Every subscriber handles events with missing or unexpected data."""
+"""Each subscriber handles events with missing or unexpected data."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ EVENT_TYPES = st.lists(
 )
 
 
-def test_odd_events_of_agents_cause_no_subscriber_error(
+def test_unexpected_events_of_agents_cause_no_subscriber_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each type that agents send, without data and with arbitrary data."""
+    """Each type of event that agents send is sent without data and with arbitrary data."""
     with asyncio.Runner() as runner:
         service = runner.run(start_service(tmp_path))
         numbers = itertools.count()
 
         @settings(suppress_health_check=list(HealthCheck))
         @given(EVENT_TYPES)
-        def check_no_errors(sent: list[tuple[EventType, dict[str, Any]]]) -> None:
-            runner.run(send_and_wait(service, f"session-{next(numbers)}", sent))
+        def check_no_errors(kinds_and_data: list[tuple[EventType, dict[str, Any]]]) -> None:
+            runner.run(send_and_wait(service, f"session-{next(numbers)}", kinds_and_data))
             assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
         try:
@@ -81,7 +81,7 @@ async def test_recoveries_without_an_id_cause_no_subscriber_error(
 
 
 @pytest.mark.parametrize("data", [{}, {"ticket": "odd", "by": None, "came": None, "outcome": ["odd"]}])
-def test_record_without_its_fields_has_a_line(data: dict[str, Any]) -> None:
+def test_record_without_its_fields_has_an_event_line(data: dict[str, Any]) -> None:
     for kind in EventType:
         event = AgentEvent(type=kind, time=1.0, agent_id="bee", data=data)
 
@@ -107,11 +107,13 @@ async def start_service(folder: Path) -> Service:
     return service
 
 
-async def send_and_wait(service: Service, session: str, sent: list[tuple[EventType, dict[str, Any]]]) -> None:
-    """Ingest events; return once every subscriber has handled them."""
+async def send_and_wait(
+    service: Service, session: str, kinds_and_data: list[tuple[EventType, dict[str, Any]]]
+) -> None:
+    """Ingest events, and return once each subscriber has handled them."""
     events = [
         AgentEvent(type=kind, time=service.clock(), agent_id="odd", session_id=session, data=data)
-        for kind, data in sent
+        for kind, data in kinds_and_data
     ]
     await service.ingest(events)
     await service.bus.drain()

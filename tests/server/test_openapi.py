@@ -1,4 +1,4 @@
-"""The OpenAPI document is complete, matches the responses, and agrees with the docs."""
+"""The OpenAPI document is complete, matches the responses, and agrees with the documentation."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 ROOT: Final = Path(__file__).parents[2]
-METHODS: Final = {"get", "post", "put", "delete", "patch"}
-SPEC: Final = {
+HTTP_METHODS: Final = {"get", "post", "put", "delete", "patch"}
+INTERFACE_ROUTES: Final = {
     "getAgentHealth": "GET /api/agents/{agent_id}/health",
     "getAllAgentHealth": "GET /api/agents/health",
     "getHealthHistory": "GET /api/agents/{agent_id}/history",
@@ -61,15 +61,15 @@ SPEC: Final = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    """Yield a service with an unhealthy worker, a healthy one, and one whose run is over."""
+    """Yield a service with an unhealthy worker, a healthy worker, and a worker whose run has ended."""
     settings = demo_settings(tmp_path_factory.mktemp("openapi"), orchestrator="none")
-    async with serving(settings) as found:
-        service = found.service
-        now = service.clock()
-        await service.ingest(list(looping(now)))
-        await service.ingest(list(looping(now, agent="team/walker", times=1)))
-        await service.ingest(list(looping(now, agent="ended", times=1, ended=True)))
-        yield found
+    async with serving(settings) as running_service:
+        service = running_service.service
+        clock_time = service.clock()
+        await service.ingest(list(looping(clock_time)))
+        await service.ingest(list(looping(clock_time, agent="team/walker", times=1)))
+        await service.ingest(list(looping(clock_time, agent="ended", times=1, ended=True)))
+        yield running_service
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -85,37 +85,37 @@ async def document(http: httpx.AsyncClient) -> dict[str, Any]:
 
 
 def list_operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Return every operation, by method and path."""
-    for path, found in document["paths"].items():
-        for method in METHODS & found.keys():
-            yield f"{method.upper()} {path}", found[method]
+    """Return each operation, by method and path."""
+    for path, path_item in document["paths"].items():
+        for method in HTTP_METHODS & path_item.keys():
+            yield f"{method.upper()} {path}", path_item[method]
 
 
-def get_success(operation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    [(status, answer)] = [pair for pair in operation["responses"].items() if pair[0].startswith("2")]
+def get_success_response(operation: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    [(status, answer)] = [entry for entry in operation["responses"].items() if entry[0].startswith("2")]
     return status, answer
 
 
 def resolve_schema(document: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema that contains the definitions that it refers to."""
+    """Return a schema together with the definitions that it refers to."""
     return schema | {"components": document["components"]}
 
 
 # -- completeness -------------------------------------------------------------------------------
 
 
-async def test_every_operation_has_a_name_description_model_example_and_errors(
+async def test_each_operation_has_a_name_description_model_example_and_errors(
     document: dict[str, Any],
 ) -> None:
     faults = []
     for name, operation in list_operations(document):
-        _, answer = get_success(operation)
+        _, answer = get_success_response(operation)
         content = answer.get("content", {})
         model = content.get("application/json", {}).get("schema", {})
         if reference := model.get("$ref"):
             model = document["components"]["schemas"][reference.rpartition("/")[2]]
         bodies = operation.get("requestBody", {}).get("content", {}).values()
-        required = {
+        required_parts = {
             "an operation id": operation.get("operationId"),
             "a summary": operation.get("summary"),
             "a description": operation.get("description"),
@@ -129,13 +129,17 @@ async def test_every_operation_has_a_name_description_model_example_and_errors(
                 parameter.get("description") for parameter in operation.get("parameters", ())
             ),
         }
-        faults += [f"{name} lacks {what}" for what, components in required.items() if not components]
+        faults += [
+            f"{name} lacks {missing_part}"
+            for missing_part, components in required_parts.items()
+            if not components
+        ]
     assert not faults, "\n".join(faults)
 
 
 def _has_example(document: dict[str, Any], schema: dict[str, Any]) -> bool:
     if "anyOf" in schema:
-        return any(_has_example(document, one) for one in schema["anyOf"])
+        return any(_has_example(document, variant) for variant in schema["anyOf"])
     if "$ref" in schema:
         schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if schema.get("examples"):
@@ -143,7 +147,7 @@ def _has_example(document: dict[str, Any], schema: dict[str, Any]) -> bool:
     return all("examples" in schema["properties"][name] for name in schema.get("required", ()))
 
 
-async def test_every_error_response_is_a_problem(document: dict[str, Any]) -> None:
+async def test_each_error_response_is_a_problem_document(document: dict[str, Any]) -> None:
     for name, operation in list_operations(document):
         for status, answer in operation["responses"].items():
             if status.startswith(("4", "5")) and name != "GET /readyz":
@@ -155,17 +159,27 @@ async def test_every_error_response_is_a_problem(document: dict[str, Any]) -> No
 
 
 async def test_operation_ids_are_unique_and_links_refer_to_them(document: dict[str, Any]) -> None:
-    named = {operation["operationId"]: operation for _, operation in list_operations(document)}
-    assert len(named) == len(list(list_operations(document)))
-    linked: set[str] = set()
+    operations_by_id = {operation["operationId"]: operation for _, operation in list_operations(document)}
+    assert len(operations_by_id) == len(list(list_operations(document)))
+    linked_ids: set[str] = set()
     for name, operation in list_operations(document):
-        for link in get_success(operation)[1].get("links", {}).values():
-            target = named[link["operationId"]]
-            known = {parameter["name"] for parameter in target["parameters"]}
-            needed = {parameter["name"] for parameter in target["parameters"] if parameter["in"] == "path"}
-            assert needed <= link["parameters"].keys() <= known, f"{name} → {link['operationId']}"
-            linked.add(link["operationId"])
-    assert {"get_agent_health", "get_ticket", "acknowledge_ticket", "reset_breaker", "get_recovery"} <= linked
+        for link in get_success_response(operation)[1].get("links", {}).values():
+            target = operations_by_id[link["operationId"]]
+            parameter_names = {parameter["name"] for parameter in target["parameters"]}
+            path_parameters = {
+                parameter["name"] for parameter in target["parameters"] if parameter["in"] == "path"
+            }
+            assert path_parameters <= link["parameters"].keys() <= parameter_names, (
+                f"{name} → {link['operationId']}"
+            )
+            linked_ids.add(link["operationId"])
+    assert {
+        "get_agent_health",
+        "get_ticket",
+        "acknowledge_ticket",
+        "reset_breaker",
+        "get_recovery",
+    } <= linked_ids
 
 
 async def test_every_example_matches_its_model(document: dict[str, Any]) -> None:
@@ -176,22 +190,22 @@ async def test_every_example_matches_its_model(document: dict[str, Any]) -> None
 
 
 async def test_pages_and_metrics_are_not_in_the_document(document: dict[str, Any]) -> None:
-    undocumented = [p for p in document["paths"] if not p.startswith(("/api/", "/-/"))]
-    assert sorted(undocumented) == ["/healthz", "/readyz"]
+    other_paths = [path for path in document["paths"] if not path.startswith(("/api/", "/-/"))]
+    assert sorted(other_paths) == ["/healthz", "/readyz"]
 
 
-async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any]) -> None:
-    missing = []
+async def test_each_response_with_a_body_has_an_example(document: dict[str, Any]) -> None:
+    missing_names = []
     for name, operation in list_operations(document):
-        for media, result in get_success(operation)[1].get("content", {}).items():
+        for media, result in get_success_response(operation)[1].get("content", {}).items():
             reference = result.get("schema", {}).get("$ref", "").rpartition("/")[2]
             model = document["components"]["schemas"].get(reference)
             example_keys = {"example", "examples"} & result.keys() or (
                 model and _has_example(document, model)
             )
             if not example_keys:
-                missing.append(f"{name}: {media}")
-    assert not missing, "\n".join(missing)
+                missing_names.append(f"{name}: {media}")
+    assert not missing_names, "\n".join(missing_names)
 
 
 # -- responses ----------------------------------------------------------------------------------
@@ -216,9 +230,9 @@ async def test_every_answer_with_a_body_has_an_example(document: dict[str, Any])
         (terms.AckChannel, AckChannel),
     ],
 )
-async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]) -> None:
-    assert list_values(term) == tuple(one.value for one in kind)
-    assert list_values(terms.Waiting) == ("", *(one.value for one in WaitingReason))
+async def test_api_enums_have_the_values_of_the_service(term: Any, kind: type[StrEnum]) -> None:
+    assert list_values(term) == tuple(member.value for member in kind)
+    assert list_values(terms.Waiting) == ("", *(member.value for member in WaitingReason))
     assert list_values(terms.Decision) == get_args(Decision)
     assert list_values(terms.InstructionKind) == get_args(Kind)
     assert list_values(terms.AnswerOutcome) == get_args(AnswerOutcome)
@@ -226,19 +240,19 @@ async def test_api_enums_are_those_of_the_service(term: Any, kind: type[StrEnum]
 
 
 def list_values(term: Any) -> tuple[str, ...]:
-    """Return the words of an annotated type, as the document has them."""
+    """Return the values of an annotated type, as the document lists them."""
     enum: list[str] = TypeAdapter(term).json_schema()["enum"]
     return tuple(enum)
 
 
-async def test_unknown_enum_value_is_read_unchanged() -> None:
+async def test_unknown_enum_value_is_accepted_by_the_client() -> None:
     row = make_example(api.AgentRow)
     assert api.AgentRow.model_validate(row | {"state": "asleep"}).state == "asleep"
     health = make_example(api.AgentHealth)
-    newer = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
-    findings = api.AgentHealth.model_validate(health | {"findings": newer}).findings
-    assert [finding.kind for finding in findings] == ["daydreaming"] * len(newer) != []
-    # It is still text. From the service itself, such a value would be an error.
+    newer_response = [finding | {"kind": "daydreaming"} for finding in health["findings"]]
+    findings = api.AgentHealth.model_validate(health | {"findings": newer_response}).findings
+    assert [finding.kind for finding in findings] == ["daydreaming"] * len(newer_response) != []
+    # The value is still text. From the service itself, such a value would be an error.
     with pytest.raises(ValidationError, match="state"):
         api.AgentRow.model_validate(row | {"state": 7})
     schema = api.AgentRow.model_json_schema(mode="serialization")
@@ -248,7 +262,7 @@ async def test_unknown_enum_value_is_read_unchanged() -> None:
 async def test_responses_match_the_document(
     running: RunningService, http: httpx.AsyncClient, document: dict[str, Any]
 ) -> None:
-    """Including what no example has: a real ticket, ladder and history."""
+    """This includes responses that have no example, such as those about a real ticket, ladder and history."""
     await until(
         lambda: running.service.tickets.open_for("looper", "looper-session"),
         "a ticket about the looping worker",
@@ -263,27 +277,27 @@ async def test_responses_match_the_document(
         "name": "tool:none",
         "task_id": "looper-session",
     }
-    waiting = {"session_id": "looper-session", "incarnation_id": "one"}
-    seen, faults = 0, list[str]()
+    incarnation = {"session_id": "looper-session", "incarnation_id": "one"}
+    success_count, faults = 0, list[str]()
     for name, operation in list_operations(document):
         method, path = name.split()
         if method != "GET" or path.endswith("/events") or "loaded agents" in operation["tags"]:
             continue
-        url = re.sub(r"{(\w+)}", lambda found: names.get(found[1], "none"), path)
-        answer = await http.get(url, params=waiting if path.endswith("/instructions") else {})
-        documented = operation["responses"].get(str(answer.status_code), {})
+        url = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "none"), path)
+        answer = await http.get(url, params=incarnation if path.endswith("/instructions") else {})
+        documented_response = operation["responses"].get(str(answer.status_code), {})
         kind = answer.headers["content-type"].partition(";")[0]
-        schema = documented.get("content", {}).get(kind, {}).get("schema")
+        schema = documented_response.get("content", {}).get(kind, {}).get("schema")
         if schema is None:
             faults.append(f"{name}: {answer.status_code} {kind} is not documented: {answer.text[:200]}")
         elif kind != "text/plain":
-            seen += answer.status_code == 200
+            success_count += answer.status_code == 200
             for error in jsonschema_rs.validator_for(resolve_schema(document, schema)).iter_errors(
                 answer.json()
             ):
                 faults.append(f"{name}: {error.instance_path}: {error.message}")
     assert not faults, "\n".join(faults)
-    assert seen > 20
+    assert success_count > 20
 
 
 async def test_client_models_accept_new_fields() -> None:
@@ -301,113 +315,116 @@ async def test_client_models_accept_new_fields() -> None:
 # -- docs ---------------------------------------------------------------------------------------
 
 
-async def test_operations_named_in_docs_exist(document: dict[str, Any]) -> None:
-    text = "".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
-    named = {
-        f"{method} {_plain(path)}"
-        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/(?:api(?!/v2/)|-)/[^\s`?]*)[^`]*`", text)
+async def test_operations_that_the_docs_name_exist(document: dict[str, Any]) -> None:
+    pages = "".join(page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    named_operations = {
+        f"{method} {_remove_parameters(path)}"
+        for method, path in re.findall(r"`(GET|POST|PUT|DELETE) (/(?:api(?!/v2/)|-)/[^\s`?]*)[^`]*`", pages)
     }
-    assert len(named) > 10
-    assert sorted(named - {_plain(name) for name, _ in list_operations(document)}) == []
+    assert len(named_operations) > 10
+    assert (
+        sorted(named_operations - {_remove_parameters(name) for name, _ in list_operations(document)}) == []
+    )
 
 
 async def test_paths_in_the_overview_of_the_api_page_exist(document: dict[str, Any]) -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
-    overview = text.partition("## What there is")[2].partition("\n## ")[0]
-    paths = [_plain(name.partition(" ")[2]) for name, _ in list_operations(document)]
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    overview = page.partition("## What there is")[2].partition("\n## ")[0]
+    paths = [_remove_parameters(name.partition(" ")[2]) for name, _ in list_operations(document)]
 
-    named = re.findall(r"`(/[^`…]*)", overview)
+    named_paths = re.findall(r"`(/[^`…]*)", overview)
 
-    assert len(named) > 20
-    for path in named:
-        assert path == "/metrics" or any(_is_below(there, path) for there in paths), path
-    for there in paths:
-        assert any(_is_below(there, path) for path in named), there
+    assert len(named_paths) > 20
+    for path in named_paths:
+        assert path == "/metrics" or any(_is_below(document_path, path) for document_path in paths), path
+    for document_path in paths:
+        assert any(_is_below(document_path, path) for path in named_paths), document_path
 
 
 def _is_below(path: str, base: str) -> bool:
-    return f"{path}/".startswith(f"{_plain(base).rstrip('/')}/")
+    return f"{path}/".startswith(f"{_remove_parameters(base).rstrip('/')}/")
 
 
-def _plain(path: str) -> str:
+def _remove_parameters(path: str) -> str:
     return re.sub(r"{\w+}", "{}", path)
 
 
-@pytest.mark.parametrize("method", SPEC)
-async def test_every_method_of_the_health_monitoring_service_has_a_route(
+@pytest.mark.parametrize("method", INTERFACE_ROUTES)
+async def test_each_method_of_the_health_monitoring_service_has_a_route(
     document: dict[str, Any], method: str
 ) -> None:
-    """002 §6: each method of the service's interface, by its name."""
-    assert SPEC[method] in dict(list_operations(document))
+    """002 §6: each method of the service's interface has a route, by its name."""
+    assert INTERFACE_ROUTES[method] in dict(list_operations(document))
 
 
 # -- filters ------------------------------------------------------------------------------------
 
 
-async def list_rows(http: httpx.AsyncClient, path: str, what: str, **which: Any) -> list[dict[str, Any]]:
-    answer = await http.get(path, params=which)
+async def list_rows(http: httpx.AsyncClient, path: str, key: str, **filters: Any) -> list[dict[str, Any]]:
+    answer = await http.get(path, params=filters)
     assert answer.status_code == 200, answer.text
-    rows: list[dict[str, Any]] = answer.json()[what]
+    rows: list[dict[str, Any]] = answer.json()[key]
     return rows
 
 
-async def test_agents_are_listed_by_state_and_by_name(http: httpx.AsyncClient) -> None:
-    terminated = await list_rows(http, "/api/agents", "agents", state="terminated", agent_id="looper")
-    assert terminated == []
+async def test_agents_can_be_filtered_by_state_and_name(http: httpx.AsyncClient) -> None:
+    terminated_rows = await list_rows(http, "/api/agents", "agents", state="terminated", agent_id="looper")
+    assert terminated_rows == []
     [walker] = await list_rows(http, "/api/agents", "agents", agent_id="team/walker")
-    same = await list_rows(http, "/api/agents", "agents", state=walker["state"], limit=1000)
-    assert walker["agent_id"] in {row["agent_id"] for row in same}
-    assert {row["state"] for row in same} == {walker["state"]}
-    refused = await http.get("/api/agents", params={"state": "sleepy"})
-    assert refused.status_code == 422
-    assert "healthy" in refused.json()["title"]
+    same_state_rows = await list_rows(http, "/api/agents", "agents", state=walker["state"], limit=1000)
+    assert walker["agent_id"] in {row["agent_id"] for row in same_state_rows}
+    assert {row["state"] for row in same_state_rows} == {walker["state"]}
+    error = await http.get("/api/agents", params={"state": "sleepy"})
+    assert error.status_code == 422
+    assert "healthy" in error.json()["title"]
 
 
-async def test_tickets_are_listed_by_worker_status_severity_and_time(
+async def test_tickets_can_be_filtered_by_worker_status_severity_and_time(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """003: a worker's escalations can be listed, and read one by one."""
+    """003: a worker's escalations can be listed and read one by one."""
     await until(
         lambda: running.service.tickets.open_tickets(),
         "a ticket about the looping worker",
     )
     [ticket] = await list_rows(http, "/api/tickets", "tickets", agent_id="looper")
-    found = {
+    matching_filters = {
         "agent_id": "looper",
         "severity": ticket["severity"],
         "status": ["dismissed", ticket["status"]],
         "since": 1,
     }
-    assert [one["ticket_id"] for one in await list_rows(http, "/api/tickets", "tickets", **found)] == [
-        ticket["ticket_id"]
-    ]
-    others: tuple[dict[str, Any], ...] = (
+    assert [
+        response["ticket_id"]
+        for response in await list_rows(http, "/api/tickets", "tickets", **matching_filters)
+    ] == [ticket["ticket_id"]]
+    other_filters: tuple[dict[str, Any], ...] = (
         {"agent_id": "nobody"},
         {"status": "worker_gone"},
         {"since": 4e9},
         {"severity": "low"},
     )
-    for other in others:
-        assert await list_rows(http, "/api/tickets", "tickets", **other) == []
+    for filters in other_filters:
+        assert await list_rows(http, "/api/tickets", "tickets", **filters) == []
 
-    [same] = await list_rows(http, "/api/agents/looper/escalations", "tickets")
-    assert same["ticket_id"] == ticket["ticket_id"]
-    one = await http.get(f"/api/agents/looper/escalations/{ticket['ticket_id']}")
-    assert one.json()["cause"] == ticket["cause"]
+    [escalation_row] = await list_rows(http, "/api/agents/looper/escalations", "tickets")
+    assert escalation_row["ticket_id"] == ticket["ticket_id"]
+    response = await http.get(f"/api/agents/looper/escalations/{ticket['ticket_id']}")
+    assert response.json()["cause"] == ticket["cause"]
     other_ticket = await http.get(f"/api/agents/team%2Fwalker/escalations/{ticket['ticket_id']}")
     assert other_ticket.status_code == 404
     assert "looper" in other_ticket.json()["title"]
 
 
-async def test_interventions_and_recoveries_are_filtered(http: httpx.AsyncClient) -> None:
-    nudged = await http.post("/api/agents/team%2Fwalker/nudge", json={})
-    made = nudged.json()
-    which = {"agent_id": "team/walker", "kind": "nudge", "outcome": made["outcome"]}
-    rows = await list_rows(http, "/api/interventions", "interventions", **which)
-    assert made["intervention_id"] in {one["intervention_id"] for one in rows}
-    assert await list_rows(http, "/api/interventions", "interventions", **which | {"kind": "recover"}) == []
+async def test_interventions_and_recoveries_can_be_filtered(http: httpx.AsyncClient) -> None:
+    nudge_response = await http.post("/api/agents/team%2Fwalker/nudge", json={})
+    intervention = nudge_response.json()
+    filters = {"agent_id": "team/walker", "kind": "nudge", "outcome": intervention["outcome"]}
+    rows = await list_rows(http, "/api/interventions", "interventions", **filters)
+    assert intervention["intervention_id"] in {row["intervention_id"] for row in rows}
+    assert await list_rows(http, "/api/interventions", "interventions", **filters | {"kind": "recover"}) == []
     assert (
-        await list_rows(http, "/api/interventions", "interventions", **which | {"outcome": "expired"}) == []
+        await list_rows(http, "/api/interventions", "interventions", **filters | {"outcome": "expired"}) == []
     )
     assert await list_rows(http, "/api/recoveries", "recoveries", state="succeeded") == []
 

@@ -56,13 +56,15 @@ async def test_pending_decision_is_notified_once_with_deadline_and_command(
 ) -> None:
     service = running.service
     await wait_for_ticket(running)
-    before = await get_firing_notification(service)
+    first_notification = await get_firing_notification(service)
 
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
     await until(lambda: count_renotifications(service) == 1, "the ticket is notified again")
     [question] = service.interventions.ledger.pending.values()
     alerts = await get_firing_notification(service)
-    assert alerts.labels != before.labels, "Alertmanager would send no notification for equal labels"
+    assert alerts.labels != first_notification.labels, (
+        "Alertmanager would send no notification for equal labels"
+    )
     assert alerts.labels["severity"] == "critical"
     action = alerts.annotations["suggested_action"]
     assert f"queenright escalations decide {question.escalation_id} more_time" in action
@@ -92,7 +94,7 @@ async def test_pending_decision_is_notified_after_a_restart(
     async with serving(settings) as running:
         service = running.service
         await wait_for_ticket(running)
-        # As if the service was killed before the notification.
+        # The state is as if the service was killed before the notification.
         monkeypatch.setattr(service.tickets, "request_attention", _do_nothing)
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
         assert count_renotifications(service) == 0
@@ -107,7 +109,7 @@ async def _do_nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-async def test_unreachable_termination_is_notified_once(running: RunningService) -> None:
+async def test_termination_that_cannot_be_delivered_is_notified_once(running: RunningService) -> None:
     service = running.service
     await wait_for_ticket(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
@@ -128,7 +130,7 @@ async def test_unreachable_termination_is_notified_once(running: RunningService)
 async def test_decision_about_a_worker_with_a_low_severity_ticket_pages(
     tmp_path: Path, settings: Settings
 ) -> None:
-    """A deadline within minutes is useless in a channel that is read the next day."""
+    """A deadline within minutes is useless in a channel that people read the next day."""
     async with serving(settings) as running:
         service = running.service
         ticket_id = await wait_for_ticket(running, times=4)
@@ -138,41 +140,41 @@ async def test_decision_about_a_worker_with_a_low_severity_ticket_pages(
 
         await service.interventions.escalate("looper", "it gets nowhere", by="ann")
 
-        def is_high() -> bool:
-            now = service.tickets.get(ticket_id)
-            return now is not None and now.severity is Severity.HIGH
+        def is_severity_high() -> bool:
+            stored_ticket = service.tickets.get(ticket_id)
+            return stored_ticket is not None and stored_ticket.severity is Severity.HIGH
 
-        await until(is_high, "the ticket's severity is high")
+        await until(is_severity_high, "the ticket's severity is high")
         alerts = await get_firing_notification(service)
         assert alerts.labels["severity"] == "critical"
         assert "Decide until" in alerts.annotations["suggested_action"]
         assert EventType.ESCALATION_TRIGGERED in {event.type for event in service.recent}
 
 
-async def test_notification_by_the_ladder_does_not_mention_the_queen(
+async def test_notification_of_the_ladder_does_not_mention_the_queen(
     running: RunningService, tmp_path: Path
 ) -> None:
     service = running.service
     await wait_for_ticket(running)
     await service.interventions.escalate("looper", "it gets nowhere", by="ann")
-    published: list[AgentEvent] = []
+    published_events: list[AgentEvent] = []
     store = Store.open(f"sqlite:///{tmp_path / 'no_ticket.db'}")
     requests = list_requests(service)
     requests.tickets = TicketService(
         store,
         settings=service.settings.health_monitoring,
         clock=service.clock,
-        publish=lambda *events: published.extend(events),
+        publish=lambda *events: published_events.extend(events),
     )
 
     await requests.load()
 
-    [request] = [event for event in published if event.type is EventType.QUEEN_INTERVENTION_REQUESTED]
+    [request] = [event for event in published_events if event.type is EventType.QUEEN_INTERVENTION_REQUESTED]
     assert request.data["queen_graph_id"] == request.data["queen_stream_id"] == ""
     await store.close()
 
 
-async def test_queen_as_orchestrator_asks_no_one(tmp_path: Path) -> None:
+async def test_queen_as_orchestrator_asks_no_operator(tmp_path: Path) -> None:
     async with serving(demo_settings(tmp_path / "storage", orchestrator="queen")) as running:
         service = running.service
         await wait_for_ticket(running)

@@ -47,7 +47,7 @@ class Orchestrator(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, bytes]] = []
-        """Responses in sequence; the last one repeats."""
+        """Responses, as status and body, in order; the last one is repeated."""
         self.requests: list[tuple[dict[str, str], bytes]] = []
 
     @property
@@ -86,7 +86,7 @@ def orchestrator() -> Iterator[Orchestrator]:
 
 
 @pytest.fixture(autouse=True)
-def _no_retry_delay() -> Iterator[None]:
+def _skip_retry_delay() -> Iterator[None]:
     with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
         yield
 
@@ -101,17 +101,17 @@ async def call_webhook(url: str, secret: str | None = None) -> EscalationAnswer 
         await webhook.close()
 
 
-async def test_escalation_has_its_whole_context_and_the_url_for_the_answer(
+async def test_escalation_has_its_whole_context_and_the_url_for_the_decision(
     orchestrator: Orchestrator,
 ) -> None:
-    """002 §11: an escalation contains everything that the orchestrator needs to decide."""
+    """002 §11: an escalation contains all that the orchestrator needs to decide."""
     orchestrator.answers = [(202, b"")]
 
     assert await call_webhook(orchestrator.url) is None
 
     [(_, body)] = orchestrator.requests
-    sent = json.loads(body)
-    assert sent == {
+    escalation = json.loads(body)
+    assert escalation == {
         "type": "escalation_triggered",
         "escalation_id": "e1",
         "agent_id": "bee",
@@ -126,7 +126,7 @@ async def test_escalation_has_its_whole_context_and_the_url_for_the_answer(
     }
 
 
-async def test_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None:
+async def test_decision_in_the_response_is_returned(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [
         (200, b'{"decision": "more_time", "more_time_seconds": 60, "reason": "slow API"}')
     ]
@@ -136,9 +136,11 @@ async def test_decision_in_the_answer_counts(orchestrator: Orchestrator) -> None
     assert answer == EscalationAnswer(decision="more_time", more_time_seconds=60, reason="slow API")
 
 
-@pytest.mark.parametrize("thanks", [b"", b"ok", b"{}", b"[]", b'{"ok": true}', b'{"decision": null}'])
-async def test_answer_without_a_decision_leaves_it_open(orchestrator: Orchestrator, thanks: bytes) -> None:
-    orchestrator.answers = [(200, thanks)]
+@pytest.mark.parametrize("body", [b"", b"ok", b"{}", b"[]", b'{"ok": true}', b'{"decision": null}'])
+async def test_response_without_a_decision_leaves_the_escalation_open(
+    orchestrator: Orchestrator, body: bytes
+) -> None:
+    orchestrator.answers = [(200, body)]
 
     assert await call_webhook(orchestrator.url) is None
 
@@ -147,7 +149,7 @@ async def test_answer_without_a_decision_leaves_it_open(orchestrator: Orchestrat
     "answer",
     [b'{"decision": "kill"}', b'{"decision": "terminate", "soon": 1}', b'{"decision": 3}'],
 )
-async def test_invalid_decision_is_refused_and_not_requested_again(
+async def test_invalid_decision_is_rejected_and_not_requested_again(
     orchestrator: Orchestrator, answer: bytes
 ) -> None:
     orchestrator.answers = [(200, answer)]
@@ -169,7 +171,7 @@ async def test_transient_failures_are_retried(orchestrator: Orchestrator, status
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404])
-async def test_refusal_is_raised_without_a_retry(orchestrator: Orchestrator, status: int) -> None:
+async def test_permanent_error_is_raised_without_a_retry(orchestrator: Orchestrator, status: int) -> None:
     orchestrator.answers = [(status, b"no such hook")]
 
     with pytest.raises(OrchestratorError, match=f"it answered {status} no such hook"):
@@ -178,29 +180,31 @@ async def test_refusal_is_raised_without_a_retry(orchestrator: Orchestrator, sta
     assert len(orchestrator.requests) == 1
 
 
-async def test_endless_answer_is_read_up_to_a_limit(orchestrator: Orchestrator) -> None:
+async def test_endless_response_is_read_only_up_to_a_limit(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [(200, b" " * (1 << 20))]
 
     with pytest.raises(OrchestratorError, match="longer than 65536 bytes"):
         await call_webhook(orchestrator.url)
 
 
-async def test_posts_are_signed_with_the_secret(orchestrator: Orchestrator) -> None:
+async def test_requests_are_signed_with_the_secret(orchestrator: Orchestrator) -> None:
     orchestrator.answers = [(200, b"")]
 
     await call_webhook(orchestrator.url, secret="honey")
 
     [(headers, body)] = orchestrator.requests
-    expected = hmac.new(b"honey", headers[TIMESTAMP].encode() + b"." + body, hashlib.sha256).hexdigest()
-    assert headers[SIGNATURE] == f"sha256={expected}"
+    expected_signature = hmac.new(
+        b"honey", headers[TIMESTAMP].encode() + b"." + body, hashlib.sha256
+    ).hexdigest()
+    assert headers[SIGNATURE] == f"sha256={expected_signature}"
 
 
 @pytest.mark.parametrize("failure", ["refused", "unreachable", "bad"])
-async def test_url_and_the_secret_are_in_no_message_log_or_repr(
+async def test_url_and_secret_are_in_no_error_log_or_repr(
     orchestrator: Orchestrator, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` sets it
+    caplog.set_level(logging.WARNING, logger="httpx")  # As `queenright serve` sets it.
     orchestrator.answers = [(500, b"down")]
     url = {
         "refused": orchestrator.url,
@@ -209,15 +213,15 @@ async def test_url_and_the_secret_are_in_no_message_log_or_repr(
     }[failure]
     webhook = OrchestratorWebhook(SecretStr(url), secret=SecretStr("honeypot"))
 
-    with pytest.raises(OrchestratorError) as refused:
+    with pytest.raises(OrchestratorError) as error:
         await webhook.ask(ESCALATION)
     await webhook.close()
 
-    assert refused.value.__cause__ is None
-    for text in (str(refused.value), repr(webhook), caplog.text):
-        assert TOKEN not in text
-        assert "honeypot" not in text
-    assert "127.0.0.1" in str(refused.value)
+    assert error.value.__cause__ is None
+    for output in (str(error.value), repr(webhook), caplog.text):
+        assert TOKEN not in output
+        assert "honeypot" not in output
+    assert "127.0.0.1" in str(error.value)
 
 
 async def test_orchestrator_url_is_called_and_its_decision_applied(
@@ -232,13 +236,17 @@ async def test_orchestrator_url_is_called_and_its_decision_applied(
         await service.ingest(list(looping(service.clock(), times=3)))
         await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
-        [decided] = await service.health.escalations()
+        [decided_escalation] = await service.health.escalations()
 
-    sent = json.loads(orchestrator.requests[0][1])
-    assert (sent["agent_id"], sent["reason"]) == ("looper", "it looks odd")
-    assert sent["context"]
-    assert sent["answer_url"].startswith("http")
-    assert (decided.decision, decided.decided_by, decided.decision_reason) == (
+    escalation = json.loads(orchestrator.requests[0][1])
+    assert (escalation["agent_id"], escalation["reason"]) == ("looper", "it looks odd")
+    assert escalation["context"]
+    assert escalation["answer_url"].startswith("http")
+    assert (
+        decided_escalation.decision,
+        decided_escalation.decided_by,
+        decided_escalation.decision_reason,
+    ) == (
         "more_time",
         "orchestrator",
         "slow",

@@ -1,4 +1,4 @@
-"""Paged lists over HTTP while entries are added."""
+"""Paged lists over HTTP, while entries are added."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def read_pages(
-    http: httpx.AsyncClient, path: str, name: str, size: int, between: Any = None, **asked: Any
+async def read_all_pages(
+    http: httpx.AsyncClient, path: str, name: str, size: int, between_pages: Any = None, **query: Any
 ) -> list[list[dict[str, Any]]]:
-    found, cursor = [], None
+    pages, cursor = [], None
     while True:
-        given = {"limit": size} | asked | ({"cursor": cursor} if cursor else {})
-        answer = await http.get(path, params=given)
+        params = {"limit": size} | query | ({"cursor": cursor} if cursor else {})
+        answer = await http.get(path, params=params)
         assert answer.status_code == 200, answer.text
-        found.append(answer.json()[name])
+        pages.append(answer.json()[name])
         cursor = answer.json()["next"]
         if cursor is None:
-            return found
-        assert len(found[-1]) == size
-        if between is not None:
-            await between()
+            return pages
+        assert len(pages[-1]) == size
+        if between_pages is not None:
+            await between_pages()
 
 
-async def test_invalid_cursor_is_refused_with_a_reason(http: httpx.AsyncClient) -> None:
+async def test_invalid_cursor_is_rejected_with_a_reason(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for cursor in ("", "x", "é", "WyJhZ2VudHMiXQ", encode_cursor("other", 1.0, "x"), "W" * 900):
             response = await http.get(path, params={"cursor": cursor})
@@ -65,13 +65,13 @@ async def test_invalid_cursor_is_refused_with_a_reason(http: httpx.AsyncClient) 
             assert "`next`" in response.json()["title"]
 
 
-async def test_page_size_of_zero_is_refused(http: httpx.AsyncClient) -> None:
+async def test_page_size_of_zero_is_rejected(http: httpx.AsyncClient) -> None:
     for path in LISTS.values():
         for limit in ("0", "1001", "x"):
             assert (await http.get(path, params={"limit": limit})).status_code == 422, (path, limit)
 
 
-async def test_every_agent_is_listed_once_while_others_start(
+async def test_each_agent_is_listed_once_while_others_start(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """002 §11: the health of all agents can be read."""
@@ -86,20 +86,22 @@ async def test_every_agent_is_listed_once_while_others_start(
 
     for path, order in (("/api/agents", {"sort": "agent"}), ("/api/agents/health", {})):
         rows = [
-            one for page in await read_pages(http, path, "agents", 2, start_another, **order) for one in page
+            row
+            for page in await read_all_pages(http, path, "agents", 2, start_another, **order)
+            for row in page
         ]
-        seen = [one["agent_id"] for one in rows]
-        assert [name for name in seen if name in names] == names
-        assert seen == sorted(set(seen))
+        agent_ids = [row["agent_id"] for row in rows]
+        assert [name for name in agent_ids if name in names] == names
+        assert agent_ids == sorted(set(agent_ids))
 
-    healths = {one["agent_id"]: one for one in rows}
-    assert [circuit_breaker["name"] for circuit_breaker in healths["d"]["circuit_breakers"]] == [
+    health_by_agent = {row["agent_id"]: row for row in rows}
+    assert [circuit_breaker["name"] for circuit_breaker in health_by_agent["d"]["circuit_breakers"]] == [
         "tool_execution:d:search"
     ]
-    assert healths["d"]["metrics"]["tool_call_count"] == 1
-    assert healths["d"]["signals"]
+    assert health_by_agent["d"]["metrics"]["tool_call_count"] == 1
+    assert health_by_agent["d"]["signals"]
     single = (await http.get("/api/agents/d/health")).json()
-    assert healths["d"].keys() == single.keys()
+    assert health_by_agent["d"].keys() == single.keys()
     assert (await http.get("/api/agents/health/health")).json()["agent_id"] == "health"
 
 
@@ -111,26 +113,26 @@ async def test_interventions_are_listed_once_newest_first_while_others_start(
     async def add_nudge() -> str:
         return str((await http.post("/api/agents/bee/nudge")).json()["intervention_id"])
 
-    existing = [await add_nudge() for _ in range(5)]
+    existing_ids = [await add_nudge() for _ in range(5)]
     rows = [
-        one
-        for page in await read_pages(http, LISTS["interventions"], "interventions", 2, add_nudge)
-        for one in page
+        row
+        for page in await read_all_pages(http, LISTS["interventions"], "interventions", 2, add_nudge)
+        for row in page
     ]
 
-    assert [one["intervention_id"] for one in rows] == existing[::-1]
+    assert [row["intervention_id"] for row in rows] == existing_ids[::-1]
 
 
 async def test_history_is_read_back_from_its_end_each_page_oldest_first(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    now = running.service.clock()
-    await running.service.ingest(list(looping(now, agent="bee", times=1)))
+    clock_time = running.service.clock()
+    await running.service.ingest(list(looping(clock_time, agent="bee", times=1)))
 
     async def record_escalation(number: int) -> None:
         event = AgentEvent(
             type=EventType.ESCALATION_TRIGGERED,
-            time=now + number / 1000,
+            time=clock_time + number / 1000,
             agent_id="bee",
             session_id="bee-session",
             data={"reason": str(number)},
@@ -139,9 +141,9 @@ async def test_history_is_read_back_from_its_end_each_page_oldest_first(
 
     for number in range(5):
         await record_escalation(number)
-    found = await read_pages(http, LISTS["history"], "history", 2, lambda: record_escalation(100))
+    pages = await read_all_pages(http, LISTS["history"], "history", 2, lambda: record_escalation(100))
 
-    reasons = [[one["reason"] for one in page] for page in found]
+    reasons = [[entry["reason"] for entry in page] for page in pages]
     assert reasons == [["3", "4"], ["1", "2"], ["0"]]
 
 
@@ -155,13 +157,13 @@ async def test_breakers_are_listed_by_name_and_filtered_by_state(
 
     every = [
         breaker_row["target"]
-        for page in await read_pages(http, LISTS["breakers"], "breakers", 2)
+        for page in await read_all_pages(http, LISTS["breakers"], "breakers", 2)
         for breaker_row in page
     ]
-    tripped = await read_pages(http, LISTS["breakers"], "breakers", 1, open=True)
+    open_breakers = await read_all_pages(http, LISTS["breakers"], "breakers", 1, open=True)
 
     assert every == list("abcde")
-    assert [breaker_row["target"] for page in tripped for breaker_row in page] == ["b", "e"]
+    assert [breaker_row["target"] for page in open_breakers for breaker_row in page] == ["b", "e"]
 
 
 positions = st.one_of(
@@ -174,7 +176,7 @@ positions = st.one_of(
 
 @given(positions)
 def test_decoded_cursor_equals_the_encoded_position(position: tuple[Any, ...]) -> None:
-    kinds = [type(part) for part in position]
+    kinds = [type(item) for item in position]
 
     assert decode_cursor(encode_cursor("things", *position), "things", *kinds) == position
 
@@ -182,7 +184,7 @@ def test_decoded_cursor_equals_the_encoded_position(position: tuple[Any, ...]) -
 @given(
     st.one_of(st.text(), st.binary().map(lambda raw: encode_cursor("things", str(raw))), st.text('Wy"[]1,eN'))
 )
-def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
+def test_any_cursor_is_decoded_or_rejected(cursor: str) -> None:
     with contextlib.suppress(InvalidCursorError):
         decode_cursor(cursor, "agents", float, str)
 
@@ -191,7 +193,7 @@ def test_any_cursor_is_decoded_or_refused(cursor: str) -> None:
     "position", [("nan",), (True,), (2**63,), ("a\0",), ("\ud800",), (None,), ([1],), (1, 2)], ids=repr
 )
 @pytest.mark.parametrize("kind", [int, float, str])
-def test_position_of_another_type_is_refused(position: tuple[Any, ...], kind: type[Any]) -> None:
+def test_position_of_another_type_is_rejected(position: tuple[Any, ...], kind: type[Any]) -> None:
     if kind is str and position == ("nan",):
         return
     cursor = base64.urlsafe_b64encode(json.dumps(["agents", *position]).encode()).decode()
@@ -199,11 +201,11 @@ def test_position_of_another_type_is_refused(position: tuple[Any, ...], kind: ty
         decode_cursor(cursor, "agents", kind)
 
 
-async def test_command_line_reads_every_page(running: RunningService) -> None:
+async def test_command_line_client_reads_all_pages(running: RunningService) -> None:
     for number in range(1003):
         running.service.breakers.get("tool_execution", "bee", f"t{number}")
 
     with Queenright(running.url) as service:
-        completed = await asyncio.to_thread(lambda: list(service.breakers.list()))
+        breakers = await asyncio.to_thread(lambda: list(service.breakers.list()))
 
-    assert len({one.name for one in completed}) == 1003
+    assert len({breaker.name for breaker in breakers}) == 1003

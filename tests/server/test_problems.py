@@ -15,19 +15,19 @@ from tests.isolation import ROOT
 
 
 @pytest.mark.parametrize("package", ["server", "health", "judge", "runtime", "alerting"])
-def test_error_titles_name_commands_and_no_http_requests(package: str) -> None:
-    """The command line prints the title too, so the remedy is a command."""
-    raised = [
+def test_error_titles_name_commands_instead_of_http_requests(package: str) -> None:
+    """The command line prints the title too, so the way out must be a command."""
+    raised_titles = [
         (path, node)
         for path in (ROOT / package).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_bytes()))
         if isinstance(node, ast.Raise)
     ]
     texts = [
-        (path, str(part.value))
-        for path, node in raised
-        for part in ast.walk(node)
-        if isinstance(part, ast.Constant)
+        (path, str(string_node.value))
+        for path, node in raised_titles
+        for string_node in ast.walk(node)
+        if isinstance(string_node, ast.Constant)
     ]
 
     commands = [(path, text) for path, text in texts if re.search(r"\b(?:GET|POST|PUT|PATCH|DELETE) /", text)]
@@ -36,7 +36,7 @@ def test_error_titles_name_commands_and_no_http_requests(package: str) -> None:
     assert commands == []
 
 
-async def test_bad_argument_is_named_with_its_value(http: httpx.AsyncClient) -> None:
+async def test_invalid_parameter_is_named_with_its_value(http: httpx.AsyncClient) -> None:
     response = await http.get("/api/tickets", params={"limit": "many"})
 
     assert response.status_code == 422
@@ -56,22 +56,22 @@ async def test_unknown_paths_and_methods_are_problems(http: httpx.AsyncClient) -
 async def test_long_value_is_shortened_and_text_shown_by_length(
     http: httpx.AsyncClient,
 ) -> None:
-    by = await http.post("/api/agents/a/nudge", json={"by": "x" * 101})
-    field = await http.post("/api/agents/a/nudge", json={"by": ["y" * 200]})
-    longer = await http.post("/api/agents/a/nudge", json={"by": ["y" * 9000]})
+    by_response = await http.post("/api/agents/a/nudge", json={"by": "x" * 101})
+    field_response = await http.post("/api/agents/a/nudge", json={"by": ["y" * 200]})
+    message_response = await http.post("/api/agents/a/nudge", json={"by": ["y" * 9000]})
 
-    assert all(part in by.json()["title"] for part in ("by", "100", "101"))
-    assert field.json()["title"].startswith("by: ['yyyy")
-    assert "by" in longer.json()["title"]
-    assert "9,004 characters" in longer.json()["title"]
+    assert all(phrase in by_response.json()["title"] for phrase in ("by", "100", "101"))
+    assert field_response.json()["title"].startswith("by: ['yyyy")
+    assert "by" in message_response.json()["title"]
+    assert "9,004 characters" in message_response.json()["title"]
 
 
-async def test_internal_error_is_a_problem() -> None:
+async def test_internal_error_is_a_problem_document() -> None:
     app = FastAPI()
     add_exception_handlers(app, render_error)
 
     @app.get("/fault")
-    async def fail() -> None:
+    async def raise_error() -> None:
         raise RuntimeError("token=hunter2hunter2")
 
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
@@ -93,16 +93,18 @@ async def test_invalid_json_body_is_400(http: httpx.AsyncClient) -> None:
     assert "character 0" in response.json()["title"]
 
 
-async def test_missing_json_content_type_is_415_with_a_remedy(http: httpx.AsyncClient) -> None:
-    text = '{"by": "ada"}'
+async def test_wrong_content_type_is_415_with_the_way_out(http: httpx.AsyncClient) -> None:
+    body = '{"by": "ada"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
-        refused = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
-        assert refused.status_code == 415
-        assert refused.headers["content-type"] == "application/problem+json"
-        assert kind.partition(";")[0] in refused.json()["title"]
-        assert "Content-Type: application/json" in refused.json()["title"]
+        refused_response = await http.post(
+            "/api/agents/a/nudge", content=body, headers={"Content-Type": kind}
+        )
+        assert refused_response.status_code == 415
+        assert refused_response.headers["content-type"] == "application/problem+json"
+        assert kind.partition(";")[0] in refused_response.json()["title"]
+        assert "Content-Type: application/json" in refused_response.json()["title"]
     for kind in ("application/json", "application/json; charset=utf-8", "application/merge-patch+json"):
-        response = await http.post("/api/agents/a/nudge", content=text, headers={"Content-Type": kind})
+        response = await http.post("/api/agents/a/nudge", content=body, headers={"Content-Type": kind})
         assert response.status_code == 404
     document = (await http.get("/openapi.json")).json()
     assert "415" in document["paths"]["/api/agents/{agent_id}/nudge"]["post"]["responses"]
@@ -119,9 +121,13 @@ async def test_head_equals_get_without_the_body(
     http: httpx.AsyncClient,
 ) -> None:
     for path in ("/console/", "/api/status", "/healthz", "/metrics", "/nowhere"):
-        whole, head = await http.get(path), await http.head(path)
-        assert (path, head.status_code, head.content) == (path, whole.status_code, b"")
-        assert head.headers["content-type"] == whole.headers["content-type"]
+        get_response, head_response = await http.get(path), await http.head(path)
+        assert (path, head_response.status_code, head_response.content) == (
+            path,
+            get_response.status_code,
+            b"",
+        )
+        assert head_response.headers["content-type"] == get_response.headers["content-type"]
     stream = await http.head("/api/events")
     assert (stream.status_code, stream.headers["allow"]) == (405, "GET")
 

@@ -18,7 +18,7 @@ def write_program(folder: Path, name: str) -> Path:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Use an empty folder as PATH, another working folder, and no variables."""
+    """Use an empty folder as PATH, another working folder, and no environment variables."""
     elsewhere = tmp_path / "work" / "deep"
     elsewhere.mkdir(parents=True)
     monkeypatch.chdir(elsewhere)
@@ -28,15 +28,17 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "path"
 
 
-def test_environment_wins_over_path(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_overrides_path(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_program(path, "promtool")
-    chosen = write_program(tmp_path / "own", "promtool-3")
-    monkeypatch.setenv("PROMTOOL_BIN", str(chosen))
+    chosen_program = write_program(tmp_path / "own", "promtool-3")
+    monkeypatch.setenv("PROMTOOL_BIN", str(chosen_program))
 
-    assert find_program("promtool") == chosen
+    assert find_program("promtool") == chosen_program
 
 
-def test_path_wins_over_the_tools_of_the_checkout(path: Path, tmp_path: Path) -> None:
+def test_path_overrides_the_tools_of_the_checkout(path: Path, tmp_path: Path) -> None:
     write_program(tmp_path / "work" / ".tools" / "bin", "promtool")
     on_path = write_program(path, "promtool")
 
@@ -56,7 +58,7 @@ def test_tools_of_another_user_are_not_run(
     owner = tool.parent.stat().st_uid
     monkeypatch.setattr("os.getuid", lambda: owner + 1)
     if owner == 0:
-        # Tools of root are trusted by everyone. Root can change their owner.
+        # Everyone trusts the tools of root, and root can change their owner.
         os.chown(tool.parent, 2, -1)
 
     assert find_program("bee") is None
@@ -72,7 +74,7 @@ def test_unknown_program_is_not_found(path: Path) -> None:
     assert find_program("bee") is None
 
 
-def test_non_executable_file_is_not_a_program(path: Path) -> None:
+def test_file_that_is_not_executable_is_not_a_program(path: Path) -> None:
     write_program(path, "bee").chmod(0o644)
 
     assert find_program("bee") is None
@@ -90,7 +92,7 @@ def test_invalid_program_variable_is_an_error(path: Path, monkeypatch: pytest.Mo
     ("platform", "remedy"),
     [("linux", "package prometheus-alertmanager"), ("darwin", "brew install alertmanager")],
 )
-def test_missing_program_is_named_with_a_remedy(
+def test_missing_program_is_named_with_the_way_to_install_it(
     platform: str, remedy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.platform", platform)

@@ -1,4 +1,4 @@
-"""The workers after a start, rebuilt from the end of a log."""
+"""The workers after a start, which are rebuilt from the end of a log."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.ops.rebuild import rebuild
 
 SETTINGS = HealthSettings()
-START = 1_700_000_000.0
+START_TIME = 1_700_000_000.0
 DAY = 86_400.0
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield opened
-    await opened.close()
+    store_ = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield store_
+    await store_.close()
 
 
-def make_event(type_: EventType, after: float, incarnation: str = "first", **data: Any) -> AgentEvent:
+def make_event(type_: EventType, seconds: float, incarnation: str = "first", **data: Any) -> AgentEvent:
     return AgentEvent(
         type=type_,
-        time=START + after,
+        time=START_TIME + seconds,
         agent_id="bee",
         session_id="s",
         incarnation_id=incarnation,
@@ -40,10 +40,10 @@ def make_event(type_: EventType, after: float, incarnation: str = "first", **dat
     )
 
 
-def rebuild_monitor(store: Store, since: float, now: float) -> HealthMonitor:
+def rebuild_monitor(store: Store, since: float, end_time: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
-    store.read_now(lambda conn: rebuild(conn, monitor, since=START + since, now=START + now))
-    monitor.handle_clock_jump(START + now)
+    store.read_now(lambda conn: rebuild(conn, monitor, since=START_TIME + since, now=START_TIME + end_time))
+    monitor.handle_clock_jump(START_TIME + end_time)
     return monitor
 
 
@@ -51,36 +51,38 @@ INCARNATION = (
     make_event(EventType.EXECUTION_STARTED, 0, start_records=True),
     make_event(EventType.STEP_COMPLETED, 10, verdict="ACCEPT"),
 )
-RECOVERED = make_event(
+RECOVERY_EVENTS = make_event(
     EventType.RECOVERY_COMPLETED, 900, recovery_id="r", new_incarnation_id="second", new_session_id="s"
 )
 
 
 @pytest.mark.parametrize(
-    "ended",
+    "end_event",
     [
         make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs"),
         make_event(EventType.EXECUTION_FAILED, 300, error_type="OSError"),
     ],
     ids=["terminated", "failed"],
 )
-async def test_incarnation_without_events_is_not_alive_a_day_later(store: Store, ended: AgentEvent) -> None:
+async def test_incarnation_without_events_is_not_alive_a_day_later(
+    store: Store, end_event: AgentEvent
+) -> None:
     """
     B67: the log contains its recovery, but no longer the end of the previous incarnation.
 
-    The session is over, so nobody nudges or terminates an incarnation that never started.
+    The session has ended, so no incarnation that never started is nudged or terminated.
     """
-    failed = make_event(
+    failure = make_event(
         EventType.RECOVERY_FAILED, 1800, "second", reason="it sent no events", exhausted=False
     )
-    await store.append([*INCARNATION, ended, RECOVERED, failed])
+    await store.append([*INCARNATION, end_event, RECOVERY_EVENTS, failure])
 
-    monitor = rebuild_monitor(store, since=600, now=600 + DAY)
-    for later in (600 + DAY + 600, 600 + 2 * DAY):
-        monitor.advance(START + later)
+    monitor = rebuild_monitor(store, since=600, end_time=600 + DAY)
+    for check_time in (600 + DAY + 600, 600 + 2 * DAY):
+        monitor.advance(START_TIME + check_time)
         worker = monitor.get("bee", "s")
         if worker is None:
-            continue  # it is over, and removed
+            continue  # The session has ended and is removed.
         assert worker.vitals.has_ended
         assert worker.vitals.status in (WorkerStatus.TERMINATED, WorkerStatus.FAILED)
         assert worker.vitals.incarnation_id == "first"
@@ -89,24 +91,24 @@ async def test_incarnation_without_events_is_not_alive_a_day_later(store: Store,
 
 
 async def test_incarnation_with_recent_events_is_alive_a_day_later(store: Store) -> None:
-    ended = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    end_event = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
     result = make_event(EventType.EXECUTION_STARTED, 950, "second", start_records=True)
     step = make_event(EventType.STEP_COMPLETED, 960, "second", verdict="ACCEPT")
-    await store.append([*INCARNATION, ended, RECOVERED, result, step])
+    await store.append([*INCARNATION, end_event, RECOVERY_EVENTS, result, step])
 
-    worker = rebuild_monitor(store, since=600, now=1000).get("bee", "s")
+    worker = rebuild_monitor(store, since=600, end_time=1000).get("bee", "s")
     assert worker is not None
     assert not worker.vitals.has_ended
     assert worker.vitals.incarnation_id == "second"
 
 
 async def test_abandoned_task_keeps_its_incarnation_a_day_later(store: Store) -> None:
-    """An abandoned recovery concerns its own incarnation, not one without an id."""
-    ended = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
-    abandoned = make_event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
-    await store.append([*INCARNATION, ended, abandoned])
+    """An abandoned recovery is about a certain incarnation, not about one without an id."""
+    end_event = make_event(EventType.AGENT_TERMINATED, 300, reason="it hangs")
+    abandoned_event = make_event(EventType.RECOVERY_FAILED, 900, reason="the limit", exhausted=True)
+    await store.append([*INCARNATION, end_event, abandoned_event])
 
-    worker = rebuild_monitor(store, since=600, now=1000).get("bee", "s")
+    worker = rebuild_monitor(store, since=600, end_time=1000).get("bee", "s")
     assert worker is not None
     assert worker.vitals.status is WorkerStatus.TERMINATED
     assert worker.vitals.incarnation_id == "first"

@@ -1,4 +1,4 @@
-"""A run gives the same findings as a recording in `evaluate` and as live hook calls."""
+"""A run has the same findings in a recording that `evaluate` reads and in live hook calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from queenright.health.settings import HealthSettings
 from queenright.judge.evaluation import evaluate_run
 from queenright.server.serving import RunningService
-from tests.server.test_hooks import AGENT, post_call, telemetry
+from tests.server.test_hooks import AGENT_ID, post_call, telemetry
 
 __all__ = ["telemetry"]
 
@@ -41,19 +41,22 @@ class Call(NamedTuple):
     result: str = ""
 
 
-def refused_edits(errors: tuple[str, ...]) -> list[Call]:
+def make_refused_edits(errors: tuple[str, ...]) -> list[Call]:
     arguments = [
-        {"file_path": "/a.py", "old_string": f"o{n}", "new_string": f"n{n}"} for n in range(len(errors))
+        {"file_path": "/a.py", "old_string": f"o{number}", "new_string": f"n{number}"}
+        for number in range(len(errors))
     ]
-    return [Call("Edit", given, error) for given, error in zip(arguments, errors, strict=True)]
+    return [
+        Call("Edit", call_arguments, error) for call_arguments, error in zip(arguments, errors, strict=True)
+    ]
 
 
 RUNS = {
     "errors of different kinds": [
         Call("Bash", {"command": f"cmd {n}"}, error) for n, error in enumerate(ERRORS)
     ],
-    "edits refused for different reasons": refused_edits(REFUSED_EDITS),
-    "edits refused for one reason": refused_edits((REFUSED_EDITS[1],) * 6),
+    "edits refused for different reasons": make_refused_edits(REFUSED_EDITS),
+    "edits refused for one reason": make_refused_edits((REFUSED_EDITS[1],) * 6),
     "prose as a command": [
         Call(
             "Bash", {"command": f"{word} us look"}, f"Exit code 127\nbash: line 1: {word}: command not found"
@@ -72,7 +75,7 @@ RUNS_WITH_FINDINGS = {"edits refused for one reason", "prose as a command", "one
 async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
     name: str, telemetry: httpx.AsyncClient, running: RunningService, tmp_path: Path
 ) -> None:
-    """B30: errors are classified by their text, not by the client's name for all of them."""
+    """B30: errors are classified by their text, because the client has one name for all of them."""
     steps = [
         {
             "kind": "tool",
@@ -95,14 +98,14 @@ async def test_hooks_and_recordings_of_one_run_give_the_same_findings(
         }
         await post_call(telemetry, {"hook_event_name": "PreToolUse", **body})
         await post_call(telemetry, {"hook_event_name": "PostToolUseFailure", **body, "error": call.error})
-    [worker] = running.service.monitor.of_agent(AGENT)
+    [worker] = running.service.monitor.of_agent(AGENT_ID)
 
-    live = {
+    live_severities = {
         (finding.kind.value, finding.severity.value)
         for finding in worker.findings
         if finding.severity.value != "low"
     }
-    recorded = evaluate_run({"dataset": "d", "run_id": "r", "steps": steps}, HealthSettings())["findings"]
-    last = {item["kind"]: item["severity"] for item in recorded if item["severity"] != "low"}
-    assert live == set(last.items())
-    assert bool(live) == (name in RUNS_WITH_FINDINGS)
+    findings = evaluate_run({"dataset": "d", "run_id": "r", "steps": steps}, HealthSettings())["findings"]
+    recorded_severities = {item["kind"]: item["severity"] for item in findings if item["severity"] != "low"}
+    assert live_severities == set(recorded_severities.items())
+    assert bool(live_severities) == (name in RUNS_WITH_FINDINGS)

@@ -1,4 +1,4 @@
-"""Recovery of workers in other processes over HTTP: real servers, and a test with real processes."""
+"""Recovery over HTTP of workers in other processes, with real servers and in one test with real processes."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ TOKEN = "T0kenInTheUrl"
 
 
 class Supervisor(ThreadingHTTPServer):
-    """A supervisor of workers: responds as configured, and stores the requests."""
+    """A supervisor of workers, which responds as configured and stores the requests."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.answers: list[tuple[int, object]] = [(202, {})]
-        """Responses in sequence; the last one repeats."""
+        """Responses, as status and body, in order; the last one is repeated."""
         self.broken: set[str] = set()
-        """Checkpoints that it reports as broken."""
+        """Ids of checkpoints that the supervisor reports as broken."""
         self.requests: list[tuple[dict[str, str], bytes]] = []
 
     @property
@@ -106,29 +106,31 @@ def supervisor() -> Iterator[Supervisor]:
 
 
 @pytest.fixture(autouse=True)
-def _no_retry_delay() -> Iterator[None]:
+def _skip_retry_delay() -> Iterator[None]:
     with stamina.set_testing(True, attempts=ATTEMPTS, cap=True):
         yield
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    opened = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield opened
-    await opened.close()
+    store_ = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield store_
+    await store_.close()
 
 
 @contextlib.asynccontextmanager
-async def make_webhook(url: str, store: Store, **more: Any) -> AsyncIterator[RespawnWebhook]:
-    webhook = RespawnWebhook(SecretStr(url), store, **more)
+async def make_webhook(url: str, store: Store, **options: Any) -> AsyncIterator[RespawnWebhook]:
+    webhook = RespawnWebhook(SecretStr(url), store, **options)
     try:
         yield webhook
     finally:
         await webhook.close()
 
 
-async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **more: Any) -> Target:
-    async with make_webhook(url, store, **more) as webhook:
+async def respawn_worker(
+    url: str, store: Store, checkpoint: CheckpointRef | None = CP2, **options: Any
+) -> Target:
+    async with make_webhook(url, store, **options) as webhook:
         return await webhook.respawn(
             BEE,
             checkpoint,
@@ -142,7 +144,7 @@ async def respawn(url: str, store: Store, checkpoint: CheckpointRef | None = CP2
 
 def make_event(
     kind: EventType,
-    at: float,
+    time_: float,
     *,
     session: str = "s1",
     agent: str = "bee",
@@ -150,12 +152,12 @@ def make_event(
     **data: Any,
 ) -> AgentEvent:
     return AgentEvent(
-        type=kind, time=at, agent_id=agent, session_id=session, incarnation_id=incarnation, data=data
+        type=kind, time=time_, agent_id=agent, session_id=session, incarnation_id=incarnation, data=data
     )
 
 
 async def test_respawn_request_has_all_fields(supervisor: Supervisor, store: Store) -> None:
-    new_worker = await respawn(supervisor.url, store)
+    new_worker = await respawn_worker(supervisor.url, store)
 
     assert new_worker == Target(agent_id="bee", session_id="s1", incarnation_id="")
     assert supervisor.bodies == [
@@ -190,13 +192,13 @@ async def test_response_may_name_the_new_incarnation(
 ) -> None:
     supervisor.answers = [(200, answer)]
 
-    new_worker = await respawn(supervisor.url, store)
+    new_worker = await respawn_worker(supervisor.url, store)
 
     assert (new_worker.session_id, new_worker.incarnation_id) == (session, incarnation)
 
 
-async def test_start_of_a_task_is_not_a_checkpoint(supervisor: Supervisor, store: Store) -> None:
-    await respawn(supervisor.url, store, None)
+async def test_start_of_a_task_is_sent_without_a_checkpoint(supervisor: Supervisor, store: Store) -> None:
+    await respawn_worker(supervisor.url, store, None)
 
     assert supervisor.bodies[0]["checkpoint_id"] is None
 
@@ -204,8 +206,8 @@ async def test_start_of_a_task_is_not_a_checkpoint(supervisor: Supervisor, store
 async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supervisor, store: Store) -> None:
     supervisor.answers = [(503, b""), (429, b""), (202, {})]
 
-    await respawn(supervisor.url, store)
-    await respawn(supervisor.url, store, None)
+    await respawn_worker(supervisor.url, store)
+    await respawn_worker(supervisor.url, store, None)
 
     assert len(supervisor.requests) == 4
     assert len(set(supervisor.keys[:3])) == 1
@@ -213,50 +215,53 @@ async def test_transient_failures_are_retried_with_the_same_key(supervisor: Supe
 
 
 @pytest.mark.parametrize(
-    ("status", "final", "times"), [(400, True, 1), (404, True, 1), (409, True, 1), (503, False, ATTEMPTS)]
+    ("status", "is_final", "request_count"),
+    [(400, True, 1), (404, True, 1), (409, True, 1), (503, False, ATTEMPTS)],
 )
-async def test_refusal_is_final_and_failure_is_retried(
-    supervisor: Supervisor, store: Store, status: int, final: bool, times: int
+async def test_permanent_error_is_final_and_transient_error_is_retried(
+    supervisor: Supervisor, store: Store, status: int, is_final: bool, request_count: int
 ) -> None:
     supervisor.answers = [(status, b"no such worker")]
 
-    with pytest.raises(RespawnRefusedError, match=f"it answered {status} no such worker") as refused:
-        await respawn(supervisor.url, store)
+    with pytest.raises(RespawnRefusedError, match=f"it answered {status} no such worker") as error:
+        await respawn_worker(supervisor.url, store)
 
-    assert (refused.value.final, len(supervisor.requests)) == (final, times)
-    assert not isinstance(refused.value, InvalidCheckpointError)
+    assert (error.value.final, len(supervisor.requests)) == (is_final, request_count)
+    assert not isinstance(error.value, InvalidCheckpointError)
 
 
 async def test_only_the_broken_checkpoint_is_rejected(supervisor: Supervisor, store: Store) -> None:
     supervisor.broken = {"cp-2"}
 
     with pytest.raises(InvalidCheckpointError, match="checkpoint cp-2 is broken"):
-        await respawn(supervisor.url, store)
+        await respawn_worker(supervisor.url, store)
 
 
-async def test_checkpoint_that_was_not_sent_is_not_rejected(supervisor: Supervisor, store: Store) -> None:
+async def test_report_about_a_checkpoint_that_was_not_sent_rejects_no_checkpoint(
+    supervisor: Supervisor, store: Store
+) -> None:
     supervisor.answers = [(409, {"broken_checkpoint": "cp-9"})]
 
-    with pytest.raises(RespawnRefusedError) as refused:
-        await respawn(supervisor.url, store)
+    with pytest.raises(RespawnRefusedError) as error:
+        await respawn_worker(supervisor.url, store)
 
-    assert not isinstance(refused.value, InvalidCheckpointError)
+    assert not isinstance(error.value, InvalidCheckpointError)
 
 
 async def test_requests_are_signed_with_the_secret(supervisor: Supervisor, store: Store) -> None:
-    await respawn(supervisor.url, store, secret=SecretStr("honey"))
+    await respawn_worker(supervisor.url, store, secret=SecretStr("honey"))
 
     [(headers, body)] = supervisor.requests
-    text = headers[TIMESTAMP].encode() + b"." + body
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
+    signed_bytes = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", signed_bytes, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("failure", ["refused", "away", "bad"])
-async def test_url_and_the_secret_are_in_no_message_log_or_repr(
+async def test_url_and_secret_are_in_no_error_log_or_repr(
     supervisor: Supervisor, store: Store, failure: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    caplog.set_level(logging.WARNING, logger="httpx")  # as `queenright serve` sets it
+    caplog.set_level(logging.WARNING, logger="httpx")  # As `queenright serve` sets it.
     supervisor.answers = [(500, b"down")]
     url = {
         "refused": supervisor.url,
@@ -265,28 +270,28 @@ async def test_url_and_the_secret_are_in_no_message_log_or_repr(
     }[failure]
 
     async with make_webhook(url, store, secret=SecretStr("honeypot")) as webhook:
-        with pytest.raises(RespawnRefusedError, match=r"127\.0\.0\.1") as refused:
+        with pytest.raises(RespawnRefusedError, match=r"127\.0\.0\.1") as error:
             await webhook.respawn(
                 BEE, None, task_id="forage", attempt=1, note="", repeatable=False, may_start_over=False
             )
 
-    assert refused.value.__cause__ is None
-    for text in (str(refused.value), repr(webhook), caplog.text):
-        assert TOKEN not in text
-        assert "honeypot" not in text
+    assert error.value.__cause__ is None
+    for output in (str(error.value), repr(webhook), caplog.text):
+        assert TOKEN not in output
+        assert "honeypot" not in output
 
 
 async def test_chain_has_the_reported_checkpoints_newest_first(store: Store) -> None:
-    saved = EventType.CHECKPOINT_SAVED
+    checkpoint_type = EventType.CHECKPOINT_SAVED
     await store.append(
         [
-            make_event(saved, 10.0, checkpoint_id="cp-1"),
-            make_event(saved, 11.0),
-            make_event(saved, 20.0, checkpoint_id="cp-2"),
-            make_event(saved, 21.0, checkpoint_id="theirs", session="s2"),
-            make_event(saved, 22.0, checkpoint_id="hers", agent="wasp"),
+            make_event(checkpoint_type, 10.0, checkpoint_id="cp-1"),
+            make_event(checkpoint_type, 11.0),
+            make_event(checkpoint_type, 20.0, checkpoint_id="cp-2"),
+            make_event(checkpoint_type, 21.0, checkpoint_id="theirs", session="s2"),
+            make_event(checkpoint_type, 22.0, checkpoint_id="hers", agent="wasp"),
             make_event(EventType.AGENT_TERMINATED, 30.0, checkpoint_id="cp-3", reason="it looped"),
-            make_event(saved, 25.0, checkpoint_id="cp-1"),
+            make_event(checkpoint_type, 25.0, checkpoint_id="cp-1"),
         ]
     )
 
@@ -303,7 +308,7 @@ async def test_chain_has_the_reported_checkpoints_newest_first(store: Store) -> 
 # -- with the service ---------------------------------------------------------------------------------
 
 
-def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
+def make_settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage},
         http={"port": 0},
@@ -312,36 +317,42 @@ def settings_with(storage: Path, url: str, **recovery: Any) -> Settings:
     )
 
 
-def attempts(running: RunningService) -> Recovery | None:
+def find_attempt(running: RunningService) -> Recovery | None:
     return next(iter(running.service.remediation.recovery.active()), None)
 
 
 async def crash_worker(running: RunningService, *, repeatable: bool = False) -> None:
     service = running.service
-    now = service.clock() - 5
-    started = make_event(
-        EventType.EXECUTION_STARTED, now, task_id="forage", start_records=True, repeatable=repeatable
+    start_time = service.clock() - 5
+    start_event = make_event(
+        EventType.EXECUTION_STARTED, start_time, task_id="forage", start_records=True, repeatable=repeatable
     )
-    saved = [make_event(EventType.CHECKPOINT_SAVED, now + n, checkpoint_id=f"cp-{n}") for n in (1, 2, 3)]
+    checkpoints = [
+        make_event(EventType.CHECKPOINT_SAVED, start_time + number, checkpoint_id=f"cp-{number}")
+        for number in (1, 2, 3)
+    ]
     await service.ingest(
-        [started, *saved, make_event(EventType.EXECUTION_FAILED, now + 4, error_type="Boom")]
+        [start_event, *checkpoints, make_event(EventType.EXECUTION_FAILED, start_time + 4, error_type="Boom")]
     )
 
 
-def successor_events(now: float) -> AgentEvent:
-    """Return the start of another session with the same task."""
-    return make_event(EventType.EXECUTION_STARTED, now, session="s2", incarnation="i2", task_id="forage")
+def make_successor_event(start_time: float) -> AgentEvent:
+    """Return the start event of another session with the same task."""
+    return make_event(
+        EventType.EXECUTION_STARTED, start_time, session="s2", incarnation="i2", task_id="forage"
+    )
 
 
-async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
-    """B100: without a checkpoint, a person decides; the ticket names the command."""
+async def test_task_that_is_not_repeatable_is_not_restarted(supervisor: Supervisor, tmp_path: Path) -> None:
+    """B100: without a checkpoint, a person decides. The ticket names the command."""
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
-    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+    async with serving(make_settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await crash_worker(running)
         await service.health.initiate_recovery("forage", by="ada")
         await until(
-            lambda: any(t.kind == "recovery_failed" for t in service.tickets.open_tickets()), "a ticket"
+            lambda: any(ticket_.kind == "recovery_failed" for ticket_ in service.tickets.open_tickets()),
+            "a ticket",
         )
         [ticket] = service.tickets.open_tickets()
 
@@ -352,35 +363,37 @@ async def test_unrepeatable_task_is_not_restarted(supervisor: Supervisor, tmp_pa
     assert "queenright recover forage --from-start" in ticket.finding_evidence
 
 
-@pytest.mark.parametrize("says", ["the task", "a person"])
-async def test_respawn_request_names_who_allows_a_repeat(
-    supervisor: Supervisor, tmp_path: Path, says: str
+@pytest.mark.parametrize("repeatable", ["the task", "a person"])
+async def test_respawn_request_states_who_allows_a_repeat(
+    supervisor: Supervisor, tmp_path: Path, repeatable: str
 ) -> None:
-    """B100: the supervisor must know whether the work may start again without its checkpoint."""
-    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
-        await crash_worker(running, repeatable=says == "the task")
+    """B100: the supervisor must know whether the work may start again without a checkpoint."""
+    async with serving(make_settings_with(tmp_path / "storage", supervisor.url)) as running:
+        await crash_worker(running, repeatable=repeatable == "the task")
         health = running.service.health
-        await health.initiate_recovery("forage", by="ada", from_start=says == "a person")
+        await health.initiate_recovery("forage", by="ada", from_start=repeatable == "a person")
         await until(lambda: bool(supervisor.bodies), "the receiver got a request")
 
     [requests] = supervisor.bodies
-    assert (requests["repeatable"], requests["may_start_over"]) == (says == "the task", True)
+    assert (requests["repeatable"], requests["may_start_over"]) == (repeatable == "the task", True)
 
 
-async def test_broken_checkpoints_fall_back_within_one_attempt(
+async def test_broken_checkpoints_are_skipped_within_one_attempt(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    """B74: a broken checkpoint falls back along the chain; at the start of the task a person is notified."""
+    """
+    B74: if a checkpoint is broken, the one before it is used. At the start of the task, a person is notified.
+    """
     supervisor.broken = {"cp-1", "cp-2", "cp-3"}
-    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+    async with serving(make_settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await crash_worker(running, repeatable=True)
         await service.health.initiate_recovery("forage", by="ada")
         await until(
-            lambda: (event := attempts(running)) is not None and bool(event.watch_until),
+            lambda: (attempt := find_attempt(running)) is not None and bool(attempt.watch_until),
             "the worker was started",
         )
-        recovery = attempts(running)
+        recovery = find_attempt(running)
         events = await service.store.history(
             types={EventType.RECOVERY_INITIATED, EventType.RECOVERY_COMPLETED}
         )
@@ -390,47 +403,48 @@ async def test_broken_checkpoints_fall_back_within_one_attempt(
     assert recovery is not None
     assert (recovery.attempt, recovery.from_checkpoint) == (1, None)
     assert recovery.skipped == ("cp-3", "cp-2", "cp-1")
-    started_events, from_start, recovered = events
+    started_events, from_start, recovery_event = events
     assert (started_events.data["from_checkpoint"], started_events.data["skipped"]) == ("cp-3", [])
     assert from_start.data["from_checkpoint"] is None
     assert "it starts over" in from_start.data["reason"]
-    assert (recovered.type, recovered.data["skipped"]) == (
+    assert (recovery_event.type, recovery_event.data["skipped"]) == (
         EventType.RECOVERY_COMPLETED,
         ["cp-3", "cp-2", "cp-1"],
     )
 
 
-async def test_new_session_with_the_same_task_is_the_recovered_one(
+async def test_new_session_with_the_same_task_completes_the_recovery(
     supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+    async with serving(make_settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await crash_worker(running)
         await service.health.initiate_recovery("forage", by="ada")
         await until(
-            lambda: (one := attempts(running)) is not None and bool(one.watch_until), "the worker was started"
+            lambda: (attempt := find_attempt(running)) is not None and bool(attempt.watch_until),
+            "the worker was started",
         )
-        await service.ingest([successor_events(service.clock())])
+        await service.ingest([make_successor_event(service.clock())])
         await until(
-            lambda: (one := attempts(running)) is not None and bool(one.new_incarnation_id),
+            lambda: (attempt := find_attempt(running)) is not None and bool(attempt.new_incarnation_id),
             "the new session reports",
         )
-        recovery = attempts(running)
+        recovery = find_attempt(running)
 
     assert recovery is not None
     assert recovery.state is RecoveryState.WATCHING
     assert (recovery.new_session_id, recovery.new_incarnation_id) == ("s2", "i2")
 
 
-async def test_task_running_elsewhere_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
-    async with serving(settings_with(tmp_path / "storage", supervisor.url)) as running:
+async def test_task_that_runs_elsewhere_is_not_started_again(supervisor: Supervisor, tmp_path: Path) -> None:
+    async with serving(make_settings_with(tmp_path / "storage", supervisor.url)) as running:
         service = running.service
         await crash_worker(running)
         target = Target(agent_id="bee", session_id="s1", incarnation_id="i1")
-        later = service.clock() + 1
-        await service.remediation.recovery.request(target, "it crashed", by="ada", not_before=later)
-        await service.ingest([successor_events(service.clock())])
-        await until(lambda: attempts(running) is None, "the attempt is over")
+        later_time = service.clock() + 1
+        await service.remediation.recovery.request(target, "it crashed", by="ada", not_before=later_time)
+        await service.ingest([make_successor_event(service.clock())])
+        await until(lambda: find_attempt(running) is None, "the attempt has ended")
         [recovery] = await service.health.recoveries()
 
     assert recovery.state is RecoveryState.DROPPED
@@ -461,11 +475,11 @@ with Worker("bee", session_id=session, task_id=task, heartbeat_interval=beats) a
 @contextlib.contextmanager
 def start_process(*arguments: str, folder: Path, otlp_url: str) -> Iterator[subprocess.Popen[bytes]]:
     env = environment(OTEL_EXPORTER_OTLP_ENDPOINT=otlp_url, PATH="/usr/bin:/bin")
-    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as started:
+    with subprocess.Popen([sys.executable, *arguments], cwd=folder, env=env) as process:
         try:
-            yield started
+            yield process
         finally:
-            started.kill()
+            process.kill()
 
 
 def load_receiver_from_docs() -> str:
@@ -484,7 +498,7 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
     (tmp_path / "worker.py").write_text(WORKER, encoding="utf-8")
     (tmp_path / "receiver.py").write_text(load_receiver_from_docs(), encoding="utf-8")
     port = find_free_port("127.0.0.1", 0, what="the receiver", option="")
-    settings = settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/", automatic=False)
+    settings = make_settings_with(tmp_path / "storage", f"http://127.0.0.1:{port}/", automatic=False)
     async with serving(settings) as running:
         service, folder = running.service, {"folder": tmp_path, "otlp_url": running.otlp_url}
 
@@ -493,36 +507,36 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
 
         with (
             start_process("receiver.py", str(port), **folder),  # type: ignore[arg-type]
-            start_process("worker.py", "s1", "forage", "", "", **folder) as first,  # type: ignore[arg-type]
+            start_process("worker.py", "s1", "forage", "", "", **folder) as first_process,  # type: ignore[arg-type]
         ):
             await until(lambda: is_listening(port), "the receiver listens")
             await until(
                 lambda: find_worker() is not None and find_worker().vitals.last_heartbeat is not None,
                 "it beats",
             )
-            saved: list[AgentEvent] = []
+            checkpoints: list[AgentEvent] = []
             async with asyncio.timeout(60):
-                while len(saved) < 2:
-                    saved = await service.store.history(types={EventType.CHECKPOINT_SAVED})
+                while len(checkpoints) < 2:
+                    checkpoints = await service.store.history(types={EventType.CHECKPOINT_SAVED})
                     await asyncio.sleep(0.05)
             first_incarnation = find_worker().vitals.incarnation_id
-            first.kill()
+            first_process.kill()
             await until(lambda: is_lost(find_worker()), "the worker is dead")
-            accepted = await service.health.initiate_recovery("forage", by="ada")
+            response = await service.health.initiate_recovery("forage", by="ada")
             await until(
-                lambda: (event := attempts(running)) is not None and bool(event.new_incarnation_id),
+                lambda: (attempt := find_attempt(running)) is not None and bool(attempt.new_incarnation_id),
                 "the worker is recovered",
             )
-            recovered = attempts(running)
+            attempt = find_attempt(running)
             (tmp_path / "end").touch()
-            await until(lambda: attempts(running) is None, "the task is done")
+            await until(lambda: find_attempt(running) is None, "the task is done")
             [recovery] = await service.health.recoveries()
 
-    assert accepted.accepted
-    assert recovered is not None
-    assert recovered.state is RecoveryState.WATCHING
-    assert (recovered.new_session_id, recovered.from_checkpoint) == ("s1", "cp-2")
-    assert recovered.new_incarnation_id != first_incarnation
-    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "it has completed")
-    _, text = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
-    assert text.startswith("cp-2|Recovery, attempt 1: ")
+    assert response.accepted
+    assert attempt is not None
+    assert attempt.state is RecoveryState.WATCHING
+    assert (attempt.new_session_id, attempt.from_checkpoint) == ("s1", "cp-2")
+    assert attempt.new_incarnation_id != first_incarnation
+    assert (recovery.state, recovery.outcome) == (RecoveryState.SUCCEEDED, "the worker has completed")
+    _, second_line = (tmp_path / "notes.txt").read_text("utf-8").splitlines()
+    assert second_line.startswith("cp-2|Recovery, attempt 1: ")

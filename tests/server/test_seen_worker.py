@@ -14,9 +14,9 @@ from queenright.server.settings import Settings
 from tests.server.conftest import demo_settings
 from tests.server.test_app import wait_for_ticket
 from tests.server.test_permissions import (
-    answering_settings,
+    make_answering_settings,
+    open_telemetry_client,
     request_permission,
-    telemetry_client,
     wait_for_request,
 )
 
@@ -172,8 +172,8 @@ async def test_decision_for_another_session_is_refused(
 async def test_permission_of_another_incarnation_is_not_answered(tmp_path: Path) -> None:
     """B112: the answer names another incarnation."""
     async with (
-        serving(answering_settings(tmp_path)) as running,
-        telemetry_client(running) as telemetry,
+        serving(make_answering_settings(tmp_path)) as running,
+        open_telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
         waiting = await request_permission(telemetry)

@@ -26,25 +26,23 @@ PUBLIC_ROUTES = {
 
 
 @pytest.fixture(scope="module")
-def list_routes() -> list[tuple[str, str]]:
+def routes() -> list[tuple[str, str]]:
     """Return every method and path of the app."""
     app = create_routes()
     return [
         (method, re.sub(r":\w+\}", "}", route.path or ""))
-        for route in iter_route_contexts(app.list_routes)
+        for route in iter_route_contexts(app.routes)
         for method in sorted((route.methods or set()) - {"HEAD"})
-    ] + [("GET", f"{route.path}/{{name}}") for route in app.list_routes if isinstance(route, Mount)]
+    ] + [("GET", f"{route.path}/{{name}}") for route in app.routes if isinstance(route, Mount)]
 
 
-def test_public_routes_are_exactly_these(list_routes: list[tuple[str, str]]) -> None:
-    assert {
-        route for route in list_routes if required_level(*route) is AccessLevel.PUBLIC_ROUTES
-    } == PUBLIC_ROUTES
+def test_public_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
+    assert {route for route in routes if required_level(*route) is AccessLevel.OPEN} == PUBLIC_ROUTES
 
 
-def test_viewer_routes_are_read_only(list_routes: list[tuple[str, str]]) -> None:
+def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
     changing_routes = [
-        route for route in list_routes if route[0] in ("POST", "PUT", "DELETE") and route not in PUBLIC_ROUTES
+        route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in PUBLIC_ROUTES
     ]
 
     allowed_routes = {route for route in changing_routes if is_allowed(Role.VIEWER, required_level(*route))}
@@ -56,10 +54,10 @@ def test_viewer_routes_are_read_only(list_routes: list[tuple[str, str]]) -> None
     }
 
 
-def test_reporter_routes_are_exactly_these(list_routes: list[tuple[str, str]]) -> None:
+def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
     allowed_routes = {
         route
-        for route in list_routes
+        for route in routes
         if is_allowed(Role.REPORTER, required_level(*route)) and route not in PUBLIC_ROUTES
     }
 
@@ -75,15 +73,15 @@ def test_reporter_routes_are_exactly_these(list_routes: list[tuple[str, str]]) -
     }
 
 
-def test_changes_of_loaded_agents_require_an_admin(list_routes: list[tuple[str, str]]) -> None:
-    allowed_routes = {route for route in list_routes if not is_allowed(Role.OPERATOR, required_level(*route))}
+def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
+    allowed_routes = {route for route in routes if not is_allowed(Role.OPERATOR, required_level(*route))}
 
     assert allowed_routes >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
     assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed_routes)
 
 
-def test_every_access_rule_matches_a_route(list_routes: list[tuple[str, str]]) -> None:
-    known_routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in list_routes}
+def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> None:
+    known_routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path in routes}
     for expected_rule in ACCESS_RULES:
         if expected_rule.path in ("/v1/{}", "/openapi.json"):
             continue
@@ -126,17 +124,17 @@ def test_each_role_includes_the_weaker_roles_except_reporter() -> None:
     assert roles_for(AccessLevel.ADMIN) == [Role.ADMIN]
 
 
-def test_openapi_document_has_the_access_levels(list_routes: list[tuple[str, str]]) -> None:
+def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -> None:
     document: dict[str, Any] = {"paths": {}}
-    for method, path in list_routes:
+    for method, path in routes:
         document["paths"].setdefault(path, {})[method.lower()] = {}
 
     add_access(document)
 
-    for method, path in list_routes:
+    for method, path in routes:
         operation = document["paths"][path][method.lower()]
         assert operation["security"] == (
-            [] if required_level(method, path) is AccessLevel.PUBLIC_ROUTES else [{"token": []}]
+            [] if required_level(method, path) is AccessLevel.OPEN else [{"token": []}]
         )
     assert document["paths"]["/api/agents/{agent_id}/terminate"]["post"]["x-role"] == "operator or admin"
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

@@ -43,7 +43,7 @@ async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
 async def post_message(url: str, path: str, body: bytes) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         headers = {"content-type": "application/x-protobuf"}
-        answer = await http.post_message(f"{url}/v1/{path}", content=body, headers=headers)
+        answer = await http.post(f"{url}/v1/{path}", content=body, headers=headers)
     assert answer.status_code == 200
 
 
