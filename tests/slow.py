@@ -149,7 +149,7 @@ SLOW: Final = {
     "server/test_log.py::test_serve_logs_the_database_first_and_lists_no_tools": 21,
     "server/test_operator_requests.py::test_termination_that_cannot_be_delivered_is_notified_once": 20,
     "server/test_possible_actions.py::test_worker_lists_the_actions_that_its_routes_accept[True]": 16,
-    "server/test_restart.py::test_ticket_of_a_worker_ended_before_a_kill_closes_after_it[old snapshot]": 7,
+    "server/test_restart.py::test_ticket_of_a_worker_that_ended_before_a_kill_closes_after_it[old snapshot]": 7,
     "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[log]": 11,
     "server/test_restart.py::test_ticket_opened_before_a_kill_resolves_after_it[old snapshot]": 11,
     "simulation/test_day.py::test_finding_judged_healthy_is_rechecked_at_growing_intervals": 11,

@@ -36,7 +36,7 @@ from tests.cluster.test_gateway import make_client, unowned_app
 from tests.cluster.test_gateway_equality import normalize_response
 from tests.databases import Postgres, connected
 from tests.server.conftest import HOUR, looping
-from tests.server.test_shared_api import OVERLOADED, model_calls
+from tests.server.test_shared_api import OVERLOADED_ERROR, make_model_calls
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -475,7 +475,7 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
             ("bee-3", first_process),
         ):
             for service_ in (service, owner.service):
-                await service_.ingest(model_calls(service_.clock(), agent, **OVERLOADED))
+                await service_.ingest(make_model_calls(service_.clock(), agent, **OVERLOADED_ERROR))
                 await until(partial(_is_paged, service_, agent, f"{agent}-1"), "a page is sent")
         for service_ in (service, second_process.service):
             await service_.ingest(list(looping(service_.clock(), agent="looper")))

@@ -299,21 +299,18 @@ async def test_process_that_cannot_run_a_partition_gets_no_more(
     (partitioned.folder / "member-1" / "storage" / "partitions").write_text("no folder")
     second_process = partitioned.add()
 
+    async def list_failures() -> list[str]:
+        return [
+            fault for fault in (await read_status(client, second_process))["faults"] if "could not" in fault
+        ]
+
     async with asyncio.timeout(60):
         # The failure happens in another process, so there is no event to wait for.
-        while (
-            not [  # noqa: ASYNC110
-                fault
-                for fault in (await read_status(client, second_process))["faults"]
-                if "could not" in fault
-            ]
-        ):
+        while not await list_failures():  # noqa: ASYNC110
             await asyncio.sleep(0.1)
 
     await wait_for_shares(client, second_process, lambda shares: shares == {first_process.url: 4})
-    [fault] = [
-        fault for fault in (await read_status(client, second_process))["faults"] if "could not" in fault
-    ]
+    [fault] = await list_failures()
     assert fault.startswith("this process could not watch partition ")
     assert "partitions" in fault.partition(": ")[2]
 

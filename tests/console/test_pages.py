@@ -32,7 +32,7 @@ from tests.server.test_approvals import request_termination
 from tests.server.test_attention import report_waiting
 from tests.server.test_chat_callbacks import post_notification_webhook
 from tests.server.test_permissions import open_telemetry_client, request_permission, wait_for_request
-from tests.server.test_shared_api import OVERLOADED, end_sessions, fail_agents, model_calls
+from tests.server.test_shared_api import OVERLOADED_ERROR, end_sessions, fail_agents, make_model_calls
 from tests.waiting import until
 from tests.warm import queenright
 
@@ -67,7 +67,7 @@ async def prepare_pages(running: RunningService, agent: str = "looper") -> list[
     ticket_id = await wait_for_ticket(running, agent=agent)
     service = running.service
     for other in ("a", "b", "c"):
-        await service.ingest(model_calls(service.clock(), other, **OVERLOADED))
+        await service.ingest(make_model_calls(service.clock(), other, **OVERLOADED_ERROR))
     incidents: list[Incident] = []
 
     def has_incident() -> bool:

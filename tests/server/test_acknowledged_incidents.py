@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.webhooks.callbacks import Callbacks
 from tests.server import test_crash_loop as crash_loop
-from tests.server.test_crash_loop import MINUTE, Clock, report_crash, list_alerts, start_looping_session
+from tests.server.test_crash_loop import MINUTE, Clock, list_alerts, report_crash, start_looping_session
 from tests.waiting import until
 
 SECRET = "pagerduty-webhook"

@@ -1,4 +1,4 @@
-"""`queenright run`: resumed after a kill, guarded, and the lines that it prints."""
+"""`queenright run`: resuming after a kill, the guard, and the printed lines."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from queenright.runtime.storage.files import lock_file
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, keeper, looping_agent, talker, write_agent
 from tests.warm import PROGRAM, Command, Talking, queenright
 
-SAME = "with the same arguments and result"
-RUN = ("run", "agent", "--storage", "here")
+REPEATED = "with the same arguments and result"
+RUN_COMMAND = ("run", "agent", "--storage", "here")
 
 
-def test_killed_run_resumes_where_it_was(tmp_path: Path) -> None:
+def test_killed_run_resumes_at_its_last_checkpoint(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
-    with Talking(*RUN, cwd=tmp_path) as running:
-        text = b""
-        while not text.endswith(b"> "):
-            text += os.read(running.stdout.fileno(), 4096)
+    with Talking(*RUN_COMMAND, cwd=tmp_path) as running:
+        output = b""
+        while not output.endswith(b"> "):
+            output += os.read(running.stdout.fileno(), 4096)
         running.send_signal(signal.SIGKILL)
-    session = text.decode().splitlines()[0].removeprefix("session ")
+    session = output.decode().splitlines()[0].removeprefix("session ")
 
-    result = queenright(*RUN, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
+    result = queenright(*RUN_COMMAND, "--resume", session, cwd=tmp_path, typed="Ada\nAda\n")
 
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[:2] == [f"session {session}", "resumed"]
@@ -51,8 +51,12 @@ def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
 
     result = run_looper(tmp_path)
 
-    parts = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
-    warnings = [text for part in parts if "going in circles" in (text := part.read_text(encoding="utf-8"))]
+    part_files = sorted((tmp_path / "here").glob("sessions/*/conversations/work/parts/*.json"))
+    warnings = [
+        part_text
+        for part_file in part_files
+        if "going in circles" in (part_text := part_file.read_text(encoding="utf-8"))
+    ]
     assert result.returncode == 1
     assert "double" in warnings[0]
     assert "3 times" in warnings[0]
@@ -62,26 +66,26 @@ def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
 
 def test_guard_follows_the_settings(tmp_path: Path) -> None:
     looping_agent(tmp_path / "agent")
-    exempt = "health_monitoring: {loops: {exempt_tools: [double]}}"
-    (tmp_path / "queenright.yaml").write_text(exempt, encoding="utf-8")
+    exempt_file = "health_monitoring: {loops: {exempt_tools: [double]}}"
+    (tmp_path / "queenright.yaml").write_text(exempt_file, encoding="utf-8")
     (tmp_path / "strict.yaml").write_text("{}", encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("health: {}", encoding="utf-8")
 
-    default, named, bad = (
+    default_result, exempt_result, bad_settings_result = (
         run_looper(tmp_path),
         run_looper(tmp_path, "-c", "strict.yaml"),
         run_looper(tmp_path, "-c", "bad.yaml"),
     )
 
-    assert default.stdout.count("work: double ok") == 30
-    assert "work: escalated: " not in default.stdout
-    assert "work: escalated: " in named.stdout
-    assert (bad.returncode, bad.stdout) == (1, "")
-    assert "bad.yaml" in bad.stderr
+    assert default_result.stdout.count("work: double ok") == 30
+    assert "work: escalated: " not in default_result.stdout
+    assert "work: escalated: " in exempt_result.stdout
+    assert (bad_settings_result.returncode, bad_settings_result.stdout) == (1, "")
+    assert "bad.yaml" in bad_settings_result.stderr
 
 
-def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
-    """B99: nothing runs; an existing session may have the input."""
+def test_missing_input_is_a_usage_error_with_the_way_out(tmp_path: Path) -> None:
+    """B99: nothing runs. An existing session may contain the input."""
     adder(tmp_path / "agent")
 
     result = run_looper(tmp_path, "--input", '{"b": 2}')
@@ -90,12 +94,12 @@ def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
     assert "input 'a' is missing: node 'add' needs a, b, but got 'b'" in result.stderr
     assert "--input" in result.stderr
     session = run_looper(tmp_path, "--input", '{"a": 1, "b": 2}').stdout.split()[1]
-    resumed = run_looper(tmp_path, "--session", session, "--input", '{"b": 3}')
-    assert "  sum: 4" in resumed.stdout.splitlines()
+    resumed_result = run_looper(tmp_path, "--session", session, "--input", '{"b": 3}')
+    assert "  sum: 4" in resumed_result.stdout.splitlines()
 
 
-def test_run_with_input_refused_by_its_first_node_is_cancelled(tmp_path: Path) -> None:
-    """B99: the function refuses the input; the run did not fail, and cannot be resumed."""
+def test_run_whose_input_is_rejected_by_its_first_node_is_cancelled(tmp_path: Path) -> None:
+    """B99: the function rejects the input. The run has not failed, and cannot be resumed."""
     adder(
         tmp_path / "agent",
         "from queenright.runtime.inputs import InvalidInputError\n\n\n"
@@ -141,21 +145,25 @@ def run_with_streams(
     tmp_path: Path, *arguments: str, out: int | None = 1, err: int | None = 2, file_bytes: int | None = None
 ) -> tuple[int, str, str]:
     """
-    Run with redirected streams; return the exit code, and the text on stdout and stderr.
+    Run with redirected streams, and return the exit code, and the text on stdout and stderr.
 
     Args:
-        out: Where stdout goes: 1 as usual, another descriptor, or None: it is closed.
-        err: The same for stderr; 1: the same as stdout.
+        out: Where stdout goes: 1 as usual, another descriptor, or None for a closed stdout.
+        err: The same for stderr; 1 is the same file as stdout.
         file_bytes: Maximum size of a file.
     """
     files = [tmp_path / "out", tmp_path / "err"]
-    with files[0].open("wb") as first, files[1].open("wb") as second, open(os.devnull, "rb") as read_nothing:
-        usual = {1: first.fileno() if out == 1 else out, 2: second.fileno(), None: None}
-        streams = (read_nothing.fileno(), usual.get(out, out), usual.get(err, err))
-        command = (*RUN, "--no-telemetry", *arguments)
+    with (
+        files[0].open("wb") as out_file,
+        files[1].open("wb") as err_file,
+        open(os.devnull, "rb") as null_file,
+    ):
+        streams_ = {1: out_file.fileno() if out == 1 else out, 2: err_file.fileno(), None: None}
+        streams = (null_file.fileno(), streams_.get(out, out), streams_.get(err, err))
+        command = (*RUN_COMMAND, "--no-telemetry", *arguments)
         code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
-    text, errors = (path.read_text(encoding="utf-8") for path in files)
-    return code, text, errors
+    out_text, err_text = (path.read_text(encoding="utf-8") for path in files)
+    return code, out_text, err_text
 
 
 @pytest.mark.parametrize(
@@ -164,7 +172,7 @@ def run_with_streams(
         ("a_file", None, "Not a directory"),
         ("a_file/x", None, "Not a directory"),
         ("/proc/nowhere", None, "No such file or directory"),
-        ("here", 0, "File too large"),  # like a full disk: nothing can be written
+        ("here", 0, "File too large"),  # as on a full disk, nothing can be written
     ],
 )
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
@@ -176,11 +184,11 @@ def test_unusable_storage_is_reported_without_a_traceback(
     arguments = ("--storage", storage, *as_json, "--input", '{"a": 1, "b": 2}')
 
     reader, writer = os.pipe()
-    with open(reader, encoding="utf-8") as reading:
-        # The output goes to a pipe, which has no size limit.
+    with open(reader, encoding="utf-8") as pipe_file:
+        # The output goes to a pipe, because a pipe has no size limit.
         code, _, _ = run_with_streams(tmp_path, *arguments, out=writer, err=writer, file_bytes=limit)
         os.close(writer)
-        result = reading.read()
+        result = pipe_file.read()
 
     assert code == 1
     assert "Traceback" not in result
@@ -188,7 +196,7 @@ def test_unusable_storage_is_reported_without_a_traceback(
     assert "--resume" not in result
 
 
-PRINTS = """
+PRINTING_CODE = """
 import os, subprocess, sys
 print("while it is loaded")
 
@@ -201,8 +209,8 @@ def add(a, b):
 """
 
 
-def test_stdout_has_only_the_result(tmp_path: Path) -> None:
-    adder(tmp_path / "agent", PRINTS)
+def test_stdout_contains_only_the_result(tmp_path: Path) -> None:
+    adder(tmp_path / "agent", PRINTING_CODE)
 
     result = run_looper(tmp_path, "--json", "--input", '{"a": 1, "b": 2}')
 
@@ -213,7 +221,7 @@ def test_stdout_has_only_the_result(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
-def test_agent_that_exits_the_program_has_failed(tmp_path: Path, kind: str) -> None:
+def test_agent_that_exits_the_program_is_a_failed_run(tmp_path: Path, kind: str) -> None:
     adder(tmp_path / "agent", f"import sys\n\n{kind} add(a, b):\n    sys.exit(0)\n")
 
     result = run_looper(tmp_path, "--input", '{"a": 1, "b": 2}')
@@ -223,22 +231,22 @@ def test_agent_that_exits_the_program_has_failed(tmp_path: Path, kind: str) -> N
     assert "Traceback" not in result.stderr
 
 
-def read_first_line(reading: int) -> str:
-    """Read as ``head -1`` does."""
-    result = subprocess.run(["head", "-1"], stdin=reading, stdout=subprocess.PIPE, text=True, check=True)
-    os.close(reading)
+def read_first_line(descriptor: int) -> str:
+    """Read the first line and close the pipe, as ``head -1`` does."""
+    result = subprocess.run(["head", "-1"], stdin=descriptor, stdout=subprocess.PIPE, text=True, check=True)
+    os.close(descriptor)
     return result.stdout
 
 
-def read_nothing(reading: int) -> str:
-    """Read as ``true`` does."""
-    os.close(reading)
+def read_nothing(descriptor: int) -> str:
+    """Close the pipe without reading, as ``true`` does."""
+    os.close(descriptor)
     return ""
 
 
-@pytest.mark.parametrize(("b", "code"), [(2, 0), (0, 1)])
+@pytest.mark.parametrize(("divisor", "code"), [(2, 0), (0, 1)])
 @pytest.mark.parametrize(
-    ("reader", "both", "as_json"),
+    ("reader", "has_both_streams", "as_json"),
     [
         (read_first_line, False, ()),
         (read_first_line, True, ()),
@@ -247,24 +255,29 @@ def read_nothing(reading: int) -> str:
     ],
 )
 def test_closed_reader_does_not_change_the_run(
-    tmp_path: Path, b: int, code: int, reader: Callable[[int], str], both: bool, as_json: tuple[str, ...]
+    tmp_path: Path,
+    divisor: int,
+    code: int,
+    reader: Callable[[int], str],
+    has_both_streams: bool,
+    as_json: tuple[str, ...],
 ) -> None:
     adder(tmp_path / "agent", "def add(a, b):\n    print('x' * 99999, flush=True)\n    return a / b\n")
     reader_end, writer_end = os.pipe()
     with ThreadPoolExecutor() as pool:
-        read = pool.submit(reader, reader_end)
+        read_task = pool.submit(reader, reader_end)
         if reader is read_nothing:
-            read.result()
+            read_task.result()
         returncode, _, output = run_with_streams(
             tmp_path,
             *as_json,
             "--input",
-            json.dumps({"a": 1, "b": b}),
+            json.dumps({"a": 1, "b": divisor}),
             out=writer_end,
-            err=writer_end if both else 2,
+            err=writer_end if has_both_streams else 2,
         )
         os.close(writer_end)
-        output += read.result()
+        output += read_task.result()
 
     assert returncode == code
     assert "Broken" not in output
@@ -272,12 +285,12 @@ def test_closed_reader_does_not_change_the_run(
 
 
 @pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_result_lost_on_a_full_disk_is_a_failure(tmp_path: Path, as_json: tuple[str, ...]) -> None:
+def test_result_that_a_full_disk_loses_is_a_failure(tmp_path: Path, as_json: tuple[str, ...]) -> None:
     adder(tmp_path / "agent")
 
-    with open("/dev/full", "wb") as full:
+    with open("/dev/full", "wb") as full_device:
         code, _, output = run_with_streams(
-            tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full.fileno()
+            tmp_path, *as_json, "--input", '{"a": 1, "b": 2}', out=full_device.fileno()
         )
 
     assert code == 1
@@ -300,12 +313,12 @@ def test_closed_stream_does_not_change_the_run(
 
 
 @pytest.mark.parametrize(("redirected", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)])
-def test_streams_closed_at_the_start_do_not_change_the_run(
+def test_streams_that_are_closed_at_the_start_do_not_change_the_run(
     tmp_path: Path, redirected: str, code: int
 ) -> None:
-    """As started from a shell: the program with all its imports."""
+    """Start the program as a shell does, with all its imports."""
     adder(tmp_path / "agent")
-    command = f'{PROGRAM} {" ".join(RUN)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
+    command = f'{PROGRAM} {" ".join(RUN_COMMAND)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
 
     result = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],
@@ -322,7 +335,7 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
 
 
 @pytest.mark.parametrize(
-    ("replies", "judges", "expected"),
+    ("replies", "judges", "expected_line"),
     [
         ([], "", "node 'work' got no answer: scripted: the script is exhausted, replies given: 0"),
         (
@@ -338,12 +351,12 @@ def test_streams_closed_at_the_start_do_not_change_the_run(
         (
             TALKS[:1] * 30,
             "",
-            f"node 'work' was escalated: double was called 20 times {SAME} in a row",
+            f"node 'work' was escalated: double was called 20 times {REPEATED} in a row",
         ),
     ],
 )
 def test_outcome_of_a_node_is_printed_once(
-    tmp_path: Path, replies: list[dict[str, Any]], judges: str, expected: str
+    tmp_path: Path, replies: list[dict[str, Any]], judges: str, expected_line: str
 ) -> None:
     spec = json.loads(json.dumps(TALKER))
     spec["graph"]["nodes"][0]["conversation_judge"] = "strict" if judges else ""
@@ -352,12 +365,12 @@ def test_outcome_of_a_node_is_printed_once(
     result = run_looper(tmp_path)
 
     status, reason, session = result.stdout.splitlines()[-3:]
-    name = session.split()[1]
-    assert (result.returncode, status, reason) == (1, "failed", f"  {expected}")
-    assert f"queenright run agent --resume {name} --storage here\n" in result.stderr
+    session_name = session.split()[1]
+    assert (result.returncode, status, reason) == (1, "failed", f"  {expected_line}")
+    assert f"queenright run agent --resume {session_name} --storage here\n" in result.stderr
 
 
-UNCANCELLABLE = """
+UNCANCELLABLE_CODE = """
 import asyncio, sys
 
 async def add(a, b):
@@ -374,8 +387,8 @@ async def add(a, b):
 def test_second_signal_exits_immediately_with_a_resume_command(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    path = adder(tmp_path / "agent", UNCANCELLABLE)
-    command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    path = adder(tmp_path / "agent", UNCANCELLABLE_CODE)
+    command = [*RUN_COMMAND, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     with Talking(*command, cwd=tmp_path) as running:
         for word in (b"begun\n", b"not yet\n"):
             assert running.stderr.readline() == word
@@ -383,8 +396,8 @@ def test_second_signal_exits_immediately_with_a_resume_command(
         output = running.stderr.read().decode()
     [session] = (tmp_path / "here" / "sessions").iterdir()
     (path / "functions.py").write_text("def add(a, b):\n    return a + b\n", encoding="utf-8")
-    resumed = output.rpartition(": ")[2].split()[2:]
-    result = run_looper(tmp_path, *resumed[1:3])
+    resume_arguments = output.rpartition(": ")[2].split()[2:]
+    result = run_looper(tmp_path, *resume_arguments[1:3])
 
     resume = f"queenright run agent --resume {session.name} --storage here"
     assert running.wait() == code
@@ -392,7 +405,7 @@ def test_second_signal_exits_immediately_with_a_resume_command(
     assert "  sum: 3" in result.stdout.splitlines(), result.stderr
 
 
-BLOCKED = """
+BLOCKED_CODE = """
 import asyncio
 
 def hold():
@@ -406,34 +419,34 @@ async def add(a, b):
 
 
 @pytest.mark.parametrize("nohup", [False, True])
-def test_closed_terminal_pauses_the_run_unless_told_to_continue(tmp_path: Path, nohup: bool) -> None:
-    adder(tmp_path / "agent", BLOCKED)
+def test_closed_terminal_pauses_the_run_unless_it_runs_under_nohup(tmp_path: Path, nohup: bool) -> None:
+    adder(tmp_path / "agent", BLOCKED_CODE)
     for name in ("begun", "go"):
         os.mkfifo(tmp_path / name)
-    command = [*RUN, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
-    ignored = (signal.SIGHUP,) if nohup else ()
-    with open(os.devnull, "rb") as read_nothing:
-        running = Talking(*command, cwd=tmp_path, stdin=read_nothing.fileno(), ignored=ignored)
+    command = [*RUN_COMMAND, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
+    ignored_signals = (signal.SIGHUP,) if nohup else ()
+    with open(os.devnull, "rb") as null_file:
+        running = Talking(*command, cwd=tmp_path, stdin=null_file.fileno(), ignored=ignored_signals)
     with running:
         (tmp_path / "begun").read_bytes()
         running.send_signal(signal.SIGHUP)
         running.send_signal(signal.SIGHUP)
         (tmp_path / "go").write_bytes(b"")
-        out, errors = (stream.read().decode() for stream in (running.stdout, running.stderr))
+        out_text, err_text = (stream.read().decode() for stream in (running.stdout, running.stderr))
 
-    assert running.wait() == (0 if nohup else 1), errors
-    assert ("completed" if nohup else "paused") in out.splitlines()
-    assert ("Paused. Resume with: " in errors) is not nohup
+    assert running.wait() == (0 if nohup else 1), err_text
+    assert ("completed" if nohup else "paused") in out_text.splitlines()
+    assert ("Paused. Resume with: " in err_text) is not nohup
 
 
 class TelemetryCollector(BaseHTTPRequestHandler):
-    """Accepts telemetry, and stores it."""
+    """An HTTP handler that accepts telemetry and stores it."""
 
-    received: list[tuple[str, bytes]]
+    received_requests: list[tuple[str, bytes]]
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.received.append((self.path, body))
+        self.received_requests.append((self.path, body))
         self.send_response(200)
         self.end_headers()
 
@@ -453,17 +466,17 @@ def test_telemetry_of_a_run_is_delivered_when_it_ends(tmp_path: Path, option: st
         server.shutdown()
         thread.join()
 
-    received: list[tuple[str, bytes]] = handler.received  # type: ignore[attr-defined]
-    spans = b"".join(body for path, body in received if path == "/v1/traces")
+    received_requests: list[tuple[str, bytes]] = handler.received_requests  # type: ignore[attr-defined]
+    spans = b"".join(body for path, body in received_requests if path == "/v1/traces")
     assert (result.returncode, result.stderr) == (0, "")
     if option == "--telemetry":
         for name in (b"invoke_agent talker", b"step work", b"execute_tool double", b"chat scripted"):
             assert name in spans
     else:
-        assert received == []
+        assert received_requests == []
 
 
-def test_circuit_breaker_of_a_run_is_in_its_telemetry(tmp_path: Path) -> None:
+def test_telemetry_of_a_run_contains_its_circuit_breaker(tmp_path: Path) -> None:
     """The service monitors the breaker of a run that it does not execute."""
     write_agent(
         talker(tmp_path / "agent"),
@@ -480,100 +493,109 @@ def test_circuit_breaker_of_a_run_is_in_its_telemetry(tmp_path: Path) -> None:
         server.shutdown()
         thread.join()
 
-    received: list[tuple[str, bytes]] = handler.received  # type: ignore[attr-defined]
-    logs = b"".join(body for path, body in received if path == "/v1/logs")
+    received_requests: list[tuple[str, bytes]] = handler.received_requests  # type: ignore[attr-defined]
+    logs = b"".join(body for path, body in received_requests if path == "/v1/logs")
     assert b"queenright.circuit_breaker" in logs
     assert b"tool_execution:talker:double" in logs
 
 
-def event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
+def make_event(type_: EventType, node: str = "work", **data: Any) -> AgentEvent:
     return AgentEvent(type=type_, time=0, session_id="s1", graph_id="g", node_id=node, data=data)
 
 
 @pytest.mark.parametrize(
-    ("expected", "line"),
+    ("agent_event", "line"),
     [
-        (event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="ok"), "work: search ok\n"),
+        (make_event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="ok"), "work: search ok\n"),
         (
-            event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="timeout", error="no answer"),
+            make_event(EventType.TOOL_CALL_COMPLETED, tool="search", outcome="timeout", error="no answer"),
             "work: search timeout: no answer\n",
         ),
         (
-            event(EventType.LLM_CALL_COMPLETED, model="m", error_type="TransientModelError", error="429"),
+            make_event(
+                EventType.LLM_CALL_COMPLETED, model="m", error_type="TransientModelError", error="429"
+            ),
             "work: m failed: 429\n",
         ),
-        (event(EventType.LLM_CALL_COMPLETED, model="m", output_tokens=3), ""),
-        (event(EventType.WORKER_WAITING, reason="backoff"), "work: backing off before a retry\n"),
-        (event(EventType.WORKER_WAITING, reason=None), ""),
+        (make_event(EventType.LLM_CALL_COMPLETED, model="m", output_tokens=3), ""),
+        (make_event(EventType.WORKER_WAITING, reason="backoff"), "work: backing off before a retry\n"),
+        (make_event(EventType.WORKER_WAITING, reason=None), ""),
         (
-            event(EventType.STEP_COMPLETED, index=2, verdict="RETRY", text="say the year"),
+            make_event(EventType.STEP_COMPLETED, index=2, verdict="RETRY", text="say the year"),
             "work: turn 2 retry: say the year\n",
         ),
-        (event(EventType.STEP_COMPLETED, index=2, verdict="ACCEPT"), ""),
+        (make_event(EventType.STEP_COMPLETED, index=2, verdict="ACCEPT"), ""),
         (
-            event(EventType.NODE_LOOP_COMPLETED, outcome="escalated", error="a loop"),
+            make_event(EventType.NODE_LOOP_COMPLETED, outcome="escalated", error="a loop"),
             "work: escalated: a loop\n",
         ),
-        (event(EventType.NODE_LOOP_COMPLETED, outcome="no_answer", error="429"), "work: no answer: 429\n"),
+        (
+            make_event(EventType.NODE_LOOP_COMPLETED, outcome="no_answer", error="429"),
+            "work: no answer: 429\n",
+        ),
     ],
 )
-def test_event_is_at_most_one_line(expected: AgentEvent, line: str) -> None:
-    out = io.StringIO()
+def test_printed_event_is_at_most_one_line(agent_event: AgentEvent, line: str) -> None:
+    output = io.StringIO()
 
-    RunProgress(out, "g").handle_event(expected)
+    RunProgress(output, "g").handle_event(agent_event)
 
-    assert out.getvalue() == line
+    assert output.getvalue() == line
 
 
 def test_streamed_text_is_not_repeated_as_the_question() -> None:
-    out = io.StringIO()
-    progress = RunProgress(out, "g")
+    output = io.StringIO()
+    progress = RunProgress(output, "g")
 
     for piece in ("Who ", "are you?"):
-        progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
-    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
-    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
+        progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, text=piece))
+    progress.handle_event(make_event(EventType.CLIENT_INPUT_REQUESTED, question="Who are you?"))
+    progress.handle_event(make_event(EventType.CLIENT_INPUT_REQUESTED, question="And now?"))
 
-    assert out.getvalue() == "Who are you?\nAnd now?\n"
+    assert output.getvalue() == "Who are you?\nAnd now?\n"
     assert progress.input_requests.qsize() == 2
 
 
-def test_speaker_is_named_when_several_speak() -> None:
-    out = io.StringIO()
-    progress = RunProgress(out, "g", has_speaker_names=True)
+def test_speaker_is_named_if_several_nodes_speak() -> None:
+    output = io.StringIO()
+    progress = RunProgress(output, "g", has_speaker_names=True)
 
-    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
-    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
-    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
-    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
-    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
-    progress.handle_event(event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
+    progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good "))
+    progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, "one", text="day.\n"))
+    progress.handle_event(make_event(EventType.TOOL_CALL_COMPLETED, "one", tool="look", outcome="ok"))
+    progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, "one", text="I looked"))
+    progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, "two", text="So did I"))
+    progress.handle_event(make_event(EventType.CLIENT_INPUT_REQUESTED, "one", question="And you?"))
 
-    assert out.getvalue() == ("one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n")
+    assert output.getvalue() == (
+        "one: Good day.\none: look ok\none: I looked\ntwo: So did I\none: And you?\n"
+    )
 
 
-def test_other_graph_is_named() -> None:
-    out = io.StringIO()
-    progress = RunProgress(out, "mine")
+def test_additional_graph_is_named() -> None:
+    output = io.StringIO()
+    progress = RunProgress(output, "mine")
 
-    progress.handle_event(event(EventType.EXECUTION_STARTED, ""))
-    progress.handle_event(event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
-    progress.handle_event(event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
+    progress.handle_event(make_event(EventType.EXECUTION_STARTED, ""))
+    progress.handle_event(make_event(EventType.CLIENT_OUTPUT_DELTA, "one", text="Good day."))
+    progress.handle_event(make_event(EventType.TOOL_CALL_COMPLETED, "two", tool="look", outcome="ok"))
 
-    assert out.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
+    assert output.getvalue() == "g: session s1\ng/one: Good day.\ng/two: look ok\n"
 
 
 def test_model_output_cannot_control_the_terminal() -> None:
-    out = io.StringIO()
+    output = io.StringIO()
 
-    RunProgress(out, "g").handle_event(event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n"))
+    RunProgress(output, "g").handle_event(
+        make_event(EventType.CLIENT_OUTPUT_DELTA, text="a\x1b[2Jb\rc\x9bd\te\n")
+    )
 
-    assert out.getvalue() == "a[2Jbcd\te\n"
+    assert output.getvalue() == "a[2Jbcd\te\n"
 
 
 @pytest.mark.parametrize("option", ["--storage", "--config"])
-def test_empty_path_is_a_mistake_and_not_this_folder(tmp_path: Path, option: str) -> None:
-    """Such as from a script's unset variable."""
+def test_empty_path_is_a_usage_error(tmp_path: Path, option: str) -> None:
+    """An example is an unset variable in a script. It must not mean the current folder."""
     adder(tmp_path / "agent")
 
     result = queenright("run", "agent", option, "", "--input", "{}", cwd=tmp_path)

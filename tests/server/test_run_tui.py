@@ -14,45 +14,45 @@ from tests.tui.test_on_a_service import enter_line, wait_for_text
 from tests.waiting import until
 from tests.warm import queenright
 
-RUN = ("run", "agent", "--storage", "here", "--no-telemetry")
+RUN_COMMAND = ("run", "agent", "--storage", "here", "--no-telemetry")
 
 
 @pytest.mark.parametrize(
-    ("typed", "line"),
+    ("stdin", "line"),
     [("y\n", "work: double ok"), ("n\n", "not approved"), ("", "Denied: stdin is at its end")],
 )
-def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, typed: str, line: str) -> None:
+def test_each_tool_call_is_confirmed_before_it_runs(tmp_path: Path, stdin: str, line: str) -> None:
     talker(tmp_path / "agent")
 
-    result = queenright(*RUN, "--approve-tools", cwd=tmp_path, typed=typed)
+    result = queenright(*RUN_COMMAND, "--approve-tools", cwd=tmp_path, typed=stdin)
 
     assert result.returncode == 0, result.stderr
     assert 'work wants to call double {"number": 21}' in result.stdout
     assert "Allow it? [y/N]" in result.stdout
     assert line in result.stdout
-    assert ("work: double ok" in result.stdout) is (typed == "y\n")
+    assert ("work: double ok" in result.stdout) is (stdin == "y\n")
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"),
+    ("options", "expected_error"),
     [
         ((), "This needs a terminal. Leave --tui out to run the agent in a pipe."),
         (("--json",), "--tui and --json exclude each other"),
         (("--approve-tools",), "--tui and --approve-tools exclude each other"),
     ],
 )
-def test_interface_needs_a_terminal_and_names_conflicting_options(
-    tmp_path: Path, more: tuple[str, ...], expected: str
+def test_tui_needs_a_terminal_and_conflicting_options_are_named(
+    tmp_path: Path, options: tuple[str, ...], expected_error: str
 ) -> None:
     talker(tmp_path / "agent")
 
-    result = queenright(*RUN, "--tui", *more, cwd=tmp_path)
+    result = queenright(*RUN_COMMAND, "--tui", *options, cwd=tmp_path)
 
     assert result.returncode == 2
-    assert expected in " ".join(result.stderr.split())
+    assert expected_error in " ".join(result.stderr.split())
 
 
-async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
+async def test_agent_runs_and_chats_in_the_tui(tmp_path: Path) -> None:
     options = RunOptions(path=chatter(tmp_path / "chatter"), storage=tmp_path / "here", entry_point="start")
     settings = private_settings(options, tmp_path / "service")
 
@@ -62,6 +62,6 @@ async def test_agent_runs_and_chats_in_the_interface(tmp_path: Path) -> None:
         await enter_line(app, pilot, "Ada")
         await wait_for_text(app, "the run completed")
         await pilot.press("escape", "2")
-        await wait_for_text(app, "chatter")  # the fleet lists it, so it is monitored
+        await wait_for_text(app, "chatter")  # The fleet lists the agent, so it is monitored.
 
     assert list((tmp_path / "here").rglob("state.json"))

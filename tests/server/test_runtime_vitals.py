@@ -1,4 +1,4 @@
-"""Events of the runtime's own workers give the expected vital signs; the test sets the time."""
+"""The vital signs that events of the runtime's own workers give. The test sets the time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,10 @@ Reply = ModelReply | Exception | Callable[[], Awaitable[ModelReply]]
 
 
 class ListModel:
-    """Responds from a list; a function in it is awaited; at the end of the list it reports completion."""
+    """
+    A model that responds from a list. A function in the list is awaited; at the end of the list it reports
+    completion.
+    """
 
     name = "listed"
 
@@ -57,7 +60,7 @@ class ListModel:
         return reply if isinstance(reply, ModelReply) else await reply()
 
 
-class Nothing(BaseModel):
+class NoArguments(BaseModel):
     pass
 
 
@@ -73,9 +76,9 @@ class MonitoredRuntime:
         self.open()
 
     def open(self, hold_seconds: float = 0) -> None:
-        """Start another incarnation of the process on the same folder."""
+        """Start another incarnation of the process, on the same folder."""
         self.bus = EventBus()
-        self.bus.on_publish(self._see)
+        self.bus.on_publish(self._apply_events)
         self.runtime = AgentRuntime(
             bus=self.bus,
             storage=self.path,
@@ -86,7 +89,7 @@ class MonitoredRuntime:
             guards=make_health_guard(self.settings, hold_seconds=hold_seconds),
         )
 
-    def _see(self, events: Sequence[AgentEvent]) -> None:
+    def _apply_events(self, events: Sequence[AgentEvent]) -> None:
         for event in events:
             self.monitor.apply(event, self.time.now)
 
@@ -97,31 +100,31 @@ class MonitoredRuntime:
         self.runtime.add_graph(graph, model=self.model, tools=self.tools, agent_id=AGENT, primary=True)
         await self.runtime.start()
 
-    async def begin(self, **given: Any) -> str:
-        execution_id = await self.runtime.trigger("e", {"message": "go"}, **given)
+    async def begin_run(self, **input_data: Any) -> str:
+        execution_id = await self.runtime.trigger("e", {"message": "go"}, **input_data)
         await self.time.settle()
         return execution_id
 
     async def run(self) -> ExecutionResult:
-        return await self.runtime.wait(await self.begin())
+        return await self.runtime.wait(await self.begin_run())
 
     async def pass_time(self, minutes: float) -> None:
         await self.time.advance(minutes * MINUTE)
         self.monitor.advance(self.time.now)
 
-    def hangs(self, minutes: float) -> Callable[[], Awaitable[ModelReply]]:
+    def make_hang(self, minutes: float) -> Callable[[], Awaitable[ModelReply]]:
         async def hang() -> ModelReply:
             await self.time.sleep(minutes * MINUTE)
             return ModelReply(text="at last")
 
         return hang
 
-    def slow_tool(self, minutes: float, timeout: float | None = None) -> Tool:
-        async def run(given: Nothing) -> str:
+    def make_slow_tool(self, minutes: float, timeout: float | None = None) -> Tool:
+        async def run(arguments: NoArguments) -> str:
             await self.time.sleep(minutes * MINUTE)
             return f"done at {self.time.now}"
 
-        return Tool("dig", "Dig.", Nothing, run, timeout_seconds=timeout)
+        return Tool("dig", "Dig.", NoArguments, run, timeout_seconds=timeout)
 
     @property
     def health(self) -> WorkerHealth:
@@ -130,7 +133,7 @@ class MonitoredRuntime:
         return health
 
     @property
-    def found(self) -> list[FindingKind]:
+    def open_findings(self) -> list[FindingKind]:
         return [finding.kind for finding in self.health.findings]
 
 
@@ -141,85 +144,89 @@ async def watched_runtime(tmp_path: Path) -> AsyncIterator[MonitoredRuntime]:
     await watched_runtime.runtime.stop()
 
 
-def tool_reply(*tools: str) -> ModelReply:
+def make_tool_reply(*tools: str) -> ModelReply:
     return ModelReply(tool_calls=tuple(ToolCall(f"c{n}", tool, "{}") for n, tool in enumerate(tools)))
 
 
 # -- sessions and incarnations ------------------------------------------------------------------
 
 
-async def test_no_ticket_for_a_finding_in_the_start_grace_and_one_after_it(
+async def test_finding_in_the_start_grace_opens_a_ticket_only_after_it(
     watched_runtime: MonitoredRuntime,
 ) -> None:
     """B1: findings within the start grace open no ticket."""
-    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [tool_reply("look")] * 4 + [watched_runtime.hangs(60)]
+    watched_runtime.tools = [Tool("look", "Look.", NoArguments, lambda _: "the same")]
+    watched_runtime.model.replies = [make_tool_reply("look")] * 4 + [watched_runtime.make_hang(60)]
     await watched_runtime.load(tools=("look",))
-    await watched_runtime.begin()
-    in_grace = {f.kind: f.ticket for f in watched_runtime.health.findings}
+    await watched_runtime.begin_run()
+    in_grace = {finding.kind: finding.ticket for finding in watched_runtime.health.findings}
 
     await watched_runtime.pass_time(2)
 
     assert in_grace[FindingKind.DOOM_LOOP] is False
-    assert {f.kind: f.ticket for f in watched_runtime.health.findings}[FindingKind.DOOM_LOOP] is True
+    assert {finding.kind: finding.ticket for finding in watched_runtime.health.findings}[
+        FindingKind.DOOM_LOOP
+    ] is True
 
 
-async def test_stall_is_counted_from_events_of_the_new_incarnation(watched_runtime: MonitoredRuntime) -> None:
+async def test_stall_is_measured_from_events_of_the_new_incarnation(
+    watched_runtime: MonitoredRuntime,
+) -> None:
     """B1: a day between two incarnations of a session is not a stall."""
-    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)]
     await watched_runtime.load()
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     session = watched_runtime.health.vitals.session_id
     await watched_runtime.runtime.stop()
     await watched_runtime.pass_time(24 * 60)
 
     watched_runtime.open()
-    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)]
     await watched_runtime.load()
     await watched_runtime.runtime.resume(session)
     await watched_runtime.time.settle()
     await watched_runtime.pass_time(3)
-    fresh = watched_runtime.found
+    new_findings = watched_runtime.open_findings
     await watched_runtime.pass_time(2)
 
-    assert fresh == []
-    assert watched_runtime.found == [FindingKind.STALL]
+    assert new_findings == []
+    assert watched_runtime.open_findings == [FindingKind.STALL]
     assert watched_runtime.health.vitals.session_id == session
 
 
 async def test_agent_is_unknown_before_its_first_run(watched_runtime: MonitoredRuntime) -> None:
-    """B2: a loaded, idle graph is not a worker yet."""
+    """B2: a graph that is loaded but idle is not a worker yet."""
     await watched_runtime.load()
     await watched_runtime.pass_time(60)
 
     assert watched_runtime.monitor.get(AGENT) is None
 
 
-async def test_active_session_is_shown(watched_runtime: MonitoredRuntime) -> None:
-    """B3: also if another session started and ended later; both are monitored."""
-    watched_runtime.model.replies = [watched_runtime.hangs(60)]
+async def test_active_session_is_shown_instead_of_an_ended_one(watched_runtime: MonitoredRuntime) -> None:
+    """B3: this holds even if the other session started and ended later. Both are monitored."""
+    watched_runtime.model.replies = [watched_runtime.make_hang(60)]
     await watched_runtime.load(max_turns=5)
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     running = watched_runtime.health.vitals.session_id
     await watched_runtime.pass_time(1)
-    # The entry point runs one at a time. Another session ends while this one hangs.
-    other = AgentRuntime(
+    # The entry point runs one execution at a time. Another session ends while this one hangs.
+    other_runtime = AgentRuntime(
         bus=watched_runtime.bus, storage=watched_runtime.path / "other", clock=watched_runtime.time
     )
     graph = watched_runtime.runtime.get_graph()
-    other.add_graph(graph, model=ListModel(), agent_id=AGENT)
-    await other.start()
-    done = await other.wait(await other.trigger("e", {"message": "go"}))
-    await other.stop()
+    other_runtime.add_graph(graph, model=ListModel(), agent_id=AGENT)
+    await other_runtime.start()
+    ended_run = await other_runtime.wait(await other_runtime.trigger("e", {"message": "go"}))
+    await other_runtime.stop()
 
     assert watched_runtime.health.vitals.session_id == running
-    over = watched_runtime.monitor.get(AGENT, done.session_id)
-    assert over is not None
-    assert over.vitals.has_ended
+    ended_session = watched_runtime.monitor.get(AGENT, ended_run.session_id)
+    assert ended_session is not None
+    assert ended_session.vitals.has_ended
 
 
 async def test_session_status_follows_its_run(watched_runtime: MonitoredRuntime) -> None:
-    """B4: active, paused, completed, failed, cancelled."""
+    """B4: the states are active, paused, completed, failed and cancelled."""
     await watched_runtime.load()
 
     def status() -> str:
@@ -227,8 +234,8 @@ async def test_session_status_follows_its_run(watched_runtime: MonitoredRuntime)
 
     await watched_runtime.run()
     result = [status()]
-    watched_runtime.model.replies = [watched_runtime.hangs(600)] * 3
-    execution = await watched_runtime.begin()
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)] * 3
+    execution = await watched_runtime.begin_run()
     result.append(status())
     await watched_runtime.runtime.pause_execution(execution)
     result.append(status())
@@ -242,8 +249,8 @@ async def test_session_status_follows_its_run(watched_runtime: MonitoredRuntime)
     assert result == ["completed", "active", "paused", "active", "cancelled"]
 
 
-async def test_failed_run_has_status_failed_and_is_not_failing(watched_runtime: MonitoredRuntime) -> None:
-    """B4: the health of an ended run is not failing."""
+async def test_failed_run_is_failed_but_not_failing(watched_runtime: MonitoredRuntime) -> None:
+    """B4: the health of a run that has ended is not failing."""
     watched_runtime.model.replies = [RuntimeError("the model is broken")]
     await watched_runtime.load(model_attempts=1)
 
@@ -255,23 +262,23 @@ async def test_failed_run_has_status_failed_and_is_not_failing(watched_runtime: 
 
 
 async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: MonitoredRuntime) -> None:
-    """B5: its lower step count is not a stall."""
-    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: f"at {watched_runtime.time.now}")]
-    watched_runtime.model.replies = [tool_reply("look")] * 5
+    """B5: the lower step count of the new run is not a stall."""
+    watched_runtime.tools = [Tool("look", "Look.", NoArguments, lambda _: f"at {watched_runtime.time.now}")]
+    watched_runtime.model.replies = [make_tool_reply("look")] * 5
     await watched_runtime.load(tools=("look",))
     await watched_runtime.run()
-    first = watched_runtime.health.vitals
+    first_vitals = watched_runtime.health.vitals
     watched_runtime.time.now += 1
-    watched_runtime.model.replies = [watched_runtime.hangs(1)]
-    await watched_runtime.begin()
-    second = watched_runtime.health.vitals
+    watched_runtime.model.replies = [watched_runtime.make_hang(1)]
+    await watched_runtime.begin_run()
+    second_vitals = watched_runtime.health.vitals
 
-    assert (first.steps_total, second.steps_total) == (6, 0)
-    assert first.session_id != second.session_id
-    assert watched_runtime.found == []
+    assert (first_vitals.steps_total, second_vitals.steps_total) == (6, 0)
+    assert first_vitals.session_id != second_vitals.session_id
+    assert watched_runtime.open_findings == []
 
 
-async def test_session_outside_its_folder_is_refused(watched_runtime: MonitoredRuntime) -> None:
+async def test_session_id_that_leaves_its_folder_is_rejected(watched_runtime: MonitoredRuntime) -> None:
     """B8: nothing runs, so there is no worker."""
     await watched_runtime.load()
     result = await watched_runtime.runtime.wait(
@@ -286,59 +293,62 @@ async def test_session_outside_its_folder_is_refused(watched_runtime: MonitoredR
 # -- waits and stalls ---------------------------------------------------------------------------
 
 
-async def test_waiting_for_a_user_is_not_a_stall_and_silence_restarts_at_the_reply(
+async def test_waiting_for_a_user_is_not_a_stall_and_silence_starts_at_the_reply(
     watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B17: here for three hours."""
-    watched_runtime.model.replies = [ModelReply(text="What would you like?"), watched_runtime.hangs(600)]
+    """B17: in this test, the wait takes three hours."""
+    watched_runtime.model.replies = [ModelReply(text="What would you like?"), watched_runtime.make_hang(600)]
     await watched_runtime.load(client_facing=True)
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     await watched_runtime.pass_time(180)
-    waiting = (watched_runtime.health.vitals.waiting, watched_runtime.found)
+    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.open_findings)
 
     assert await watched_runtime.runtime.inject_input("work", "honey")
     await watched_runtime.time.settle()
-    replied = watched_runtime.time.now
+    reply_time = watched_runtime.time.now
     await watched_runtime.pass_time(3.9)
-    before = watched_runtime.found
+    findings_before = watched_runtime.open_findings
     await watched_runtime.pass_time(0.1)
 
-    assert waiting == (WaitingReason.USER_INPUT, [])
-    assert before == []
+    assert wait_state == (WaitingReason.USER_INPUT, [])
+    assert findings_before == []
     [finding] = watched_runtime.health.findings
-    assert (finding.kind, finding.since) == (FindingKind.STALL, replied)
+    assert (finding.kind, finding.since) == (FindingKind.STALL, reply_time)
 
 
 async def test_paused_run_does_not_stall(watched_runtime: MonitoredRuntime) -> None:
-    """B18: paused by the service, or stopped by its user."""
-    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    """B18: the run was paused by the service, or stopped by its user."""
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)]
     await watched_runtime.load()
-    await watched_runtime.runtime.pause_execution(await watched_runtime.begin())
+    await watched_runtime.runtime.pause_execution(await watched_runtime.begin_run())
     await watched_runtime.pass_time(180)
 
-    assert (watched_runtime.health.vitals.waiting, watched_runtime.found) == (WaitingReason.PAUSED, [])
+    assert (watched_runtime.health.vitals.waiting, watched_runtime.open_findings) == (
+        WaitingReason.PAUSED,
+        [],
+    )
 
 
-async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
+async def test_run_held_by_its_guard_is_not_a_stall_but_needs_an_intervention(
     watched_runtime: MonitoredRuntime,
 ) -> None:
     watched_runtime.open(hold_seconds=600 * MINUTE)
-    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [tool_reply("look")] * 99
+    watched_runtime.tools = [Tool("look", "Look.", NoArguments, lambda _: "the same")]
+    watched_runtime.model.replies = [make_tool_reply("look")] * 99
     await watched_runtime.load(tools=("look",))
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     held_at = watched_runtime.time.now
     await watched_runtime.pass_time(50)
 
     worker, vitals = watched_runtime.health, watched_runtime.health.vitals
     wait = (describe_activity(vitals), vitals.waiting, vitals.waiting_since)
-    assert FindingKind.STALL not in watched_runtime.found
-    assert FindingKind.DOOM_LOOP in watched_runtime.found
+    assert FindingKind.STALL not in watched_runtime.open_findings
+    assert FindingKind.DOOM_LOOP in watched_runtime.open_findings
     assert wait == (("held", "held by its guard: doom_loop"), WaitingReason.HELD, held_at)
     assert objections(worker, reasons(worker)) == []
     assert permit(ActionKind.NUDGE, Target.of(vitals), worker, stop_reason=None)
 
-    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)]
     await watched_runtime.runtime.inject_input("work", "stop looking")
     await watched_runtime.time.settle()
 
@@ -346,102 +356,113 @@ async def test_run_held_by_its_guard_is_not_a_stall_and_needs_an_intervention(
 
 
 async def test_rate_limit_backoff_is_a_wait_and_not_a_stall(watched_runtime: MonitoredRuntime) -> None:
-    """B18: the reason is shown."""
+    """B18: the reason for the wait is shown."""
     watched_runtime.model.replies = [TransientModelError("rate limit", retry_after=30 * MINUTE)]
     await watched_runtime.load()
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     await watched_runtime.pass_time(20)
-    waiting = (watched_runtime.health.vitals.waiting, watched_runtime.found)
+    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.open_findings)
     await watched_runtime.pass_time(20)
 
-    assert waiting == (WaitingReason.BACKOFF, [])
+    assert wait_state == (WaitingReason.BACKOFF, [])
     assert watched_runtime.health.vitals.has_ended
 
 
-async def test_model_call_hanging_before_the_first_step_is_found(watched_runtime: MonitoredRuntime) -> None:
-    """B19, B25: exactly at the threshold."""
-    watched_runtime.model.replies = [watched_runtime.hangs(600)]
+async def test_model_call_that_hangs_before_the_first_step_is_found(
+    watched_runtime: MonitoredRuntime,
+) -> None:
+    """B19, B25: it is found exactly at the threshold."""
+    watched_runtime.model.replies = [watched_runtime.make_hang(600)]
     await watched_runtime.load()
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     await watched_runtime.pass_time(3.99)
-    before = watched_runtime.found
+    findings_before = watched_runtime.open_findings
     await watched_runtime.pass_time(0.01)
 
-    assert before == []
-    assert watched_runtime.found == [FindingKind.STALL]
+    assert findings_before == []
+    assert watched_runtime.open_findings == [FindingKind.STALL]
     assert "in an LLM call" in watched_runtime.health.findings[0].evidence
 
 
-async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_activity(
+async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_no_stall(
     watched_runtime: MonitoredRuntime,
 ) -> None:
     """B20: each call is activity."""
     durations = iter(range(1, 16))
 
-    async def dig(given: Nothing) -> str:
+    async def dig(arguments: NoArguments) -> str:
         await watched_runtime.time.sleep(next(durations) * 3 * MINUTE)
         return f"done at {watched_runtime.time.now}"
 
-    watched_runtime.tools = [Tool("dig", "Dig.", Nothing, dig, timeout_seconds=50 * MINUTE)]
-    watched_runtime.model.replies = [tool_reply(*["dig"] * 15)]
+    watched_runtime.tools = [Tool("dig", "Dig.", NoArguments, dig, timeout_seconds=50 * MINUTE)]
+    watched_runtime.model.replies = [make_tool_reply(*["dig"] * 15)]
     await watched_runtime.load(tools=("dig",))
-    await watched_runtime.begin()
-    seen = []
+    await watched_runtime.begin_run()
+    all_findings = []
     for _ in range(44):
         await watched_runtime.pass_time(1)
-        seen += watched_runtime.found
+        all_findings += watched_runtime.open_findings
 
-    assert seen == []
+    assert all_findings == []
     assert watched_runtime.health.vitals.tool_calls_total == 14
 
 
 async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B21: 30 of 40 minutes are not a stall; after 40 minutes the node continues without the tool."""
-    watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
-    watched_runtime.model.replies = [tool_reply("dig"), watched_runtime.hangs(600)]
+    """
+    B21: 30 of 40 declared minutes are not a stall. After 40 minutes, the node continues without the tool.
+    """
+    watched_runtime.tools = [watched_runtime.make_slow_tool(100, timeout=40 * MINUTE)]
+    watched_runtime.model.replies = [make_tool_reply("dig"), watched_runtime.make_hang(600)]
     await watched_runtime.load(tools=("dig",))
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     await watched_runtime.pass_time(30)
     tool = watched_runtime.health.vitals.open_tool
-    running = (tool and (tool.tool, tool.timeout), watched_runtime.found)
+    run_task = (tool and (tool.tool, tool.timeout), watched_runtime.open_findings)
     await watched_runtime.pass_time(11)
 
-    assert running == (("dig", 40 * MINUTE), [])
+    assert run_task == (("dig", 40 * MINUTE), [])
     assert (watched_runtime.health.vitals.tool, watched_runtime.health.vitals.error_count) == ("", 1)
 
 
 async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
     watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B21: at 41 of 40 minutes; nothing in that process can end the call."""
-    watched_runtime.tools = [watched_runtime.slow_tool(100, timeout=40 * MINUTE)]
-    watched_runtime.model.replies = [tool_reply("dig")]
+    """B21: it is found after 41 of 40 minutes. Nothing in that process can end the call."""
+    watched_runtime.tools = [watched_runtime.make_slow_tool(100, timeout=40 * MINUTE)]
+    watched_runtime.model.replies = [make_tool_reply("dig")]
     await watched_runtime.load(tools=("dig",))
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     watched_runtime.monitor.advance(watched_runtime.time.now + 39 * MINUTE)
-    before = watched_runtime.found
+    findings_before = watched_runtime.open_findings
     watched_runtime.monitor.advance(watched_runtime.time.now + 41 * MINUTE)
 
     # The process sends nothing, not even heartbeats.
-    assert before == [FindingKind.HEARTBEAT_MISSING]
-    assert FindingKind.STALL in watched_runtime.found
+    assert findings_before == [FindingKind.HEARTBEAT_MISSING]
+    assert FindingKind.STALL in watched_runtime.open_findings
 
 
 # -- restart ------------------------------------------------------------------------------------
 
 
-async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(
+async def test_loop_interrupted_by_a_restart_is_found_at_the_third_call(
     watched_runtime: MonitoredRuntime,
 ) -> None:
-    """B33: by the monitor and the guard, between call two and three (killed: `test_runtime_workers`)."""
-    watched_runtime.tools = [Tool("look", "Look.", Nothing, lambda _: "the same")]
-    watched_runtime.model.replies = [tool_reply("look"), tool_reply("look"), watched_runtime.hangs(600)]
+    """
+    B33: both the monitor and the guard find it, although the restart is between calls two and three.
+    (`test_runtime_workers` covers a kill.)
+    """
+    watched_runtime.tools = [Tool("look", "Look.", NoArguments, lambda _: "the same")]
+    watched_runtime.model.replies = [
+        make_tool_reply("look"),
+        make_tool_reply("look"),
+        watched_runtime.make_hang(600),
+    ]
     await watched_runtime.load(tools=("look",))
-    await watched_runtime.begin()
+    await watched_runtime.begin_run()
     session = watched_runtime.health.vitals.session_id
-    before = watched_runtime.found
+    findings_before = watched_runtime.open_findings
     await watched_runtime.runtime.stop()
 
     watched_runtime.time.now += 1
@@ -451,17 +472,17 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_same_call(
     async def record_prompt() -> ModelReply:
         prompts.append("asked")
         await asyncio.sleep(0)
-        return tool_reply("look")
+        return make_tool_reply("look")
 
-    watched_runtime.model.replies = [record_prompt, watched_runtime.hangs(600)]
+    watched_runtime.model.replies = [record_prompt, watched_runtime.make_hang(600)]
     await watched_runtime.load(tools=("look",))
     await watched_runtime.runtime.resume(session)
     await watched_runtime.time.settle()
 
     conversation = watched_runtime.path / "sessions" / session / "conversations" / "work" / "parts"
-    text = [part.read_text("utf-8") for part in sorted(conversation.iterdir())]
-    assert before == []
+    texts = [part_file.read_text("utf-8") for part_file in sorted(conversation.iterdir())]
+    assert findings_before == []
     assert prompts == ["asked"]
-    assert FindingKind.DOOM_LOOP in watched_runtime.found
-    assert "look" in text[-1]
-    assert "3 times" in text[-1]
+    assert FindingKind.DOOM_LOOP in watched_runtime.open_findings
+    assert "look" in texts[-1]
+    assert "3 times" in texts[-1]

@@ -1,4 +1,4 @@
-"""Workers that are graphs on the service's own runtime are monitored like those that send telemetry."""
+"""Workers that are graphs on the service's own runtime are monitored like workers that send telemetry."""
 
 from __future__ import annotations
 
@@ -46,45 +46,45 @@ async def test_vital_signs_are_updated_before_any_subscriber_acts(
     running: RunningService,
 ) -> None:
     service = running.service
-    [first, *_] = looping(service.clock())
-    known_then: list[bool] = []
+    [first_event, *_] = looping(service.clock())
+    was_known: list[bool] = []
     service.bus.subscribe(
-        lambda _: known_then.append(service.monitor.get("looper") is not None),
+        lambda _: was_known.append(service.monitor.get("looper") is not None),
         name="test",
         types={EventType.EXECUTION_STARTED},
     )
 
-    await service.bus.publish(first)
+    await service.bus.publish(first_event)
     await service.bus.drain()
 
-    assert known_then == [True]
+    assert was_known == [True]
 
 
-async def test_monitor_findings_are_logged_before_subscribers_run(
+async def test_findings_are_logged_before_subscribers_run(
     running: RunningService,
 ) -> None:
     service = running.service
-    logged: list[bool] = []
+    was_logged: list[bool] = []
 
     async def read_log(event: AgentEvent) -> None:
         rows = await service.store.read(
             lambda conn: conn.exec_driver_sql("select id from events where id = ?", (event.id,)).all()
         )
-        logged.append(bool(rows))
+        was_logged.append(bool(rows))
 
     service.bus.subscribe(read_log, name="test", types={EventType.FINDING_OPENED})
     for event in looping(service.clock(), times=5):
         await service.bus.publish(event)
-    await until(lambda: logged, "the finding is published")
+    await until(lambda: was_logged, "the finding is published")
 
-    assert set(logged) == {True}
+    assert set(was_logged) == {True}
     assert FindingKind.DOOM_LOOP in list_findings(service, "looper")
 
 
-async def test_findings_during_a_store_failure_are_published_afterwards(
+async def test_findings_during_a_store_failure_are_published_later(
     running: RunningService, settings: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """B76: the condition is reported only once, so it must not be lost."""
+    """B76: the condition is reported only once, so the finding must not be lost."""
     service = running.service
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", types={EventType.FINDING_OPENED})
@@ -95,7 +95,7 @@ async def test_findings_during_a_store_failure_are_published_afterwards(
         )
         subscriber.commit()
         service.bus.fan_out(*looping(service.clock(), times=5))
-        await until(lambda: "findings and states, retrying" in caplog.text, "the store refuses")
+        await until(lambda: "findings and states, retrying" in caplog.text, "the store fails")
         notified_while_store_fails = list(events)
         subscriber.execute("drop trigger refuse")
         subscriber.commit()
@@ -105,18 +105,18 @@ async def test_findings_during_a_store_failure_are_published_afterwards(
     assert FindingKind.DOOM_LOOP in [event.data["kind"] for event in events]
 
 
-async def test_worker_on_the_bus_and_one_over_otlp_get_the_same_findings(running: RunningService) -> None:
+async def test_workers_on_the_bus_and_over_otlp_have_the_same_findings(running: RunningService) -> None:
     service = running.service
-    now = service.clock()
+    clock_time = service.clock()
 
-    for event in looping(now, agent="ours"):
+    for event in looping(clock_time, agent="ours"):
         await service.bus.publish(event)
-    await service.ingest(list(looping(now, agent="theirs")))
+    await service.ingest(list(looping(clock_time, agent="theirs")))
 
     assert list_findings(service, "ours") == list_findings(service, "theirs") != []
 
 
-async def test_events_without_an_agent_are_not_workers(running: RunningService) -> None:
+async def test_events_without_an_agent_create_no_worker(running: RunningService) -> None:
     await running.service.bus.publish(
         AgentEvent(type=EventType.STEP_COMPLETED, time=1.0, graph_id="queen", data={"verdict": "RETRY"})
     )
@@ -124,12 +124,10 @@ async def test_events_without_an_agent_are_not_workers(running: RunningService) 
     assert list(running.service.monitor.workers()) == []
 
 
-async def test_worker_on_the_bus_that_writes_a_step_log_is_counted_once(
-    settings: Settings, tmp_path: Path
-) -> None:
+async def test_worker_on_the_bus_with_a_step_log_is_counted_once(settings: Settings, tmp_path: Path) -> None:
     agents = tmp_path / "agents"
-    followed = settings.model_copy(update={"step_logs": (agents,)})
-    async with serving(followed) as running:
+    settings_with_log = settings.model_copy(update={"step_logs": (agents,)})
+    async with serving(settings_with_log) as running:
         service = running.service
         step = AgentEvent(
             type=EventType.STEP_COMPLETED,
@@ -154,15 +152,15 @@ async def test_worker_on_the_bus_that_writes_a_step_log_is_counted_once(
 
 @pytest.fixture
 async def peer() -> AsyncIterator[tuple[FakePeer, str]]:
-    found = FakePeer()
+    fake_peer = FakePeer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
-        async with serve_app(found, sock):
-            yield found, socket_url(sock)
+        async with serve_app(fake_peer, sock):
+            yield fake_peer, socket_url(sock)
 
 
 @pytest.fixture
 async def fleet(tmp_path: Path, peer: tuple[FakePeer, str]) -> AsyncIterator[RunningService]:
-    """Yield a service without a start grace, with an alert receiver."""
+    """Yield a service without a start grace, and with an alert receiver."""
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         health_monitoring={"judge": {"start_grace_seconds": 0}},
@@ -179,10 +177,10 @@ async def _hang(*_: object) -> ModelReply:
     raise AssertionError
 
 
-async def run_loop(
+async def start_loop(
     service: Service, agent: str, *, graph: str = "hive", times: int = 5, text: str = ""
 ) -> str:
-    """Let a graph repeat one call and then hang; return the run's id."""
+    """Let a graph repeat one call and then hang; return the id of the run."""
     model = ScriptedProvider([*(make_search_reply(n, text) for n in range(times)), _hang])
     service.runtime.add_graph(make_search_graph(graph), model=model, tools=[SEARCH], agent_id=agent)
     return await service.runtime.trigger("start", {"message": "go"}, graph_id=graph)
@@ -193,7 +191,7 @@ def read_notifications(service: Service) -> list[NotificationRecord]:
 
 
 async def wait_for_delivery(service: Service, agent: str) -> EscalationTicket:
-    """Wait until a ticket about ``agent`` is sent, and a moment longer; return the ticket."""
+    """Wait until a ticket about ``agent`` is sent, and a moment longer. Return the ticket."""
 
     def is_delivered() -> bool:
         return any(
@@ -203,23 +201,25 @@ async def wait_for_delivery(service: Service, agent: str) -> EscalationTicket:
 
     await until(is_delivered, f"the ticket about {agent} is sent")
     await service.bus.drain()
-    [ticket] = [t for t in service.tickets.open_tickets() if t.agent_id == agent]
+    [ticket] = [candidate for candidate in service.tickets.open_tickets() if candidate.agent_id == agent]
     return ticket
 
 
-async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_over_otlp(
+async def test_looping_runtime_worker_has_the_same_ticket_and_notification_as_over_otlp(
     fleet: RunningService,
 ) -> None:
-    """B37: same kind and severity, one ticket and one notification each."""
+    """B37: kind and severity are the same, and each worker has one ticket and one notification."""
     service = fleet.service
 
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", filter_agent="ours", types=WORKER_EVENTS)
 
-    await run_loop(service, "ours")
+    await start_loop(service, "ours")
     runtime_ticket = await wait_for_delivery(service, "ours")
-    same = [replace(e, id=f"theirs-{e.id}", agent_id="theirs", session_id="far away") for e in events]
-    await service.ingest(same)
+    copied_events = [
+        replace(event, id=f"theirs-{event.id}", agent_id="theirs", session_id="far away") for event in events
+    ]
+    await service.ingest(copied_events)
     otlp_ticket = await wait_for_delivery(service, "theirs")
 
     notified_agents = [notification.agent for notification in read_notifications(service)]
@@ -231,7 +231,7 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
         == ("doom_loop", "high")
     )
     for ticket in (runtime_ticket, otlp_ticket):
-        # The number of calls depends on when the judge checked.
+        # The number of calls depends on the time of the judge's check.
         assert ticket.evidence_snippet.startswith("search was called ")
         assert ticket.evidence_snippet.endswith(" times with the same arguments and result in a row")
     assert (runtime_ticket.graph_id, runtime_ticket.node_id) == ("hive", "search")
@@ -239,23 +239,23 @@ async def test_looping_runtime_worker_is_found_ticketed_and_notified_once_as_ove
 
 
 async def test_self_reported_health_of_a_worker_is_ignored(fleet: RunningService) -> None:
-    """B52: its text is evidence, never an instruction."""
-    await run_loop(fleet.service, "talker", text=INJECTION)
+    """B52: a worker's text is evidence, never an instruction."""
+    await start_loop(fleet.service, "talker", text=INJECTION)
 
     ticket = await wait_for_delivery(fleet.service, "talker")
 
     assert (ticket.kind, ticket.triage_decision) == ("doom_loop", "intervene")
 
 
-async def test_two_graphs_with_one_node_id_are_two_workers(fleet: RunningService) -> None:
+async def test_two_graphs_with_the_same_node_id_are_two_workers(fleet: RunningService) -> None:
     """B62: events are assigned by graph and node."""
     service = fleet.service
     events_by_worker: dict[str, list[AgentEvent]] = {"one": [], "two": []}
     for graph, events in events_by_worker.items():
         service.bus.subscribe(events.append, name="test", filter_graph=graph, filter_node="search")
 
-    await run_loop(service, "first", graph="one")
-    await run_loop(service, "second", graph="two", times=1)
+    await start_loop(service, "first", graph="one")
+    await start_loop(service, "second", graph="two", times=1)
     await until(lambda: FindingKind.DOOM_LOOP in list_findings(service, "first"), "the loop is found")
     await until(lambda: service.monitor.get("second"), "the other worker is known")
     await service.bus.drain()
@@ -265,16 +265,17 @@ async def test_two_graphs_with_one_node_id_are_two_workers(fleet: RunningService
     assert list_findings(service, "second") == []
 
 
-async def test_every_worker_event_carries_its_graph(fleet: RunningService) -> None:
-    """B63: from any source: node, monitor, judge, queen or outbox."""
+async def test_each_worker_event_contains_its_graph(fleet: RunningService) -> None:
+    """B63: this holds for each source: node, monitor, judge, queen and outbox."""
     service = fleet.service
     events: list[AgentEvent] = []
     service.bus.subscribe(events.append, name="test", filter_agent="bee")
 
-    await run_loop(service, "bee")
+    await start_loop(service, "bee")
     await wait_for_delivery(service, "bee")
     await until(
-        lambda: EventType.NOTIFICATION_DELIVERED in {e.type for e in events}, "the delivery is published"
+        lambda: EventType.NOTIFICATION_DELIVERED in {item.type for item in events},
+        "the delivery is published",
     )
 
     event_types = {event.type for event in events}
@@ -288,21 +289,21 @@ async def test_every_worker_event_carries_its_graph(fleet: RunningService) -> No
     }
 
 
-async def test_judge_and_queen_at_work_are_not_workers(fleet: RunningService) -> None:
-    """B50: they monitor, and are not monitored."""
-    await run_loop(fleet.service, "bee")
+async def test_judge_and_queen_are_not_listed_as_workers(fleet: RunningService) -> None:
+    """B50: they monitor, and are not monitored themselves."""
+    await start_loop(fleet.service, "bee")
     await wait_for_delivery(fleet.service, "bee")
 
     assert {health.vitals.agent_id for health in fleet.service.monitor.workers()} == {"bee"}
 
 
-async def test_guard_warns_the_model_and_then_holds_the_visit(fleet: RunningService) -> None:
+async def test_guard_warns_the_model_and_then_pauses_the_visit(fleet: RunningService) -> None:
     """B26: the guard uses the detectors that open tickets."""
     service = fleet.service
     steps: list[AgentEvent] = []
     service.bus.subscribe(steps.append, name="test", filter_agent="bee", types={EventType.STEP_COMPLETED})
 
-    execution = await run_loop(service, "bee", times=50)
+    execution = await start_loop(service, "bee", times=50)
     await until(lambda: steps and steps[-1].data["verdict"] == "ESCALATE", "the visit is paused")
     await service.bus.drain()
 
@@ -310,13 +311,13 @@ async def test_guard_warns_the_model_and_then_holds_the_visit(fleet: RunningServ
     assert service.runtime.get_execution_result(execution, "hive") is None
 
 
-async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_third(
+async def test_worker_killed_before_its_third_identical_call_is_in_a_loop_at_the_third(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """B33: killed with its service, and resumed by the next one."""
+    """B33: the worker is killed together with its service, and the next service resumes it."""
     file = tmp_path / "settings.json"
     file.write_text(settings.model_dump_json(), encoding="utf-8")
-    died = await asyncio.to_thread(
+    dead_process = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, str(SCRIPT), str(file), "one"],
         capture_output=True,
@@ -324,11 +325,11 @@ async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_thi
         check=False,
         cwd=Path(__file__).parents[2],
     )
-    assert died.returncode == -9, died.stderr
+    assert dead_process.returncode == -9, dead_process.stderr
 
     async with serving(settings) as running:
         service = running.service
-        before = list_findings(service, "bee")
+        findings_before = list_findings(service, "bee")
         model = ScriptedProvider([make_search_reply(3), _hang])
         service.runtime.add_graph(make_search_graph("hive"), model=model, tools=[SEARCH], agent_id="bee")
         await service.runtime.resume("one", "hive")
@@ -336,6 +337,6 @@ async def test_worker_killed_before_its_third_equal_call_is_in_a_loop_at_the_thi
         await until(lambda: len(model.requests) == 2, "the model gets another request")
         messages = model.requests[1].messages[-1].content
 
-    assert before == []
+    assert findings_before == []
     assert "search" in messages
     assert "3 times" in messages

@@ -18,12 +18,12 @@ from tests.server.test_orchestrator_webhook import Orchestrator, orchestrator
 from tests.waiting import until
 from tests.warm import queenright
 
-__all__ = ["orchestrator"]  # a fixture
+__all__ = ["orchestrator"]  # this module uses it as a fixture
 
 SETTING = "health_monitoring.intervention.escalation.webhook_secret_file"
 
 
-def secret_file(folder: Path, content: bytes = b"honey\n", mode: int = 0o600) -> Path:
+def write_secret_file(folder: Path, content: bytes = b"honey\n", mode: int = 0o600) -> Path:
     file = folder / "secret"
     file.write_bytes(content)
     file.chmod(mode)
@@ -32,7 +32,7 @@ def secret_file(folder: Path, content: bytes = b"honey\n", mode: int = 0o600) ->
 
 @pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640])
 def test_white_space_around_a_secret_is_stripped(tmp_path: Path, mode: int) -> None:
-    assert read_secret(secret_file(tmp_path, mode=mode), setting="x").get_secret_value() == "honey"
+    assert read_secret(write_secret_file(tmp_path, mode=mode), setting="x").get_secret_value() == "honey"
 
 
 @pytest.mark.parametrize(
@@ -45,35 +45,35 @@ def test_white_space_around_a_secret_is_stripped(tmp_path: Path, mode: int) -> N
         (b"honey\xff", 0o600, "is not UTF-8 text"),
     ],
 )
-def test_file_without_a_secret_is_refused_with_a_reason(
+def test_file_without_a_usable_secret_is_rejected_with_a_reason(
     tmp_path: Path, content: bytes, mode: int, reason: str
 ) -> None:
-    file = secret_file(tmp_path, content, mode)
+    file = write_secret_file(tmp_path, content, mode)
 
-    with pytest.raises(InvalidSecretError, match=reason) as refused:
+    with pytest.raises(InvalidSecretError, match=reason) as error:
         read_secret(file, setting=SETTING)
 
-    assert str(refused.value).startswith(f"{SETTING}: the secret file {file} ")
-    assert "honey" not in str(refused.value)
+    assert str(error.value).startswith(f"{SETTING}: the secret file {file} ")
+    assert "honey" not in str(error.value)
 
 
 def test_empty_secret_setting_is_rejected() -> None:
     settings = AlertingSettings.model_validate({"slack_signing_secret_file": ""})
 
-    with pytest.raises(InvalidSecretError) as refused:
+    with pytest.raises(InvalidSecretError) as error:
         read_callback_secrets(settings)
 
-    assert "alerting.slack_signing_secret_file" in str(refused.value)
+    assert "alerting.slack_signing_secret_file" in str(error.value)
 
 
-def test_missing_secret_file_is_refused_with_a_reason(tmp_path: Path) -> None:
+def test_missing_secret_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
     with pytest.raises(InvalidSecretError, match=r"cannot be read \(No such file or directory\)"):
         read_secret(tmp_path / "none", setting=SETTING)
     with pytest.raises(InvalidSecretError, match=r"cannot be read \(Is a directory\)"):
         read_secret(tmp_path, setting=SETTING)
 
 
-async def test_escalations_are_signed_with_the_secret_of_the_file(
+async def test_escalations_are_signed_with_the_secret_in_the_file(
     orchestrator: Orchestrator, tmp_path: Path
 ) -> None:
     orchestrator.answers = [(200, b'{"decision": "more_time"}')]
@@ -81,7 +81,7 @@ async def test_escalations_are_signed_with_the_secret_of_the_file(
         tmp_path / "storage",
         orchestrator="webhook",
         webhook_url=orchestrator.url,
-        webhook_secret_file=str(secret_file(tmp_path)),
+        webhook_secret_file=str(write_secret_file(tmp_path)),
     )
 
     async with serving(settings) as running:
@@ -91,13 +91,13 @@ async def test_escalations_are_signed_with_the_secret_of_the_file(
         await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
 
     [(headers, body)] = orchestrator.requests
-    text = headers[TIMESTAMP].encode() + b"." + body
-    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", text, hashlib.sha256).hexdigest()
+    signed_bytes = headers[TIMESTAMP].encode() + b"." + body
+    assert headers[SIGNATURE] == "sha256=" + hmac.new(b"honey", signed_bytes, hashlib.sha256).hexdigest()
 
 
 @pytest.mark.parametrize("command", [["serve", "--storage", "there"], ["config", "check"]], ids=" ".join)
 @pytest.mark.parametrize("block", ["intervention.escalation", "recovery"])
-def test_service_with_a_missing_secret_does_not_start_and_fails_the_check(
+def test_missing_secret_file_fails_the_start_and_the_check(
     tmp_path: Path, block: str, command: list[str]
 ) -> None:
     prefix = "QUEENRIGHT_HEALTH_MONITORING__" + block.upper().replace(".", "__")

@@ -1,4 +1,4 @@
-"""Secrets in the requests of users and workers are masked wherever they can be read again."""
+"""Secrets in the requests of users and workers are masked wherever they can be read later."""
 
 from __future__ import annotations
 
@@ -52,96 +52,128 @@ def settings(tmp_path: Path) -> Settings:
 async def wait_for_instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
     for _ in range(20):
         answer = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": "1"})
-        for found in answer.json()["instructions"]:
-            if found["kind"] == kind:
-                return dict(found)
-    raise AssertionError(f"no {kind} came")
+        for instruction in answer.json()["instructions"]:
+            if instruction["kind"] == kind:
+                return dict(instruction)
+    raise AssertionError(f"no {kind} instruction arrived")
 
 
-async def test_secret_in_any_text_is_masked_except_for_its_worker(
+async def test_secret_in_a_request_is_masked_except_for_its_worker(
     running: RunningService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    fresh, used = generate_secrets(), []
+    new_secrets, used_secrets = generate_secrets(), []
     answers: list[tuple[str, httpx.Response]] = []
 
-    def secret() -> str:
-        used.append(next(fresh))
-        return f"my {used[-1]} key"
+    def make_secret_text() -> str:
+        used_secrets.append(next(new_secrets))
+        return f"my {used_secrets[-1]} key"
 
     async def post(path: str, method: str = "POST", **body: Any) -> httpx.Response:
         answer = await http.request(method, path, json=body, timeout=30)
         answers.append((path, answer))
         return answer
 
-    async def record_answer(found: dict[str, Any]) -> None:
-        path = f"/api/agents/looper/instructions/{found['instruction_id']}/answer"
-        actual = WORKER | {"outcome": "done", "detail": secret(), "checkpoint_id": secret()}
+    async def record_answer(instruction: dict[str, Any]) -> None:
+        path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"
+        actual = WORKER | {
+            "outcome": "done",
+            "detail": make_secret_text(),
+            "checkpoint_id": make_secret_text(),
+        }
         assert (await post(path, **actual)).status_code == 204
 
     await running.service.ingest(list(looping(running.service.clock())))
     await http.get("/api/agents/looper/instructions", params=WORKER)
-    await post("/api/agents/nobody/nudge", message=secret(), by=secret())
+    await post("/api/agents/nobody/nudge", message=make_secret_text(), by=make_secret_text())
     breaker = running.service.breakers.get("tool_execution", "looper", "search")
     while breaker.state.value == "closed":
-        breaker.admit().record_failure(secret())
+        breaker.admit().record_failure(make_secret_text())
 
-    beat = {"phase": secret(), "progress_indicator": secret(), "task_id": "looper-session"}
-    assert (await post("/api/heartbeats", agent_id="looper", **beat, interval=secret())).status_code == 400
-    assert (await post("/api/heartbeats", agent_id="looper", **beat)).status_code == 202
-    nudged = await post("/api/agents/looper/nudge", message=secret(), by=secret())
+    heartbeat = {
+        "phase": make_secret_text(),
+        "progress_indicator": make_secret_text(),
+        "task_id": "looper-session",
+    }
+    assert (
+        await post("/api/heartbeats", agent_id="looper", **heartbeat, interval=make_secret_text())
+    ).status_code == 400
+    assert (await post("/api/heartbeats", agent_id="looper", **heartbeat)).status_code == 202
+    nudge_response = await post("/api/agents/looper/nudge", message=make_secret_text(), by=make_secret_text())
     result = await wait_for_instruction(http, "nudge")
-    assert used[-2] in result["message"]
+    assert used_secrets[-2] in result["message"]
     await record_answer(result)
-    escalated = await post("/api/agents/looper/escalate", reason=secret(), by=secret())
-    await post("/api/agents/looper/escalate", reason=secret(), by=secret())
-    escalation = f"/api/escalations/{escalated.json()['escalation_id']}/decision"
-    decided = await post(escalation, decision="more_time", reason=secret(), by=secret())
-    await post(escalation, decision="more_time", reason=secret(), by=secret())
-    stopping = asyncio.create_task(post("/api/agents/looper/terminate", reason=secret(), by=secret()))
+    escalation_response = await post(
+        "/api/agents/looper/escalate", reason=make_secret_text(), by=make_secret_text()
+    )
+    await post("/api/agents/looper/escalate", reason=make_secret_text(), by=make_secret_text())
+    escalation = f"/api/escalations/{escalation_response.json()['escalation_id']}/decision"
+    decision_response = await post(
+        escalation, decision="more_time", reason=make_secret_text(), by=make_secret_text()
+    )
+    await post(escalation, decision="more_time", reason=make_secret_text(), by=make_secret_text())
+    termination_task = asyncio.create_task(
+        post("/api/agents/looper/terminate", reason=make_secret_text(), by=make_secret_text())
+    )
     await record_answer(await wait_for_instruction(http, "terminate"))
     event = AgentEvent(
         type=EventType.EXECUTION_FAILED,
         time=running.service.clock(),
         agent_id="looper",
-        data={"error_type": "terminated", "error": secret()},
+        data={"error_type": "terminated", "error": make_secret_text()},
         **WORKER,
     )
     await running.service.ingest([event])
-    terminated = await stopping
-    await post("/api/agents/looper/terminate", reason=secret(), by=secret())
-    await post("/api/recoveries", task_id="looper-session", by=secret())
-    await post("/api/recoveries", task_id=secret(), by=secret())
-    await post("/api/breakers/tool_execution:looper:search/reset", by=secret())
-    await post(f"/api/breakers/{secret()}/reset", by=secret())
-    await post("/api/emergency-stop", "PUT", on=True, reason=secret(), by=secret())
-    await post("/api/agents/looper/nudge", message=secret(), by=secret())
-    await post("/api/emergency-stop", "PUT", on=False, reason=secret(), by=secret())
+    termination_response = await termination_task
+    await post("/api/agents/looper/terminate", reason=make_secret_text(), by=make_secret_text())
+    await post("/api/recoveries", task_id="looper-session", by=make_secret_text())
+    await post("/api/recoveries", task_id=make_secret_text(), by=make_secret_text())
+    await post("/api/breakers/tool_execution:looper:search/reset", by=make_secret_text())
+    await post(f"/api/breakers/{make_secret_text()}/reset", by=make_secret_text())
+    await post("/api/emergency-stop", "PUT", on=True, reason=make_secret_text(), by=make_secret_text())
+    await post("/api/agents/looper/nudge", message=make_secret_text(), by=make_secret_text())
+    await post("/api/emergency-stop", "PUT", on=False, reason=make_secret_text(), by=make_secret_text())
     for ticket in (await http.get("/api/tickets")).json()["tickets"]:
-        await post(f"/api/tickets/{ticket['ticket_id']}/acknowledge", by=secret())
-        await post(f"/api/tickets/{ticket['ticket_id']}/resolve", reason=secret(), by=secret())
+        await post(f"/api/tickets/{ticket['ticket_id']}/acknowledge", by=make_secret_text())
+        await post(
+            f"/api/tickets/{ticket['ticket_id']}/resolve", reason=make_secret_text(), by=make_secret_text()
+        )
     for body in (
-        {"reason": [secret()]},
-        {"reason": "x", secret(): 1},
-        {"reason": "x", "session_id": [secret()]},
+        {"reason": [make_secret_text()]},
+        {"reason": "x", make_secret_text(): 1},
+        {"reason": "x", "session_id": [make_secret_text()]},
     ):
         assert (await post("/api/agents/looper/terminate", **body)).status_code == 422
     answers += [(path, await http.get(path)) for path in READ_PATHS]
-    answers += [(path, await http.get(path, params={"cursor": secret()})) for path in READ_PATHS[:4]]
+    answers += [
+        (path, await http.get(path, params={"cursor": make_secret_text()})) for path in READ_PATHS[:4]
+    ]
 
-    assert [one.status_code for one in (nudged, escalated, decided, terminated)] == [202] * 4
-    leaks = [f"{path}: {output}" for path, one in answers for output in find_leaks(one.text, used)]
-    for one in await running.service.store.history(limit=10_000):
-        if one.id != event.id:  # telemetry, which a worker masks itself
-            leaks += [f"{one.type.value}: {output}" for output in find_leaks(str(one.data), used)]
+    assert [
+        response_.status_code
+        for response_ in (nudge_response, escalation_response, decision_response, termination_response)
+    ] == [202] * 4
+    leaks = [
+        f"{path}: {output}"
+        for path, response_ in answers
+        for output in find_leaks(response_.text, used_secrets)
+    ]
+    for response_ in await running.service.store.history(limit=10_000):
+        if response_.id != event.id:  # Skip telemetry, which a worker masks itself.
+            leaks += [
+                f"{response_.type.value}: {output}"
+                for output in find_leaks(str(response_.data), used_secrets)
+            ]
     for record in caplog.records:
         if record.name.startswith("queenright"):
-            leaks += [f"{record.name}: {output}" for output in find_leaks(record.getMessage(), used)]
+            leaks += [f"{record.name}: {output}" for output in find_leaks(record.getMessage(), used_secrets)]
     assert "\n".join(leaks) == ""
 
 
-def find_leaks(text: str, used: list[str]) -> list[str]:
-    """Return the places in a text that contain secrets."""
+def find_leaks(content: str, used_secrets: list[str]) -> list[str]:
+    """Return the parts of a text that contain secrets."""
     return [
-        text[max(0, position - 60) : position + 30] for secret in used if (position := text.find(secret)) >= 0
+        content[max(0, position - 60) : position + 30]
+        for secret in used_secrets
+        if (position := content.find(secret)) >= 0
     ]

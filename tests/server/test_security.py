@@ -13,13 +13,13 @@ import pytest
 
 from queenright.server.serving import RunningService
 
-EVIL = "<script>alert(1)</script>\x1b[2J\r\nroot: all is well"
+HOSTILE_TEXT = "<script>alert(1)</script>\x1b[2J\r\nroot: all is well"
 
 
 async def send_raw(running: RunningService, request: bytes) -> bytes:
-    """Send bytes unchanged, and return the response."""
-    parts = urlsplit(running.url)
-    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    """Send bytes unchanged, and return the whole response."""
+    url_parts = urlsplit(running.url)
+    reader, writer = await asyncio.open_connection(url_parts.hostname, url_parts.port)
     writer.write(request)
     await writer.drain()
     answer = await asyncio.wait_for(reader.read(65_536), 20)
@@ -46,14 +46,14 @@ async def test_path_traversal_is_404(running: RunningService, http: httpx.AsyncC
     ):
         response = await http.get(path)
 
-        # A duplicate slash redirects to the path without it; only here.
+        # Only this path redirects, to the path without the duplicate slash.
         assert response.status_code == 307 or 400 <= response.status_code < 500, path
         assert response.headers.get("location", running.url).startswith(running.url)
         assert "root:" not in response.text
         assert "from __future__" not in response.text
 
 
-async def test_unnormalized_path_traversal_is_404(running: RunningService) -> None:
+async def test_path_traversal_that_is_not_normalized_is_404(running: RunningService) -> None:
     answer = await send_raw(
         running, b"GET /static/../../settings.py HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
     )
@@ -72,7 +72,7 @@ async def test_unnormalized_path_traversal_is_404(running: RunningService) -> No
         b"Idempotency-Key: a\rSet-Cookie: b",
     ],
 )
-async def test_ambiguous_headers_cannot_inject_into_a_response(idle: RunningService, lines: bytes) -> None:
+async def test_ambiguous_headers_inject_nothing_into_a_response(idle: RunningService, lines: bytes) -> None:
     request = b"POST /api/deadman HTTP/1.1\r\nHost: 127.0.0.1\r\n" + lines + b"\r\nConnection: close\r\n\r\n"
     answer = await send_raw(idle, request)
 
@@ -80,7 +80,7 @@ async def test_ambiguous_headers_cannot_inject_into_a_response(idle: RunningServ
     assert answer.count(b"HTTP/1.1 ") <= 1
 
 
-async def test_request_text_never_reaches_a_response_header(http: httpx.AsyncClient) -> None:
+async def test_text_of_a_request_is_in_no_response_header(http: httpx.AsyncClient) -> None:
     for path in (
         "/login?next=/%0d%0aSet-Cookie:%20a=b",
         "/agents/%0d%0aSet-Cookie:%20a=b",
@@ -94,9 +94,9 @@ async def test_request_text_never_reaches_a_response_header(http: httpx.AsyncCli
 async def test_worker_name_is_escaped_in_pages_and_terminals(
     running: RunningService, http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    now = int(time.time() * 1e9)
+    now_ns = int(time.time() * 1e9)
 
-    def list_events(**values: str) -> list[dict[str, object]]:
+    def make_attributes(**values: str) -> list[dict[str, object]]:
         return [
             {"key": key.replace("__", "."), "value": {"stringValue": value}} for key, value in values.items()
         ]
@@ -104,20 +104,28 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
     span = {
         "traceId": "1" * 32,
         "spanId": "2" * 16,
-        "name": EVIL,
-        "startTimeUnixNano": str(now - 1000),
-        "endTimeUnixNano": str(now),
-        "attributes": list_events(gen_ai__operation__name="execute_tool", gen_ai__tool__name=EVIL),
+        "name": HOSTILE_TEXT,
+        "startTimeUnixNano": str(now_ns - 1000),
+        "endTimeUnixNano": str(now_ns),
+        "attributes": make_attributes(
+            gen_ai__operation__name="execute_tool", gen_ai__tool__name=HOSTILE_TEXT
+        ),
     }
-    resource = {"attributes": list_events(service__name=EVIL)}
-    sent = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
-    taken = await http.post(f"{running.otlp_url}/v1/traces", json=sent)
-    assert taken.json() == {}
+    resource = {"attributes": make_attributes(service__name=HOSTILE_TEXT)}
+    body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [span]}]}]}
+    otlp_response = await http.post(f"{running.otlp_url}/v1/traces", json=body)
+    assert otlp_response.json() == {}
     assert (
         "<script>" in (await http.get("/api/agents")).text
-    )  # the agent's name, without characters that move a cursor
+    )  # This is the agent's name without the characters that move a cursor.
 
-    for path in ("/console/", "/api/status", "/api/agents", "/metrics", "/agents/?agent=" + quote(EVIL)):
+    for path in (
+        "/console/",
+        "/api/status",
+        "/api/agents",
+        "/metrics",
+        "/agents/?agent=" + quote(HOSTILE_TEXT),
+    ):
         response = await http.get(path)
         assert "\x1b" not in response.text
         assert "\nroot:" not in response.text
@@ -128,16 +136,16 @@ async def test_worker_name_is_escaped_in_pages_and_terminals(
         assert "\nroot:" not in record.getMessage()
 
 
-async def test_json_bomb_is_refused_and_the_next_request_answered(
+async def test_json_bomb_is_rejected_and_the_next_request_is_answered(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    deep = "[" * 200_000
-    wide = json.dumps({"message": "x" * 900_000})
+    deep_response = "[" * 200_000
+    wide_response = json.dumps({"message": "x" * 900_000})
     number = '{"more_time_seconds": ' + "9" * 100_000 + ', "decision": "more_time"}'
     for path, body in (
-        ("/api/heartbeats", deep),
-        ("/api/agents/x/nudge", deep),
-        ("/api/agents/x/nudge", wide),
+        ("/api/heartbeats", deep_response),
+        ("/api/agents/x/nudge", deep_response),
+        ("/api/agents/x/nudge", wide_response),
         ("/api/escalations/x/decision", number),
         ("/api/alertmanager/webhook", '{"a":' * 100_000),
     ):
@@ -146,10 +154,10 @@ async def test_json_bomb_is_refused_and_the_next_request_answered(
         assert len(response.text) < 10_000
 
     bomb = gzip.compress(b"\x00" * (80 << 20))
-    sent = await http.post(
+    number_response = await http.post(
         f"{running.otlp_url}/v1/traces",
         content=bomb,
         headers={"Content-Type": "application/json", "Content-Encoding": "gzip"},
     )
-    assert sent.status_code == 413
+    assert number_response.status_code == 413
     assert (await http.get("/healthz")).status_code == 200

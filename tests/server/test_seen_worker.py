@@ -1,4 +1,4 @@
-"""Actions name the worker that the caller saw, and are refused if another has replaced it."""
+"""Actions name the worker that the caller saw, and are refused if another worker has replaced it."""
 
 from __future__ import annotations
 
@@ -35,58 +35,60 @@ async def post(http: httpx.AsyncClient, path: str, **body: Any) -> httpx.Respons
 
 
 async def restart_worker(running: RunningService) -> None:
-    """Restart the worker's process: its session continues in another incarnation."""
+    """Restart the worker's process. Its session continues in another incarnation."""
     worker_fields = {"agent_id": "looper", "session_id": SESSION, "incarnation_id": "two"}
-    now = running.service.clock()
-    start = {"framework": "test", "start_records": True}
+    restart_time = running.service.clock()
+    start_data = {"framework": "test", "start_records": True}
     await running.service.ingest(
-        [AgentEvent(type=EventType.EXECUTION_STARTED, time=now, data=start, **worker_fields)]
+        [AgentEvent(type=EventType.EXECUTION_STARTED, time=restart_time, data=start_data, **worker_fields)]
     )
 
 
-def assert_refused(answer: httpx.Response, words: str) -> None:
+def check_refused(answer: httpx.Response, expected_text: str) -> None:
     assert answer.status_code == 409, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    assert words in answer.json()["title"]
+    assert expected_text in answer.json()["title"]
 
 
 @pytest.mark.parametrize("action", ["nudge", "escalate", "terminate"])
 async def test_action_on_a_restarted_worker_is_refused(
     running: RunningService, http: httpx.AsyncClient, action: str
 ) -> None:
-    """B112: the action names session and incarnation, and affects no other."""
+    """B112: the action names a session and an incarnation, and affects no others."""
     await wait_for_ticket(running)
     await restart_worker(running)
     body = {} if action == "nudge" else {"reason": "it loops"}
 
-    stale = await post(http, f"agents/looper/{action}", **TARGET, **body)
-    current = await post(http, f"agents/looper/{action}", **TARGET | {"incarnation_id": "two"}, **body)
+    stale_response = await post(http, f"agents/looper/{action}", **TARGET, **body)
+    current_response = await post(
+        http, f"agents/looper/{action}", **TARGET | {"incarnation_id": "two"}, **body
+    )
 
-    assert_refused(stale, "was restarted in the meantime (incarnation 'two', not 'one')")
-    assert current.status_code == 202, current.text
-    assert current.json()["incarnation_id"] == "two"
+    check_refused(stale_response, "was restarted in the meantime (incarnation 'two', not 'one')")
+    assert current_response.status_code == 202, current_response.text
+    assert current_response.json()["incarnation_id"] == "two"
 
 
-async def test_recovery_of_a_task_whose_worker_changed_is_refused(
+async def test_recovery_of_a_task_is_refused_if_its_worker_changed(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: the request names the session and incarnation."""
+    """B112: the request names the session and the incarnation."""
     await wait_for_ticket(running)
     await restart_worker(running)
 
-    stale = await post(http, "recoveries", task_id=SESSION, **TARGET)
-    other = await post(http, "recoveries", task_id=SESSION, session_id="another")
-    current = await post(http, "recoveries", task_id=SESSION, **TARGET | {"incarnation_id": "two"})
+    stale_response = await post(http, "recoveries", task_id=SESSION, **TARGET)
+    other_response = await post(http, "recoveries", task_id=SESSION, session_id="another")
+    current_response = await post(http, "recoveries", task_id=SESSION, **TARGET | {"incarnation_id": "two"})
 
-    assert_refused(stale, "'looper' was restarted in the meantime")
-    assert_refused(other, "this is about session 'looper-session'")
-    assert "restarted" not in current.text
+    check_refused(stale_response, "'looper' was restarted in the meantime")
+    check_refused(other_response, "this is about session 'looper-session'")
+    assert "restarted" not in current_response.text
 
 
-async def test_action_without_a_known_incarnation_is_not_refused(
+async def test_action_without_an_incarnation_is_not_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: an empty incarnation means unknown."""
+    """B112: an empty incarnation means that the caller does not know it."""
     await wait_for_ticket(running)
 
     answer = await post(http, "agents/looper/nudge", session_id=SESSION, incarnation_id="")
@@ -98,37 +100,40 @@ async def test_action_without_a_known_incarnation_is_not_refused(
     ("action", "body"),
     [("acknowledge", {}), ("unacknowledge", {}), ("dismiss", {"reason": "x"}), ("resolve", {"reason": "x"})],
 )
-async def test_ticket_action_for_a_replaced_worker_is_refused(
+async def test_ticket_action_on_a_replaced_worker_is_refused(
     running: RunningService, http: httpx.AsyncClient, action: str, body: dict[str, str]
 ) -> None:
-    """B112: closing and silencing name the worker that the caller saw."""
+    """B112: requests that close or silence a ticket name the worker that the caller saw."""
     ticket_id = await wait_for_ticket(running)
-    before = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    ticket_before = (await http.get(f"/api/tickets/{ticket_id}")).json()
     await restart_worker(running)
 
-    stale = await post(http, f"tickets/{ticket_id}/{action}", **TARGET, **body)
-    other = await post(http, f"tickets/{ticket_id}/{action}", session_id="another", **body)
+    stale_response = await post(http, f"tickets/{ticket_id}/{action}", **TARGET, **body)
+    other_response = await post(http, f"tickets/{ticket_id}/{action}", session_id="another", **body)
 
-    assert_refused(stale, "'looper' was restarted in the meantime")
-    assert_refused(other, "this is about session 'looper-session' of 'looper', not 'another'")
-    after = (await http.get(f"/api/tickets/{ticket_id}")).json()
-    assert (after["status"], after["acknowledged_at"]) == (before["status"], before["acknowledged_at"])
-    silence = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
-    assert_refused(await post(http, "silences", **TARGET, **silence), "was restarted in the meantime")
+    check_refused(stale_response, "'looper' was restarted in the meantime")
+    check_refused(other_response, "this is about session 'looper-session' of 'looper', not 'another'")
+    ticket_after = (await http.get(f"/api/tickets/{ticket_id}")).json()
+    assert (ticket_after["status"], ticket_after["acknowledged_at"]) == (
+        ticket_before["status"],
+        ticket_before["acknowledged_at"],
+    )
+    silence_ = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
+    check_refused(await post(http, "silences", **TARGET, **silence_), "was restarted in the meantime")
 
 
-async def test_ticket_is_acknowledged_for_the_current_worker(
+async def test_ticket_of_the_current_worker_can_be_acknowledged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: the list of what needs a person names the running incarnation."""
+    """B112: the attention list names the running incarnation."""
     ticket_id = await wait_for_ticket(running)
     await restart_worker(running)
     [item] = [item for item in (await http.get("/api/attention")).json()["items"] if item["kind"] == "ticket"]
 
-    seen = {name: item[name] for name in TARGET}
-    answer = await post(http, f"tickets/{ticket_id}/acknowledge", **seen)
+    target = {name: item[name] for name in TARGET}
+    answer = await post(http, f"tickets/{ticket_id}/acknowledge", **target)
 
-    assert seen == {"session_id": SESSION, "incarnation_id": "two"}
+    assert target == {"session_id": SESSION, "incarnation_id": "two"}
     assert answer.status_code == 200, answer.text
     assert answer.json()["status"] == "acknowledged"
 
@@ -137,17 +142,17 @@ async def test_ticket_is_acknowledged_for_the_current_worker(
 async def test_approval_for_another_incarnation_is_refused(
     running: RunningService, http: httpx.AsyncClient, answer: str
 ) -> None:
-    """B112: the answer names another incarnation."""
+    """B112: the decision names another incarnation."""
     ticket = running.service.tickets.get(await wait_for_ticket(running))
     assert ticket is not None
     await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [approval] = running.service.approvals.pending()
 
-    refused = await post(
+    refused_response = await post(
         http, f"approvals/{approval.approval_id}/{answer}", **TARGET | {"incarnation_id": "0"}
     )
 
-    assert_refused(refused, "was restarted in the meantime")
+    check_refused(refused_response, "was restarted in the meantime")
     assert running.service.approvals.pending() == [approval]
     response = await post(http, f"approvals/{approval.approval_id}/{answer}", **TARGET)
     assert response.status_code == 202, response.text
@@ -156,35 +161,35 @@ async def test_approval_for_another_incarnation_is_refused(
 async def test_decision_for_another_session_is_refused(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B112: the answer names another session."""
+    """B112: the decision names another session."""
     await wait_for_ticket(running)
     await running.service.interventions.escalate("looper", "it gets nowhere", by="ann")
     [question] = running.service.interventions.ledger.pending
     path = f"escalations/{question}/decision"
 
-    refused = await post(http, path, decision="terminate", session_id="another")
-    accepted = await post(http, path, decision="more_time", **TARGET)
+    refused_response = await post(http, path, decision="terminate", session_id="another")
+    accepted_response = await post(http, path, decision="more_time", **TARGET)
 
-    assert_refused(refused, "not 'another'")
-    assert accepted.status_code == 202, accepted.text
+    check_refused(refused_response, "not 'another'")
+    assert accepted_response.status_code == 202, accepted_response.text
 
 
-async def test_permission_of_another_incarnation_is_not_answered(tmp_path: Path) -> None:
+async def test_permission_of_another_incarnation_cannot_be_answered(tmp_path: Path) -> None:
     """B112: the answer names another incarnation."""
     async with (
         serving(make_answering_settings(tmp_path)) as running,
         open_telemetry_client(running) as telemetry,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
     ):
-        waiting = await request_permission(telemetry)
+        request_task = await request_permission(telemetry)
         request = await wait_for_request(http)
         path = f"permissions/{request['request_id']}/answer"
 
-        refused = await post(http, path, decision="allow", incarnation_id="another")
-        assert not waiting.done()
-        seen = {name: request[name] for name in TARGET}
-        answered = await post(http, path, decision="deny", **seen)
+        refused_response = await post(http, path, decision="allow", incarnation_id="another")
+        assert not request_task.done()
+        target = {name: request[name] for name in TARGET}
+        response = await post(http, path, decision="deny", **target)
 
-        assert_refused(refused, "was restarted in the meantime")
-        assert answered.status_code == 202, answered.text
-        assert (await waiting).json()["hookSpecificOutput"]["decision"]["behavior"] == "deny"
+        check_refused(refused_response, "was restarted in the meantime")
+        assert response.status_code == 202, response.text
+        assert (await request_task).json()["hookSpecificOutput"]["decision"]["behavior"] == "deny"

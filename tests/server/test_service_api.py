@@ -1,4 +1,4 @@
-"""The service's version, settings, log and reload, and the timeline of a ticket."""
+"""The service's version, settings, event log and reload, and the timeline of a ticket."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queenright.server.settings import HttpSettings, OtlpSettings, Settings, loa
 from tests.server.conftest import looping
 from tests.waiting import until
 
-FILE = """\
+SETTINGS_TEMPLATE = """\
 storage: {storage}
 http: {{port: 0}}
 otlp: {{port: 0}}
@@ -37,16 +37,16 @@ health_monitoring:
 
 
 class SettingsFile:
-    """The settings file."""
+    """A settings file that tests change."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "queenright.yaml"
         self._values: dict[str, Any] = {"storage": folder / "storage", "runbooks": "https://a.example"}
         self.write(judge=3600, warning=30, hold=120)
 
-    def write(self, **said: Any) -> None:
-        self._values |= said
-        self.path.write_text(FILE.format(**self._values), encoding="utf-8")
+    def write(self, **values: Any) -> None:
+        self._values |= values
+        self.path.write_text(SETTINGS_TEMPLATE.format(**self._values), encoding="utf-8")
 
 
 @pytest.fixture
@@ -61,17 +61,17 @@ def settings(file: SettingsFile) -> Settings:
 
 @pytest.fixture
 async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving(settings) as found:
-        yield found
+    async with serving(settings) as running_service:
+        yield running_service
 
 
 # -- version, settings, log -----------------------------------------------------------------------
 
 
-async def test_service_reports_version_settings_and_log(
+async def test_service_reports_its_version_settings_and_log(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """One service for all of this, because a start takes a second."""
+    """These are in one test because the start of a service takes a second."""
     version = (await http.get("/api/version")).json()
     body = (await http.get("/api/settings")).json()
 
@@ -83,26 +83,30 @@ async def test_service_reports_version_settings_and_log(
     service = running.service
     await service.ingest(list(looping(service.clock(), times=3)))
     await http.put("/api/emergency-stop", json={"on": True, "reason": "a test", "by": "ada"})
-    first = (await http.get("/api/audit", params={"limit": 2})).json()
-    second = (await http.get("/api/audit", params={"limit": 1000, "cursor": first["next"]})).json()
-    events = [*first["events"], *second["events"]]
+    first_page = (await http.get("/api/audit", params={"limit": 2})).json()
+    second_page = (await http.get("/api/audit", params={"limit": 1000, "cursor": first_page["next"]})).json()
+    events = [*first_page["events"], *second_page["events"]]
 
-    assert second["next"] is None
+    assert second_page["next"] is None
     assert [event["seq"] for event in events] == list(range(len(events), 0, -1))
     assert len({event["hash"] for event in events}) == len(events)
     assert not any(event["archived"] for event in events)
 
-    stops = (await http.get("/api/audit", params={"type": "emergency_stop_changed"})).json()["events"]
-    assert [event["data"]["by"] for event in stops] == ["ada"]
+    stop_events = (await http.get("/api/audit", params={"type": "emergency_stop_changed"})).json()["events"]
+    assert [event["data"]["by"] for event in stop_events] == ["ada"]
     loops = (await http.get("/api/audit", params={"agent_id": "looper", "type": "step_completed"})).json()
     assert len(loops["events"]) == 3
-    both = {"type": ["step_completed", "execution_started"], "agent_id": "looper"}
-    assert len((await http.get("/api/audit", params=both)).json()["events"]) == 4
-    started = service.started_at
-    late = (await http.get("/api/audit", params={"agent_id": "looper", "since": started})).json()["events"]
-    early = (await http.get("/api/audit", params={"agent_id": "looper", "until": started})).json()["events"]
-    assert {event["time"] >= started for event in late} <= {True}
-    assert {event["time"] < started for event in early} == {True}
+    filters = {"type": ["step_completed", "execution_started"], "agent_id": "looper"}
+    assert len((await http.get("/api/audit", params=filters)).json()["events"]) == 4
+    started_at = service.started_at
+    later_events = (await http.get("/api/audit", params={"agent_id": "looper", "since": started_at})).json()[
+        "events"
+    ]
+    earlier_events = (
+        await http.get("/api/audit", params={"agent_id": "looper", "until": started_at})
+    ).json()["events"]
+    assert {event["time"] >= started_at for event in later_events} <= {True}
+    assert {event["time"] < started_at for event in earlier_events} == {True}
     assert (await http.get("/api/audit", params={"type": "no_such"})).status_code == 422
     assert (await http.get("/api/audit", params={"cursor": "x"})).status_code == 400
 
@@ -110,7 +114,7 @@ async def test_service_reports_version_settings_and_log(
 # -- reload ---------------------------------------------------------------------------------------
 
 
-async def test_reload_applies_changeable_settings_and_names_the_rest(
+async def test_reload_applies_changed_settings_and_names_those_that_need_a_restart(
     running: RunningService, http: httpx.AsyncClient, file: SettingsFile
 ) -> None:
     service = running.service
@@ -131,23 +135,23 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
         "needs_restart": ["health_monitoring.judge.interval_seconds"],
         "unchanged": False,
     }
-    # With the new threshold it is unhealthy at once, without a new event.
+    # With the new threshold, the worker is unhealthy immediately, without a new event.
     assert worker.state is not HealthState.HEALTHY
     assert service.settings.alerting.runbooks == "https://b.example"
     assert service.settings.health_monitoring.judge.interval_seconds == 3600
     result = (await http.get("/api/settings")).json()["settings"]["health_monitoring"]
     assert (result["bands"]["warning"], result["tickets"]["hold_seconds"]) == (2, 7)
 
-    # Settings that need a restart are listed each time; applied ones only once.
-    repeated = (await http.post("/-/reload")).json()
-    assert repeated["applied"] == []
-    assert repeated["needs_restart"] == ["health_monitoring.judge.interval_seconds"]
+    # Settings that need a restart are listed each time. Applied settings are listed only once.
+    repeated_result = (await http.post("/-/reload")).json()
+    assert repeated_result["applied"] == []
+    assert repeated_result["needs_restart"] == ["health_monitoring.judge.interval_seconds"]
     file.write(judge=3600)
     assert (await http.post("/-/reload")).json()["unchanged"] is True
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "expected_text"),
     [
         ("health_monitoring: {bands: {warning: 99}}", "bands must rise"),
         ("no_such_thing: 1", "no such setting"),
@@ -155,18 +159,22 @@ async def test_reload_applies_changeable_settings_and_names_the_rest(
         (None, "cannot be read"),
     ],
 )
-async def test_invalid_file_changes_nothing(
-    running: RunningService, http: httpx.AsyncClient, file: SettingsFile, fault: str | None, words: str
+async def test_reload_of_an_invalid_file_changes_nothing(
+    running: RunningService,
+    http: httpx.AsyncClient,
+    file: SettingsFile,
+    fault: str | None,
+    expected_text: str,
 ) -> None:
-    before = running.service.settings
+    settings_before = running.service.settings
     file.path.unlink()
     if fault is not None:
         file.path.write_text(fault, encoding="utf-8")
-    refused = await http.post("/-/reload")
+    response = await http.post("/-/reload")
 
-    assert refused.status_code == 422
-    assert words in refused.json()["title"]
-    assert running.service.settings is before
+    assert response.status_code == 422
+    assert expected_text in response.json()["title"]
+    assert running.service.settings is settings_before
 
 
 async def test_settings_without_a_file_cannot_be_reloaded(tmp_path: Path) -> None:
@@ -175,13 +183,13 @@ async def test_settings_without_a_file_cannot_be_reloaded(tmp_path: Path) -> Non
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
     ):
-        refused = await http.post("/-/reload")
+        response = await http.post("/-/reload")
 
-    assert refused.status_code == 409
-    assert "restart the service" in refused.json()["title"]
+    assert response.status_code == 409
+    assert "restart the service" in response.json()["title"]
 
 
-async def test_sighup_reloads_settings_and_an_invalid_file_changes_nothing(
+async def test_sighup_reloads_settings_but_an_invalid_file_changes_nothing(
     running: RunningService, file: SettingsFile, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = running.service
@@ -189,12 +197,14 @@ async def test_sighup_reloads_settings_and_an_invalid_file_changes_nothing(
     try:
         file.write(warning=2)
         os.kill(os.getpid(), signal.SIGHUP)
-        await until(lambda: service.settings.health_monitoring.bands.warning == 2, "the new threshold")
+        await until(
+            lambda: service.settings.health_monitoring.bands.warning == 2, "the new threshold applies"
+        )
         file.path.write_text("no_such_thing: 1", encoding="utf-8")
         os.kill(os.getpid(), signal.SIGHUP)
         await until(
             lambda: "settings not reloaded, the old ones stay in force" in caplog.text,
-            "a log line about the error",
+            "the error is logged",
         )
     finally:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
@@ -217,9 +227,9 @@ DRAFT = TicketDraft(
 async def test_dismissal_by_a_person_is_in_the_timeline(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B48: a dismissal is stored and readable; the same condition is not triaged again."""
+    """B48: a dismissal is stored and can be read. The same condition is not triaged again."""
     service = running.service
-    await service.judging.stop()  # nobody decides but the test
+    await service.judging.stop()  # Only the test decides.
     await service.ingest(list(looping(service.clock(), times=4)))
     worker = service.monitor.get("looper")
     assert worker is not None
@@ -228,16 +238,22 @@ async def test_dismissal_by_a_person_is_in_the_timeline(
     answer = await http.post(f"{path}/dismiss", json={"reason": "It is a drill.", "by": "ada"})
     later_ticket = await http.post(f"{path}/dismiss", json={"reason": "Really.", "by": "ada"})
     await service.tickets.observe(worker)
-    found = (await http.get(path)).json()
-    story = (await http.get(f"{path}/timeline")).json()
-    unknown = await http.get("/api/tickets/none/timeline")
+    ticket_page = (await http.get(path)).json()
+    timeline_texts = (await http.get(f"{path}/timeline")).json()
+    unknown_response = await http.get("/api/tickets/none/timeline")
 
-    assert (answer.status_code, later_ticket.status_code, unknown.status_code) == (200, 409, 404)
-    assert (found["status"], found["triaged_by"], found["triage_reason"]) == (
+    assert (answer.status_code, later_ticket.status_code, unknown_response.status_code) == (200, 409, 404)
+    assert (ticket_page["status"], ticket_page["triaged_by"], ticket_page["triage_reason"]) == (
         "dismissed",
         "ada",
         "It is a drill.",
     )
-    assert [entry["what"] for entry in story["timeline"]] == ["worker_escalation_ticket", "ticket_triaged"]
-    assert (story["timeline"][1]["by"], story["timeline"][1]["text"]) == ("ada", "ada: It is a drill.")
-    assert story["more"] is False
+    assert [entry["what"] for entry in timeline_texts["timeline"]] == [
+        "worker_escalation_ticket",
+        "ticket_triaged",
+    ]
+    assert (timeline_texts["timeline"][1]["by"], timeline_texts["timeline"][1]["text"]) == (
+        "ada",
+        "ada: It is a drill.",
+    )
+    assert timeline_texts["more"] is False

@@ -1,4 +1,4 @@
-"""A session replayed with other thresholds, and exported for ``queenright evaluate``."""
+"""A session that is replayed with other thresholds, or exported for ``queenright evaluate``."""
 
 from __future__ import annotations
 
@@ -35,43 +35,45 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-async def evaluate(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+async def evaluate_session(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
     answer = await http.post("/api/agents/looper/evaluation", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    replay: dict[str, Any] = answer.json()
+    return replay
 
 
-async def list_opened(running: RunningService) -> set[tuple[str, str, str]]:
-    """Return the live monitor's findings: kind, severity and evidence, at or after the start grace."""
+async def list_live_findings(running: RunningService) -> set[tuple[str, str, str]]:
+    """Return the findings of the live monitor at or after the start grace: kind, severity and evidence."""
     history = await running.service.store.history(types={EventType.FINDING_OPENED}, limit=100)
-    return _finding_rows(event.data for event in history)
+    return _select_columns(event.data for event in history)
 
 
-def _finding_rows(found: Iterable[Any]) -> set[tuple[str, str, str]]:
-    return {(one["kind"], one["severity"], one["evidence"]) for one in found}
+def _select_columns(findings: Iterable[Any]) -> set[tuple[str, str, str]]:
+    return {(finding["kind"], finding["severity"], finding["evidence"]) for finding in findings}
 
 
-async def test_replay_gives_the_live_findings(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_replay_has_the_same_findings_as_the_live_monitor(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
-    found = await evaluate(http)
+    replay = await evaluate_session(http)
 
-    live = await list_opened(running)
-    assert live
-    assert _finding_rows(finding for finding in found["fired"] if not finding["shadow"]) == live
-    assert found["truncated"] is False
+    live_findings = await list_live_findings(running)
+    assert live_findings
+    assert _select_columns(finding for finding in replay["fired"] if not finding["shadow"]) == live_findings
+    assert replay["truncated"] is False
     ids = {item["step_id"] for item in (await http.get("/api/agents/looper/steps")).json()["items"]}
-    assert {moment["step_id"] for moment in found["moments"]} <= ids
-    assert {finding["step_id"] for finding in found["fired"]} <= ids
+    assert {moment["step_id"] for moment in replay["moments"]} <= ids
+    assert {finding["step_id"] for finding in replay["fired"]} <= ids
 
 
-async def test_moments_have_the_value_of_each_detector(
+async def test_replayed_moments_have_the_value_of_each_detector(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=2)))
 
-    moments = (await evaluate(http))["moments"]
+    moments = (await evaluate_session(http))["moments"]
 
     [loop] = [value for value in moments[-1]["holds"] if value["detector"] == "doom_loop"]
     assert (loop["value"], loop["limit"]) == (2, 3)
@@ -79,23 +81,23 @@ async def test_moments_have_the_value_of_each_detector(
     assert moments[-1]["health"] == "healthy"
 
 
-async def test_higher_threshold_fires_later_or_never(
+async def test_detector_with_a_higher_threshold_fires_later_or_never(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock())))
 
-    def list_loops(found: dict[str, Any]) -> list[float]:
+    def list_loops(replay: dict[str, Any]) -> list[float]:
         return [
-            setting_value["at"] for setting_value in found["fired"] if setting_value["kind"] == "doom_loop"
+            setting_value["at"] for setting_value in replay["fired"] if setting_value["kind"] == "doom_loop"
         ]
 
-    current = await evaluate(http)
-    later = await evaluate(http, settings=dict.fromkeys(LOOP_KIND, 10))
-    never = await evaluate(http, settings=LOOP_KIND)
+    current_replay = await evaluate_session(http)
+    later_replay = await evaluate_session(http, settings=dict.fromkeys(LOOP_KIND, 10))
+    silent_replay = await evaluate_session(http, settings=LOOP_KIND)
 
-    assert list_loops(current)[0] < list_loops(later)[0]
-    assert list_loops(never) == []
-    assert {setting["name"]: setting["value"] for setting in later["settings"]}[REPEATS_SETTING] == 10
+    assert list_loops(current_replay)[0] < list_loops(later_replay)[0]
+    assert list_loops(silent_replay) == []
+    assert {setting["name"]: setting["value"] for setting in later_replay["settings"]}[REPEATS_SETTING] == 10
     assert running.service.monitor.settings.loops.repeats == 4
 
 
@@ -108,7 +110,7 @@ async def test_higher_threshold_fires_later_or_never(
         ("health_monitoring.bands.warning", 99, "bands must rise"),
     ],
 )
-async def test_invalid_threshold_is_a_422_with_its_field_and_range(
+async def test_invalid_threshold_is_a_422_that_names_its_field_and_range(
     name: str, value: float, title: str, running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
@@ -127,10 +129,10 @@ async def test_long_session_is_truncated(
     monkeypatch.setattr(routes, "MAX_REPLAYED", 10)
     await running.service.ingest(list(looping(running.service.clock())))
 
-    found = await evaluate(http)
+    replay = await evaluate_session(http)
 
-    assert found["truncated"] is True
-    assert 0 < len(found["moments"]) <= 20
+    assert replay["truncated"] is True
+    assert 0 < len(replay["moments"]) <= 20
 
 
 async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
@@ -138,71 +140,76 @@ async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
     assert (await http.get("/api/agents/nobody/recording")).status_code == 404
 
 
-def troubled_run(now: float) -> list[AgentEvent]:
-    """Return a run with a question, calls that are reported at their start, and a failure at the end."""
+def make_troubled_run(end_time: float) -> list[AgentEvent]:
+    """Return a run with a question, calls that are reported when they start, and a failure at the end."""
 
-    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, time_: float, **data: object) -> AgentEvent:
         return AgentEvent(
-            type=kind, time=at, agent_id="looper", session_id="s2", incarnation_id="one", data=data
+            type=kind, time=time_, agent_id="looper", session_id="s2", incarnation_id="one", data=data
         )
 
-    start = now - 55
+    start_time = end_time - 55
     call = {"tool": "fetch", "args_hash": "a" * 16, "result_hash": "b" * 16}
-    events = [event(EventType.EXECUTION_STARTED, start, framework="test", start_records=True)]
+    events = [event(EventType.EXECUTION_STARTED, start_time, framework="test", start_records=True)]
     for number in range(6):
-        at = start + 1 + 2 * number
+        seconds = start_time + 1 + 2 * number
         events += [
-            event(EventType.TOOL_CALL_STARTED, at, tool="fetch", call_id=f"c{number}"),
-            event(EventType.TOOL_CALL_COMPLETED, at + 1, **call, call_id=f"c{number}", outcome="ok"),
+            event(EventType.TOOL_CALL_STARTED, seconds, tool="fetch", call_id=f"c{number}"),
+            event(EventType.TOOL_CALL_COMPLETED, seconds + 1, **call, call_id=f"c{number}", outcome="ok"),
         ]
     events += [
         event(
             EventType.WORKER_WAITING,
-            start + 20,
+            start_time + 20,
             reason="user_input",
             question="Key? sk-live-1234567890abcdef",
         ),
-        event(EventType.CLIENT_INPUT_RECEIVED, start + 40),
-        event(EventType.LLM_CALL_COMPLETED, start + 41, model="m", error_type="APIError", error="boom"),
-        event(EventType.EXECUTION_FAILED, start + 42, error_type="APIError", error="boom"),
+        event(EventType.CLIENT_INPUT_RECEIVED, start_time + 40),
+        event(EventType.LLM_CALL_COMPLETED, start_time + 41, model="m", error_type="APIError", error="boom"),
+        event(EventType.EXECUTION_FAILED, start_time + 42, error_type="APIError", error="boom"),
     ]
     return events
 
 
 @pytest.mark.parametrize("run", ["looping", "hard times"])
-async def test_exported_recording_evaluates_to_the_live_findings(
+async def test_exported_recording_evaluates_to_the_same_findings_as_live(
     run: str,
     running: RunningService,
     http: httpx.AsyncClient,
     tmp_path: Path,
 ) -> None:
-    now = running.service.clock()
-    await running.service.ingest(list(looping(now)) if run == "looping" else troubled_run(now))
+    end_time = running.service.clock()
+    await running.service.ingest(list(looping(end_time)) if run == "looping" else make_troubled_run(end_time))
 
     answer = await http.get("/api/agents/looper/recording")
     file = tmp_path / "run.jsonl"
     file.write_text(answer.text, encoding="utf-8")
-    completed = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
+    evaluate_result = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
 
-    assert completed.returncode == 0, completed.stderr
+    assert evaluate_result.returncode == 0, evaluate_result.stderr
     assert answer.headers["content-type"] == "application/x-ndjson"
     assert "sk-live" not in answer.text
-    found = [finding for finding in json.loads(completed.stdout)["findings"] if not finding.get("shadow")]
-    live = await list_opened(running)
-    assert live
-    assert _finding_rows(found) == {one for one in live if one[0] != "error_rate"}
+    findings = [
+        finding for finding in json.loads(evaluate_result.stdout)["findings"] if not finding.get("shadow")
+    ]
+    live_findings = await list_live_findings(running)
+    assert live_findings
+    assert _select_columns(findings) == {row for row in live_findings if row[0] != "error_rate"}
 
 
-def test_every_threshold_can_be_set_to_its_own_value() -> None:
+def test_each_threshold_can_be_set_to_its_current_value() -> None:
     settings = HealthSettings()
-    found = list_thresholds(settings)
+    thresholds = list_thresholds(settings)
 
-    assert replace_thresholds(settings, {one.name: one.value for one in found}) == settings
-    assert all(one.help and one.value == one.default for one in found)
+    assert (
+        replace_thresholds(settings, {threshold.name: threshold.value for threshold in thresholds})
+        == settings
+    )
+    assert all(threshold.help and threshold.value == threshold.default for threshold in thresholds)
 
 
-@pytest.mark.parametrize("threshold", list_thresholds(HealthSettings()), ids=lambda one: one.name)
-def test_values_beyond_the_range_are_refused(threshold: Any) -> None:
+@pytest.mark.parametrize("threshold", list_thresholds(HealthSettings()), ids=lambda threshold: threshold.name)
+def test_values_outside_the_range_of_a_threshold_are_rejected(threshold: Any) -> None:
     for value in (
         None if threshold.minimum is None else threshold.minimum - 1,
         None if threshold.maximum is None else threshold.maximum + 1,

@@ -67,30 +67,32 @@ health_monitoring:
 
 
 @pytest.fixture(autouse=True)
-def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _run_in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def write_file(text: str) -> Path:
+def write_file(content: str) -> Path:
     file = Path("queenright.yaml")
-    file.write_text(text, encoding="utf-8")
+    file.write_text(content, encoding="utf-8")
     return file
 
 
-def _paths(block: type[BaseModel], *above: str) -> Iterator[tuple[str, ...]]:
+def _list_paths(block: type[BaseModel], *parents: str) -> Iterator[tuple[str, ...]]:
     for name, field in block.model_fields.items():
-        yield (*above, name)
+        yield (*parents, name)
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from _paths(field.annotation, *above, name)
+            yield from _list_paths(field.annotation, *parents, name)
 
 
-def test_settings_block_of_the_requirements_is_valid() -> None:
+def test_settings_block_of_the_specification_is_valid() -> None:
     settings = load_settings(write_file(SPEC_BLOCK))
 
     assert settings.health_monitoring.circuit_breaker.overrides["tool_execution"].failure_threshold == 5
 
 
-def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_argument_overrides_environment_overrides_file_overrides_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     write_file("http: {port: 1001}\notlp: {port: 1002}\nstorage: from-file\n")
     monkeypatch.setenv("QUEENRIGHT_HTTP__PORT", "2001")
     monkeypatch.setenv("QUEENRIGHT_STORAGE", "from-environment")
@@ -103,7 +105,7 @@ def test_argument_beats_environment_beats_file_beats_default(monkeypatch: pytest
     assert settings.http.host == "127.0.0.9"
 
 
-def test_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
+def test_unknown_key_is_rejected_with_its_path_and_a_suggestion() -> None:
     file = write_file("health_monitoring: {stall: {idle_second: 3}}")
 
     with pytest.raises(
@@ -112,44 +114,44 @@ def test_unknown_key_is_refused_with_its_path_and_the_likely_one() -> None:
         load_settings(file)
 
 
-def test_distant_name_has_no_suggestion() -> None:
+def test_name_that_resembles_no_setting_has_no_suggestion() -> None:
     with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
         load_settings(write_file("alerting: {seconds: 3}"))
 
 
 @pytest.mark.parametrize(
-    ("variable", "guess"),
+    ("variable", "suggestion"),
     [
         ("QUEENRIGHT_HTPP__PORT", "QUEENRIGHT_HTTP__PORT"),
         ("QUEENRIGHT_ALERTNG__CLUSTER", "QUEENRIGHT_ALERTING__CLUSTER"),
         ("QUEENRIGHT_FOO", None),
     ],
 )
-def test_unknown_variable_is_refused_with_the_likely_one(
-    monkeypatch: pytest.MonkeyPatch, variable: str, guess: str | None
+def test_unknown_variable_is_rejected_with_a_suggestion(
+    monkeypatch: pytest.MonkeyPatch, variable: str, suggestion: str | None
 ) -> None:
     monkeypatch.setenv(variable, "1")
 
-    with pytest.raises(InvalidSettingsError, match=f"{variable} is not a setting") as refused:
+    with pytest.raises(InvalidSettingsError, match=f"{variable} is not a setting") as error:
         load_settings()
-    assert ("Did you mean" in str(refused.value)) == (guess is not None)
-    assert guess is None or f"Did you mean {guess}?" in str(refused.value)
+    assert ("Did you mean" in str(error.value)) == (suggestion is not None)
+    assert suggestion is None or f"Did you mean {suggestion}?" in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("content", "expected_error"),
     [
         ("http: {port: 1}\notlp: {port: 2}\nhttp: {port: 3}\n", "line 3: http is already set in line 1"),
         ("alerting:\n  cluster: a\n  cluster: b\n", r"line 3: alerting\.cluster is already set in line 2"),
     ],
 )
-def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=where):
-        load_settings(write_file(text))
+def test_repeated_key_is_rejected_with_its_line(content: str, expected_error: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected_error):
+        load_settings(write_file(content))
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("content", "expected_error"),
     [
         ("on: true\n", "line 1: on is not a name in YAML; the settings here are agents, "),
         ("1: x\n", "line 1: 1 is not a name in YAML"),
@@ -162,13 +164,13 @@ def test_repeated_key_is_refused_with_its_line(text: str, where: str) -> None:
         ("otlp: {port: true}\n", r"line 1: otlp\.port is true; it must be a number"),
     ],
 )
-def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, where: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=where):
-        load_settings(write_file(text))
+def test_yaml_that_may_be_misread_is_rejected_with_its_line(content: str, expected_error: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected_error):
+        load_settings(write_file(content))
 
 
 @pytest.mark.parametrize(
-    ("text", "where"),
+    ("content", "expected_error"),
     [
         (
             'database: "postgresql://u:hunter2@h/db\n',
@@ -181,16 +183,16 @@ def test_yaml_that_means_something_else_is_refused_with_its_line(text: str, wher
         ("database: hunter2\x01\n", "is not valid YAML: it contains a character"),
     ],
 )
-def test_invalid_yaml_is_located_and_not_quoted(text: str, where: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=where) as refused:
-        load_settings(write_file(text))
+def test_error_of_invalid_yaml_has_the_position_and_no_content(content: str, expected_error: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected_error) as error:
+        load_settings(write_file(content))
 
-    assert "hunter2" not in str(refused.value)
-    assert "unicode string" not in str(refused.value)
-    assert "check quotes, brackets and indentation" in str(refused.value)
+    assert "hunter2" not in str(error.value)
+    assert "unicode string" not in str(error.value)
+    assert "check quotes, brackets and indentation" in str(error.value)
 
 
-def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+def test_settings_that_are_not_utf8_are_rejected(tmp_path: Path) -> None:
     file = tmp_path / "latin.yaml"
     file.write_bytes("storage: Bienenköni\n".encode("latin-1"))
 
@@ -198,7 +200,7 @@ def test_settings_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
         load_settings(file)
 
 
-def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
+def test_invalid_value_is_rejected_with_path_value_and_allowed_values() -> None:
     file = write_file("health_monitoring: {stall: {idle_seconds: -3}}")
 
     with pytest.raises(InvalidSettingsError, match=r"stall\.idle_seconds: -3 is refused: .*greater than 0"):
@@ -206,7 +208,7 @@ def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given"),
+    ("kind", "value"),
     [
         ("stuck_agent.channels", ["slack"]),
         ("stuck_agent.severity", "critical"),
@@ -214,24 +216,24 @@ def test_invalid_value_is_refused_with_path_value_and_allowed_values() -> None:
         ("recovery_failed.severity", "warning"),
     ],
 )
-def test_fixed_alerting_key_is_refused_with_a_remedy(kind: str, given: object) -> None:
-    """002 §7: a key that would change nothing is refused."""
+def test_fixed_alerting_key_is_rejected_with_the_way_out(kind: str, value: object) -> None:
+    """002 §7: a key that would have no effect is rejected."""
     name, key = kind.split(".")
-    block = {"health_monitoring": {"alerting": {name: {key: given}}}}
+    block = {"health_monitoring": {"alerting": {name: {key: value}}}}
     Path("queenright.yaml").write_text(json.dumps(block))
 
     with pytest.raises(
         InvalidSettingsError, match=rf"alerting\.{name}\.{key}: .*a route of your own"
-    ) as refused:
+    ) as error:
         load_settings()
-    assert "leave it out" in str(refused.value)
+    assert "leave it out" in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("channels", "severity"),
     [(["slack"], "critical"), (["slack", "pagerduty"], "warning"), (["pagerduty"], "critical"), ([], "info")],
 )
-def test_breaker_channels_that_contradict_the_severity_are_refused(
+def test_breaker_channels_that_contradict_the_severity_are_rejected(
     channels: list[str], severity: str
 ) -> None:
     """002 §7: only critical alerts go to PagerDuty."""
@@ -245,7 +247,7 @@ def test_breaker_channels_that_contradict_the_severity_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("given", "channels", "severity"),
+    ("options", "channels", "severity"),
     [
         ({}, {"slack"}, "warning"),
         ({"channels": ["slack"]}, {"slack"}, "warning"),
@@ -253,11 +255,11 @@ def test_breaker_channels_that_contradict_the_severity_are_refused(
         ({"channels": ["pagerduty", "slack"], "severity": "critical"}, {"slack", "pagerduty"}, "critical"),
     ],
 )
-def test_breaker_channels_and_severity_reach_its_alert_rule(
-    given: dict[str, object], channels: set[str], severity: str
+def test_channels_and_severity_of_a_breaker_reach_its_alert_rule(
+    options: dict[str, object], channels: set[str], severity: str
 ) -> None:
-    """002 §7: Alertmanager routes critical alerts to Slack and PagerDuty, others to Slack."""
-    block = {"health_monitoring": {"alerting": {"circuit_breaker_open": given}}}
+    """002 §7: Alertmanager routes critical alerts to Slack and PagerDuty, and other alerts to Slack."""
+    block = {"health_monitoring": {"alerting": {"circuit_breaker_open": options}}}
     Path("queenright.yaml").write_text(json.dumps(block))
     health = load_settings().health_monitoring
 
@@ -268,8 +270,8 @@ def test_breaker_channels_and_severity_reach_its_alert_rule(
     assert breaker.severity == severity
 
 
-def test_alerting_block_of_the_requirements_is_valid() -> None:
-    """002 §7: the block is accepted as written."""
+def test_alerting_block_of_the_specification_is_valid() -> None:
+    """002 §7: the block is accepted as the specification has it."""
     block = {
         "stuck_agent": {"channels": ["slack", "pagerduty"], "severity": "warning"},
         "circuit_breaker_open": {"channels": ["slack"], "severity": "warning"},
@@ -279,7 +281,7 @@ def test_alerting_block_of_the_requirements_is_valid() -> None:
     assert load_settings().health_monitoring == HealthSettings()
 
 
-def test_bands_that_do_not_rise_are_refused() -> None:
+def test_bands_that_do_not_rise_are_rejected() -> None:
     file = write_file("health_monitoring: {bands: {high: 9}}")
 
     with pytest.raises(InvalidSettingsError, match=r"warning 5 < medium 10 < high 9"):
@@ -287,36 +289,36 @@ def test_bands_that_do_not_rise_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("content", "expected_error"),
     [("a: [", "not valid YAML"), ("- a", "contains a list"), ("http: 3", r"http: 3 is refused")],
 )
-def test_file_that_is_not_a_mapping_is_refused(text: str, expected: str) -> None:
-    with pytest.raises(InvalidSettingsError, match=expected):
-        load_settings(write_file(text))
+def test_file_that_is_not_a_mapping_is_rejected(content: str, expected_error: str) -> None:
+    with pytest.raises(InvalidSettingsError, match=expected_error):
+        load_settings(write_file(content))
 
 
 @pytest.mark.parametrize(
     "value",
     [-1, [[1]], {"a": {}}, True, None, float("nan"), "x" * 200],
 )
-def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -> None:
+def test_error_about_a_value_has_no_terms_of_the_parser(value: object) -> None:
     terms = re.compile(r"Input should|[Vv]alid |dictionary|instance|[Tt]uple|frozenset|pathlib|Value error")
-    refused = []
-    for path in _paths(Settings):
-        given = value
+    errors = []
+    for path in _list_paths(Settings):
+        settings_value = value
         for name in reversed(path):
-            given = {name: given}
+            settings_value = {name: settings_value}
         try:
-            load_settings(write_file(json.dumps(given)))
+            load_settings(write_file(json.dumps(settings_value)))
         except InvalidSettingsError as error:
-            refused.append(str(error))
+            errors.append(str(error))
 
-    assert refused
-    assert not [message for message in refused if terms.search(message) or len(message) > 1_000]
+    assert errors
+    assert not [message for message in errors if terms.search(message) or len(message) > 1_000]
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("content", "message"),
     [
         ("http: 3", "http: 3 is refused: it must be a mapping of settings; known here: host, port."),
         ("storage: 3", "storage: 3 is refused: it must be a path."),
@@ -341,11 +343,11 @@ def test_refused_value_is_explained_without_terms_of_the_parser(value: object) -
         ),
     ],
 )
-def test_refused_value_is_one_line_with_a_remedy(text: str, message: str) -> None:
-    with pytest.raises(InvalidSettingsError) as refused:
-        load_settings(write_file(text))
+def test_error_about_a_value_is_one_line_with_the_way_out(content: str, message: str) -> None:
+    with pytest.raises(InvalidSettingsError) as error:
+        load_settings(write_file(content))
 
-    assert str(refused.value) == f"Settings refused (queenright.yaml):\n  {message}"
+    assert str(error.value) == f"Settings refused (queenright.yaml):\n  {message}"
 
 
 def test_missing_settings_file_is_named() -> None:
@@ -353,7 +355,7 @@ def test_missing_settings_file_is_named() -> None:
         load_settings(Path("nowhere.yaml"))
 
 
-def test_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_environment_variable_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUEENRIGHT_STORAG", "x")
 
     with pytest.raises(
@@ -362,7 +364,7 @@ def test_unknown_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch
         load_settings()
 
 
-def test_unknown_nested_environment_variable_is_refused_with_its_path(
+def test_unknown_nested_environment_variable_is_rejected_with_its_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("QUEENRIGHT_HTTP__BACKLOG__STREAMS", "4")
@@ -381,14 +383,14 @@ def list_blocks(block: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 @pytest.mark.parametrize("block", dict.fromkeys(list_blocks(Settings)), ids=lambda block: block.__name__)
-def test_every_setting_has_help(block: type[BaseModel]) -> None:
+def test_each_setting_has_a_help_text(block: type[BaseModel]) -> None:
     [definition] = ast.parse(inspect.getsource(block)).body
     assert isinstance(definition, ast.ClassDef)
-    helped = {
+    fields_with_help = {
         field.target.id
-        for field, text in pairwise(definition.body)
+        for field, following in pairwise(definition.body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
     }
     settings = {
         name
@@ -396,17 +398,17 @@ def test_every_setting_has_help(block: type[BaseModel]) -> None:
         if not field.exclude and not isinstance(field.default, BaseModel)
     }
 
-    assert settings - helped == set()
+    assert settings - fields_with_help == set()
 
 
-def test_settings_page_lists_every_setting_with_its_default() -> None:
+def test_settings_page_lists_each_setting_with_its_default() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text("utf-8")
     [block] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 
     assert yaml.safe_load(block) == Settings().model_dump(mode="json")
 
 
-def test_credentials_are_masked_wherever_settings_are_shown() -> None:
+def test_credentials_in_settings_are_masked_wherever_they_are_shown() -> None:
     settings = load_settings(
         otlp={"forward": "https://user:hunter2@collector:4318/x"},
         alerting={"alertmanager_urls": ["http://user:hunter2@alertmanager:9093"]},
@@ -445,14 +447,14 @@ def test_database_password_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
         "postgresql://bee:hunter2@",
     ],
 )
-def test_invalid_database_url_is_refused_without_repeating_it(address: object) -> None:
-    with pytest.raises(InvalidSettingsError, match=r"database: \[redacted\] is refused: ") as refused:
+def test_error_about_an_invalid_database_url_does_not_repeat_it(address: object) -> None:
+    with pytest.raises(InvalidSettingsError, match=r"database: \[redacted\] is refused: ") as error:
         load_settings(database=address)
 
-    assert "hun" not in str(refused.value)
+    assert "hun" not in str(error.value)
 
 
-def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path) -> None:
+def test_default_database_is_a_file_in_the_storage_folder(tmp_path: Path) -> None:
     assert load_settings(storage=tmp_path).database_url == f"sqlite:///{tmp_path / 'queenright.db'}"
 
 
@@ -460,64 +462,69 @@ def test_without_an_address_the_database_is_a_file_in_the_storage(tmp_path: Path
     "url",
     ["collector:4318", "http://bee:hunter2@h:99999/", "http://bee:hunter2@h:0", ["http://bee:hunter2@h"]],
 )
-def test_invalid_forward_url_is_refused_at_start(url: object) -> None:
+def test_invalid_forward_url_is_rejected_at_the_start(url: object) -> None:
     with pytest.raises(
         InvalidSettingsError, match=r"otlp\.forward: \[redacted\] is refused: it must"
-    ) as refused:
+    ) as error:
         load_settings(otlp={"forward": url})
 
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("QUEENRIGHT_HTTP", "hunter2"), ("QUEENRIGHT_AGENTS__LOAD", "[h")]
 )
-def test_invalid_json_in_the_environment_names_the_variable(
+def test_error_about_invalid_json_in_the_environment_names_the_variable(
     monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setenv(name, value)
 
     with pytest.raises(
         InvalidSettingsError, match=f"{name} is not valid JSON .*QUEENRIGHT_HTTP__PORT"
-    ) as refused:
+    ) as error:
         load_settings()
 
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(error.value)
 
 
-def test_refused_secret_is_not_repeated() -> None:
+def test_error_about_a_secret_does_not_repeat_it() -> None:
     file = write_file("otlp: {forward: [https://user:hunter2@host]}")
 
-    with pytest.raises(InvalidSettingsError) as refused:
+    with pytest.raises(InvalidSettingsError) as error:
         load_settings(file)
 
-    assert "hunter2" not in str(refused.value)
+    assert "hunter2" not in str(error.value)
 
 
 # -- variables of agents --------------------------------------------------------------------------
 
 
-def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The service starts in a shell with the variables from the instrumentation page."""
+def test_variables_of_agents_are_accepted_by_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users may start the service in a shell that has the variables from the instrumentation page."""
     root = Path(__file__).parents[2]
-    texts = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
-    named = {name for text in texts for name in re.findall(r"\bQUEENRIGHT_[A-Z]\w*", text.read_text("utf-8"))}
+    pages = [*(root / "docs").rglob("*.md"), *(root / "instrumentation" / "queenright").rglob("*.py")]
+    documented_variables = {
+        name for page in pages for name in re.findall(r"\bQUEENRIGHT_[A-Z]\w*", page.read_text("utf-8"))
+    }
     settings = {f"QUEENRIGHT_{name}".upper() for name in Settings.model_fields}
-    for_agents = {name for name in named if name.split("__")[0] not in settings}
-    for name in for_agents:
+    agent_variables = {name for name in documented_variables if name.split("__")[0] not in settings}
+    for name in agent_variables:
         monkeypatch.setenv(name, "http://127.0.0.1:8420")
 
-    assert "QUEENRIGHT_ENDPOINT" in for_agents
-    given = load_settings()
-    assert given.model_dump() == Settings(storage=given.storage, agents=given.agents).model_dump()
+    assert "QUEENRIGHT_ENDPOINT" in agent_variables
+    loaded_settings = load_settings()
+    assert (
+        loaded_settings.model_dump()
+        == Settings(storage=loaded_settings.storage, agents=loaded_settings.agents).model_dump()
+    )
 
 
-# -- values that would fail only much later -------------------------------------------------------
+# -- values that would only fail much later -------------------------------------------------------
 
 
 @pytest.mark.parametrize("block", ["recovery", "intervention.escalation"])
 @pytest.mark.parametrize(
-    ("url", "fault"),
+    ("url", "expected_fault"),
     [
         ("hunter2 is not a url", "a space or a control character"),
         ("hunter2", "does not begin with http:// or https://"),
@@ -532,23 +539,25 @@ def test_agent_variables_are_accepted_by_the_service(monkeypatch: pytest.MonkeyP
         ("https://host/hunter2\n", "a space or a control character"),
     ],
 )
-def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: str, fault: str) -> None:
-    nested: dict[str, object] = {"webhook_url": url}
-    for part in reversed(block.split(".")):
-        nested = {part: nested}
+def test_error_about_an_invalid_webhook_url_does_not_repeat_it(
+    block: str, url: str, expected_fault: str
+) -> None:
+    settings_block: dict[str, object] = {"webhook_url": url}
+    for name_ in reversed(block.split(".")):
+        settings_block = {name_: settings_block}
 
-    with pytest.raises(InvalidSettingsError) as refused:
-        load_settings(health_monitoring=nested)
+    with pytest.raises(InvalidSettingsError) as error:
+        load_settings(health_monitoring=settings_block)
 
     path = f"health_monitoring.{block}.webhook_url"
-    assert f"{path}: [redacted] is refused: " in str(refused.value)
-    assert f"{fault}" in str(refused.value)
-    assert "write a URL like https://" in str(refused.value)
-    assert "hunter2" not in str(refused.value)
+    assert f"{path}: [redacted] is refused: " in str(error.value)
+    assert f"{expected_fault}" in str(error.value)
+    assert "write a URL like https://" in str(error.value)
+    assert "hunter2" not in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
+    ("name", "expected_error"),
     [
         ("tool_exec", r"overrides\.tool_exec: 'tool_exec' is refused: .*did you mean 'tool_execution'\?$"),
         ("tool_exec:bee:search", "did you mean 'tool_execution:bee:search'"),
@@ -560,14 +569,14 @@ def test_invalid_webhook_url_is_refused_without_repeating_it(block: str, url: st
         ("tool_execution:bee:", "for all targets write 'tool_execution:bee'"),
     ],
 )
-def test_override_that_matches_no_breaker_is_refused(name: str, expected: str) -> None:
+def test_override_that_matches_no_breaker_is_rejected(name: str, expected_error: str) -> None:
     overrides = {name: {"failure_threshold": 2}}
 
-    with pytest.raises(InvalidSettingsError, match=expected):
+    with pytest.raises(InvalidSettingsError, match=expected_error):
         load_settings(health_monitoring={"circuit_breaker": {"overrides": overrides}})
 
 
-def test_every_breaker_name_may_be_overridden() -> None:
+def test_each_breaker_name_can_be_overridden() -> None:
     names = [
         *BreakerKind,
         "tool_execution::search",
@@ -584,7 +593,9 @@ def test_every_breaker_name_may_be_overridden() -> None:
     assert [*settings.health_monitoring.circuit_breaker.overrides] == names
 
 
-def test_path_from_another_folder_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_are_resolved_when_settings_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The code of an agent may change the working folder of the process."""
     Path("own.yaml").write_text("agents: {roots: [bees]}\nauth: {tokens_file: t.json}\n")
     settings = load_settings(Path("own.yaml"))
@@ -594,15 +605,15 @@ def test_path_from_another_folder_is_unchanged(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.chdir(elsewhere)
 
-    reloaded = settings.read_again()
-    assert reloaded is not None
-    assert reloaded.model_dump() == settings.model_dump()
+    reread_settings = settings.read_again()
+    assert reread_settings is not None
+    assert reread_settings.model_dump() == settings.model_dump()
     assert settings.agents.roots == (folder / "bees",)
     assert (settings.auth.tokens_file, settings.storage) == (folder / "t.json", folder / ".queenright")
     assert settings.model_fields_set == {"agents", "auth"}
 
 
-def test_implicitly_read_file_resolves_paths_from_its_folder(
+def test_paths_in_the_default_settings_file_are_relative_to_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = load_settings()
@@ -613,38 +624,38 @@ def test_implicitly_read_file_resolves_paths_from_its_folder(
     monkeypatch.chdir(elsewhere)
     (folder / "queenright.yaml").write_text("http: {port: 2}\n")
 
-    reloaded = settings.read_again()
+    reread_settings = settings.read_again()
 
-    assert reloaded is not None
-    assert reloaded.http.port == 2
+    assert reread_settings is not None
+    assert reread_settings.http.port == 2
 
 
-@pytest.mark.parametrize("text", ["[" * 3000, "a: " + "{b: " * 3000])
-def test_deeply_nested_settings_file_is_refused(text: str) -> None:
-    Path("queenright.yaml").write_text(text)
+@pytest.mark.parametrize("content", ["[" * 3000, "a: " + "{b: " * 3000])
+def test_deeply_nested_settings_file_is_rejected(content: str) -> None:
+    Path("queenright.yaml").write_text(content)
 
     with pytest.raises(InvalidSettingsError, match=r"queenright\.yaml is nested too deeply"):
         load_settings()
 
 
-def test_settings_are_read_from_a_pipe_once() -> None:
-    """`--config <(...)`: a second read would return nothing."""
-    reading, writing = os.pipe()
+def test_settings_from_a_pipe_are_read_only_once() -> None:
+    """With `--config <(...)`, a second read would return nothing."""
+    read_end, write_end = os.pipe()
     try:
-        os.write(writing, b"http:\n  port: 8555\n")
-        os.close(writing)
+        os.write(write_end, b"http:\n  port: 8555\n")
+        os.close(write_end)
 
-        settings = load_settings(Path(f"/dev/fd/{reading}"))
+        settings = load_settings(Path(f"/dev/fd/{read_end}"))
 
         assert settings.http.port == 8555
-        with pytest.raises(InvalidSettingsError, match=f"/dev/fd/{reading} is a pipe"):
+        with pytest.raises(InvalidSettingsError, match=f"/dev/fd/{read_end} is a pipe"):
             settings.read_again()
     finally:
-        os.close(reading)
+        os.close(read_end)
 
 
 @pytest.mark.parametrize(
-    "expected",
+    "ports_yaml",
     [
         "http: {port: 4318}",
         "otlp: {port: 8420}",
@@ -652,10 +663,10 @@ def test_settings_are_read_from_a_pipe_once() -> None:
         "{http: {port: 7, host: localhost}, otlp: {port: 7}}",
     ],
 )
-def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, expected: str) -> None:
-    """`config check` refuses what `serve` could not listen on."""
+def test_two_listeners_on_one_port_are_rejected_with_both_names(tmp_path: Path, ports_yaml: str) -> None:
+    """`config check` rejects settings with which `serve` could not listen."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(expected, encoding="utf-8")
+    file.write_text(ports_yaml, encoding="utf-8")
 
     with pytest.raises(
         InvalidSettingsError, match=r"\n  http\.port and otlp\.port are both (4318|8420|7); give"
@@ -664,12 +675,13 @@ def test_two_listeners_on_one_port_are_refused_with_both_names(tmp_path: Path, e
 
 
 @pytest.mark.parametrize(
-    "expected", ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"]
+    "ports_yaml",
+    ["{http: {port: 0}, otlp: {port: 0}}", "{http: {port: 7}, otlp: {port: 7, host: 127.0.0.2}}"],
 )
-def test_two_listeners_on_distinct_addresses_are_accepted(tmp_path: Path, expected: str) -> None:
-    """Any free port, or one port on two addresses."""
+def test_two_listeners_on_distinct_addresses_are_accepted(tmp_path: Path, ports_yaml: str) -> None:
+    """Any free port, or one port on two addresses, is possible."""
     file = tmp_path / "queenright.yaml"
-    file.write_text(expected, encoding="utf-8")
+    file.write_text(ports_yaml, encoding="utf-8")
 
     settings = load_settings(file)
 

@@ -1,4 +1,4 @@
-"""A detector in shadow mode, in the whole service: its findings are shown, and have no effect."""
+"""A detector in shadow mode in the whole service. Its findings are shown and have no effect."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def running(tmp_path: Path) -> AsyncIterator[RunningService]:
         otlp={"port": 0},
         health_monitoring={"detectors": IN_SHADOW},
     )
-    async with serving(settings) as found:
-        yield found
+    async with serving(settings) as running_service:
+        yield running_service
 
 
 async def test_shadow_findings_are_shown_and_counted_without_effect(
@@ -56,7 +56,7 @@ async def test_shadow_findings_are_shown_and_counted_without_effect(
     assert worker.state is HealthState.HEALTHY
 
 
-def test_unknown_kind_is_refused_at_start_with_the_known_ones(tmp_path: Path) -> None:
+def test_unknown_detector_is_rejected_at_the_start_with_a_suggestion(tmp_path: Path) -> None:
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {detectors: {dom_loop: off}}", encoding="utf-8")
 
@@ -66,7 +66,9 @@ def test_unknown_kind_is_refused_at_start_with_the_known_ones(tmp_path: Path) ->
         load_settings(file)
 
 
-def test_modes_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_detector_modes_can_be_set_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("QUEENRIGHT_HEALTH_MONITORING__DETECTORS", '{"token_spike": "off"}')
 

@@ -1,4 +1,7 @@
-"""Data about several agents: incidents and the health of model providers, in API, metrics and commands."""
+"""
+Data about several agents: incidents and the health of model providers, in the API, the metrics and the
+commands.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +15,37 @@ from queenright.server.settings import Settings
 from tests.server.test_cli_acting import queenright
 from tests.waiting import until
 
-OVERLOADED: Any = {"error_type": "overloaded_error", "error": "Overloaded"}
+OVERLOADED_ERROR: Any = {"error_type": "overloaded_error", "error": "Overloaded"}
 
 
-def model_calls(now: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:
-    """Return calls of one model by one agent, the last of them at ``now``."""
+def make_model_calls(end_time: float, agent: str, times: int = 6, **data: Any) -> list[AgentEvent]:
+    """Return calls of one model by one agent. The last call ends at ``end_time``."""
     worker_fields = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
     model = {"provider": "anthropic", "model": "claude-sonnet-4-5"}
-    begin = AgentEvent(type=EventType.EXECUTION_STARTED, time=now - 300, data={}, **worker_fields)
-    return [begin] + [
+    start_time = AgentEvent(type=EventType.EXECUTION_STARTED, time=end_time - 300, data={}, **worker_fields)
+    return [start_time] + [
         AgentEvent(
             type=EventType.LLM_CALL_COMPLETED,
-            time=now - times + 1 + n,
+            time=end_time - times + 1 + number,
             data={**model, **data},
             **worker_fields,
         )
-        for n in range(times)
+        for number in range(times)
     ]
 
 
 async def fail_agents(running: RunningService, *agents: str) -> None:
     service = running.service
     for agent in agents:
-        await service.ingest(model_calls(service.clock(), agent, **OVERLOADED))
+        await service.ingest(make_model_calls(service.clock(), agent, **OVERLOADED_ERROR))
     await until(
-        lambda: all(service.tickets.open_for(agent, f"{agent}-1") for agent in agents), "each has a ticket"
+        lambda: all(service.tickets.open_for(agent, f"{agent}-1") for agent in agents),
+        "each agent has a ticket",
     )
 
 
 async def end_sessions(running: RunningService, *agents: str) -> None:
-    """End the sessions of the failing agents."""
+    """End the sessions of the failing agents, and wait until their tickets close."""
     service = running.service
     await service.ingest(
         [
@@ -59,10 +63,10 @@ async def end_sessions(running: RunningService, *agents: str) -> None:
     await until(lambda: not service.tickets.open_tickets(), "their tickets close")
 
 
-async def test_three_agents_without_their_provider_are_one_incident(
+async def test_three_agents_that_lose_their_provider_are_one_incident(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B104: the tickets share a cause."""
+    """B104: their tickets share a cause."""
     await fail_agents(running, "a", "b", "c")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
@@ -74,51 +78,51 @@ async def test_three_agents_without_their_provider_are_one_incident(
     assert "3 sessions, 3 of 3 tickets open" in result.out
 
 
-async def test_open_incident_of_ended_sessions_is_listed_after_a_restart(settings: Settings) -> None:
-    """B104: the end of a run, or of the service, does not end the cause."""
-    seen = []
-    for start in range(2):
+async def test_open_incident_of_ended_sessions_is_still_listed_after_a_restart(settings: Settings) -> None:
+    """B104: neither the end of a run nor the end of the service ends the cause."""
+    items_by_start = []
+    for start_number in range(2):
         async with (
             serving(settings) as running,
             httpx.AsyncClient(base_url=running.url, trust_env=False) as http,
         ):
-            if start == 0:
+            if start_number == 0:
                 await fail_agents(running, "a", "b", "c")
                 await end_sessions(running, "a", "b", "c")
             [incident] = (await http.get("/api/incidents")).json()["incidents"]
             items = (await http.get("/api/attention")).json()["items"]
             assert (incident["closed_at"], incident["open_tickets"]) == (None, 0)
-            seen.append([(item["kind"], item["item_id"], item["workers"]) for item in items])
-            assert seen[-1] == [("incident", incident["incident_id"], 3)]
+            items_by_start.append([(item["kind"], item["item_id"], item["workers"]) for item in items])
+            assert items_by_start[-1] == [("incident", incident["incident_id"], 3)]
 
-    assert seen[0] == seen[1]
+    assert items_by_start[0] == items_by_start[1]
 
 
-async def test_fleet_alert_excludes_workers_already_paged_by_tickets(
+async def test_fleet_alert_excludes_workers_that_tickets_already_page_about(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B104: QueenrightFleetDegraded counts only agents without a page."""
-    agents = [f"bee-{n:02}" for n in range(40)]
+    agents = [f"bee-{index:02}" for index in range(40)]
     await fail_agents(running, *agents)
 
-    def unpaged() -> float | None:
+    def count_unpaged() -> float | None:
         return running.service.registry.get_sample_value("queenright_unpaged_agents")
 
-    await until(lambda: unpaged() == 0, "a page was sent about each")
+    await until(lambda: count_unpaged() == 0, "a page is sent about each agent")
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
     states = [row["state"] for row in (await http.get("/api/agents")).json()["agents"]]
     assert (incident["cause"], incident["workers"]) == ("provider:anthropic", 40)
     assert set(states) == {"failing"}
 
 
-async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
+async def test_incident_ends_when_calls_succeed_and_its_tickets_have_closed(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """B104: both conditions are required."""
     service = running.service
     await fail_agents(running, "a", "b")
     for agent in ("a", "b"):
-        await service.ingest(model_calls(service.clock(), agent, times=1)[1:])
+        await service.ingest(make_model_calls(service.clock(), agent, times=1)[1:])
     await until(lambda: not service.tickets.open_tickets(), "the tickets close")
 
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
@@ -127,19 +131,24 @@ async def test_incident_is_over_when_calls_succeed_and_its_tickets_have_closed(
     assert "closed after" in (await queenright(running, "incidents", "--all")).out
 
 
-async def test_provider_health_is_in_api_metrics_and_command(
+async def test_provider_health_is_in_the_api_the_metrics_and_the_command(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     service = running.service
-    await service.ingest(model_calls(service.clock(), "a", times=4, duration=2.0))
-    await service.ingest(model_calls(service.clock(), "b", times=5, **OVERLOADED))
+    await service.ingest(make_model_calls(service.clock(), "a", times=4, duration=2.0))
+    await service.ingest(make_model_calls(service.clock(), "b", times=5, **OVERLOADED_ERROR))
 
-    [one] = (await http.get("/api/providers")).json()["providers"]
+    [provider] = (await http.get("/api/providers")).json()["providers"]
     result = await queenright(running, "providers")
     metrics = (await http.get("/metrics")).text
 
-    assert (one["status"], one["failed"], one["calls"], one["agents_failing"]) == ("failing", 5, 9, 1)
-    assert one["errors"] == [{"error_type": "overloaded_error", "count": 5}]
+    assert (provider["status"], provider["failed"], provider["calls"], provider["agents_failing"]) == (
+        "failing",
+        5,
+        9,
+        1,
+    )
+    assert provider["errors"] == [{"error_type": "overloaded_error", "count": 5}]
     output = " ".join(result.out.split())
     assert (
         output
@@ -151,31 +160,33 @@ async def test_provider_health_is_in_api_metrics_and_command(
     assert 'queenright_provider_call_duration_seconds_sum{model="claude-sonnet-4-5"' in metrics
 
 
-async def test_rate_limit_with_an_end_is_shown_until_then(
+async def test_rate_limit_with_an_end_is_shown_until_its_end(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B105: the end of the limit comes from the provider."""
-    now = running.service.clock()
+    """B105: the provider reports the end of the limit."""
+    clock_time = running.service.clock()
     await running.service.ingest(
-        model_calls(now, "a", times=1, error_type="rate_limit_error", retry_after=600)
+        make_model_calls(clock_time, "a", times=1, error_type="rate_limit_error", retry_after=600)
     )
 
-    [one] = (await http.get("/api/providers")).json()["providers"]
-    assert one["status"] == "limited"
-    assert abs(one["limited_until"] - now - 600) < 1
+    [provider] = (await http.get("/api/providers")).json()["providers"]
+    assert provider["status"] == "limited"
+    assert abs(provider["limited_until"] - clock_time - 600) < 1
     assert "queenright_provider_limited_until_timestamp_seconds{" in (await http.get("/metrics")).text
     assert "limited   anthropic/claude-sonnet-4-5" in (await queenright(running, "providers")).out
 
 
 async def test_provider_health_is_known_after_a_restart(settings: Settings) -> None:
-    async with serving(settings) as before:
-        await before.service.ingest(model_calls(before.service.clock(), "a", **OVERLOADED))
-        known = before.service.providers.providers(before.service.clock())
-    async with serving(settings) as after:
-        [provider] = after.service.providers.providers(after.service.clock())
+    async with serving(settings) as first_service:
+        await first_service.service.ingest(
+            make_model_calls(first_service.service.clock(), "a", **OVERLOADED_ERROR)
+        )
+        known_providers = first_service.service.providers.providers(first_service.service.clock())
+    async with serving(settings) as second_service:
+        [provider] = second_service.service.providers.providers(second_service.service.clock())
 
     assert [(provider.failed, provider.errors, provider.last_failure)] == [
-        (old.failed, old.errors, old.last_failure) for old in known
+        (provider_.failed, provider_.errors, provider_.last_failure) for provider_ in known_providers
     ]
 
 
@@ -187,22 +198,22 @@ async def test_lists_are_empty_without_data(running: RunningService, http: httpx
 
 
 async def test_closed_ticket_gives_no_advice(running: RunningService, http: httpx.AsyncClient) -> None:
-    """B102: neither as a separate field nor at the end of the queen's text."""
+    """B102: neither a field nor the end of the queen's text contains advice."""
     service = running.service
     await fail_agents(running, "a", "b")
     await until(
         lambda: all(ticket.analysis for ticket in service.tickets.open_tickets()), "the tickets are triaged"
     )
-    opened = (await http.get("/api/tickets")).json()["tickets"]
+    open_tickets = (await http.get("/api/tickets")).json()["tickets"]
     for agent in ("a", "b"):
-        await service.ingest(model_calls(service.clock(), agent, times=1)[1:])
+        await service.ingest(make_model_calls(service.clock(), agent, times=1)[1:])
     await until(lambda: not service.tickets.open_tickets(), "the tickets close")
 
-    for ticket in opened:
+    for ticket in open_tickets:
         assert ticket["suggested_action"] in ticket["analysis"]
-        closed = (await http.get(f"/api/tickets/{ticket['ticket_id']}")).json()
+        closed_ticket = (await http.get(f"/api/tickets/{ticket['ticket_id']}")).json()
         result = await queenright(running, "tickets", "show", ticket["ticket_id"])
-        assert closed["suggested_action"] == ""
-        assert closed["analysis"]
-        for output in (closed["analysis"], result.out):
+        assert closed_ticket["suggested_action"] == ""
+        assert closed_ticket["analysis"]
+        for output in (closed_ticket["analysis"], result.out):
             assert "Check the provider" not in output

@@ -1,4 +1,4 @@
-"""The signature of a webhook covers its time, so receivers detect changed and replayed posts."""
+"""The signature of a webhook also covers its time, so that receivers detect changed and replayed requests."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ BODY = b'{"escalation_id": "one"}'
 TOLERANCE = 300
 
 
-def is_accepted(headers: dict[str, str], body: bytes, now: float) -> bool:
-    """Verify a post as documented, and return whether it is valid."""
+def is_accepted(headers: dict[str, str], body: bytes, received_at: float) -> bool:
+    """Verify a request as documented, and return whether it is valid."""
     timestamp = headers[TIMESTAMP]
     mac = hmac.new(b"honey", timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-    return hmac.compare_digest(f"sha256={mac}", headers[SIGNATURE]) and abs(now - int(timestamp)) <= TOLERANCE
+    return (
+        hmac.compare_digest(f"sha256={mac}", headers[SIGNATURE])
+        and abs(received_at - int(timestamp)) <= TOLERANCE
+    )
 
 
-def test_changed_or_replayed_post_is_detected() -> None:
+def test_changed_or_replayed_request_is_detected() -> None:
     headers = sign_body(BODY, SECRET, 1_000.9)
 
     assert is_accepted(headers, BODY, 1_010)

@@ -1,4 +1,4 @@
-"""Silences of tickets through the service: over HTTP, on the command line, and on the tickets."""
+"""Silences of tickets through the service: over HTTP, on the command line, and in the tickets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stack:
     alertmanager: RealAlertmanager
 
     async def queenright(self, *arguments: str) -> Result:
-        """Run a command in another thread, because the service runs in this one."""
+        """Run a command in another thread, because the service runs in this thread."""
         return await asyncio.to_thread(CliRunner().invoke, app, [*arguments, "--url", self.running.url])
 
     async def get(self, path: str) -> Any:
@@ -43,10 +43,12 @@ class Stack:
 async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stack]:
     """Yield the service with a real Alertmanager."""
     monkeypatch.setattr("queenright.alerting.silencing.POLL_SECONDS", 1)
-    alerting = demo_settings(tmp_path / "storage")
+    alerting_settings = demo_settings(tmp_path / "storage")
     async with run_receivers() as recorder, real_alertmanager(tmp_path / "am", recorder) as alertmanager:
         options = {"alertmanager_urls": (alertmanager.url,)}
-        settings = alerting.model_copy(update={"alerting": alerting.alerting.model_copy(update=options)})
+        settings = alerting_settings.model_copy(
+            update={"alerting": alerting_settings.alerting.model_copy(update=options)}
+        )
         async with (
             serving(settings) as running,
             httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -54,34 +56,36 @@ async def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             yield Stack(running, http, alertmanager)
 
 
-async def test_list_names_a_missing_alertmanager(running: RunningService) -> None:
+async def test_list_command_names_the_missing_alertmanager(running: RunningService) -> None:
     result = await asyncio.to_thread(CliRunner().invoke, app, ["silences", "--url", running.url])
 
     assert (result.exit_code, "No Alertmanager is configured" in result.output) == (0, True)
 
 
-async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: Stack) -> None:
+async def test_ticket_can_be_silenced_and_unsilenced_on_the_command_line(stack: Stack) -> None:
     """B41: a silenced ticket is marked everywhere, and has no reminders during the silence."""
     ticket_id = await wait_for_ticket(stack.running)
     recorder = stack.alertmanager.recorder
-    await until(lambda: any("looper" in one.title for one in recorder.messages), "the ticket is notified")
-    due = stack.running.service.tickets.next_deadline()
-    assert due is not None
+    await until(
+        lambda: any("looper" in message.title for message in recorder.messages), "the ticket is notified"
+    )
+    due_time = stack.running.service.tickets.next_deadline()
+    assert due_time is not None
 
     not_silenced = await stack.queenright("silences", "list")
-    created = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
-    repeated = await stack.queenright("silences", "list", "--json")
+    create_result = await stack.queenright("silences", "add", ticket_id, "--for", "2h", "--comment", "known")
+    first_list = await stack.queenright("silences", "list", "--json")
     result = await stack.queenright("silences")
-    shorter = await stack.queenright("silences", "add", ticket_id[:12], "--for", "1h")
-    listed = await stack.queenright("silences", "list", "--json")
+    shorter_result = await stack.queenright("silences", "add", ticket_id[:12], "--for", "1h")
+    list_result = await stack.queenright("silences", "list", "--json")
 
     assert (not_silenced.exit_code, not_silenced.output) == (0, "No silences.\n")
-    assert (created.exit_code, result.exit_code) == (0, 0), created.output
-    [silence] = json.loads(repeated.output)["silences"]
-    assert silence["silence_id"] in created.output
-    assert f"already silenced until {local_time(silence['ends_at'])}" in shorter.output
-    assert (shorter.exit_code, silence["silence_id"] in shorter.output) == (0, True)
-    assert json.loads(listed.output)["silences"] == [silence]
+    assert (create_result.exit_code, result.exit_code) == (0, 0), create_result.output
+    [silence] = json.loads(first_list.output)["silences"]
+    assert silence["silence_id"] in create_result.output
+    assert f"already silenced until {local_time(silence['ends_at'])}" in shorter_result.output
+    assert (shorter_result.exit_code, silence["silence_id"] in shorter_result.output) == (0, True)
+    assert json.loads(list_result.output)["silences"] == [silence]
     assert (silence["tickets"], silence["comment"]) == ([ticket_id], f"known (ticket {ticket_id})")
     for expected_part in ("2 h left", 'agent="looper"', ticket_id):
         assert expected_part in result.output
@@ -93,35 +97,40 @@ async def test_ticket_is_silenced_and_unsilenced_from_the_command_line(stack: St
         assert row["silenced"]["comment"] == silence["comment"]
     assert stack.running.service.tickets.next_deadline() == silence["ends_at"]
 
-    ended = await stack.queenright("silences", "expire", silence["silence_id"])
-    assert (ended.exit_code, ended.output) == (0, f"Silence {silence['silence_id']} expired.\n")
+    expire_result = await stack.queenright("silences", "expire", silence["silence_id"])
+    assert (expire_result.exit_code, expire_result.output) == (
+        0,
+        f"Silence {silence['silence_id']} expired.\n",
+    )
     unknown_silence = await stack.queenright("silences", "expire", "nope")
     assert unknown_silence.exit_code == 1
     assert str(unknown_silence.exception) == (
         "no Alertmanager knows the silence 'nope'; list them: queenright silences"
     )
     assert (await stack.get(f"/api/tickets/{ticket_id}"))["silenced"] is None
-    assert stack.running.service.tickets.next_deadline() == due
+    assert stack.running.service.tickets.next_deadline() == due_time
 
-    # Without Alertmanager the answer is "unknown", not "none".
+    # Without Alertmanager, the answer is "unknown" instead of "none".
     await stack.alertmanager.child.stop()
     await stack.running.service.silences.read_peers()
-    unknown = await stack.queenright("silences")
-    assert (unknown.exit_code, "cannot be reached" in unknown.output) == (1, True)
-    assert "No silences" not in unknown.output
+    unknown_result = await stack.queenright("silences")
+    assert (unknown_result.exit_code, "cannot be reached" in unknown_result.output) == (1, True)
+    assert "No silences" not in unknown_result.output
     body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
     assert (await stack.http.post("/api/silences", json=body)).status_code == 502
 
 
-@pytest.mark.parametrize("expected", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
-async def test_unexpected_answer_of_a_peer_is_reported(
-    tmp_path: Path, peer: ServedPeer, expected: bytes
+@pytest.mark.parametrize("expected_body", [b"<html>Log in</html>", b"null", b"{}", b"[]"])
+async def test_unexpected_response_of_a_peer_is_reported(
+    tmp_path: Path, peer: ServedPeer, expected_body: bytes
 ) -> None:
-    """Such as a login page in front of Alertmanager."""
-    peer.peer.says = expected
-    alerting = demo_settings(tmp_path)
-    more = {"alertmanager_urls": (peer.url,)}
-    settings = alerting.model_copy(update={"alerting": alerting.alerting.model_copy(update=more)})
+    """An example is a login page in front of Alertmanager."""
+    peer.peer.says = expected_body
+    alerting_settings = demo_settings(tmp_path)
+    changes = {"alertmanager_urls": (peer.url,)}
+    settings = alerting_settings.model_copy(
+        update={"alerting": alerting_settings.alerting.model_copy(update=changes)}
+    )
     async with (
         serving(settings) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -135,7 +144,7 @@ async def test_unexpected_answer_of_a_peer_is_reported(
     assert peer.url in answer.json()["title"]
 
 
-async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> None:
+async def test_ticket_that_cannot_be_silenced_is_refused_with_a_reason(tmp_path: Path) -> None:
     async with (
         serving(demo_settings(tmp_path)) as running,
         httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http,
@@ -143,23 +152,23 @@ async def test_unsilenceable_ticket_is_refused_with_a_reason(tmp_path: Path) -> 
         body = {"ticket_id": "nobody", "seconds": 3600, "comment": "c"}
         unknown = await http.post("/api/silences", json=body)
         without_alert = await http.delete("/api/silences/x")
-        bad = [
-            await http.post("/api/silences", json=body | more)
-            for more in ({"seconds": 1}, {"seconds": 1e9}, {"comment": " "}, {"by": "\0"})
+        invalid_responses = [
+            await http.post("/api/silences", json=body | changes)
+            for changes in ({"seconds": 1}, {"seconds": 1e9}, {"comment": " "}, {"by": "\0"})
         ]
-        listed = (await http.get("/api/silences")).json()
+        silences = (await http.get("/api/silences")).json()
 
     assert (unknown.status_code, "nothing to silence" in unknown.json()["title"]) == (409, True)
     assert (without_alert.status_code, "alerting.alertmanager_urls" in without_alert.json()["title"]) == (
         409,
         True,
     )
-    assert [open_ticket.status_code for open_ticket in bad] == [422] * 4
-    assert listed == {"silences": [], "unknown": "", "peers": []}
+    assert [open_ticket.status_code for open_ticket in invalid_responses] == [422] * 4
+    assert silences == {"silences": [], "unknown": "", "peers": []}
 
 
 @pytest.mark.parametrize("span", ["2", "2x", "", "0.5m", "31d", "-1h"])
-def test_invalid_silence_duration_is_refused(span: str) -> None:
+def test_invalid_silence_duration_is_rejected(span: str) -> None:
     result = CliRunner().invoke(app, ["silences", "add", "T", "--comment", "c", f"--for={span}"])
 
     assert result.exit_code == 2

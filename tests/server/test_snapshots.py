@@ -30,12 +30,12 @@ from tests.databases import Postgres
 from tests.health.snapshot_parts import finish, restored, state_of
 from tests.server.test_clocks import (
     HOUR,
-    Clock,
     START_TIME,
+    Clock,
     advance_clock,
+    list_states,
     make_event,
     make_start_event,
-    list_states,
 )
 from tests.waiting import until
 
@@ -66,7 +66,7 @@ async def killed_service(settings: Settings, clock: Clock) -> AsyncIterator[Serv
         await service.stop()
 
 
-async def snapshot_rows(service: Service) -> list[tuple[str, int]]:
+async def list_snapshot_rows(service: Service) -> list[tuple[str, int]]:
     query = select(SNAPSHOT_PARTS.c.snapshot_id, SNAPSHOT_PARTS.c.number)
     rows = await service.store.read(lambda conn: conn.execute(query).all())
     return [(row.snapshot_id, row.number) for row in rows]
@@ -80,7 +80,7 @@ def execute_statement(settings: Settings, statement: Any) -> None:
 
 
 async def test_killed_service_continues_from_its_snapshot(settings: Settings, clock: Clock) -> None:
-    """B117: silence before and after the snapshot counts; downtime does not."""
+    """B117: silence before and after the snapshot counts towards the stall limit. Downtime does not count."""
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "other")])
         advance_clock(service, clock, 100)
@@ -131,12 +131,12 @@ async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
-        before = await snapshot_rows(service)
+        rows_before = await list_snapshot_rows(service)
         await service.snapshots.take()
-        after = await snapshot_rows(service)
+        rows_after = await list_snapshot_rows(service)
 
-    assert sorted(number for _, number in after) == [0, 1]
-    assert {name for name, _ in before}.isdisjoint(name for name, _ in after)
+    assert sorted(number for _, number in rows_after) == [0, 1]
+    assert {name for name, _ in rows_before}.isdisjoint(name for name, _ in rows_after)
 
 
 async def test_snapshot_is_written_only_after_new_events(
@@ -147,36 +147,38 @@ async def test_snapshot_is_written_only_after_new_events(
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot")
-        first = await snapshot_rows(service)
+        first_rows = await list_snapshot_rows(service)
         await service.store.check_writable()
-        assert await snapshot_rows(service) == first
+        assert await list_snapshot_rows(service) == first_rows
         await service.ingest([make_start_event(clock.now, "other")])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot")
-        assert await snapshot_rows(service) != first
+        assert await list_snapshot_rows(service) != first_rows
 
 
 async def test_many_events_trigger_an_early_snapshot(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B118: a takeover replays few events, even of a busy fleet."""
+    """B118: a takeover replays only a few events, even of a busy fleet."""
     for name in ("_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
     async with killed_service(settings, clock) as service:
         for bee in range(_MAX_EVENTS // 2):
             await service.ingest([make_start_event(clock.now, f"bee-{bee}")])
         await asyncio.sleep(0.1)
-        assert await snapshot_rows(service) == []
+        assert await list_snapshot_rows(service) == []
         while service.feed.head.seq < _MAX_EVENTS:
             await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
         await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot")
 
 
-async def test_stored_but_unobserved_events_are_not_lost(settings: Settings, clock: Clock) -> None:
-    """B117: the snapshot is taken after the commit and before the monitor applies the event."""
-    accepted = make_event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
+async def test_events_stored_but_not_observed_before_the_snapshot_are_kept(
+    settings: Settings, clock: Clock
+) -> None:
+    """B117: the snapshot is taken after the commit, but before the monitor applies the event."""
+    accept_event = make_event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
-        await service.store.append([accepted])
+        await service.store.append([accept_event])
         await service.ingest([make_start_event(clock.now, "other")])
         await service.snapshots.take()
         head = service.pipeline.describe_position(0)
@@ -217,9 +219,9 @@ async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock:
             await service.pipeline.publish_pending()
             assert list_states(service) == {"bee": "stuck", "logged": "stuck"}
             types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
-            logged = await service.store.history(types=types)
+            stored_events = await service.store.history(types=types)
 
-    assert sorted((event.agent_id, event.type.value) for event in logged) == [
+    assert sorted((event.agent_id, event.type.value) for event in stored_events) == [
         ("bee", "finding_opened"),
         ("bee", "health_state_changed"),
         ("logged", "finding_opened"),
@@ -238,8 +240,8 @@ async def test_process_seen_after_the_snapshot_is_alive(settings: Settings, cloc
             clock.now += 5
             service.record_process_alive({"one": 5.0})
         advance_clock(service, clock, 1)
-        [alive] = service.workers()
-        assert not alive.vitals.has_ended
+        [is_alive] = service.workers()
+        assert not is_alive.vitals.has_ended
     async with killed_service(settings, clock) as service:
         [worker] = service.workers()
 
@@ -274,9 +276,9 @@ async def test_service_without_a_readable_snapshot_reads_the_log(
         advance_clock(service, clock, 141)
         assert list_states(service) == {"bee": "stuck", "other": "healthy"}
         await service.snapshots.take()
-        assert len(await snapshot_rows(service)) == 2
+        assert len(await list_snapshot_rows(service)) == 2
 
-    [warning] = [each.getMessage() for each in caplog.records if _READ_LOG in each.getMessage()]
+    [warning] = [record.getMessage() for record in caplog.records if _READ_LOG in record.getMessage()]
     assert warning.startswith(_READ_LOG)
 
 
@@ -289,28 +291,28 @@ async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, cl
     async with killed_service(settings, clock) as service:
         assert list_states(service) == {"bee": "healthy"}
         await service.snapshots.take()
-        assert "killed" not in {name for name, _ in await snapshot_rows(service)}
+        assert "killed" not in {name for name, _ in await list_snapshot_rows(service)}
 
 
-async def test_service_that_did_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
-    """The monitor has no workers yet."""
+async def test_service_that_does_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
+    """The monitor of such a service has no workers yet."""
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
-        before = await snapshot_rows(service)
+        rows_before = await list_snapshot_rows(service)
     service = await build(settings, clock=clock)
     await service.stop()
     async with killed_service(settings, clock) as service:
-        assert await snapshot_rows(service) == before
+        assert await list_snapshot_rows(service) == rows_before
 
 
 async def test_replaced_owner_cannot_write_a_snapshot(
     postgres: Postgres, tmp_path: Path, clock: Clock
 ) -> None:
-    """B116: a paused process that has been replaced writes nothing more."""
+    """B116: a paused process that was replaced writes nothing more."""
     settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
-    async with killed_service(settings, clock) as zombie:
-        await zombie.ingest([make_start_event(clock.now)])
+    async with killed_service(settings, clock) as replaced_service:
+        await replaced_service.ingest([make_start_event(clock.now)])
         engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as conn:
             conn.exec_driver_sql(
@@ -322,8 +324,10 @@ async def test_replaced_owner_cannot_write_a_snapshot(
         successor = Store.open(settings.database_url)
         try:
             with pytest.raises(StoreError):
-                await zombie.store.transact(partial(write_part, snapshot_id="late", number=1, data=b""))
-            await zombie.snapshots.take()
+                await replaced_service.store.transact(
+                    partial(write_part, snapshot_id="late", number=1, data=b"")
+                )
+            await replaced_service.snapshots.take()
             count = select(func.count()).select_from(SNAPSHOT_PARTS)
             assert await successor.read(lambda conn: conn.execute(count).scalar()) == 0
         finally:
@@ -331,22 +335,22 @@ async def test_replaced_owner_cannot_write_a_snapshot(
 
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_recorded_run_continues_from_a_snapshot(path: Path) -> None:
+def test_each_recorded_run_continues_from_a_snapshot_in_its_middle(path: Path) -> None:
     """B117: in the middle of each recorded run."""
     settings = HealthSettings()
     events = decode_events(load_recording(path))
-    cut = zlib.crc32(path.name.encode()) % (len(events) + 1)
+    middle = zlib.crc32(path.name.encode()) % (len(events) + 1)
     original = HealthMonitor(settings)
-    for item in events[:cut]:
+    for item in events[:middle]:
         original.apply(item, item.time)
         original.advance(item.time)
-    copy = restored(finish(MonitorSnapshot(original)), settings)
+    restored_monitor = restored(finish(MonitorSnapshot(original)), settings)
 
-    for monitor in (original, copy):
-        for item in events[cut:]:
+    for monitor in (original, restored_monitor):
+        for item in events[middle:]:
             monitor.apply(item, item.time)
             monitor.advance(item.time)
         monitor.sweep(events[-1].time + HOUR if events else START_TIME)
 
-    assert state_of(copy) == state_of(original)
-    assert copy.next_deadline() == original.next_deadline()
+    assert state_of(restored_monitor) == state_of(original)
+    assert restored_monitor.next_deadline() == original.next_deadline()

@@ -1,4 +1,4 @@
-"""Spending of sessions: the cost on their tickets, and actions at a limit."""
+"""Spending of sessions: its cost on their tickets, and the actions at a limit."""
 
 from __future__ import annotations
 
@@ -24,95 +24,103 @@ DOCS = Path(__file__).parents[2] / "docs"
 async def test_ticket_has_the_cost_since_its_condition_began(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """B106: a call without a price has an unknown cost, not a cost of zero."""
+    """B106: the cost of a call without a price is unknown, not zero."""
     service = running.service
     events = list(looping(service.clock(), times=5))
     worker_fields = {"agent_id": "looper", "session_id": events[0].session_id}
     calls = [
         AgentEvent(
-            type=EventType.LLM_CALL_COMPLETED, time=at, data={"input_tokens": 1_000, **more}, **worker_fields
+            type=EventType.LLM_CALL_COMPLETED,
+            time=time_,
+            data={"input_tokens": 1_000, **cost_fields},
+            **worker_fields,
         )
-        for at, more in ((events[0].time, {"cost_usd": 7.0}), (events[-1].time, {"cost_usd": 0.25}))
+        for time_, cost_fields in ((events[0].time, {"cost_usd": 7.0}), (events[-1].time, {"cost_usd": 0.25}))
     ]
-    unpriced = AgentEvent(
+    unpriced_event = AgentEvent(
         type=EventType.LLM_CALL_COMPLETED, time=events[-1].time, data={"output_tokens": 500}, **worker_fields
     )
 
-    await service.ingest([events[0], calls[0], *events[1:], calls[1], unpriced])
+    await service.ingest([events[0], calls[0], *events[1:], calls[1], unpriced_event])
     await until(lambda: service.tickets.open_tickets(), "a ticket")
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
     result = await queenright(running, "tickets", "show", ticket["ticket_id"])
 
-    spent = "$0.25 (1,500 tokens, 500 not priced) since the problem began"
+    spend_events = "$0.25 (1,500 tokens, 500 not priced) since the problem began"
     assert ticket["trouble_since"] > events[0].time
     assert (ticket["spent_usd"], ticket["spent_tokens"], ticket["spent_unpriced_tokens"]) == (0.25, 1500, 500)
-    assert spent in " ".join(result.out.split())
+    assert spend_events in " ".join(result.out.split())
 
 
-async def spend(running: RunningService, dollars: float, agent: str = "bee") -> None:
-    now = running.service.clock()
+async def spend_dollars(running: RunningService, dollars: float, agent: str = "bee") -> None:
+    clock_time = running.service.clock()
     worker_fields: Any = {"agent_id": agent, "session_id": f"{agent}-1", "incarnation_id": f"{agent}-a"}
     await running.service.ingest(
         [
-            AgentEvent(type=EventType.EXECUTION_STARTED, time=now, **worker_fields),
+            AgentEvent(type=EventType.EXECUTION_STARTED, time=clock_time, **worker_fields),
             AgentEvent(
-                type=EventType.LLM_CALL_COMPLETED, time=now, data={"cost_usd": dollars}, **worker_fields
+                type=EventType.LLM_CALL_COMPLETED,
+                time=clock_time,
+                data={"cost_usd": dollars},
+                **worker_fields,
             ),
         ]
     )
 
 
-def limited_settings(tmp_path: Path, **spending: Any) -> Settings:
+def make_limited_settings(tmp_path: Path, **spending: Any) -> Settings:
     settings = demo_settings(tmp_path / "storage", orchestrator="none")
     health = settings.health_monitoring
-    limited = SpendingSettings.model_validate({"run_usd": 1, **spending})
-    return settings.model_copy(update={"health_monitoring": health.model_copy(update={"spending": limited})})
+    spending_settings = SpendingSettings.model_validate({"run_usd": 1, **spending})
+    return settings.model_copy(
+        update={"health_monitoring": health.model_copy(update={"spending": spending_settings})}
+    )
 
 
-async def brake_actions(running: RunningService) -> list[dict[str, Any]]:
+async def list_brake_actions(running: RunningService) -> list[dict[str, Any]]:
     await running.service.pipeline.brake.wait_until_idle()
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         interventions = (await http.get("/api/interventions")).json()["interventions"]
     return [action for action in interventions if action["by"] == "spending limit"]
 
 
-async def test_limit_without_a_brake_opens_a_ticket_only(tmp_path: Path) -> None:
-    async with serving(limited_settings(tmp_path)) as running:
-        await spend(running, 1.2)
+async def test_limit_without_a_brake_only_opens_a_ticket(tmp_path: Path) -> None:
+    async with serving(make_limited_settings(tmp_path)) as running:
+        await spend_dollars(running, 1.2)
         await until(lambda: running.service.tickets.open_tickets(), "a ticket")
-        await spend(running, 0.3)
-        actions = await brake_actions(running)
+        await spend_dollars(running, 0.3)
+        actions = await list_brake_actions(running)
         [ticket] = running.service.tickets.open_tickets()
 
     assert actions == []
     assert (ticket.kind, ticket.severity) == (FindingKind.SPENDING, Severity.HIGH)
 
 
-async def test_brake_stops_a_worker_above_its_limit_once(tmp_path: Path) -> None:
-    settings = limited_settings(tmp_path, brake="stop")
+async def test_brake_stops_a_worker_above_its_limit_only_once(tmp_path: Path) -> None:
+    settings = make_limited_settings(tmp_path, brake="stop")
     health = settings.health_monitoring
-    dry = health.intervention.model_copy(update={"dry_run": True})
+    dry_run_actions = health.intervention.model_copy(update={"dry_run": True})
     settings = settings.model_copy(
-        update={"health_monitoring": health.model_copy(update={"intervention": dry})}
+        update={"health_monitoring": health.model_copy(update={"intervention": dry_run_actions})}
     )
     async with serving(settings) as running:
-        await spend(running, 0.9)
-        before = await brake_actions(running)
-        await spend(running, 0.3)
+        await spend_dollars(running, 0.9)
+        earlier_actions = await list_brake_actions(running)
+        await spend_dollars(running, 0.3)
         await until(lambda: running.service.pipeline.brake._brakes, "the brake")
-        await spend(running, 0.3)
-        [action] = await brake_actions(running)
+        await spend_dollars(running, 0.3)
+        [action] = await list_brake_actions(running)
 
-    assert before == []
+    assert earlier_actions == []
     assert (action["kind"], action["outcome"]) == ("terminate", "dry_run")
     assert "$1.20 of $1.00 spent by this run" in action["reason"]
 
 
-async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path) -> None:
-    async with serving(limited_settings(tmp_path, brake="approval")) as running:
-        await spend(running, 1.2)
+async def test_brake_with_approval_requests_it_once(tmp_path: Path) -> None:
+    async with serving(make_limited_settings(tmp_path, brake="approval")) as running:
+        await spend_dollars(running, 1.2)
         await until(lambda: running.service.approvals.pending(), "an approval is pending")
-        await spend(running, 0.2)
+        await spend_dollars(running, 0.2)
         await running.service.pipeline.brake.wait_until_idle()
         [request] = running.service.approvals.pending()
         [ticket] = running.service.tickets.open_tickets()
@@ -121,41 +129,43 @@ async def test_brake_with_approval_requests_it_once_on_the_ticket(tmp_path: Path
     assert request.reason.startswith("$1.20 of $1.00")
 
 
-async def test_reachable_worker_gets_one_nudge_about_its_limit(tmp_path: Path) -> None:
-    async with serving(limited_settings(tmp_path, brake="nudge")) as running:
+async def test_worker_that_fetches_instructions_gets_one_nudge_about_its_limit(tmp_path: Path) -> None:
+    async with serving(make_limited_settings(tmp_path, brake="nudge")) as running:
         brake = running.service.pipeline.brake
-        await spend(running, 1.2)
-        unreached = await brake_actions(running)
+        await spend_dollars(running, 1.2)
+        unreached_actions = await list_brake_actions(running)
         worker_fields = {"session_id": "bee-1", "incarnation_id": "bee-a"}
         async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
             await http.get("/api/agents/bee/instructions", params=worker_fields)
-            await spend(running, 0.1)
-            too_soon = await brake_actions(running)
+            await spend_dollars(running, 0.1)
+            early_actions = await list_brake_actions(running)
             brake._not_before.clear()
-            await spend(running, 0.1)
+            await spend_dollars(running, 0.1)
             await brake.wait_until_idle()
             instructions = (await http.get("/api/agents/bee/instructions", params=worker_fields)).json()[
                 "instructions"
             ]
-            await spend(running, 0.1)
+            await spend_dollars(running, 0.1)
             brake._not_before.clear()
-            await spend(running, 0.1)
-        first = await brake_actions(running)
+            await spend_dollars(running, 0.1)
+        first_actions = await list_brake_actions(running)
 
-    assert [action["outcome"] for action in unreached] == ["unreachable"]
-    assert too_soon == unreached
+    assert [action["outcome"] for action in unreached_actions] == ["unreachable"]
+    assert early_actions == unreached_actions
     assert [instruction["kind"] for instruction in instructions] == ["nudge"]
     assert "$1.40 of $1.00" in instructions[0]["message"]
-    assert [action["outcome"] for action in first] == ["queued", "unreachable"]
+    assert [action["outcome"] for action in first_actions] == ["queued", "unreachable"]
 
 
-async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path: Path) -> None:
-    """The settings from docs/interventions.md, spans with tokens only, and the command."""
+async def test_documented_limit_requests_approval_for_a_framework_run(tmp_path: Path) -> None:
+    """
+    This test uses the settings from docs/interventions.md, spans with only token counts, and the command.
+    """
     section = (DOCS / "interventions.md").read_text().partition("## Limit spending")[2]
     [settings] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
     file = tmp_path / "queenright.yaml"
     file.write_text(settings)
-    loaded = load_settings(
+    loaded_settings = load_settings(
         file, defaults=DEMO_DEFAULTS, storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0}
     )
     approval = {
@@ -165,26 +175,26 @@ async def test_documented_limit_asks_an_operator_about_a_framework_run(tmp_path:
         "gen_ai.agent.name": "bee",
         "gen_ai.conversation.id": "bee-1",
     }
-    async with serving(loaded) as running, httpx.AsyncClient(trust_env=False) as http:
+    async with serving(loaded_settings) as running, httpx.AsyncClient(trust_env=False) as http:
         # A million tokens of this model cost 2.50 dollars at the time of writing.
         for number, tokens in enumerate((1_700_000, 1_700_000, 100_000), 1):
-            end = int(running.service.clock() * 1e9)
-            attributes = [{"key": key, "value": {"stringValue": of}} for key, of in approval.items()]
+            end_ns = int(running.service.clock() * 1e9)
+            attributes = [{"key": key, "value": {"stringValue": value}} for key, value in approval.items()]
             attributes.append({"key": "gen_ai.usage.input_tokens", "value": {"intValue": str(tokens)}})
             span = {
                 "traceId": "a" * 32,
                 "spanId": f"{number:016x}",
                 "name": "chat gpt-4o",
-                "startTimeUnixNano": str(end - 10**9),
-                "endTimeUnixNano": str(end),
+                "startTimeUnixNano": str(end_ns - 10**9),
+                "endTimeUnixNano": str(end_ns),
                 "attributes": attributes,
             }
             body = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
             assert (await http.post(f"{running.otlp_url}/v1/traces", json=body)).json() == {}
             if number == 1:
-                before = await queenright(running, "approvals", "list")
+                list_before = await queenright(running, "approvals", "list")
         await until(lambda: running.service.approvals.pending(), "an approval is pending")
         pending_requests = await queenright(running, "approvals", "list")
 
-    assert "bee" not in before.out
+    assert "bee" not in list_before.out
     assert "of $5.00" in " ".join(pending_requests.out.split())

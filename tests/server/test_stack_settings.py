@@ -7,7 +7,7 @@ from queenright.server.ops.secret_files import InvalidSecretError, read_stack_to
 from queenright.server.settings import InvalidSettingsError, load_settings
 
 
-def test_login_in_a_url_is_masked() -> None:
+def test_credentials_in_a_url_are_masked() -> None:
     settings = load_settings(
         judging={
             "prometheus_url": "http://ada:hunter2hunter2@prometheus:9090/prefix/",
@@ -22,7 +22,7 @@ def test_login_in_a_url_is_masked() -> None:
     assert "tempo_url: https://tempo" in result
 
 
-def test_invalid_url_is_rejected_without_its_text() -> None:
+def test_invalid_url_is_rejected_without_showing_it() -> None:
     with pytest.raises(InvalidSettingsError) as refusal:
         load_settings(judging={"prometheus_url": "prometheus:9090/hunter2hunter2"})
 

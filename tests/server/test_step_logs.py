@@ -15,7 +15,7 @@ CLOSED_PORT_URL = "http://127.0.0.1:9"
 
 
 def run_worker(storage: Path, endpoint: str, *, session: str, steps: int) -> None:
-    """Run a worker that writes its step log and sends telemetry to ``endpoint``."""
+    """Run a worker that writes its step log, and sends telemetry to ``endpoint``."""
     with Worker(
         "scribe", session_id=session, endpoint=endpoint, storage=storage, registry=CollectorRegistry()
     ) as worker:
@@ -30,47 +30,49 @@ async def wait_for_steps(service: Service, *, at_least: int) -> int:
     for _ in range(3000):
         health = service.monitor.get("scribe")
         if health is not None and health.vitals.steps_total >= at_least:
-            await asyncio.sleep(1.2)  # a further read of the log, which must find nothing new
+            await asyncio.sleep(1.2)  # Wait for one more read of the log, which must find nothing new.
             return health.vitals.steps_total
         await asyncio.sleep(0.02)
     raise AssertionError(f"within 60 s: {at_least} steps")
 
 
-async def test_step_log_alone_is_followed_and_broken_lines_skipped(
+async def test_step_log_alone_is_read_and_invalid_lines_are_skipped(
     settings: Settings, tmp_path: Path
 ) -> None:
-    """B6: invalid lines are skipped, the others are read once, also across restarts."""
+    """B6: invalid lines are skipped. The other lines are read once, even across restarts."""
     agents = tmp_path / "agents"
     await asyncio.to_thread(run_worker, agents, CLOSED_PORT_URL, session="one", steps=4)
     log = agents / "sessions" / "one" / "logs" / "tool_logs.jsonl"
     lines = log.read_text("utf-8").splitlines()
     log.write_text("\n".join([*lines[:2], "{broken", "[]", "", *lines[2:]]) + "\n", encoding="utf-8")
-    followed = settings.model_copy(update={"step_logs": (agents,)})
+    settings_with_log = settings.model_copy(update={"step_logs": (agents,)})
 
-    async with serving(followed) as running:
-        before = await wait_for_steps(running.service, at_least=4)
-    async with serving(followed) as running:
-        after = await wait_for_steps(running.service, at_least=4)
+    async with serving(settings_with_log) as running:
+        steps_before = await wait_for_steps(running.service, at_least=4)
+    async with serving(settings_with_log) as running:
+        steps_after = await wait_for_steps(running.service, at_least=4)
 
     assert len(lines) == 4
     assert all(json.loads(line)["verdict"] == "RETRY" for line in lines)
-    assert (before, after) == (4, 4)
+    assert (steps_before, steps_after) == (4, 4)
 
 
-async def test_worker_that_sends_and_writes_is_counted_once(settings: Settings, tmp_path: Path) -> None:
+async def test_worker_that_sends_telemetry_and_writes_a_log_is_counted_once(
+    settings: Settings, tmp_path: Path
+) -> None:
     agents, other_steps = tmp_path / "agents", tmp_path / "elsewhere"
-    followed = settings.model_copy(update={"step_logs": (agents,)})
+    settings_with_log = settings.model_copy(update={"step_logs": (agents,)})
 
-    async with serving(followed) as running:
+    async with serving(settings_with_log) as running:
         await asyncio.to_thread(run_worker, other_steps, running.otlp_url, session="two", steps=5)
-        sent = await wait_for_steps(running.service, at_least=5)
+        step_count = await wait_for_steps(running.service, at_least=5)
         other_steps.rename(agents)
         steps = await wait_for_steps(running.service, at_least=5)
 
-    assert (sent, steps) == (5, 5)
+    assert (step_count, steps) == (5, 5)
 
 
-async def test_unreadable_log_does_not_affect_others_and_invalid_lines_are_counted(
+async def test_unreadable_log_affects_no_other_and_invalid_lines_are_counted(
     settings: Settings, tmp_path: Path
 ) -> None:
     agents = tmp_path / "agents"

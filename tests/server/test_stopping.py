@@ -15,8 +15,8 @@ async def never_respond(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 
 
-async def interrupt_request(*, stopping: bool) -> httpx.Response:
-    transport = httpx.ASGITransport(ShutdownMiddleware(never_respond, is_stopping=lambda: stopping))
+async def interrupt_request(*, is_stopping: bool) -> httpx.Response:
+    transport = httpx.ASGITransport(ShutdownMiddleware(never_respond, is_stopping=lambda: is_stopping))
     async with httpx.AsyncClient(transport=transport, base_url="http://here") as http:
         task = asyncio.create_task(http.get("/"))
         await asyncio.sleep(0)
@@ -24,8 +24,8 @@ async def interrupt_request(*, stopping: bool) -> httpx.Response:
         return await task
 
 
-async def test_request_interrupted_by_the_stop_gets_503() -> None:
-    response = await interrupt_request(stopping=True)
+async def test_request_that_the_stop_interrupts_gets_503() -> None:
+    response = await interrupt_request(is_stopping=True)
 
     assert (response.status_code, response.headers["content-type"]) == (503, "application/problem+json")
     assert "the service is stopping" in response.json()["title"]
@@ -34,4 +34,4 @@ async def test_request_interrupted_by_the_stop_gets_503() -> None:
 
 async def test_other_cancellations_propagate() -> None:
     with pytest.raises(asyncio.CancelledError):
-        await interrupt_request(stopping=False)
+        await interrupt_request(is_stopping=False)

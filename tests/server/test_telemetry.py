@@ -1,4 +1,4 @@
-"""B90: senders of unusable telemetry get a notice, and operators can see the reason."""
+"""B90: the sender of unusable telemetry gets a notice, and operators can see the reason."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.clients.fixtures import FOLDER as FIXTURES
 _NANO = 1_000_000_000
 
 
-def text(**attributes: str | int) -> list[dict[str, Any]]:
+def make_attributes(**attributes: str | int) -> list[dict[str, Any]]:
     return [
         {
             "key": key.replace("__", "."),
@@ -53,15 +53,15 @@ def text(**attributes: str | int) -> list[dict[str, Any]]:
 
 
 def make_span(number: int, name: str, **attributes: str | int) -> dict[str, Any]:
-    start = time.time_ns() - 10 * _NANO + number
+    start_ns = time.time_ns() - 10 * _NANO + number
     return {
         "traceId": f"{7:032x}",
         "spanId": f"{number:016x}",
         "parentSpanId": f"{99:016x}",
         "name": name,
-        "startTimeUnixNano": str(start),
-        "endTimeUnixNano": str(start + 1_000_000),
-        "attributes": text(**attributes),
+        "startTimeUnixNano": str(start_ns),
+        "endTimeUnixNano": str(start_ns + 1_000_000),
+        "attributes": make_attributes(**attributes),
     }
 
 
@@ -71,29 +71,35 @@ def make_traces(
     return {
         "resourceSpans": [
             {
-                "resource": {"attributes": text(service__name=service)},
+                "resource": {"attributes": make_attributes(service__name=service)},
                 "scopeSpans": [{"scope": {"name": scope}, "spans": list(spans)}],
             }
         ]
     }
 
 
-def chat_span(number: int, **more: str | int) -> dict[str, Any]:
-    return make_span(number, "chat m", gen_ai__operation__name="chat", **more)
+def chat_span(number: int, **attributes: str | int) -> dict[str, Any]:
+    return make_span(number, "chat m", gen_ai__operation__name="chat", **attributes)
 
 
-def tool_span(number: int, **more: str | int) -> dict[str, Any]:
+def tool_span(number: int, **attributes: str | int) -> dict[str, Any]:
     return make_span(
-        number, "execute_tool look", gen_ai__operation__name="execute_tool", gen_ai__tool__name="look", **more
+        number,
+        "execute_tool look",
+        gen_ai__operation__name="execute_tool",
+        gen_ai__tool__name="look",
+        **attributes,
     )
 
 
-async def send(running: RunningService, body: dict[str, Any], path: str = "traces") -> dict[str, Any]:
+async def send_telemetry(
+    running: RunningService, body: dict[str, Any], path: str = "traces"
+) -> dict[str, Any]:
     async with httpx.AsyncClient(trust_env=False) as http:
         answer = await http.post(f"{running.otlp_url}/v1/{path}", json=body)
     assert answer.status_code == 200, answer.text
-    found: dict[str, Any] = answer.json()
-    return found
+    response: dict[str, Any] = answer.json()
+    return response
 
 
 async def read_telemetry(running: RunningService) -> Telemetry:
@@ -106,20 +112,20 @@ def read_counter(running: RunningService, metric: str, **labels: str) -> float:
 
 
 async def test_sender_of_unused_telemetry_is_notified_occasionally(running: RunningService) -> None:
-    """B90: in partial_success; none of the spans counts as rejected."""
-    first = await send(running, make_traces(make_span(1, "GET /"), make_span(2, "SELECT")))
-    repeated = await send(running, make_traces(make_span(3, "GET /")))
+    """B90: the notice is in partial_success. None of the spans counts as rejected."""
+    first_response = await send_telemetry(running, make_traces(make_span(1, "GET /"), make_span(2, "SELECT")))
+    repeated_response = await send_telemetry(running, make_traces(make_span(3, "GET /")))
 
-    Parse(json.dumps(first), ExportTraceServiceResponse())
-    assert "'night-graph' (my.tracer)" in first["partialSuccess"]["errorMessage"]
-    assert not int(first["partialSuccess"].get("rejectedSpans", 0))
-    assert not repeated.get("partialSuccess")
-    found = await read_telemetry(running)
-    [source] = found.sources
+    Parse(json.dumps(first_response), ExportTraceServiceResponse())
+    assert "'night-graph' (my.tracer)" in first_response["partialSuccess"]["errorMessage"]
+    assert not int(first_response["partialSuccess"].get("rejectedSpans", 0))
+    assert not repeated_response.get("partialSuccess")
+    intake = await read_telemetry(running)
+    [source] = intake.sources
     assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
-    assert "it sends no agent work" in [one.missing for one in source.missing]
-    [unused] = found.unused
-    assert (unused.dialect, unused.reason, unused.count, unused.rejected) == (
+    assert "it sends no agent work" in [problem.missing for problem in source.missing]
+    [unused_work] = intake.unused
+    assert (unused_work.dialect, unused_work.reason, unused_work.count, unused_work.rejected) == (
         OTHER,
         "no_agent_work",
         3,
@@ -130,22 +136,22 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
     )
 
 
-async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: RunningService) -> None:
-    """B90: metrics are not read; a coding agent that sends only metrics is advised to connect."""
+async def test_sender_of_metrics_only_is_shown_with_the_setting_to_change(running: RunningService) -> None:
+    """B90: metrics are not read. A coding agent that sends only metrics is advised to connect."""
 
     def make_metrics(service: str, scope: str) -> dict[str, Any]:
         group = {"scope": {"name": scope}, "metrics": [{"name": "a"}, {"name": "b"}]}
-        resource = {"attributes": text(service__name=service)}
+        resource = {"attributes": make_attributes(service__name=service)}
         return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [group]}]}
 
     answers = [
-        await send(running, make_metrics("web", "my.meter"), "metrics"),
-        await send(running, make_metrics("claude-code", "com.anthropic.claude_code"), "metrics"),
+        await send_telemetry(running, make_metrics("web", "my.meter"), "metrics"),
+        await send_telemetry(running, make_metrics("claude-code", "com.anthropic.claude_code"), "metrics"),
     ]
 
     assert not any(answer.get("partialSuccess") for answer in answers)
     remedies = {
-        source.dialect: [m.remedy for m in source.missing]
+        source.dialect: [metrics.remedy for metrics in source.missing]
         for source in (await read_telemetry(running)).sources
     }
     assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
@@ -153,10 +159,10 @@ async def test_metrics_only_sender_is_shown_with_the_setting_to_change(running: 
     assert read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
 
 
-async def test_last_session_is_shown_with_its_work(running: RunningService) -> None:
-    """A first-time sender sees what was read: the session, its steps, tool calls and tokens."""
+async def test_last_session_of_a_source_is_shown_with_its_work(running: RunningService) -> None:
+    """A new sender can check what was read: the session, its steps, tool calls and tokens."""
     session = {"gen_ai__conversation__id": "c-1"}
-    await send(
+    await send_telemetry(
         running,
         make_traces(
             chat_span(1, gen_ai__usage__input_tokens=7, gen_ai__usage__output_tokens=3, **session),
@@ -171,8 +177,8 @@ async def test_last_session_is_shown_with_its_work(running: RunningService) -> N
 async def test_spans_of_other_work_are_counted_without_a_notice(
     running: RunningService,
 ) -> None:
-    """B90: a program that is used correctly also makes database requests."""
-    answer = await send(running, make_traces(make_span(1, "SELECT"), chat_span(2), tool_span(3)))
+    """B90: a correctly used program also makes database requests."""
+    answer = await send_telemetry(running, make_traces(make_span(1, "SELECT"), chat_span(2), tool_span(3)))
 
     assert not answer.get("partialSuccess")
     [source] = (await read_telemetry(running)).sources
@@ -180,55 +186,61 @@ async def test_spans_of_other_work_are_counted_without_a_notice(
     assert {"name", "model_calls", "tool_calls"} == set(source.shows)
 
 
-async def test_unusable_records_are_rejected_with_a_remedy(running: RunningService) -> None:
-    """B90: by reason and dialect, in the response, the API and the metrics."""
-    bad = chat_span(1) | {"traceId": "00" * 16}
-    answer = await send(running, make_traces(bad, chat_span(2), scope="openinference.instrumentation.openai"))
+async def test_unusable_records_are_rejected_with_the_way_out(running: RunningService) -> None:
+    """B90: they are counted by reason and dialect, in the response, the API and the metrics."""
+    invalid_span = chat_span(1) | {"traceId": "00" * 16}
+    answer = await send_telemetry(
+        running, make_traces(invalid_span, chat_span(2), scope="openinference.instrumentation.openai")
+    )
     records = {
         "resourceLogs": [
             {
                 "scopeLogs": [
                     {
                         "scope": {"name": "com.anthropic.claude_code.events"},
-                        "logRecords": [{"attributes": text(event__name="api_request")}],
+                        "logRecords": [{"attributes": make_attributes(event__name="api_request")}],
                     }
                 ]
             }
         ]
     }
-    logs = await send(running, records, "logs")
+    logs = await send_telemetry(running, records, "logs")
 
     Parse(json.dumps(logs), ExportLogsServiceResponse())
     assert int(answer["partialSuccess"]["rejectedSpans"]) == 1
     assert "trace id" in answer["partialSuccess"]["errorMessage"]
     assert int(logs["partialSuccess"]["rejectedLogRecords"]) == 1
     assert "session.id" in logs["partialSuccess"]["errorMessage"]
-    rejected = {
-        (one.dialect, one.reason): one.count for one in (await read_telemetry(running)).unused if one.rejected
+    rejected_counts = {
+        (item.dialect, item.reason): item.count
+        for item in (await read_telemetry(running)).unused
+        if item.rejected
     }
-    assert rejected == {("openinference", "invalid_id"): 1, ("claude-code", "no_session"): 1}
-    for dialect, reason in rejected:
+    assert rejected_counts == {("openinference", "invalid_id"): 1, ("claude-code", "no_session"): 1}
+    for dialect, reason in rejected_counts:
         assert (
             read_counter(running, "queenright_telemetry_rejected_total", dialect=dialect, reason=reason) == 1
         )
 
 
-async def test_advice_depends_on_the_dialect(running: RunningService) -> None:
-    """A first-time sender sees what is missing, and what to set."""
+async def test_advice_depends_on_the_dialect_and_the_missing_attributes(running: RunningService) -> None:
+    """A new sender can check what is missing, and what to set."""
     scope = "openinference.instrumentation.langchain"
-    await send(running, make_traces(chat_span(1), tool_span(2), service="unknown_service", scope=scope))
-    bare = (await read_telemetry(running)).sources[0]
-    more = {"gen_ai__conversation__id": "c-1"}
-    complete = make_traces(
-        chat_span(3, gen_ai__usage__input_tokens=7, **more),
-        tool_span(4, gen_ai__tool__call__arguments='{"q": 1}', **more),
-        tool_span(5, **more) | {"endTimeUnixNano": "0"},
+    await send_telemetry(
+        running, make_traces(chat_span(1), tool_span(2), service="unknown_service", scope=scope)
+    )
+    bare_session = (await read_telemetry(running)).sources[0]
+    conversation = {"gen_ai__conversation__id": "c-1"}
+    complete_session = make_traces(
+        chat_span(3, gen_ai__usage__input_tokens=7, **conversation),
+        tool_span(4, gen_ai__tool__call__arguments='{"q": 1}', **conversation),
+        tool_span(5, **conversation) | {"endTimeUnixNano": "0"},
         scope=scope,
     )
-    await send(running, complete)
-    full = (await read_telemetry(running)).sources[0]
+    await send_telemetry(running, complete_session)
+    full_session = (await read_telemetry(running)).sources[0]
 
-    remedies = " ".join(remedy.remedy for remedy in bare.missing)
+    remedies = " ".join(remedy.remedy for remedy in bare_session.missing)
     for texts in (
         "OTEL_SERVICE_NAME",
         "OPENINFERENCE_HIDE_INPUTS",
@@ -237,31 +249,34 @@ async def test_advice_depends_on_the_dialect(running: RunningService) -> None:
         "watch_spans",
     ):
         assert texts in remedies
-    assert full.service == "night-graph"
-    assert full.missing == []
-    assert set(full.shows) == set(SourceData)
+    assert full_session.service == "night-graph"
+    assert full_session.missing == []
+    assert set(full_session.shows) == set(SourceData)
 
 
-async def test_refused_requests_are_shown_with_the_reason(running: RunningService) -> None:
-    """A sender with another protocol or path is visible to an operator."""
+async def test_refused_requests_are_listed_with_the_reason(running: RunningService) -> None:
+    """An operator can see a sender with another protocol or path."""
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for path, content in (("/v1/traces", b"{"), ("/v1/spans", b"{}"), ("/hooks/claude-code", b"[]")):
             await http.post(path, content=content, headers={"content-type": "application/json"})
         await http.post("/v1/logs", content=b"x", headers={"content-type": "application/grpc"})
 
-    refused = {(one.path, one.status): one.reason for one in (await read_telemetry(running)).refused}
-    assert set(refused) == {
+    reasons = {(item.path, item.status): item.reason for item in (await read_telemetry(running)).refused}
+    assert set(reasons) == {
         ("/v1/traces", 400),
         (OTHER_PATH, 404),
         ("/hooks/claude-code", 400),
         ("/v1/logs", 415),
     }
-    assert "unexpected end of data" in refused["/v1/traces", 400]
+    assert "unexpected end of data" in reasons["/v1/traces", 400]
 
 
 async def test_refused_requests_are_counted_by_reason(running: RunningService) -> None:
-    """B90: a hook call without a session, an unreadable body, another protocol; a 503 is not a loss."""
-    before = running.service.registry.get_sample_value(
+    """
+    B90: this covers a hook call without a session, an unreadable body and another protocol. A 503 is not a
+    loss.
+    """
+    count_before = running.service.registry.get_sample_value(
         "queenright_telemetry_rejected_total", {"dialect": "claude-code", "reason": "no_session"}
     )
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
@@ -272,23 +287,25 @@ async def test_refused_requests_are_counted_by_reason(running: RunningService) -
         await http.get("/v1/metrics")
     running.service.intake.add_refusal("/v1/traces", 503, "too much at one time", time.time())
 
-    found = {
-        (one.dialect, one.reason): one.count for one in (await read_telemetry(running)).unused if one.rejected
+    rejected_counts = {
+        (item.dialect, item.reason): item.count
+        for item in (await read_telemetry(running)).unused
+        if item.rejected
     }
-    assert found == {
+    assert rejected_counts == {
         ("claude-code", "no_session"): 1,
         ("codex", "unreadable"): 1,
         (OTHER, "unreadable"): 1,
         (OTHER, "unsupported"): 2,
     }
-    assert before == 0
-    for (dialect, reason), count in found.items():
+    assert count_before == 0
+    for (dialect, reason), count in rejected_counts.items():
         labels = {"dialect": dialect, "reason": reason}
         assert read_counter(running, "queenright_telemetry_rejected_total", **labels) == count
 
 
-async def test_sender_gets_the_remedy_in_protobuf_too(running: RunningService) -> None:
-    """B90: partial_success names the problem, the value, and the remedy."""
+async def test_sender_gets_the_way_out_in_protobuf_too(running: RunningService) -> None:
+    """B90: partial_success names the problem, the value and the way out."""
     spans = ExportTraceServiceRequest()
     spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
     logs = ExportLogsServiceRequest()
@@ -300,15 +317,15 @@ async def test_sender_gets_the_remedy_in_protobuf_too(running: RunningService) -
         traces_answer = await http.post("/v1/traces", content=spans.SerializeToString())
         logs_answer = await http.post("/v1/logs", content=logs.SerializeToString())
 
-    of_traces = ExportTraceServiceResponse.FromString(traces_answer.content).partial_success
-    of_logs = ExportLogsServiceResponse.FromString(logs_answer.content).partial_success
-    assert (of_traces.rejected_spans, of_logs.rejected_log_records) == (1, 1)
-    assert all(part in of_traces.error_message for part in ("5 and 0 bytes", "16 bytes"))
-    assert "without session.id; set OTEL_METRICS_INCLUDE_SESSION_ID=true" in of_logs.error_message
+    traces_result = ExportTraceServiceResponse.FromString(traces_answer.content).partial_success
+    logs_result = ExportLogsServiceResponse.FromString(logs_answer.content).partial_success
+    assert (traces_result.rejected_spans, logs_result.rejected_log_records) == (1, 1)
+    assert all(phrase in traces_result.error_message for phrase in ("5 and 0 bytes", "16 bytes"))
+    assert "without session.id; set OTEL_METRICS_INCLUDE_SESSION_ID=true" in logs_result.error_message
 
 
-async def test_hook_calls_belong_to_the_source_in_their_query(running: RunningService) -> None:
-    """B90: unused hook calls are counted, too."""
+async def test_hook_calls_belong_to_the_source_that_their_query_names(running: RunningService) -> None:
+    """B90: unused hook calls are counted too."""
     call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for name in ("SessionStart", "Unheard"):
@@ -323,10 +340,12 @@ async def test_hook_calls_belong_to_the_source_in_their_query(running: RunningSe
 
 
 @pytest.mark.parametrize("order", [1, -1])
-async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(
+async def test_hook_calls_logs_and_spans_of_a_coding_agent_are_one_source(
     running: RunningService, order: int
 ) -> None:
-    """B90: Codex's spans, log records and hooks name its owner differently; together they lack nothing."""
+    """
+    B90: Codex's spans, log records and hook calls name its owner differently. Together, they lack nothing.
+    """
     for record in load_fixture(FIXTURES / "codex" / "healthy-traces.json").records[::order]:
         body = move_times(record.body, BEGAN, time.time() - BEGAN - 60)
         async with httpx.AsyncClient(trust_env=False) as http:
@@ -337,9 +356,9 @@ async def test_hooks_logs_and_spans_of_a_coding_agent_are_one_source(
     assert source.missing == []
 
 
-async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: RunningService) -> None:
-    """The spans contain nothing that is used."""
-    await send(running, make_traces(make_span(1, "turn"), service="codex_exec", scope="codex_exec"))
+async def test_coding_agent_that_sends_only_spans_is_advised_to_connect(running: RunningService) -> None:
+    """These spans contain nothing that is used."""
+    await send_telemetry(running, make_traces(make_span(1, "turn"), service="codex_exec", scope="codex_exec"))
 
     [source] = (await read_telemetry(running)).sources
     [advice] = source.missing
@@ -349,16 +368,16 @@ async def test_coding_agent_with_only_spans_gets_advice_to_connect(running: Runn
 
 async def test_telemetry_command_fails_while_a_sender_has_unused_data(running: RunningService) -> None:
     """The exit code of `queenright telemetry` reports it."""
-    empty = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    await send(running, make_traces(make_span(1, "GET <b>"), service="<script>"))
-    lost = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
-    await send(running, make_traces(chat_span(2), service="<script>"))
-    completed = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    empty_result = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    await send_telemetry(running, make_traces(make_span(1, "GET <b>"), service="<script>"))
+    unused_result = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
+    await send_telemetry(running, make_traces(chat_span(2), service="<script>"))
+    used_result = await asyncio.to_thread(warm.queenright, "telemetry", "--url", running.url)
 
-    assert (empty.returncode, lost.returncode, completed.returncode) == (1, 1, 0)
-    assert "Nothing has arrived" in empty.stdout
-    assert "0 of 1 record used" in lost.stdout
-    assert "1 of 2 records used" in completed.stdout
+    assert (empty_result.returncode, unused_result.returncode, used_result.returncode) == (1, 1, 0)
+    assert "Nothing has arrived" in empty_result.stdout
+    assert "0 of 1 record used" in unused_result.stdout
+    assert "1 of 2 records used" in used_result.stdout
 
 
 @pytest.mark.parametrize(
@@ -378,12 +397,12 @@ def test_dialect_is_derived_from_the_scope(scope: str, dialect: str) -> None:
 
 
 @given(scope=st.text())
-def test_any_scope_has_a_dialect_of_the_list(scope: str) -> None:
-    """The label values stay bounded."""
+def test_any_scope_has_a_known_dialect(scope: str) -> None:
+    """Otherwise the number of label values would not be bounded."""
     assert find_dialect(scope) in DIALECTS
 
 
-def test_sources_and_refusals_are_bounded_and_the_newest_stay() -> None:
+def test_number_of_sources_and_refusals_is_bounded() -> None:
     intake = Intake(CollectorRegistry())
     for number in range(MAX_SOURCES + 5):
         sources = Sources()
@@ -399,18 +418,18 @@ def test_sources_and_refusals_are_bounded_and_the_newest_stay() -> None:
 
 
 def test_sender_is_notified_again_after_an_hour() -> None:
-    """B90: not with each request."""
+    """B90: the sender is not notified with each request."""
     intake = Intake(CollectorRegistry())
 
-    def record_request(now: float) -> list[str]:
+    def record_request(received_at: float) -> list[str]:
         sources = Sources()
         source = sources.get("web", OTHER)
         source.records, source.unused[UnusedReason.NO_AGENT_WORK] = 1, 1
-        return intake.add(sources, now)
+        return intake.add(sources, received_at)
 
     notices = [
-        bool(record_request(now))
-        for now in (
+        bool(record_request(clock_time))
+        for clock_time in (
             1.0,
             2.0,
             NOTICE_INTERVAL_SECONDS,
@@ -422,20 +441,20 @@ def test_sender_is_notified_again_after_an_hour() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_there_is_advice_for_each_dialect_and_fault(dialect: str) -> None:
+def test_each_dialect_and_problem_has_advice(dialect: str) -> None:
     for problem in (None, *RecordFault):
         source = Source("web", dialect, records=2, parts={SourceData.TOOL_CALLS})
         if problem is not None:
             source.rejected[problem] = 1
-        found = list_advice(source)
+        advice = list_advice(source)
 
-        assert found, problem
-        assert all(one.missing and one.remedy for one in found), problem
+        assert advice, problem
+        assert all(item.missing and item.remedy for item in advice), problem
 
 
 @pytest.mark.parametrize("dialect", ["openinference", "opentelemetry", "other"])
 def test_source_of_duplicate_work_gets_no_advice(dialect: str) -> None:
-    """Two instrumentations of one program: only one of the two counts, and both are correct."""
+    """Two instrumentations of one program are both correct, but only one of them counts."""
     source = Source("web", dialect, records=2)
     source.unused.update({UnusedReason.SAME_WORK: 1, UnusedReason.REPEATED: 1})
 

@@ -31,10 +31,10 @@ def exporter() -> InMemorySpanExporter:
 async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIterator[Service]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    found = await build(settings, tracer=provider.get_tracer("test"))
-    await found.start()
-    yield found
-    await found.stop()
+    service_ = await build(settings, tracer=provider.get_tracer("test"))
+    await service_.start()
+    yield service_
+    await service_.stop()
 
 
 async def wait_for_span(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
@@ -46,14 +46,14 @@ async def wait_for_span(exporter: InMemorySpanExporter, name: str) -> ReadableSp
     raise AssertionError(f"within 60 s: a span {name}")
 
 
-def context_of(span: ReadableSpan) -> SpanContext:
+def get_context(span: ReadableSpan) -> SpanContext:
     span_context = span.get_span_context()
     assert isinstance(span_context, SpanContext)
     return span_context
 
 
-async def test_one_trace_links_page_and_step(service: Service, exporter: InMemorySpanExporter) -> None:
-    events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
+async def test_one_trace_links_the_page_to_the_step(service: Service, exporter: InMemorySpanExporter) -> None:
+    events = [replace(item, trace_id=STEP_TRACE, span_id=STEP_SPAN) for item in looping(service.clock())]
     await service.ingest(events)
     check = await wait_for_span(exporter, "judge_check looper")
     triage = await wait_for_span(exporter, "triage looper")
@@ -73,8 +73,8 @@ async def test_one_trace_links_page_and_step(service: Service, exporter: InMemor
     notify = await wait_for_span(exporter, "notify http://peer:9093")
     health = await wait_for_span(exporter, "health_check looper")
 
-    trace_id, span_id = context_of(check).trace_id, context_of(check).span_id
-    assert {context_of(triage).trace_id, context_of(notify).trace_id} == {trace_id}
+    trace_id, span_id = get_context(check).trace_id, get_context(check).span_id
+    assert {get_context(triage).trace_id, get_context(notify).trace_id} == {trace_id}
     assert triage.parent is not None
     assert triage.parent.span_id == span_id
     for span in (check, notify, health):
@@ -85,7 +85,7 @@ async def test_one_trace_links_page_and_step(service: Service, exporter: InMemor
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "sends"),
+    ("endpoint", "is_sending"),
     [
         ("", False),
         ("http://localhost:4318", False),
@@ -94,13 +94,13 @@ async def test_one_trace_links_page_and_step(service: Service, exporter: InMemor
     ],
 )
 def test_service_never_sends_its_spans_to_itself(
-    monkeypatch: pytest.MonkeyPatch, endpoint: str, sends: bool
+    monkeypatch: pytest.MonkeyPatch, endpoint: str, is_sending: bool
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 
     provider = tracer_provider("http://127.0.0.1:4318")
 
-    assert bool(provider._active_span_processor._span_processors) is sends
+    assert bool(provider._active_span_processor._span_processors) is is_sending
     provider.shutdown()
 
 
@@ -110,34 +110,34 @@ def test_stop_does_not_wait_for_an_unavailable_trace_store(monkeypatch: pytest.M
     provider = tracer_provider("http://127.0.0.1:4318")
     provider.get_tracer("test").start_span("last").end()
 
-    start = time.monotonic()
+    start_time = time.monotonic()
     provider.shutdown()
 
-    # By default the exporter would retry for ten seconds.
-    assert time.monotonic() - start < 5
+    # By default, the exporter would retry for ten seconds.
+    assert time.monotonic() - start_time < 5
 
 
-async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_to_the_step(
+async def test_interventions_and_recoveries_are_in_the_trace_of_the_ticket(
     service: Service, exporter: InMemorySpanExporter
 ) -> None:
-    events = [replace(e, trace_id=STEP_TRACE, span_id=STEP_SPAN) for e in looping(service.clock())]
+    events = [replace(event_, trace_id=STEP_TRACE, span_id=STEP_SPAN) for event_ in looping(service.clock())]
     await service.ingest(events)
     triage = await wait_for_span(exporter, "triage looper")
     [ticket] = service.tickets.open_tickets()
-    start = service.clock()
+    start_time = service.clock()
 
-    def event(kind: EventType, at: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, time_: float, **data: object) -> AgentEvent:
         worker_fields = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
         return AgentEvent(
-            type=kind, time=at, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
+            type=kind, time=time_, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
         )
 
     service.bus.fan_out(
-        event(EventType.NUDGE_SENT, start, attempt=1, delivery="queued", message="m"),
-        event(EventType.ESCALATION_TRIGGERED, start, escalation_id="e"),
-        event(EventType.AGENT_TERMINATED, start, confirmed=False),
-        event(EventType.RECOVERY_INITIATED, start, recovery_id="r", attempt=1),
-        event(EventType.RECOVERY_FAILED, start + 3, recovery_id="r", attempt=1),
+        event(EventType.NUDGE_SENT, start_time, attempt=1, delivery="queued", message="m"),
+        event(EventType.ESCALATION_TRIGGERED, start_time, escalation_id="e"),
+        event(EventType.AGENT_TERMINATED, start_time, confirmed=False),
+        event(EventType.RECOVERY_INITIATED, start_time, recovery_id="r", attempt=1),
+        event(EventType.RECOVERY_FAILED, start_time + 3, recovery_id="r", attempt=1),
     )
     spans = {
         name: await wait_for_span(exporter, name)
@@ -145,7 +145,7 @@ async def test_interventions_and_recoveries_are_in_the_tickets_trace_and_linked_
     }
 
     for span in spans.values():
-        assert context_of(span).trace_id == context_of(triage).trace_id
+        assert get_context(span).trace_id == get_context(triage).trace_id
         assert span.attributes is not None
         assert span.attributes["queenright.ticket.id"] == ticket.ticket_id
         assert f"{span.links[0].context.span_id:016x}" == STEP_SPAN

@@ -1,4 +1,4 @@
-"""Text that only one of the databases can store is refused with both."""
+"""Text that only one of the databases could store is rejected with both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def api(tmp_path: Path, database_url: str) -> AsyncIterator[httpx.AsyncCli
         yield http
 
 
-async def test_nul_in_a_path_is_refused_before_the_store(api: httpx.AsyncClient) -> None:
+async def test_nul_in_a_path_is_rejected_before_the_store(api: httpx.AsyncClient) -> None:
     paths = [
         "/api/recoveries/%00",
         "/api/tickets/%00",
@@ -40,11 +40,11 @@ async def test_nul_in_a_path_is_refused_before_the_store(api: httpx.AsyncClient)
         "/api/agents/bee/health?session_id=a%00b",
         "/api/agents/bee/instructions?session_id=%00&incarnation_id=one",
     ]
-    for where, addresses in (("path", paths), ("query", queries)):
+    for place_name, addresses in (("path", paths), ("query", queries)):
         for address in addresses:
             answer = await api.get(address)
             assert (answer.status_code, address) == (400, address)
-            assert f"the {where} contains a NUL character (%00)" in answer.json()["title"]
+            assert f"the {place_name} contains a NUL character (%00)" in answer.json()["title"]
     for address in (
         "/api/escalations/%00/decision",
         "/api/agents/bee/instructions/%00/answer",
@@ -53,29 +53,46 @@ async def test_nul_in_a_path_is_refused_before_the_store(api: httpx.AsyncClient)
         assert (await api.post(address, json={})).status_code == 400
 
 
-async def test_escaped_nul_lookalike_is_an_ordinary_name(api: httpx.AsyncClient) -> None:
+async def test_escaped_text_that_resembles_nul_is_an_ordinary_name(api: httpx.AsyncClient) -> None:
     assert (await api.get("/api/tickets/%2500")).status_code == 404
     assert (await api.get("/api/interventions?agent_id=%2500")).status_code == 200
 
 
-@pytest.mark.parametrize("bad", ["\0", "a\0b", "\ud800"], ids=ascii)
-async def test_unstorable_text_is_refused_in_a_body(api: httpx.AsyncClient, bad: str) -> None:
+@pytest.mark.parametrize("invalid_text", ["\0", "a\0b", "\ud800"], ids=ascii)
+async def test_text_that_cannot_be_stored_is_rejected_in_a_body(
+    api: httpx.AsyncClient, invalid_text: str
+) -> None:
     target: dict[str, object] = {"session_id": "s", "incarnation_id": "i", "outcome": "done"}
     stop: dict[str, object] = {"on": False, "reason": "it is over", "by": "ada"}
     bodies: list[tuple[str, str, dict[str, object], str]] = [
-        ("POST", "/api/agents/bee/nudge", {"session_id": bad}, "session_id"),
-        ("POST", "/api/agents/bee/nudge", {"message": bad}, "message"),
-        ("POST", "/api/agents/bee/terminate", {"reason": "x", "incarnation_id": bad}, "incarnation_id"),
-        ("POST", "/api/agents/bee/escalate", {"reason": "x", "by": bad}, "by"),
-        ("POST", "/api/agents/bee/instructions/one/answer", target | {"session_id": bad}, "session_id"),
-        ("POST", "/api/agents/bee/instructions/one/answer", target | {"checkpoint_id": bad}, "checkpoint_id"),
-        ("POST", "/api/escalations/one/decision", {"decision": "more_time", "by": bad}, "by"),
-        ("POST", "/api/recoveries", {"task_id": bad}, "task_id"),
-        ("POST", "/api/breakers/recovery/reset", {"by": bad}, "by"),
-        ("PUT", "/api/emergency-stop", stop | {"reason": bad}, "reason"),
-        ("PUT", "/api/emergency-stop", stop | {"by": bad}, "by"),
-        ("POST", "/api/tickets/one/acknowledge", {"by": bad}, "by"),
-        ("POST", "/api/tickets/one/resolve", {"reason": "x", "by": bad}, "by"),
+        ("POST", "/api/agents/bee/nudge", {"session_id": invalid_text}, "session_id"),
+        ("POST", "/api/agents/bee/nudge", {"message": invalid_text}, "message"),
+        (
+            "POST",
+            "/api/agents/bee/terminate",
+            {"reason": "x", "incarnation_id": invalid_text},
+            "incarnation_id",
+        ),
+        ("POST", "/api/agents/bee/escalate", {"reason": "x", "by": invalid_text}, "by"),
+        (
+            "POST",
+            "/api/agents/bee/instructions/one/answer",
+            target | {"session_id": invalid_text},
+            "session_id",
+        ),
+        (
+            "POST",
+            "/api/agents/bee/instructions/one/answer",
+            target | {"checkpoint_id": invalid_text},
+            "checkpoint_id",
+        ),
+        ("POST", "/api/escalations/one/decision", {"decision": "more_time", "by": invalid_text}, "by"),
+        ("POST", "/api/recoveries", {"task_id": invalid_text}, "task_id"),
+        ("POST", "/api/breakers/recovery/reset", {"by": invalid_text}, "by"),
+        ("PUT", "/api/emergency-stop", stop | {"reason": invalid_text}, "reason"),
+        ("PUT", "/api/emergency-stop", stop | {"by": invalid_text}, "by"),
+        ("POST", "/api/tickets/one/acknowledge", {"by": invalid_text}, "by"),
+        ("POST", "/api/tickets/one/resolve", {"reason": "x", "by": invalid_text}, "by"),
     ]
     for method, path, body, field in bodies:
         answer = await api.request(method, path, content=json.dumps(body), headers=JSON)
@@ -83,5 +100,7 @@ async def test_unstorable_text_is_refused_in_a_body(api: httpx.AsyncClient, bad:
         assert answer.json()["title"].startswith(f"{field}: ")
         assert "NUL characters" in answer.json()["title"]
 
-    heartbeat = await api.post("/api/heartbeats", content=json.dumps({"agent_id": "bee", "task_id": bad}))
+    heartbeat = await api.post(
+        "/api/heartbeats", content=json.dumps({"agent_id": "bee", "task_id": invalid_text})
+    )
     assert heartbeat.status_code == 400

@@ -1,4 +1,4 @@
-"""One vocabulary everywhere: health and activity of running sessions, outcome of ended ones."""
+"""All surfaces use the same terms: health and activity of running sessions, outcome of ended sessions."""
 
 from __future__ import annotations
 
@@ -22,114 +22,122 @@ from tests.waiting import until
 
 __all__ = ["browser", "settings"]
 
-ENDS = [
+END_TYPES = [
     (EventType.EXECUTION_COMPLETED, {}, "completed"),
     (EventType.EXECUTION_FAILED, {"error_type": "OSError", "error": "the disk is full"}, "failed"),
     (EventType.EXECUTION_FAILED, {"error_type": "CancelledError"}, "cancelled"),
 ]
 
 
-@pytest.mark.parametrize(("ended", "data", "outcome"), ENDS)
+@pytest.mark.parametrize(("end_type", "data", "outcome"), END_TYPES)
 async def test_ended_session_has_an_outcome_and_no_activity(
-    running: RunningService, browser: httpx.AsyncClient, ended: EventType, data: dict[str, str], outcome: str
+    running: RunningService,
+    browser: httpx.AsyncClient,
+    end_type: EventType,
+    data: dict[str, str],
+    outcome: str,
 ) -> None:
-    """B103: an ended session does nothing."""
-    [first, *events] = looping(running.service.clock(), times=1)
+    """B103: an ended session has no activity."""
+    [start_event, *events] = looping(running.service.clock(), times=1)
     worker_fields: dict[str, Any] = {
         "agent_id": "looper",
-        "session_id": first.session_id,
-        "incarnation_id": first.incarnation_id,
+        "session_id": start_event.session_id,
+        "incarnation_id": start_event.incarnation_id,
     }
-    ended_session = AgentEvent(type=ended, time=running.service.clock(), data=data, **worker_fields)
-    await running.service.ingest([first, *events, ended_session])
+    ended_session = AgentEvent(type=end_type, time=running.service.clock(), data=data, **worker_fields)
+    await running.service.ingest([start_event, *events, ended_session])
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
     metrics = (await browser.get("/metrics", headers={"Accept": "text/plain"})).text
-    listed = await queenright(running, "list", "--all")
+    list_result = await queenright(running, "list", "--all")
 
     assert (row["ended"], row["outcome"], row["activity"], row["waiting"]) == (True, outcome, "", "")
-    assert listed.out.splitlines()[1].split()[:3] == [outcome, "looper", first.session_id]
+    assert list_result.out.splitlines()[1].split()[:3] == [outcome, "looper", start_event.session_id]
     assert not re.search(r"queenright_agents\{[^}]*\} [1-9]", metrics)
     assert 'queenright_agents{state="terminated"' not in metrics
     assert not re.search(r"queenright_worker_waiting\{[^}]*\} [1-9]", metrics)
 
 
-async def test_ended_session_is_named_by_its_outcome_while_its_ticket_is_open(
+async def test_ended_session_has_its_outcome_while_its_ticket_is_open(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
     """B103: the session counts as failing, and its outcome is failed."""
-    now = running.service.clock()
-    [first, *events] = looping(now, times=1)
+    clock_time = running.service.clock()
+    [start_event, *events] = looping(clock_time, times=1)
     worker_fields = {
         "agent_id": "looper",
-        "session_id": first.session_id,
-        "incarnation_id": first.incarnation_id,
+        "session_id": start_event.session_id,
+        "incarnation_id": start_event.incarnation_id,
     }
-    failed = AgentEvent(
+    failed_event = AgentEvent(
         type=EventType.EXECUTION_FAILED,
-        time=now,
+        time=clock_time,
         data={"error_type": "OSError", "error": "x"},
         **worker_fields,
     )
-    abandoned = {"recovery_id": "r1", "exhausted": True, "reason": "the third try failed"}
-    lost = AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=abandoned, **worker_fields)
-    await running.service.ingest([first, *events, failed, lost])
+    abandoned_data = {"recovery_id": "r1", "exhausted": True, "reason": "the third attempt failed"}
+    abandoned_event = AgentEvent(
+        type=EventType.RECOVERY_FAILED, time=clock_time, data=abandoned_data, **worker_fields
+    )
+    await running.service.ingest([start_event, *events, failed_event, abandoned_event])
     await until(running.service.tickets.open_tickets, "its ticket")
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
-    listed = await queenright(running, "list")
+    list_result = await queenright(running, "list")
 
     assert (row["health"], row["state"], row["outcome"]) == ("", "failing", "failed")
-    assert listed.out.splitlines()[1].split()[0] == "failed"
+    assert list_result.out.splitlines()[1].split()[0] == "failed"
 
 
 async def test_running_session_has_health_activity_and_no_outcome(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
     """B103: the row has the session id."""
-    [first, *events] = looping(running.service.clock(), times=1)
+    [start_event, *events] = looping(running.service.clock(), times=1)
     worker_fields: dict[str, Any] = {
         "agent_id": "looper",
-        "session_id": first.session_id,
-        "incarnation_id": first.incarnation_id,
+        "session_id": start_event.session_id,
+        "incarnation_id": start_event.incarnation_id,
     }
-    paused = AgentEvent(type=EventType.EXECUTION_PAUSED, time=running.service.clock(), **worker_fields)
-    await running.service.ingest([first, *events, paused])
+    pause_event = AgentEvent(type=EventType.EXECUTION_PAUSED, time=running.service.clock(), **worker_fields)
+    await running.service.ingest([start_event, *events, pause_event])
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
-    listed = await queenright(running, "list")
+    list_result = await queenright(running, "list")
 
     assert (row["state"], row["activity"], row["outcome"]) == ("healthy", "paused", "")
-    assert row["session_id"] == first.session_id
-    assert listed.out.splitlines()[2].strip() == "paused"
+    assert row["session_id"] == start_event.session_id
+    assert list_result.out.splitlines()[2].strip() == "paused"
 
 
-async def test_session_limited_by_its_provider_has_the_time_of_the_next_try(
+async def test_session_limited_by_its_provider_shows_the_time_of_the_next_attempt(
     running: RunningService, browser: httpx.AsyncClient
 ) -> None:
-    now = running.service.clock()
-    [first, *events] = looping(now, times=1)
-    limited = AgentEvent(
+    clock_time = running.service.clock()
+    [start_event, *events] = looping(clock_time, times=1)
+    wait_event = AgentEvent(
         type=EventType.LLM_CALL_COMPLETED,
-        time=now,
+        time=clock_time,
         agent_id="looper",
-        session_id=first.session_id,
-        incarnation_id=first.incarnation_id,
+        session_id=start_event.session_id,
+        incarnation_id=start_event.incarnation_id,
         data={"error_type": "RateLimitError", "error": "try again in 30m"},
     )
-    await running.service.ingest([first, *events, limited])
+    await running.service.ingest([start_event, *events, wait_event])
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
-    listed = await queenright(running, "list")
+    list_result = await queenright(running, "list")
 
-    assert (row["activity"], row["limited_until"]) == ("waiting to try again", now + 1_800)
-    assert listed.out.splitlines()[2].strip() == f"waiting to try again at {local_time(now + 1_800)}"
+    assert (row["activity"], row["limited_until"]) == ("waiting to try again", clock_time + 1_800)
+    assert (
+        list_result.out.splitlines()[2].strip() == f"waiting to try again at {local_time(clock_time + 1_800)}"
+    )
 
 
-def test_activity_is_an_enum_and_never_an_outcome() -> None:
-    """B103: an ended session does nothing; a paused one is paused."""
+def test_activity_is_an_enum_without_outcomes() -> None:
+    """B103: an ended session has no activity, and the activity of a paused session is paused."""
     script = WorkerScript().start()
-    seen = [describe_activity(script.health.vitals)[1]]
+    activities = [describe_activity(script.health.vitals)[1]]
     for type_, data in (
         (EventType.LLM_CALL_STARTED, {}),
         (EventType.TOOL_CALL_STARTED, {"tool": "search"}),
@@ -139,9 +147,9 @@ def test_activity_is_an_enum_and_never_an_outcome() -> None:
         (EventType.EXECUTION_FAILED, {"error_type": "OSError"}),
     ):
         script.event(type_, data)
-        seen.append(describe_activity(script.health.vitals)[1])
+        activities.append(describe_activity(script.health.vitals)[1])
 
-    assert seen == [
+    assert activities == [
         "idle",
         "working: model",
         "working: search",

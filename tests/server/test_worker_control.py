@@ -1,4 +1,4 @@
-"""A worker of the instrumentation in another thread, controlled by the service over real sockets."""
+"""An instrumented worker in another thread, which the service controls over real sockets."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ BEE = Target(agent_id="bee/1", session_id="s", incarnation_id="i")
 
 
 @asynccontextmanager
-async def run_worker(running: RunningService, **more: Any) -> AsyncIterator[Worker]:
-    """Run a worker that the service knows and reaches."""
-    agent = more.pop("agent", BEE.agent_id)
+async def run_worker(running: RunningService, **options: Any) -> AsyncIterator[Worker]:
+    """Run a worker that the service monitors and can reach."""
+    agent = options.pop("agent", BEE.agent_id)
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
     worker = Worker(
         agent,
@@ -39,7 +39,7 @@ async def run_worker(running: RunningService, **more: Any) -> AsyncIterator[Work
         registry=CollectorRegistry(),
         control_endpoint=running.url,
         clock=running.service.clock,
-        **more,
+        **options,
     )
     try:
         worker.start()
@@ -56,14 +56,16 @@ async def run_worker(running: RunningService, **more: Any) -> AsyncIterator[Work
         await asyncio.to_thread(telemetry.close)
 
 
-async def test_nudge_reaches_the_agents_context(running: RunningService, http: httpx.AsyncClient) -> None:
+async def test_nudge_reaches_the_context_of_the_agent(
+    running: RunningService, http: httpx.AsyncClient
+) -> None:
     """002 §11: a nudge reaches the context of an agent in another process."""
     context: list[Nudge] = []
     async with run_worker(running, on_nudge=context.append):
-        nudged = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
+        nudge_response = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
         await until(lambda: bool(context), "the nudge has arrived")
 
-    assert nudged.status_code == 202
+    assert nudge_response.status_code == 202
     assert [nudge.message for nudge in context] == ["What blocks you?"]
 
 
@@ -84,10 +86,10 @@ async def test_terminated_agent_reports_its_checkpoint(
     assert len(reasons) == 1
 
 
-async def test_worker_that_continues_after_its_termination_is_paged_again(
+async def test_worker_that_continues_after_its_termination_is_paged_about_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ``on_terminate`` that stops nothing causes no false all-clear."""
+    """An ``on_terminate`` callback that stops nothing must not clear the alert for good."""
     monkeypatch.setattr("queenright.health.monitoring.monitor.CLOCK_TOLERANCE_SECONDS", 1)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
@@ -114,16 +116,22 @@ async def test_worker_that_continues_after_its_termination_is_paged_again(
 
         def is_monitored_again() -> bool:
             work_in_loop(worker, 1)
-            found = running.service.monitor.get(BEE.agent_id, BEE.session_id)
-            return found is not None and not found.vitals.has_ended
+            worker_ = running.service.monitor.get(BEE.agent_id, BEE.session_id)
+            return worker_ is not None and not worker_.vitals.has_ended
 
         await until(is_monitored_again, "the worker is monitored again")
 
         async def is_paged() -> bool:
             work_in_loop(worker, 1)
-            active = await running.service.store.read(read_active)
-            texts = [alert.annotations["suggested_action"] for alert in active if alert.ends_at is None]
-            return any("end its process yourself" in text for text in texts)
+            active_notifications = await running.service.store.read(read_active)
+            notification_texts = [
+                alert.annotations["suggested_action"]
+                for alert in active_notifications
+                if alert.ends_at is None
+            ]
+            return any(
+                "end its process yourself" in notification_text for notification_text in notification_texts
+            )
 
         for _ in range(1200):
             if await is_paged():
@@ -136,28 +144,28 @@ async def test_worker_that_continues_after_its_termination_is_paged_again(
     assert "it is still working" in row["detail"]
 
 
-async def test_agent_polling_manually_is_terminated_when_its_run_ends(
+async def test_agent_that_polls_itself_is_terminated_when_its_run_ends(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     async with run_worker(running, control=True) as worker:
-        stopping = asyncio.create_task(
+        termination_task = asyncio.create_task(
             http.post("/api/agents/bee%2F1/terminate", json={"reason": "it loops"}, timeout=30)
         )
-        received: list[Any] = []
+        instructions: list[Any] = []
 
         def is_notified() -> bool:
-            received.extend(worker.instructions())
-            return bool(received)
+            instructions.extend(worker.instructions())
+            return bool(instructions)
 
         await until(is_notified, "the worker has the instruction")
         worker.checkpoint("cp-8")
         worker.close()
-        done = (await stopping).json()
+        result = (await termination_task).json()
 
-    assert (done["terminated"], done["checkpoint_id"]) == (True, "cp-8")
+    assert (result["terminated"], result["checkpoint_id"]) == (True, "cp-8")
 
 
-async def test_missing_callback_is_answered_as_unsupported(
+async def test_termination_without_a_callback_is_reported_as_unsupported(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     async with run_worker(running, on_nudge=lambda nudge: None):
@@ -168,11 +176,13 @@ async def test_missing_callback_is_answered_as_unsupported(
 
 
 @pytest.mark.parametrize("has_functions", [True, False])
-async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
+async def test_worker_that_polls_another_service_is_unreachable_with_a_way_out(
     running: RunningService, http: httpx.AsyncClient, has_functions: bool
 ) -> None:
     """A worker with functions that polls another port is not advised to add functions."""
-    other_service = socket.create_server(("127.0.0.1", 0))  # accepts the poll, and never answers
+    other_service = socket.create_server(
+        ("127.0.0.1", 0)
+    )  # This service accepts the poll but never responds.
     telemetry = await asyncio.to_thread(Telemetry, running.otlp_url)
     functions: dict[str, Any] = {"on_nudge": lambda nudge: None} if has_functions else {}
     worker = Worker(
@@ -186,78 +196,78 @@ async def test_worker_polling_another_service_is_unreachable_with_a_remedy(
         with worker.step("forage"):
             pass
         await until(lambda: running.service.monitor.get("bee") is not None, "the worker is known")
-        nudged = (await http.post("/api/agents/bee/nudge", json={"message": "?"})).json()
+        nudge_result = (await http.post("/api/agents/bee/nudge", json={"message": "?"})).json()
         other_service.close()
     await asyncio.to_thread(telemetry.close)
 
-    assert nudged["outcome"] == "unreachable"
-    assert "the worker does not fetch instructions from this service" in nudged["detail"]
-    assert "QUEENRIGHT_ENDPOINT" in nudged["detail"]
-    assert "stop its process" not in nudged["detail"]
-    assert ("Give its Worker" in nudged["detail"]) is not has_functions
+    assert nudge_result["outcome"] == "unreachable"
+    assert "the worker does not fetch instructions from this service" in nudge_result["detail"]
+    assert "QUEENRIGHT_ENDPOINT" in nudge_result["detail"]
+    assert "stop its process" not in nudge_result["detail"]
+    assert ("Give its Worker" in nudge_result["detail"]) is not has_functions
 
 
-async def test_agent_without_a_worker_is_unreachable_with_a_remedy_for_it(
+async def test_agent_without_a_worker_object_is_unreachable_with_a_way_out(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    """An agent with plain OpenTelemetry has no Worker that could have a function."""
-    start = AgentEvent(
+    """An agent with plain OpenTelemetry has no Worker object to which a function could be added."""
+    start_event = AgentEvent(
         type=EventType.EXECUTION_STARTED,
         time=running.service.clock(),
         agent_id="team/plain",
         session_id="s",
         data={"start_records": False},
     )
-    await running.service.bus.publish(start)
+    await running.service.bus.publish(start_event)
     await until(lambda: running.service.monitor.get("team/plain") is not None, "the agent is known")
-    nudged = (await http.post("/api/agents/team%2Fplain/nudge", json={"message": "?"})).json()
+    nudge_result = (await http.post("/api/agents/team%2Fplain/nudge", json={"message": "?"})).json()
 
-    assert nudged["outcome"] == "unreachable"
-    assert "its Worker" not in nudged["detail"]
-    assert "poll GET /api/agents/team%2Fplain/instructions" in nudged["detail"]
-    assert "queenright connect" in nudged["detail"]
+    assert nudge_result["outcome"] == "unreachable"
+    assert "its Worker" not in nudge_result["detail"]
+    assert "poll GET /api/agents/team%2Fplain/instructions" in nudge_result["detail"]
+    assert "queenright connect" in nudge_result["detail"]
 
 
-async def test_worker_with_a_line_break_in_its_name_is_reached(
+async def test_worker_whose_name_has_a_line_break_can_be_nudged(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     context: list[Nudge] = []
     async with run_worker(running, agent="\nbee/1\x07", on_nudge=context.append):
-        nudged = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
+        nudge_response = await http.post("/api/agents/bee%2F1/nudge", json={"message": "What blocks you?"})
         await until(lambda: bool(context), "the nudge has arrived")
 
-    assert (nudged.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
+    assert (nudge_response.status_code, [nudge.message for nudge in context]) == (202, ["What blocks you?"])
 
 
-async def test_foreign_worker_may_poll_with_its_raw_name(
+async def test_worker_without_our_library_may_poll_with_its_raw_name(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
-    raw = "new%0Aline%1B%E2%80%A8"
-    beat = await http.post(
+    raw_name = "new%0Aline%1B%E2%80%A8"
+    heartbeat = await http.post(
         "/api/heartbeats",
         json={"agent_id": "new\nline\x1b\u2028", "session_id": "s\n", "incarnation_id": "\ti"},
     )
     parameters = {"session_id": "s\n", "incarnation_id": "\ti"}
-    assert (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json() == {
+    assert (await http.get(f"/api/agents/{raw_name}/instructions", params=parameters)).json() == {
         "instructions": []
     }
-    nudged = await http.post("/api/agents/new%20line/nudge", json={"message": "What blocks you?"})
-    [instructions] = (await http.get(f"/api/agents/{raw}/instructions", params=parameters)).json()[
+    nudge_response = await http.post("/api/agents/new%20line/nudge", json={"message": "What blocks you?"})
+    [instructions] = (await http.get(f"/api/agents/{raw_name}/instructions", params=parameters)).json()[
         "instructions"
     ]
-    answered = await http.post(
-        f"/api/agents/{raw}/instructions/{instructions['instruction_id']}/answer",
+    answer_response = await http.post(
+        f"/api/agents/{raw_name}/instructions/{instructions['instruction_id']}/answer",
         json={**parameters, "outcome": "done"},
     )
-    health = await http.get(f"/api/agents/{raw}/health")
+    health = await http.get(f"/api/agents/{raw_name}/health")
 
-    assert (beat.status_code, beat.json()) == (202, {"agent_id": "new line"})
-    assert (nudged.status_code, instructions["message"]) == (202, "What blocks you?")
-    assert answered.status_code == 204
+    assert (heartbeat.status_code, heartbeat.json()) == (202, {"agent_id": "new line"})
+    assert (nudge_response.status_code, instructions["message"]) == (202, "What blocks you?")
+    assert answer_response.status_code == 204
     assert (health.status_code, health.json()["agent_id"]) == (200, "new line")
 
 
-async def test_poll_without_an_agent_name_is_refused(http: httpx.AsyncClient) -> None:
+async def test_poll_without_an_agent_name_is_rejected(http: httpx.AsyncClient) -> None:
     params = {"session_id": "s", "incarnation_id": "i"}
     response = await http.get("/api/agents/%0A%07/instructions", params=params)
 
