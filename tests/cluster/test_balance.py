@@ -36,11 +36,11 @@ def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seco
     assert partitions[1].hand_over.called
 
 
-@pytest.mark.parametrize("others", [(), (seen_member("other", can_publish=False, is_stopping=True),)])
-def test_stopping_process_claims_no_partition(others: tuple[SeenMember, ...]) -> None:
+@pytest.mark.parametrize("other_members", [(), (seen_member("other", can_publish=False, is_stopping=True),)])
+def test_stopping_process_claims_no_partition(other_members: tuple[SeenMember, ...]) -> None:
     """This also holds for the last process while its slowest partition ends."""
     own = seen_member("own", can_publish=False, is_stopping=True)
-    view = View(members=(own, *others), partitions=(Ownership(),) * 4)
+    view = View(members=(own, *other_members), partitions=(Ownership(),) * 4)
     partitions = [Mock(is_claimed=False, vacant_since=0.0, surplus_since=None) for _ in range(4)]
     member = cast(ClusterMember, SimpleNamespace(member=own.member, partitions=partitions, _is_stopping=True))
 

@@ -100,8 +100,8 @@ def hash_changed_settings(**settings: Any) -> dict[str, str]:
 
 
 def test_settings_hash_ignores_paths_and_addresses() -> None:
-    first = hash_changed_settings(storage="first", http={"port": 1})
-    second = hash_changed_settings(
+    first_hash = hash_changed_settings(storage="first", http={"port": 1})
+    second_hash = hash_changed_settings(
         storage="second",
         http={"port": 2, "host": "::1"},
         cluster={"host": "b"},
@@ -109,7 +109,7 @@ def test_settings_hash_ignores_paths_and_addresses() -> None:
         judging={"judge": {"prompt": "b.md"}},
     )
 
-    assert first == second | {"judging": first["judging"]}
+    assert first_hash == second_hash | {"judging": first_hash["judging"]}
 
 
 @pytest.mark.parametrize(

@@ -115,9 +115,9 @@ class Pipeline:
 async def store(postgres: Postgres, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     monkeypatch.setattr(consuming, "_RETRY_SECONDS", 0.01)
     url = postgres.migrated()
-    found = Store.open(url)
-    yield found
-    await found.close()
+    opened_store = Store.open(url)
+    yield opened_store
+    await opened_store.close()
     postgres.drop(url)
 
 

@@ -123,12 +123,12 @@ def settings(database: str, tmp_path: Path, health: dict[str, Any]) -> Settings:
 @pytest_asyncio.fixture
 async def processes(database: str, settings: Settings) -> AsyncIterator[list[Process]]:
     async with contextlib.AsyncExitStack() as stack:
-        processes_ = [
+        processes = [
             await stack.enter_async_context(run_process(database, partition, settings))
             for partition in range(2)
         ]
-        await exchange(processes_)
-        yield processes_
+        await exchange(processes)
+        yield processes
 
 
 async def exchange(processes: Sequence[Process]) -> None:
@@ -348,9 +348,9 @@ async def test_storm_continues_with_a_new_owner(
                 process.service.remediation.storm.current for process in (former_process, owner)
             ]
             assert [storm_state and storm_state[0] for storm_state in current_storms] == [storm[0]] * 2
-            now_ = owner.service.clock()
+            clock_time = owner.service.clock()
             struck_counts = [
-                process.service.remediation.storm.struck(now_) for process in (former_process, owner)
+                process.service.remediation.storm.struck(clock_time) for process in (former_process, owner)
             ]
             assert struck_counts == [5 + worse_before_exchange] * 2
     assert caplog.text.count("a storm:") == 1
@@ -474,16 +474,21 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
             ("bee-2", first_process),
             ("bee-3", first_process),
         ):
-            for service_ in (service, owner.service):
-                await service_.ingest(make_model_calls(service_.clock(), agent, **OVERLOADED_ERROR))
-                await until(partial(_is_paged, service_, agent, f"{agent}-1"), "a page is sent")
-        for service_ in (service, second_process.service):
-            await service_.ingest(list(looping(service_.clock(), agent="looper")))
-            await until(partial(_is_paged, service_, "looper", "looper-session"), "a page is sent")
+            for watched_service in (service, owner.service):
+                await watched_service.ingest(
+                    make_model_calls(watched_service.clock(), agent, **OVERLOADED_ERROR)
+                )
+                await until(partial(_is_paged, watched_service, agent, f"{agent}-1"), "a page is sent")
+        for watched_service in (service, second_process.service):
+            await watched_service.ingest(list(looping(watched_service.clock(), agent="looper")))
+            await until(partial(_is_paged, watched_service, "looper", "looper-session"), "a page is sent")
         await exchange(processes)
-        for service_, count in ((service, 4), (first_process.service, 3), (second_process.service, 1)):
-            await until(partial(_share_provider, service_, count), "the tickets have the cause")
-        apps = [RowOrders(create_app(service_.service, bind_address="127.0.0.1")) for service_ in processes]
+        for watched_service, count in ((service, 4), (first_process.service, 3), (second_process.service, 1)):
+            await until(partial(_share_provider, watched_service, count), "the tickets have the cause")
+        apps = [
+            RowOrders(create_app(watched_service.service, bind_address="127.0.0.1"))
+            for watched_service in processes
+        ]
         gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned_app)
         async with (
             make_client(gateway) as http,

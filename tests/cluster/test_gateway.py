@@ -83,8 +83,8 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
         ]
         apps: list[ASGIApp | None] = [app for _, app in partition_services]
         gateway = make_gateway(lambda: apps)
-        now_ = single_service.clock()
-        events = list(fleet(now_))
+        clock_time = single_service.clock()
+        events = list(fleet(clock_time))
         await single_service.ingest(events)
         for number, (service, _) in enumerate(partition_services):
             await service.ingest([event for event in events if find_partition(event.agent_id) == number])
@@ -138,8 +138,8 @@ ENDED_PART: Final = {
 
 def list_attention_items(*incidents: Json) -> list[Json]:
     """Merge one partition response per incident part, and return the attention items."""
-    parts = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
-    response = get_merge("/api/attention")(parts)
+    responses = [{"items": [], "total": 0, "incidents": [incident]} for incident in incidents]
+    response = get_merge("/api/attention")(responses)
     items: list[Json] = response["items"]
     assert response["total"] == len(items)
     return items
@@ -162,19 +162,19 @@ def test_ticket_of_a_cross_partition_incident_is_not_a_separate_item() -> None:
         make_example(AttentionItem) | {"kind": "ticket", "item_id": ticket_id, "ticket_id": ticket_id}
         for ticket_id in ("ticket-5", "ticket-7")
     ]
-    other = {"cause": "tool:search", "group": "tool:search"}
-    parts: list[Json] = [
+    other_fields = {"cause": "tool:search", "group": "tool:search"}
+    responses: list[Json] = [
         {
             "items": [],
             "total": 300,
             "tickets": tickets,
-            "incidents": [incident_part(5, "a"), incident_part(7, "a", **other)],
+            "incidents": [incident_part(5, "a"), incident_part(7, "a", **other_fields)],
         },
         {"items": [], "total": 0, "incidents": [incident_part(6, "b")]},
     ]
 
-    response = get_merge("/api/attention")(parts)
-    of_agent = get_merge("/api/attention")([part | {"has_incident_items": False} for part in parts])
+    response = get_merge("/api/attention")(responses)
+    of_agent = get_merge("/api/attention")([part | {"has_incident_items": False} for part in responses])
 
     assert {item["item_id"]: item["kind"] for item in response["items"]} == {
         "ticket-5": "incident",
@@ -219,12 +219,12 @@ def test_incident_of_several_partitions_needs_attention(
 def test_attention_response_of_an_older_version_is_merged() -> None:
     """Such responses occur during an upgrade."""
     incident = make_example(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
-    parts = [
+    responses = [
         {"items": [incident], "total": 1},
         {"items": [], "total": 0, "incidents": [incident_part(5, "a")]},
     ]
 
-    assert get_merge("/api/attention")(parts) == {"items": [incident], "total": 1}
+    assert get_merge("/api/attention")(responses) == {"items": [incident], "total": 1}
 
 
 def test_notice_of_several_partitions_is_shown_once() -> None:
@@ -276,10 +276,11 @@ async def test_list_waits_for_a_partition_that_is_being_handed_over(fleets: Flee
 
 
 async def test_agent_with_sessions_in_several_partitions_is_shown_completely(fleets: Fleets) -> None:
-    now_ = fleets.services[0].clock()
+    clock_time = fleets.services[0].clock()
     for number, service in enumerate(fleets.services):
         events = (
-            dataclasses.replace(event, session_id=f"s{number}") for event in looping(now_, agent="team/a")
+            dataclasses.replace(event, session_id=f"s{number}")
+            for event in looping(clock_time, agent="team/a")
         )
         await service.ingest(list(events))
     detail = (await fleets.gateway_client.get("/api/agents/team%2Fa")).json()

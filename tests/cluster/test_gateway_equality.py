@@ -99,23 +99,23 @@ async def fleets(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Flee
             await stack.enter_async_context(run_demo_service(folder / str(n))) for n in range(PARTITIONS)
         ]
         apps = [app for _, app in partition_services]
-        now_ = single_service.clock()
-        events = [event for number in range(20) for event in make_run(number, now_)]
-        events += [event for name in LOOPERS for event in looping(now_, agent=name)]
+        clock_time = single_service.clock()
+        events = [event for number in range(20) for event in make_run(number, clock_time)]
+        events += [event for name in LOOPERS for event in looping(clock_time, agent=name)]
         await single_service.ingest(events)
         for number, (service, _) in enumerate(partition_services):
             await service.ingest([event for event in events if find_partition(event.agent_id) == number])
         gateway = Gateway(lambda: apps, find_partition, unowned_app)
-        fleets_ = Fleets(
+        fleets = Fleets(
             await stack.enter_async_context(make_client(one_app)),
             await stack.enter_async_context(make_client(gateway)),
             [service for service, _ in partition_services],
             list(apps),
             gateway,
         )
-        for http in (fleets_.single_client, fleets_.gateway_client):
+        for http in (fleets.single_client, fleets.gateway_client):
             await wait_for_decisions(http)
-        yield fleets_
+        yield fleets
 
 
 async def wait_for_decisions(http: httpx.AsyncClient) -> None:

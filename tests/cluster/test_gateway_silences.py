@@ -98,7 +98,9 @@ async def test_silence_lists_the_tickets_of_all_partitions(fleet: Fleet) -> None
     [peer] = silences["peers"]
     assert (peer["peer"], peer["error"], silences["unknown"]) == (fleet.alertmanager_url, None, "")
     assert peer["read_at"] == min(
-        view.read_at or 0.0 for silence_ in fleet.services for view in silence_.silences.views()
+        view.read_at or 0.0
+        for partition_service in fleet.services
+        for view in partition_service.silences.views()
     )
 
 

@@ -64,20 +64,20 @@ class Partitions:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sequence[Service]]:
-    async with run_services(tmp_path_factory.mktemp("shared")) as services_:
-        yield services_
+    async with run_services(tmp_path_factory.mktemp("shared")) as services:
+        yield services
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def partitions(services: Sequence[Service]) -> AsyncIterator[Partitions]:
-    async with put_gateway_before(services) as services_:
-        yield services_
+    async with put_gateway_before(services) as services:
+        yield services
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def new_partitions(tmp_path: Path) -> AsyncIterator[Partitions]:
-    async with run_services(tmp_path) as services, put_gateway_before(services) as services_:
-        yield services_
+    async with run_services(tmp_path) as services, put_gateway_before(services) as services:
+        yield services
 
 
 @contextlib.asynccontextmanager

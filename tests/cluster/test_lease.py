@@ -46,9 +46,9 @@ def url(postgres: Postgres) -> str:
 
 @pytest_asyncio.fixture
 async def lease(url: str, postgres: Postgres) -> AsyncIterator[ClusterLease]:
-    lease_ = make_lease(url, "two", 1)
-    yield lease_
-    await lease_.close()
+    lease = make_lease(url, "two", 1)
+    yield lease
+    await lease.close()
     postgres.drop(url)
 
 

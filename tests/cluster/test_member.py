@@ -59,6 +59,6 @@ async def test_status_is_available_before_the_first_connection_to_nats(
     async with cluster_member(settings) as member:
         status = await member.status()
 
-    assert [member_.member_id for member_ in status.members] == [status.answered_by]
+    assert [listed_member.member_id for listed_member in status.members] == [status.answered_by]
     assert status.backlog is None
     assert "NATS cannot take telemetry" in status.faults

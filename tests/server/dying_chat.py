@@ -27,5 +27,5 @@ async def main(settings: Settings, ticket_id: str, moment: EventType) -> None:
 
 
 if __name__ == "__main__":
-    given = Settings.model_validate_json(Path(sys.argv[1]).read_text("utf-8"))
-    asyncio.run(main(given, sys.argv[2], EventType(sys.argv[3])))
+    settings = Settings.model_validate_json(Path(sys.argv[1]).read_text("utf-8"))
+    asyncio.run(main(settings, sys.argv[2], EventType(sys.argv[3])))

@@ -24,7 +24,7 @@ class Query(BaseModel):
     q: str
 
 
-SEARCH = Tool("search", "Search.", Query, lambda given: f"nothing about {given.q}")
+SEARCH = Tool("search", "Search.", Query, lambda query: f"nothing about {query.q}")
 
 
 def make_search_graph(graph_id: str) -> GraphSpec:

@@ -267,9 +267,9 @@ def test_above_the_limit_only_breakers_that_are_not_closed_have_series(metrics_p
     metrics_page.breakers.append(Breaker("external_api:z", "open"))
 
     [family] = [
-        family_
-        for family_ in metrics_page.registry.collect()
-        if family_.name == "queenright_circuit_breaker_state"
+        metric_family
+        for metric_family in metrics_page.registry.collect()
+        if metric_family.name == "queenright_circuit_breaker_state"
     ]
 
     assert {sample.labels["breaker"] for sample in family.samples} == {"external_api:z"}

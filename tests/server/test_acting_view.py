@@ -250,17 +250,17 @@ async def test_status_has_the_limits_of_interventions(running: RunningService) -
     for _ in range(budget.most):
         budget.spend(clock_time)
 
-    limited_ = list_interventions(running)
+    at_limit = list_interventions(running)
     await service.health.emergency_stop(True, by="ada", reason="drill")
-    stopped_ = list_interventions(running)
+    during_stop = list_interventions(running)
 
     assert (initial["storm"], initial["notices"]) == ({"id": "", "workers": 0, "since": None}, [])
     assert initial["emergency_stop"]["on"] is False
-    assert limited_["storm"]["id"]
-    assert (limited_["storm"]["workers"], limited_["storm"]["since"]) == (7, clock_time)
-    assert limited_["budget"]["used"] > budget.most
-    assert limited_["budget"]["free_at"] > clock_time
-    emergency_stop = stopped_["emergency_stop"]
+    assert at_limit["storm"]["id"]
+    assert (at_limit["storm"]["workers"], at_limit["storm"]["since"]) == (7, clock_time)
+    assert at_limit["budget"]["used"] > budget.most
+    assert at_limit["budget"]["free_at"] > clock_time
+    emergency_stop = during_stop["emergency_stop"]
     assert (emergency_stop["on"], emergency_stop["by"], emergency_stop["reason"]) == (True, "ada", "drill")
     assert emergency_stop["changed_at"] >= clock_time
 

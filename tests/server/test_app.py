@@ -160,11 +160,11 @@ async def test_acknowledged_ticket_names_its_owner_and_closed_ticket_cannot_be_a
 async def test_acknowledgement_may_name_the_sender(running: RunningService, http: httpx.AsyncClient) -> None:
     ticket_id = await wait_for_ticket(running)
 
-    unnamed = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
-    named = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
+    anonymous_response = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": " "})
+    named_response = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
 
-    assert (unnamed.status_code, named.status_code) == (422, 200)
-    assert named.json()["acknowledged_by"] == "ada"
+    assert (anonymous_response.status_code, named_response.status_code) == (422, 200)
+    assert named_response.json()["acknowledged_by"] == "ada"
 
 
 async def wait_for_lost_ticket(running: RunningService) -> str:

@@ -413,7 +413,7 @@ def test_open_file_limit_is_raised_and_ports_use_at_most_half(
 ) -> None:
     limits = [(1_024, 4_096)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limit: limits.append(limit))
 
     raise_descriptor_limit()
 

@@ -20,12 +20,12 @@ from tests.server.test_app import wait_for_ticket
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Return settings with which only the test decides and acts, however long it takes."""
-    settings_ = demo_settings(tmp_path / "storage", orchestrator="none")
-    health = settings_.health_monitoring
+    base_settings = demo_settings(tmp_path / "storage", orchestrator="none")
+    health = base_settings.health_monitoring
     calm_health = health.model_copy(
         update={"intervention": health.intervention.model_copy(update={"enabled": False})}
     )
-    return settings_.model_copy(update={"health_monitoring": calm_health})
+    return base_settings.model_copy(update={"health_monitoring": calm_health})
 
 
 @pytest.fixture

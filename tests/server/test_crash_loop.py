@@ -72,10 +72,10 @@ async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
 def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
     """Return the events of a session that starts and repeats one call for ``seconds``."""
 
-    def event(kind: EventType, time_: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind,
-            time=time_,
+            time=event_time,
             agent_id=agent,
             session_id=f"{agent}-{number}",
             incarnation_id="one",

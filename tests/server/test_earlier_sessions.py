@@ -77,23 +77,21 @@ def test_condition_after_a_long_run_or_pause_is_notified_separately() -> None:
 
 def test_third_abandoned_task_joins_the_unacknowledged_incident() -> None:
     """B122: a person resolves each task. B123: no person is paged for each of several within minutes."""
-    sessions_ = [
+    records = [
         make_session(name, NOW - 60.0 * number, has_ended=True)
         for number, name in enumerate(("third", "second", "first"), 2)
     ]
     abandoned_fields: dict[str, Any] = {"kind": FindingKind.RECOVERY_FAILED}
-    tickets = [make_ticket(session.session_id, NOW - 50.0, **abandoned_fields) for session in sessions_]
-    assert find_earlier(NOW - 30.0, tickets[2:], *sessions_, **abandoned_fields).tickets == ()
-    assert find_earlier(NOW - 30.0, tickets[1:], *sessions_, **abandoned_fields).tickets == (
+    tickets = [make_ticket(session.session_id, NOW - 50.0, **abandoned_fields) for session in records]
+    assert find_earlier(NOW - 30.0, tickets[2:], *records, **abandoned_fields).tickets == ()
+    assert find_earlier(NOW - 30.0, tickets[1:], *records, **abandoned_fields).tickets == (
         "ticket-of-second",
         "ticket-of-first",
     )
     for status in TicketStatus.ACKNOWLEDGED, TicketStatus.WORKER_GONE:
         by_ada = {"status": status, "acknowledged_by": "ada", **abandoned_fields}
-        acknowledged_tickets = [
-            make_ticket(session.session_id, NOW - 50.0, **by_ada) for session in sessions_
-        ]
-        assert find_earlier(NOW - 30.0, acknowledged_tickets, *sessions_, **abandoned_fields).tickets == (), (
+        acknowledged_tickets = [make_ticket(session.session_id, NOW - 50.0, **by_ada) for session in records]
+        assert find_earlier(NOW - 30.0, acknowledged_tickets, *records, **abandoned_fields).tickets == (), (
             status
         )
 
@@ -102,40 +100,40 @@ def test_incident_resolved_in_pagerduty_is_not_joined() -> None:
     """
     B41: the incident is closed there. Its tickets that another person acknowledged are not joined either.
     """
-    sessions_ = [
+    records = [
         make_session(name, NOW - 60.0 * number, has_ended=True)
         for number, name in enumerate(("third", "second", "first"), 2)
     ]
     third_ticket, second_ticket, first_ticket = (
-        make_ticket(session.session_id, NOW - 50.0) for session in sessions_
+        make_ticket(session.session_id, NOW - 50.0) for session in records
     )
     second_ticket = second_ticket.model_copy(update={"incident_id": first_ticket.ticket_id})
     assert (
-        find_earlier(NOW - 30.0, [third_ticket, second_ticket, first_ticket], *sessions_).tickets[0]
+        find_earlier(NOW - 30.0, [third_ticket, second_ticket, first_ticket], *records).tickets[0]
         == third_ticket.ticket_id
     )
     resolved_ticket = second_ticket.model_copy(update={"incident_resolved_at": NOW - 40.0})
-    sessions = find_earlier(NOW - 30.0, [third_ticket, resolved_ticket, first_ticket], *sessions_)
+    sessions = find_earlier(NOW - 30.0, [third_ticket, resolved_ticket, first_ticket], *records)
     assert sessions == EarlierSessions((third_ticket.ticket_id,), is_recurring=True)
 
 
 def test_third_session_of_a_silent_agent_within_an_hour_joins_the_incident() -> None:
     """B123: the agent never reports an end. B122: the second session is notified."""
-    sessions_ = [make_session("second", NOW - 120.0), make_session("first", NOW - 240.0)]
+    records = [make_session("second", NOW - 120.0), make_session("first", NOW - 240.0)]
     tickets = [make_ticket("second", NOW - 110.0), make_ticket("first", NOW - 230.0)]
-    assert find_earlier(NOW - 60.0, tickets[1:], sessions_[1]) == EarlierSessions((), is_recurring=True)
-    sessions = find_earlier(NOW - 60.0, tickets, *sessions_)
+    assert find_earlier(NOW - 60.0, tickets[1:], records[1]) == EarlierSessions((), is_recurring=True)
+    sessions = find_earlier(NOW - 60.0, tickets, *records)
     assert sessions == EarlierSessions(("ticket-of-second", "ticket-of-first"), is_recurring=True)
     # This is long ago, so it is a separate incident.
     tickets[1] = make_ticket("first", NOW - RECENT_SECONDS - 1.0)
-    assert find_earlier(NOW - 60.0, tickets, *sessions_).tickets == ()
+    assert find_earlier(NOW - 60.0, tickets, *records).tickets == ()
 
 
 def test_concurrent_sessions_are_never_earlier_ones() -> None:
     """B122: each concurrent session has a separate condition."""
-    sessions_ = [make_session(f"s{number}", NOW - 100.0 - number) for number in range(5)]
-    tickets = [make_ticket(session.session_id, NOW - 50.0) for session in sessions_]
-    assert find_earlier(NOW - 200.0, tickets, *sessions_) == EarlierSessions()
+    records = [make_session(f"s{number}", NOW - 100.0 - number) for number in range(5)]
+    tickets = [make_ticket(session.session_id, NOW - 50.0) for session in records]
+    assert find_earlier(NOW - 200.0, tickets, *records) == EarlierSessions()
 
 
 def test_ticket_of_another_incarnation_of_the_session_is_an_earlier_one() -> None:

@@ -36,13 +36,13 @@ async def test_parts_of_two_requests_are_not_mixed(tmp_path: Path, monkeypatch: 
     service = await build(Settings(storage=tmp_path), clock=lambda: START_TIME)
     await service.start()
     try:
-        parts: list[list[int]] = []
+        observed_parts: list[list[int]] = []
         fan_out = service.bus.fan_out
 
         def record_part(*events: AgentEvent) -> None:
             indexes = [event.data["index"] for event in events if event.type is EventType.STEP_COMPLETED]
             if indexes:
-                parts.append(indexes)
+                observed_parts.append(indexes)
             fan_out(*events)
 
         monkeypatch.setattr(service.bus, "fan_out", record_part)
@@ -50,5 +50,5 @@ async def test_parts_of_two_requests_are_not_mixed(tmp_path: Path, monkeypatch: 
     finally:
         await service.stop()
 
-    assert [index for part_ in parts for index in part_] == list(range(1400))
-    assert max(len(part_) for part_ in parts) <= 256
+    assert [index for observed_part in observed_parts for index in observed_part] == list(range(1400))
+    assert max(len(observed_part) for observed_part in observed_parts) <= 256

@@ -28,12 +28,12 @@ RANKS = {"failing": 0, "stuck": 1, "degraded": 2, "healthy": 3}
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     """Return settings with which no action is taken about failing agents."""
-    settings_ = demo_settings(tmp_path / "storage")
-    health = settings_.health_monitoring
+    base_settings = demo_settings(tmp_path / "storage")
+    health = base_settings.health_monitoring
     idle_health = health.model_copy(
         update={"intervention": health.intervention.model_copy(update={"enabled": False})}
     )
-    return settings_.model_copy(update={"health_monitoring": idle_health})
+    return base_settings.model_copy(update={"health_monitoring": idle_health})
 
 
 def make_run(number: int, clock_time: float) -> Iterator[AgentEvent]:
@@ -162,7 +162,7 @@ async def test_filters_and_counts_cover_the_whole_fleet(
     page = await read_list(http, search="deploy BUILD 11", limit=1000)
     found_by_session = await read_list(http, search="SESSION-999")
     found_by_owner = await read_list(http, search="user-70", limit=1000)
-    filtered = await read_list(http, owner="user-03", health="ended", repository="website", limit=1000)
+    filtered_list = await read_list(http, owner="user-03", health="ended", repository="website", limit=1000)
 
     assert (first_page["total"], len(first_page["agents"])) == (1_000, 1)
     assert first_page["counts"]["health"] == {
@@ -188,8 +188,13 @@ async def test_filters_and_counts_cover_the_whole_fleet(
     assert {row["owner"] for row in found_by_owner["agents"]} == {"user-70"}, (
         "a value outside the counted ones can be chosen too"
     )
-    assert filtered["total"] == len(filtered["agents"]) == filtered["counts"]["health"]["ended"] > 0
-    assert filtered["total"] < owner_list["total"]
+    assert (
+        filtered_list["total"]
+        == len(filtered_list["agents"])
+        == filtered_list["counts"]["health"]["ended"]
+        > 0
+    )
+    assert filtered_list["total"] < owner_list["total"]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_repeated_error_with_different_arguments_warns_and_then_stops() -> None:
     """B30: this is an error streak."""
     turns = [make_turn(n, arguments=f"a{n}", result=f"b{n}", outcome="error") for n in range(20)]
 
-    findings = observe_all(make_guard(), (finding for one in turns for finding in one))
+    findings = observe_all(make_guard(), (finding for turn in turns for finding in turn))
 
     assert {finding.kind for finding in findings} == {"error_streak"}
     assert [findings[0].stop, findings[-1].stop] == [False, True]

@@ -24,9 +24,11 @@ async def test_checks_are_listed_newest_first_with_their_cost(
     assert [check["checked_at"] for check in checks] == sorted(
         (check["checked_at"] for check in checks), reverse=True
     )
-    event_ = [check for check in checks if check["tickets"]]
-    assert [(check["outcome"], check["judged"], check["cost"]) for check in event_] == [("ticket", 1, 0.0)]
-    assert event_[0]["model"] == "queenright/rules"
+    ticket_checks = [check for check in checks if check["tickets"]]
+    assert [(check["outcome"], check["judged"], check["cost"]) for check in ticket_checks] == [
+        ("ticket", 1, 0.0)
+    ]
+    assert ticket_checks[0]["model"] == "queenright/rules"
 
 
 async def test_judge_and_queen_have_trace_tools_and_no_metric_tools_without_a_url(
@@ -57,14 +59,14 @@ async def test_checks_are_read_in_pages(running: RunningService, http: httpx.Asy
     assert (error.status_code, "list of checks" in error.text) == (400, True)
 
 
-@pytest.mark.parametrize("missing", [name for name in make_example(JudgeCheck) if name != "checked_at"])
+@pytest.mark.parametrize("missing_field", [name for name in make_example(JudgeCheck) if name != "checked_at"])
 async def test_check_with_a_missing_field_is_listed(
-    running: RunningService, http: httpx.AsyncClient, missing: str
+    running: RunningService, http: httpx.AsyncClient, missing_field: str
 ) -> None:
     complete = make_example(JudgeCheck)
     for data in (
-        {name: complete[name] for name in complete if name != missing},
-        complete | {missing: {"odd": 1}},
+        {name: complete[name] for name in complete if name != missing_field},
+        complete | {missing_field: {"odd": 1}},
     ):
         await running.service.bus.publish(AgentEvent(type=EventType.JUDGE_CHECKED, time=1.0, data=data))
     answer = await http.get("/api/judge/checks")
@@ -72,6 +74,6 @@ async def test_check_with_a_missing_field_is_listed(
     assert answer.status_code == 200
     body = [check for check in answer.json()["checks"] if check["checked_at"] == 1.0]
     assert len(body) == 2
-    default_value = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing)
+    default_value = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing_field)
     for field in body:
-        assert field == complete | {"checked_at": 1.0, missing: default_value}
+        assert field == complete | {"checked_at": 1.0, missing_field: default_value}

@@ -34,7 +34,7 @@ class LogLines:
 
     def log_at(
         self,
-        time_: float,
+        log_time: float,
         message: str,
         *args: object,
         error: Exception | None = None,
@@ -42,7 +42,7 @@ class LogLines:
     ) -> None:
         exc_info = (type(error), error, None) if error is not None else None
         record = logging.LogRecord("queenright", level, "file.py", 1, message, args, exc_info)
-        record.created = time_
+        record.created = log_time
         is_passed = self._once.filter_record(record)
         if is_passed is not None:
             self.logged_lines.append(logging.Formatter().format(is_passed))

@@ -35,11 +35,11 @@ WORKER_STATES: dict[str, tuple[list[tuple[EventType, dict[str, Any]]], list[str]
 
 def settings(storage: Path, *, respawns: bool) -> Settings:
     """Return settings with or without a respawner."""
-    settings_ = demo_settings(storage, orchestrator="none")
-    health = settings_.health_monitoring
+    base_settings = demo_settings(storage, orchestrator="none")
+    health = base_settings.health_monitoring
     url = SecretStr("http://127.0.0.1:9/") if respawns else None
     recovery = health.recovery.model_copy(update={"webhook_url": url})
-    return settings_.model_copy(
+    return base_settings.model_copy(
         update={"health_monitoring": health.model_copy(update={"recovery": recovery})}
     )
 

@@ -23,9 +23,9 @@ DAY = 86_400.0
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store_ = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield store_
-    await store_.close()
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield store
+    await store.close()
 
 
 def make_event(type_: EventType, seconds: float, incarnation: str = "first", **data: Any) -> AgentEvent:

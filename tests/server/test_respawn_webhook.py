@@ -113,9 +113,9 @@ def _skip_retry_delay() -> Iterator[None]:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    store_ = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
-    yield store_
-    await store_.close()
+    store = Store.open(f"sqlite:///{tmp_path / 'q.db'}")
+    yield store
+    await store.close()
 
 
 @contextlib.asynccontextmanager
@@ -144,7 +144,7 @@ async def respawn_worker(
 
 def make_event(
     kind: EventType,
-    time_: float,
+    event_time: float,
     *,
     session: str = "s1",
     agent: str = "bee",
@@ -152,7 +152,7 @@ def make_event(
     **data: Any,
 ) -> AgentEvent:
     return AgentEvent(
-        type=kind, time=time_, agent_id=agent, session_id=session, incarnation_id=incarnation, data=data
+        type=kind, time=event_time, agent_id=agent, session_id=session, incarnation_id=incarnation, data=data
     )
 
 
@@ -351,7 +351,7 @@ async def test_task_that_is_not_repeatable_is_not_restarted(supervisor: Supervis
         await crash_worker(running)
         await service.health.initiate_recovery("forage", by="ada")
         await until(
-            lambda: any(ticket_.kind == "recovery_failed" for ticket_ in service.tickets.open_tickets()),
+            lambda: any(ticket.kind == "recovery_failed" for ticket in service.tickets.open_tickets()),
             "a ticket",
         )
         [ticket] = service.tickets.open_tickets()

@@ -158,8 +158,8 @@ def run_with_streams(
         files[1].open("wb") as err_file,
         open(os.devnull, "rb") as null_file,
     ):
-        streams_ = {1: out_file.fileno() if out == 1 else out, 2: err_file.fileno(), None: None}
-        streams = (null_file.fileno(), streams_.get(out, out), streams_.get(err, err))
+        default_streams = {1: out_file.fileno() if out == 1 else out, 2: err_file.fileno(), None: None}
+        streams = (null_file.fileno(), default_streams.get(out, out), default_streams.get(err, err))
         command = (*RUN_COMMAND, "--no-telemetry", *arguments)
         code = Command(*command, cwd=tmp_path, streams=streams, file_bytes=file_bytes).wait()
     out_text, err_text = (path.read_text(encoding="utf-8") for path in files)
@@ -312,13 +312,15 @@ def test_closed_stream_does_not_change_the_run(
     assert "Traceback" not in output
 
 
-@pytest.mark.parametrize(("redirected", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)])
+@pytest.mark.parametrize(
+    ("redirection", "code"), [(">&- 2>&-", 0), ("2>errors | true", 0), (">/dev/full", 1)]
+)
 def test_streams_that_are_closed_at_the_start_do_not_change_the_run(
-    tmp_path: Path, redirected: str, code: int
+    tmp_path: Path, redirection: str, code: int
 ) -> None:
     """Start the program as a shell does, with all its imports."""
     adder(tmp_path / "agent")
-    command = f'{PROGRAM} {" ".join(RUN_COMMAND)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirected}'
+    command = f'{PROGRAM} {" ".join(RUN_COMMAND)} --no-telemetry --input \'{{"a": 1, "b": 2}}\' {redirection}'
 
     result = subprocess.run(
         ["bash", "-c", f"{command}; exit ${{PIPESTATUS[0]}}"],

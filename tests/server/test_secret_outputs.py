@@ -74,8 +74,8 @@ class SecretGenerator:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    settings_ = demo_settings(tmp_path / "storage", orchestrator="none")
-    return settings_.model_copy(update={"step_logs": (tmp_path / "workers",)})
+    base_settings = demo_settings(tmp_path / "storage", orchestrator="none")
+    return base_settings.model_copy(update={"step_logs": (tmp_path / "workers",)})
 
 
 def make_attributes(secrets: SecretGenerator, **extra_attributes: str) -> Iterator[KeyValue]:

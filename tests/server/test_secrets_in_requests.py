@@ -150,19 +150,24 @@ async def test_secret_in_a_request_is_masked_except_for_its_worker(
     ]
 
     assert [
-        response_.status_code
-        for response_ in (nudge_response, escalation_response, decision_response, termination_response)
+        recorded_response.status_code
+        for recorded_response in (
+            nudge_response,
+            escalation_response,
+            decision_response,
+            termination_response,
+        )
     ] == [202] * 4
     leaks = [
         f"{path}: {output}"
-        for path, response_ in answers
-        for output in find_leaks(response_.text, used_secrets)
+        for path, recorded_response in answers
+        for output in find_leaks(recorded_response.text, used_secrets)
     ]
-    for response_ in await running.service.store.history(limit=10_000):
-        if response_.id != event.id:  # Skip telemetry, which a worker masks itself.
+    for recorded_response in await running.service.store.history(limit=10_000):
+        if recorded_response.id != event.id:  # Skip telemetry, which a worker masks itself.
             leaks += [
-                f"{response_.type.value}: {output}"
-                for output in find_leaks(str(response_.data), used_secrets)
+                f"{recorded_response.type.value}: {output}"
+                for output in find_leaks(str(recorded_response.data), used_secrets)
             ]
     for record in caplog.records:
         if record.name.startswith("queenright"):

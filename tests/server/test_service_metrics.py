@@ -146,11 +146,11 @@ def test_agents_in_trouble_without_a_page_are_counted() -> None:
     ServiceMetrics(registry, lambda: workers, list_paged=lambda: {"paged", "well", "somebody"})
 
     assert registry.get_sample_value("queenright_unpaged_agents") == 2  # These agents are late and slow.
-    labels_ = {
+    agent_labels = {
         agent: registry.get_sample_value("queenright_agent_unpaged", {"agent": agent})
         for agent in ("paged", "late", "slow", "lacks", "well", "gone")
     }
-    assert labels_ == {"paged": 0, "late": 1, "slow": 1, "lacks": None, "well": None, "gone": None}
+    assert agent_labels == {"paged": 0, "late": 1, "slow": 1, "lacks": None, "well": None, "gone": None}
 
 
 def test_degraded_agents_are_counted_by_finding_kind() -> None:

@@ -143,9 +143,9 @@ async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
 def make_troubled_run(end_time: float) -> list[AgentEvent]:
     """Return a run with a question, calls that are reported when they start, and a failure at the end."""
 
-    def event(kind: EventType, time_: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         return AgentEvent(
-            type=kind, time=time_, agent_id="looper", session_id="s2", incarnation_id="one", data=data
+            type=kind, time=event_time, agent_id="looper", session_id="s2", incarnation_id="one", data=data
         )
 
     start_time = end_time - 55

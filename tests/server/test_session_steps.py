@@ -26,9 +26,15 @@ def settings(tmp_path: Path) -> Settings:
     return demo_settings(tmp_path / "storage", orchestrator="none")
 
 
-def make_event(kind: EventType, time_: float, **data: object) -> AgentEvent:
+def make_event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
     return AgentEvent(
-        type=kind, time=time_, agent_id="coder", session_id="s1", incarnation_id="i1", node_id="n", data=data
+        type=kind,
+        time=event_time,
+        agent_id="coder",
+        session_id="s1",
+        incarnation_id="i1",
+        node_id="n",
+        data=data,
     )
 
 
@@ -39,8 +45,8 @@ async def read_steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any
     return body
 
 
-def make_start_event(time_: float) -> AgentEvent:
-    return make_event(EventType.EXECUTION_STARTED, time_, framework="test", start_records=True)
+def make_start_event(event_time: float) -> AgentEvent:
+    return make_event(EventType.EXECUTION_STARTED, event_time, framework="test", start_records=True)
 
 
 async def test_start_and_end_events_are_one_step_with_a_duration(
@@ -193,9 +199,9 @@ async def test_timeline_shows_the_number_of_repeats_until_a_loop(
         "text": "identical calls in a row: search",
     }
     assert (counts_after[0]["value"], counts_after[0]["limit"]) == (3, 3)
-    worker_ = running.service.monitor.get("coder")
-    assert worker_ is not None
-    assert "doom_loop" in {finding.kind for finding in worker_.findings}
+    coder = running.service.monitor.get("coder")
+    assert coder is not None
+    assert "doom_loop" in {finding.kind for finding in coder.findings}
 
 
 async def test_wait_ends_with_the_answer_and_keeps_its_id(

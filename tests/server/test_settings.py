@@ -543,8 +543,8 @@ def test_error_about_an_invalid_webhook_url_does_not_repeat_it(
     block: str, url: str, expected_fault: str
 ) -> None:
     settings_block: dict[str, object] = {"webhook_url": url}
-    for name_ in reversed(block.split(".")):
-        settings_block = {name_: settings_block}
+    for block_name in reversed(block.split(".")):
+        settings_block = {block_name: settings_block}
 
     with pytest.raises(InvalidSettingsError) as error:
         load_settings(health_monitoring=settings_block)

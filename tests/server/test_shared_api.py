@@ -186,7 +186,8 @@ async def test_provider_health_is_known_after_a_restart(settings: Settings) -> N
         [provider] = second_service.service.providers.providers(second_service.service.clock())
 
     assert [(provider.failed, provider.errors, provider.last_failure)] == [
-        (provider_.failed, provider_.errors, provider_.last_failure) for provider_ in known_providers
+        (old_provider.failed, old_provider.errors, old_provider.last_failure)
+        for old_provider in known_providers
     ]
 
 

@@ -31,11 +31,14 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     calls = [
         AgentEvent(
             type=EventType.LLM_CALL_COMPLETED,
-            time=time_,
+            time=event_time,
             data={"input_tokens": 1_000, **cost_fields},
             **worker_fields,
         )
-        for time_, cost_fields in ((events[0].time, {"cost_usd": 7.0}), (events[-1].time, {"cost_usd": 0.25}))
+        for event_time, cost_fields in (
+            (events[0].time, {"cost_usd": 7.0}),
+            (events[-1].time, {"cost_usd": 0.25}),
+        )
     ]
     unpriced_event = AgentEvent(
         type=EventType.LLM_CALL_COMPLETED, time=events[-1].time, data={"output_tokens": 500}, **worker_fields

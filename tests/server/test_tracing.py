@@ -31,10 +31,10 @@ def exporter() -> InMemorySpanExporter:
 async def service(settings: Settings, exporter: InMemorySpanExporter) -> AsyncIterator[Service]:
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    service_ = await build(settings, tracer=provider.get_tracer("test"))
-    await service_.start()
-    yield service_
-    await service_.stop()
+    service = await build(settings, tracer=provider.get_tracer("test"))
+    await service.start()
+    yield service
+    await service.stop()
 
 
 async def wait_for_span(exporter: InMemorySpanExporter, name: str) -> ReadableSpan:
@@ -120,16 +120,19 @@ def test_stop_does_not_wait_for_an_unavailable_trace_store(monkeypatch: pytest.M
 async def test_interventions_and_recoveries_are_in_the_trace_of_the_ticket(
     service: Service, exporter: InMemorySpanExporter
 ) -> None:
-    events = [replace(event_, trace_id=STEP_TRACE, span_id=STEP_SPAN) for event_ in looping(service.clock())]
+    events = [
+        replace(trace_event, trace_id=STEP_TRACE, span_id=STEP_SPAN)
+        for trace_event in looping(service.clock())
+    ]
     await service.ingest(events)
     triage = await wait_for_span(exporter, "triage looper")
     [ticket] = service.tickets.open_tickets()
     start_time = service.clock()
 
-    def event(kind: EventType, time_: float, **data: object) -> AgentEvent:
+    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         worker_fields = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
         return AgentEvent(
-            type=kind, time=time_, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
+            type=kind, time=event_time, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
         )
 
     service.bus.fan_out(

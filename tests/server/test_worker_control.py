@@ -116,8 +116,8 @@ async def test_worker_that_continues_after_its_termination_is_paged_about_again(
 
         def is_monitored_again() -> bool:
             work_in_loop(worker, 1)
-            worker_ = running.service.monitor.get(BEE.agent_id, BEE.session_id)
-            return worker_ is not None and not worker_.vitals.has_ended
+            monitored_worker = running.service.monitor.get(BEE.agent_id, BEE.session_id)
+            return monitored_worker is not None and not monitored_worker.vitals.has_ended
 
         await until(is_monitored_again, "the worker is monitored again")
 

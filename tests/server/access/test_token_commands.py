@@ -26,9 +26,9 @@ def run_token(*arguments: str, file: Path) -> tuple[int, str, str]:
 def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
 
-    code, out, err = run_token("create", "ada", "--role", "operator", file=file)
+    code, output, err = run_token("create", "ada", "--role", "operator", file=file)
 
-    [token_text] = out.splitlines()
+    [token_text] = output.splitlines()
     assert code == 0
     assert token_text not in err
     assert token_text not in file.read_text()
@@ -43,11 +43,11 @@ def test_created_token_is_printed_once_and_accepted(tmp_path: Path) -> None:
 def test_token_expires_after_the_given_time(tmp_path: Path, expires_option: str, days: float | None) -> None:
     file = tmp_path / "tokens.json"
 
-    _, out, _ = run_token(
+    _, output, _ = run_token(
         "create", "ada", "--role", "viewer", "--expires", expires_option, "--json", file=file
     )
 
-    token = json.loads(out)
+    token = json.loads(output)
     assert token["token"].startswith("qrt_")
     assert "sha256" not in token
     if days is None:
@@ -63,11 +63,11 @@ def test_token_list_shows_states_and_no_secrets(tmp_path: Path) -> None:
     run_token("create", "bob", "--role", "viewer", file=file)
     assert run_token("revoke", "bob", file=file)[:2] == (0, "The token 'bob' is revoked.\n")
 
-    code, out, _ = run_token("list", file=file)
+    code, output, _ = run_token("list", file=file)
     rows = json.loads(run_token("list", "--json", file=file)[1])
 
     assert code == 0
-    assert [line.split()[:3] for line in out.splitlines()] == [
+    assert [line.split()[:3] for line in output.splitlines()] == [
         ["ada", "operator", "live"],
         ["bob", "viewer", "revoked"],
     ]

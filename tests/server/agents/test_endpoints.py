@@ -854,7 +854,7 @@ async def test_every_route_has_a_test_named_after_it(method: str, path: str) -> 
 async def test_openapi_has_every_route_of_loaded_agents(home: AgentService) -> None:
     document: dict[str, Any] = await home.request("GET", "/openapi.json")
     operations_by_route = {
-        (method.upper(), re.sub(r"{(\w+)}", lambda found: f"{{{_SHORT_NAMES[found[1]]}}}", path)): operation
+        (method.upper(), re.sub(r"{(\w+)}", lambda match: f"{{{_SHORT_NAMES[match[1]]}}}", path)): operation
         for path, operations in document["paths"].items()
         if re.match("/api/(agents|discover)", path)
         for method, operation in operations.items()

@@ -233,10 +233,10 @@ def test_cause_6_content_may_be_in_span_events(events: list[Any]) -> None:
 @given(
     st.recursive(
         st.none() | st.integers() | st.text(),
-        lambda some: (
-            st.lists(some)
+        lambda values: (
+            st.lists(values)
             | st.dictionaries(
-                st.sampled_from(["input", "content", "type", "role", "lc", "text", "parts", "x"]), some
+                st.sampled_from(["input", "content", "type", "role", "lc", "text", "parts", "x"]), values
             )
         ),
         max_leaves=12,
@@ -364,12 +364,12 @@ def test_cause_8_kind_is_read_from_operations_markers_templates_and_words(
     name: str, attributes: dict[str, Any], event: str
 ) -> None:
     """B89: this includes conventions that are not documented."""
-    event_ = get_event(decode({"id": 1, "name": name, "attributes": attributes}), event)
+    end_event = get_event(decode({"id": 1, "name": name, "attributes": attributes}), event)
 
     if "search" in (name.split()[-1], attributes.get("name")):
-        assert event_.data["tool"] == "search"
+        assert end_event.data["tool"] == "search"
     if "scout" in name or attributes.get("name") == "scout":
-        assert event_.agent_id == "scout"
+        assert end_event.agent_id == "scout"
 
 
 @pytest.mark.parametrize(
@@ -612,9 +612,9 @@ def test_order_splits_repeats_and_delays_of_spans_change_nothing(data: st.DataOb
         events += decode(*batch, memory=memory).events
 
     assert {(event.agent_id, event.session_id) for event in events} == {("scout", "c-1")}
-    types_ = [event.type.value for event in events]
+    event_types = [event.type.value for event in events]
     once_only_types = ("llm_call_completed", "step_completed", "tool_call_completed", "execution_completed")
-    assert [types_.count(type_) for type_ in once_only_types] == [2, 2, 2, 1]
+    assert [event_types.count(type_) for type_ in once_only_types] == [2, 2, 2, 1]
     arguments = {event.data["args_hash"] for event in events if event.type.value == "tool_call_completed"}
     assert arguments == {fingerprint([1]), fingerprint([2])}
 
@@ -682,8 +682,8 @@ def test_cause_8_usage_in_an_object_is_counted() -> None:
     "usage", ["", "[]", "7", '{"input_tokens": -1}', '{"input_tokens": "x"}', "{" * 20_000]
 )
 def test_cause_8_unreadable_usage_is_ignored(usage: str) -> None:
-    calls_ = decode(chat_span(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
-    [call] = [event.data for event in calls_.events if event.type == "llm_call_completed"]
+    found_calls = decode(chat_span(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
+    [call] = [event.data for event in found_calls.events if event.type == "llm_call_completed"]
     assert not call.get("input_tokens")
 
 

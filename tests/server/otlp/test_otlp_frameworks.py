@@ -407,11 +407,11 @@ def test_empty_arguments_are_content_if_the_result_is_recorded() -> None:
 
 def test_root_does_not_end_a_run_before_records_of_another_scope() -> None:
     """B85: the spans of a request are processed in the order of their times, across scopes."""
-    request_ = make_request(agent_span(1, "scout", end=9), scope="framework")
+    trace_request = make_request(agent_span(1, "scout", end=9), scope="framework")
     client = make_request(chat_span(2, 1, **NAMED_FIELDS, end=3), scope="client")
-    request_.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
+    trace_request.resource_spans[0].scope_spans.append(client.resource_spans[0].scope_spans[0])
 
-    events = decode_spans(request_, Assembler(), NOW).events
+    events = decode_spans(trace_request, Assembler(), NOW).events
 
     assert [event.type.value for event in events] == [
         "execution_started",
@@ -438,11 +438,11 @@ def test_call_without_recorded_content_has_no_hash() -> None:
     ],
 )
 def test_impossible_times_are_replaced(start: int, end: int, time_: float, duration: float | None) -> None:
-    request_ = make_request(tool_span(2, 1))
-    span = request_.resource_spans[0].scope_spans[0].spans[0]
+    trace_request = make_request(tool_span(2, 1))
+    span = trace_request.resource_spans[0].scope_spans[0].spans[0]
     span.start_time_unix_nano, span.end_time_unix_nano = start, end
 
-    call = get_event(decode_spans(request_, Assembler(), NOW), "tool_call_completed")
+    call = get_event(decode_spans(trace_request, Assembler(), NOW), "tool_call_completed")
 
     assert call.time == pytest.approx(time_, abs=1e-3)
     assert call.data["duration"] == (None if duration is None else pytest.approx(duration))

@@ -111,9 +111,9 @@ def test_arbitrary_json_causes_no_server_error(path: str, value: Any) -> None:
     assert status in (200, 400)
 
 
-@given(spans_=st.lists(spans, max_size=6))
-def test_odd_spans_give_valid_events_or_none(spans_: list[dict[str, Any]]) -> None:
-    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": spans_}]}]}).encode()
+@given(span_fields=st.lists(spans, max_size=6))
+def test_odd_spans_give_valid_events_or_none(span_fields: list[dict[str, Any]]) -> None:
+    body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": span_fields}]}]}).encode()
 
     status, events = asyncio.run(post("/v1/traces", {"content-type": "application/json"}, body))
 
@@ -146,12 +146,12 @@ def test_damaged_request_is_decoded_or_refused(body: bytes, length: int, mutatio
 
 @given(st.text(max_size=600))
 def test_cleaned_name_is_printable_bounded_and_stable(name: str) -> None:
-    cleaned = clean_name(name)
+    cleaned_name = clean_name(name)
 
-    assert len(cleaned) <= 200
-    assert clean_name(cleaned) == cleaned
-    assert not any(ch in cleaned for ch in "\x00\n\r\t\x1b\u2028")
-    cleaned.encode()
+    assert len(cleaned_name) <= 200
+    assert clean_name(cleaned_name) == cleaned_name
+    assert not any(ch in cleaned_name for ch in "\x00\n\r\t\x1b\u2028")
+    cleaned_name.encode()
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 60))

@@ -210,7 +210,7 @@ def test_tool_calls_without_spans_are_read_from_messages(order: tuple[int, ...])
     """B84: each call counts once, in any order of the model calls, even if a result is sent repeatedly."""
     events = decode_in_sequence(*([CONVERSATION[number]] for number in order), delay=20)
 
-    calls_ = [
+    found_calls = [
         (event.data["tool"], event.data["call_id"], event.data["args_hash"], event.data["result_hash"])
         for event in events
         if event.type == "tool_call_completed"
@@ -218,7 +218,7 @@ def test_tool_calls_without_spans_are_read_from_messages(order: tuple[int, ...])
     expected_calls = [
         ("search", f"c-{number}", fingerprint({"n": number}), fingerprint(f"r{number}")) for number in (1, 2)
     ]
-    assert sorted(calls_) == expected_calls
+    assert sorted(found_calls) == expected_calls
 
 
 def make_user_question(tool_name: str, **arguments: object) -> dict[str, str]:

@@ -84,7 +84,8 @@ async def test_report_of_open_work_names_the_interval_to_the_next_report(
     )
     texts = {names.OPEN_SPAN_KIND: "tool", names.OPEN_SPAN_NAME: "execute_tool look"}
     record.attributes.extend(
-        KeyValue(key=key, value=AnyValue(string_value=value_)) for key, value_ in texts.items()
+        KeyValue(key=key, value=AnyValue(string_value=attribute_value))
+        for key, attribute_value in texts.items()
     )
     record.attributes.append(KeyValue(key=names.HEARTBEAT_INTERVAL, value=AnyValue(double_value=expected)))
     for _ in range(2):

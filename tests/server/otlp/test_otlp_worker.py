@@ -90,9 +90,9 @@ async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> Non
     }
     assert len({item.incarnation_id for item in events}) == len({item.trace_id for item in events}) == 1
     payloads = [item.data for item in events]
-    start_, step_started, llm_started, llm_end, tool_started, tool_end, step_end = payloads[:7]
-    waiting_, heartbeat, end_, checkpoint, output, _ = payloads[7:]
-    assert start_ == {
+    run_start, step_started, llm_started, llm_end, tool_started, tool_end, step_end = payloads[:7]
+    wait_start, heartbeat, run_end, checkpoint, output, _ = payloads[7:]
+    assert run_start == {
         "start_records": True,
         "framework": "queenright",
         "version": "1.2",
@@ -109,7 +109,7 @@ async def test_all_events_of_a_run_arrive_in_order(otlp: RunningReceiver) -> Non
         True,
     )
     assert (step_end["verdict"], step_end["index"]) == ("ACCEPT", 0)
-    assert (waiting_, end_) == ({"reason": "user_input"}, {"reason": None})
+    assert (wait_start, run_end) == ({"reason": "user_input"}, {"reason": None})
     assert heartbeat == {
         "interval": 30.0,
         "phase": "idle",

@@ -40,7 +40,7 @@ def decode_record(record: Record, assembler: Assembler) -> Batch:
     received_at = BEGAN + record.at
     if record.path.startswith("/hooks/"):
         batch = Batch()
-        [client] = [client_ for client_ in CLIENTS if record.path == f"/hooks/{client_.name}"]
+        [client] = [candidate for candidate in CLIENTS if record.path == f"/hooks/{candidate.name}"]
         observation = client.read_hook(record.body, UNKNOWN_PROCESS, int(received_at * 1e9))
         for _ in assembler.assemble([observation] if observation else [], batch, received_at):
             pass
@@ -77,9 +77,9 @@ def split_record(record: Record) -> list[Record]:
 def summarize(events: Sequence[AgentEvent]) -> dict[str, Any]:
     """Return the outcome and the counts of a run, which do not depend on the order of its records."""
     end_events = [
-        event_ for event_ in events if event_.type.value in ("execution_completed", "execution_failed")
+        event for event in events if event.type.value in ("execution_completed", "execution_failed")
     ]
-    llm_calls = [event_.data for event_ in events if event_.type == "llm_call_completed"]
+    llm_calls = [event.data for event in events if event.type == "llm_call_completed"]
     llm = [llm_call for llm_call in llm_calls if not llm_call.get("amends")]
     tools: dict[str, tuple[str, str]] = {}
     for event in events:
@@ -91,18 +91,18 @@ def summarize(events: Sequence[AgentEvent]) -> dict[str, Any]:
     return {
         "agents": len(list_workers(events)),
         "names": sorted(agent for agent, _ in list_workers(events)),
-        "steps": sum(event_.type == "step_completed" for event_ in events),
+        "steps": sum(event.type == "step_completed" for event in events),
         "tools": Counter((tool, call, outcome) for call, (tool, outcome) in tools.items()),
         "model calls": len(llm),
         "failed model calls": sum("error_type" in call for call in llm),
         "tokens": sum(call.get("input_tokens", 0) + call.get("output_tokens", 0) for call in llm),
         "cost": round(sum(llm_call.get("cost_usd", 0) for llm_call in llm_calls), 9),
         "outcome": sorted(
-            {(event_.session_id, event_.time): event_.type.value for event_ in end_events}.values()
+            {(event.session_id, event.time): event.type.value for event in end_events}.values()
         ),
         "MCP servers": Counter(
-            (event_.time, event_.data["status"], event_.data.get("server", ""))
-            for event_ in events
-            if event_.type == "mcp_server_changed"
+            (event.time, event.data["status"], event.data.get("server", ""))
+            for event in events
+            if event.type == "mcp_server_changed"
         ),
     }

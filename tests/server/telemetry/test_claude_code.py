@@ -112,10 +112,12 @@ def test_granted_permission_ends_the_wait_of_a_hanging_tool() -> None:
     B93: a tool that hangs after it got permission is not waiting, although no log record shows when the wait
     ended.
     """
-    records_ = [record for piece in load_records("permission_granted") for record in split_record(piece)]
-    is_decided = [record for record in records_ if "tool_decision" in str(record.body)]
+    granted_records = [
+        record for piece in load_records("permission_granted") for record in split_record(piece)
+    ]
+    is_decided = [record for record in granted_records if "tool_decision" in str(record.body)]
     unfinished = [
-        record for record in records_ if record.path == HOOKS and "PostToolUse" not in str(record.body)
+        record for record in granted_records if record.path == HOOKS and "PostToolUse" not in str(record.body)
     ]
     hanging_records = [
         record for record in unfinished if record.body["hook_event_name"] not in ("Stop", "SessionEnd")

@@ -147,7 +147,7 @@ def test_session_waits_for_the_user_after_its_turn() -> None:
     ]
     for given_records in (load_records("healthy", without=HOOKS), without_end):
         types = list_event_types(replay(given_records))
-        assert [type_ for type_ in types if type_ in ("worker_waiting", "llm_call_started")][
+        assert [event_type for event_type in types if event_type in ("worker_waiting", "llm_call_started")][
             -1
         ] == "worker_waiting"
         assert types.count("worker_waiting") == 1

@@ -19,7 +19,12 @@ def test_late_decision_ends_its_wait() -> None:
     hooks = [record for record in records if "/hooks/" in record.path]
     names = [hook.body["hook_event_name"] for hook in hooks]
     result = hooks[: names.index("PermissionRequest") + 1]
-    [decision_record] = [part_ for record in records for part_ in split_record(record) if get_decision(part_)]
+    [decision_record] = [
+        single_record
+        for record in records
+        for single_record in split_record(record)
+        if get_decision(single_record)
+    ]
     previous_body = result[-2].body
     subagent_body: dict[str, Any] = previous_body | {
         "tool_use_id": "other",

@@ -147,7 +147,9 @@ def test_session_cost_is_the_cost_that_the_client_reports_in_any_order(
     """B106: this holds if spans, log records and hook calls are lost, late or repeated."""
     rng, records, costs = Random(seed), list[Record](), dict[str, float]()
     for record in (
-        record_ for full_record in load_fixture(path).records for record_ in split_record(full_record)
+        single_record
+        for full_record in load_fixture(path).records
+        for single_record in split_record(full_record)
     ):
         if rng.random() > share:
             continue
@@ -163,12 +165,12 @@ def test_session_cost_is_the_cost_that_the_client_reports_in_any_order(
         batch = decode_record(record, assembler)
         assembler.duplicates.finish_storing(batch.identities, is_stored=True)
         events += batch.events
-    vitals_ = compute_vitals(events, BEGAN + 3_600)
+    final_vitals = compute_vitals(events, BEGAN + 3_600)
 
-    assert sum(vitals.cost_usd or 0.0 for vitals in vitals_) == pytest.approx(sum(costs.values()))
-    assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in vitals_)
+    assert sum(vitals.cost_usd or 0.0 for vitals in final_vitals) == pytest.approx(sum(costs.values()))
+    assert all(vitals.unpriced_tokens <= vitals.tokens for vitals in final_vitals)
     if share == 1.0:
-        assert not any(vitals.unpriced_tokens for vitals in vitals_)
+        assert not any(vitals.unpriced_tokens for vitals in final_vitals)
 
 
 def sum_costs(record: Record) -> float | None:

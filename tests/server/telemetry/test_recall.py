@@ -59,7 +59,9 @@ class RecordedService:
 @given(path=st.sampled_from(PATHS), cut=st.floats(0, 1), repeats=st.integers(1, 10))
 def test_restart_at_any_record_does_not_change_a_run(path: Any, cut: float, repeats: int) -> None:
     """B84, B85: name, counts and outcome are the same, even if the client sends its last records again."""
-    records = [part_ for record in load_fixture(path).records for part_ in split_record(record)]
+    records = [
+        single_record for record in load_fixture(path).records for single_record in split_record(record)
+    ]
     position = round(cut * len(records))
     uninterrupted_service, restarted_service = RecordedService(), RecordedService()
     uninterrupted_service.ingest_records(records)
