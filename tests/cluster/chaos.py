@@ -247,9 +247,9 @@ class Chaos:
         if not member.is_started:
             return None
         with contextlib.suppress(httpx.HTTPError):
-            answer = await self._client.get(f"{member.process.url}/api/cluster")
-            state: dict[str, Any] = answer.json()
-            return state if answer.status_code == 200 else None
+            response = await self._client.get(f"{member.process.url}/api/cluster")
+            state: dict[str, Any] = response.json()
+            return state if response.status_code == 200 else None
         return None
 
     async def _settle(self, *, excluded: ChaosMember | None = None) -> float:
@@ -316,11 +316,11 @@ class Chaos:
         while True:
             process = self.rng.choice(self.members).process
             with contextlib.suppress(httpx.HTTPError):
-                answer = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
-                if answer.status_code == 200:
+                response = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
+                if response.status_code == 200:
                     break
-                if answer.status_code != 503:
-                    self.wrong.append(f"{answer.status_code}: {answer.text}")
+                if response.status_code != 503:
+                    self.wrong.append(f"{response.status_code}: {response.text}")
                     break
             self.refused += 1
             await asyncio.sleep(0.1)

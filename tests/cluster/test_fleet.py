@@ -221,7 +221,9 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_unavail
     await exchange(processes)
 
     assert other_process.service.health.emergency_stop_state.on
-    await until(lambda: list_recorded_stops(stopped_process.service) == [True], "it is in the log")
+    await until(
+        lambda: list_recorded_stops(stopped_process.service) == [True], "the emergency stop is in the log"
+    )
 
 
 async def test_release_replaces_an_emergency_stop_that_was_not_written(
@@ -508,8 +510,8 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
             [incident] = (await http.get("/api/incidents")).json()["incidents"]
             assert incident["incident_id"] == item["item_id"]
             for ticket_id in incident["ticket_ids"]:
-                answer = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
-                assert answer.status_code == 200, answer.text
+                response = await http.post(f"/api/tickets/{ticket_id}/acknowledge", json={"by": "ada"})
+                assert response.status_code == 200, response.text
             [remaining_item] = (await http.get("/api/attention")).json()["items"]
             assert remaining_item["agent_id"] == "looper"
 

@@ -80,12 +80,12 @@ async def test_hook_call_that_two_processes_publish_has_one_id() -> None:
         serve_app(make_apps(other_process).hooks, sock),
         make_client(make_apps(this_process, proxy=proxy, owner=former_owner)) as q,
     ):
-        answer = await q.post(HOOK, json={"session_id": "s-1"})
+        response = await q.post(HOOK, json={"session_id": "s-1"})
         other_process.may_answer.set()
         await until(lambda: bool(other_process.call_ids), "the other process has published it")
     await proxy.aclose()
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (response.status_code, response.json()) == (200, {})
     assert this_process.call_ids == other_process.call_ids
 
 
@@ -127,5 +127,5 @@ async def test_partition_that_does_not_exist_is_not_looked_up(number: str) -> No
         guard=lambda gateway: Response("gateway"),
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app.api), base_url="http://q") as q:
-        answer = await q.get("/api/tickets", headers={PARTITION.decode(): number})
-    assert answer.text == "gateway"
+        response = await q.get("/api/tickets", headers={PARTITION.decode(): number})
+    assert response.text == "gateway"

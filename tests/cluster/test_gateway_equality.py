@@ -236,8 +236,8 @@ async def test_ticket_of_any_partition_is_found(fleets: Fleets) -> None:
         path = f"/api/tickets/{ticket['ticket_id']}"
         assert (await fleets.gateway_client.get(path)).json()["agent_id"] == ticket["agent_id"]
         assert (await fleets.gateway_client.get(f"{path}/timeline")).status_code == 200
-        answer = await fleets.gateway_client.post(f"{path}/acknowledge", json={"by": "ada"})
-        assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
+        response = await fleets.gateway_client.post(f"{path}/acknowledge", json={"by": "ada"})
+        assert (response.status_code, response.json()["acknowledged_by"]) == (200, "ada")
 
 
 @pytest.mark.parametrize(

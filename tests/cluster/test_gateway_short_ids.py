@@ -84,27 +84,29 @@ def common_prefix_of(ids: Sequence[str]) -> str:
 async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet) -> None:
     prefix = common_prefix_of(fleet.tickets)
 
-    answer = await fleet.http.get(f"/api/tickets/{prefix}")
+    response = await fleet.http.get(f"/api/tickets/{prefix}")
 
-    assert (answer.status_code, answer.headers["content-type"]) == (409, "application/problem+json")
+    assert (response.status_code, response.headers["content-type"]) == (409, "application/problem+json")
     matches = ", ".join(f"{ticket} (looper-{number})" for number, ticket in enumerate(fleet.tickets))
     title = f"2 tickets begin with {prefix!r}: {matches}; give more of the id"
-    assert answer.json() == {"type": "about:blank", "title": title, "status": 409}
+    assert response.json() == {"type": "about:blank", "title": title, "status": 409}
 
 
 async def test_unique_beginning_names_a_ticket_of_any_partition(fleet: Fleet) -> None:
     length = len(common_prefix_of(fleet.tickets)) + 1
     for ticket in fleet.tickets:
-        answer = await fleet.http.get(f"/api/tickets/{ticket[:length]}")
-        assert (answer.status_code, answer.json()["ticket_id"]) == (200, ticket)
+        response = await fleet.http.get(f"/api/tickets/{ticket[:length]}")
+        assert (response.status_code, response.json()["ticket_id"]) == (200, ticket)
 
 
 async def test_ambiguous_approval_id_terminates_no_worker(fleet: Fleet) -> None:
     prefix = common_prefix_of(fleet.approvals)
     for action in ("approve", "deny"):
-        answer = await fleet.http.post(f"/api/approvals/{prefix}/{action}", json={"by": "ada"})
-        assert answer.status_code == 409
-        assert answer.json()["title"].startswith(f"2 approvals begin with {prefix!r}: {fleet.approvals[0]} (")
+        response = await fleet.http.post(f"/api/approvals/{prefix}/{action}", json={"by": "ada"})
+        assert response.status_code == 409
+        assert response.json()["title"].startswith(
+            f"2 approvals begin with {prefix!r}: {fleet.approvals[0]} ("
+        )
     assert [len(service.approvals.pending()) for service in fleet.services] == [1, 1]
 
 
@@ -246,14 +248,14 @@ async def test_request_without_a_session_reaches_no_older_session_if_its_owner_g
         await app(scope, receive, send)
 
     async with make_client(make_gateway(lambda: [fleet.apps[0], leave_after_request])) as http:
-        answer = await http.post(path, json=body)
+        response = await http.post(path, json=body)
 
-    assert answer.status_code == 503
+    assert response.status_code == 503
 
 
 async def test_gateway_ignores_a_mark_that_a_client_sends(fleet: Fleet) -> None:
     """Otherwise the client would get the response that is meant for the gateway."""
     ticket = fleet.tickets[1]
     for mark in ("1", "key", "locate"):
-        answer = await fleet.http.get(f"/api/tickets/{ticket}", headers={GATEWAY_HEADER: mark})
-        assert (answer.status_code, answer.json()["ticket_id"]) == (200, ticket)
+        response = await fleet.http.get(f"/api/tickets/{ticket}", headers={GATEWAY_HEADER: mark})
+        assert (response.status_code, response.json()["ticket_id"]) == (200, ticket)

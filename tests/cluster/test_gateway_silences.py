@@ -42,8 +42,8 @@ class Fleet(NamedTuple):
             "comment": "maintenance",
         }
         async with httpx.AsyncClient(trust_env=False) as http:
-            answer = await http.post(f"{self.alertmanager_url}/api/v2/silences", json=body)
-        return str(answer.json()["silenceID"])
+            response = await http.post(f"{self.alertmanager_url}/api/v2/silences", json=body)
+        return str(response.json()["silenceID"])
 
     async def list_silences(self) -> dict[str, Any]:
         response: dict[str, Any] = (await self.http.get("/api/silences")).json()

@@ -414,7 +414,7 @@ async def test_no_event_has_an_id_before_all_partitions_have_started(partitions:
     missed_event = make_event("wasp")
     await partitions.services[2].store.append([missed_event])
     async with partitions.follow(last_id=client.blocks[0].id) as resumed_client:
-        await resumed_client.until(lambda: len(resumed_client.events) == 2, "both come")
+        await resumed_client.until(lambda: len(resumed_client.events) == 2, "both events arrive")
         assert set(resumed_client.events) == {first_event.id, missed_event.id}
 
 

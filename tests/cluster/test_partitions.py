@@ -219,12 +219,12 @@ async def list_agents_by_partition(client: httpx.AsyncClient, process: Process) 
         async with asyncio.timeout(60):
             while True:
                 headers = {"x-queenright-partition": str(number)}
-                answer = await client.get(f"{process.url}/api/agents", headers=headers)
-                if answer.status_code == 200:
+                response = await client.get(f"{process.url}/api/agents", headers=headers)
+                if response.status_code == 200:
                     break
-                assert (answer.status_code, answer.headers["retry-after"]) == (503, "2"), answer.text
+                assert (response.status_code, response.headers["retry-after"]) == (503, "2"), response.text
                 await asyncio.sleep(0.1)
-        agents.append(sorted(agent["agent_id"] for agent in answer.json()["agents"]))
+        agents.append(sorted(agent["agent_id"] for agent in response.json()["agents"]))
     return agents
 
 
@@ -373,8 +373,8 @@ async def test_hook_with_a_token_is_accepted_at_every_process(
             "prompt": "go",
         }
         for process in (first_process, second_process):
-            answer = await client.post(f"{process.otlp_url}/hooks/claude-code", json=call)
-            assert (answer.status_code, answer.json()) == (200, {}), process.url
+            response = await client.post(f"{process.otlp_url}/hooks/claude-code", json=call)
+            assert (response.status_code, response.json()) == (200, {}), process.url
 
     agents = (await client.get(f"{first_process.url}/api/agents")).json()["agents"]
     assert sorted(agent["session_id"] for agent in agents) == [f"s-{number}" for number in range(8)]
@@ -453,9 +453,9 @@ async def test_emergency_stop_can_be_set_at_a_process_without_partitions(
     second_process.signal(signal.SIGSTOP)
 
     body = {"on": True, "by": "ada", "reason": "a storm"}
-    answer = await client.put(f"{first_process.url}/api/emergency-stop", json=body)
+    response = await client.put(f"{first_process.url}/api/emergency-stop", json=body)
 
-    assert (answer.status_code, answer.json()["on"]) == (200, True), answer.text
+    assert (response.status_code, response.json()["on"]) == (200, True), response.text
     second_process.kill()
     await wait_for_shares(client, first_process, lambda shares: shares == {first_process.url: 4})
     for number in range(PARTITIONS):
@@ -468,7 +468,7 @@ async def test_emergency_stop_can_be_set_at_a_process_without_partitions(
         stop = status.json()["acting"]["emergency_stop"]
         assert (stop["on"], stop["by"]) == (True, "ada"), number
     await asyncio.to_thread(second_process.start)
-    assert (await client.get(f"{second_process.url}/api/emergency-stop")).json() == answer.json()
+    assert (await client.get(f"{second_process.url}/api/emergency-stop")).json() == response.json()
     await until(
         lambda: list_stops_in_log(partitioned) == [(0, True)],
         "the stop is in the event log of the first partition",

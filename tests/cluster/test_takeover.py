@@ -69,12 +69,12 @@ class Sender:
                 self._turn += 1
                 process = self.processes[self._turn % len(self.processes)]
                 try:
-                    answer = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
-                    if answer.status_code == 200:
+                    response = await self._client.post(f"{process.otlp_url}/v1/traces", json=body)
+                    if response.status_code == 200:
                         self.acknowledged += count
                         return
-                    assert answer.status_code == 503, answer.text
-                    assert "retry-after" in answer.headers
+                    assert response.status_code == 503, response.text
+                    assert "retry-after" in response.headers
                 except httpx.HTTPError:
                     pass
                 self.refused += 1
@@ -276,8 +276,8 @@ async def test_hook_call_without_an_owner_is_stored_later_and_its_agent_continue
     [other_process] = [process for process in processes if process is not owner]
     owner.signal(signal.SIGSTOP)
     call = {"hook_event_name": "UserPromptSubmit", "session_id": "s-1", "cwd": "/work", "prompt": "go"}
-    answer = await client.post(f"{other_process.otlp_url}/hooks/claude-code", json=call)
-    assert (answer.status_code, answer.json()) == (200, {})
+    response = await client.post(f"{other_process.otlp_url}/hooks/claude-code", json=call)
+    assert (response.status_code, response.json()) == (200, {})
     assert await cluster.owner(other_than=owner) is other_process
     sessions: list[str] = []
     async with asyncio.timeout(60):
@@ -321,10 +321,10 @@ async def test_hook_call_that_was_forwarded_and_published_is_stored_once(
 
         async def forward_call(session: str, call_id: str) -> None:
             headers = {"x-queenright-call": sign_call_id(call_id, key)}
-            answer = await client.post(
+            response = await client.post(
                 f"{process.otlp_url}{path}", json=make_prompt(session), headers=headers
             )
-            assert answer.status_code == 200
+            assert response.status_code == 200
 
         async def publish_call(session: str, call_id: str) -> None:
             body = json.dumps(make_prompt(session)).encode()
@@ -412,8 +412,8 @@ async def test_every_process_gives_the_same_responses(cluster: Cluster, client: 
         "incarnation_id": "i-1",
         "timestamp": time.time(),
     }
-    answer = await client.post(f"{other_process.url}/api/heartbeats", json=heartbeat)
-    assert answer.status_code < 300, answer.text
+    response = await client.post(f"{other_process.url}/api/heartbeats", json=heartbeat)
+    assert response.status_code < 300, response.text
     for path in ("/api/agents", "/api/agents/nobody", "/api/nothing", "/console", "/api/openapi.json"):
         at_standby, at_owner = [
             await client.get(f"{process.url}{path}") for process in (owner, other_process)

@@ -332,5 +332,5 @@ async def test_each_kind_of_alert_event_has_a_line_in_the_feed(running: RunningS
     await wait_for_ticket(running)
 
     await until(
-        lambda: expected_kinds <= {event.type for event in running.service.recent}, "a line for each kind"
+        lambda: expected_kinds <= {event.type for event in running.service.recent}, "each kind has a line"
     )

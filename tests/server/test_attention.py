@@ -32,10 +32,10 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def list_items(http: httpx.AsyncClient) -> list[dict[str, Any]]:
-    answer = await http.get("/api/attention")
-    assert answer.status_code == 200, answer.text
-    rows: list[dict[str, Any]] = answer.json()["items"]
-    assert answer.json()["total"] == len(rows)
+    response = await http.get("/api/attention")
+    assert response.status_code == 200, response.text
+    rows: list[dict[str, Any]] = response.json()["items"]
+    assert response.json()["total"] == len(rows)
     return rows
 
 
@@ -237,8 +237,8 @@ async def test_incident_of_ended_sessions_is_listed_until_acknowledged(
 
     ticket = (await http.get(f"/api/tickets/{item['ticket_id']}")).json()
     assert (ticket["status"], ticket["actions"]) == ("worker_gone", ["acknowledge"])
-    answer = await http.post(f"/api/tickets/{item['ticket_id']}/acknowledge", json={"by": "ada"})
+    response = await http.post(f"/api/tickets/{item['ticket_id']}/acknowledge", json={"by": "ada"})
 
-    assert (answer.status_code, answer.json()["acknowledged_by"]) == (200, "ada")
-    assert (answer.json()["status"], answer.json()["actions"]) == ("worker_gone", [])
+    assert (response.status_code, response.json()["acknowledged_by"]) == (200, "ada")
+    assert (response.json()["status"], response.json()["actions"]) == ("worker_gone", [])
     assert await list_items(http) == []

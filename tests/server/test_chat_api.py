@@ -46,17 +46,17 @@ async def queenright(running: RunningService, *arguments: str, stdin: str = "") 
 async def test_question_and_answer_are_stored(running: RunningService, http: httpx.AsyncClient) -> None:
     path = f"/api/tickets/{await wait_for_ticket(running)}/chat"
 
-    answer = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
+    response = await http.post(path, json={"message": "What is wrong?", "by": "ada"})
     history = (await http.get(path)).json()["messages"]
     later_messages = (await http.get(path, params={"after": history[0]["id"]})).json()["messages"]
 
-    assert answer.status_code == 200
-    assert "What happened: looper" in answer.json()["text"]
+    assert response.status_code == 200
+    assert "What happened: looper" in response.json()["text"]
     assert [(message["role"], message["by"]) for message in history] == [
         ("operator", "ada"),
         ("queen", "queen"),
     ]
-    assert later_messages == [answer.json()]
+    assert later_messages == [response.json()]
 
 
 async def test_queen_answers_about_a_session_without_a_ticket(
@@ -66,11 +66,11 @@ async def test_queen_answers_about_a_session_without_a_ticket(
     path = "/api/agents/team%2Fwell/queen"
     question = {"message": "Is it running?", "session_id": "team/well-session", "by": "ada"}
 
-    answer = await http.post(path, json=question)
+    response = await http.post(path, json=question)
     history = (await http.get(path, params={"session_id": "team/well-session"})).json()["messages"]
 
-    assert "the worker is healthy" in answer.json()["text"]
-    assert history[-1] == answer.json()
+    assert "the worker is healthy" in response.json()["text"]
+    assert history[-1] == response.json()
     assert (await http.get(path, params={"session_id": "another"})).status_code == 404
     assert (await http.post(path, json=question | {"session_id": "another"})).status_code == 404
 

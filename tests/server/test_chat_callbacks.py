@@ -289,9 +289,9 @@ async def test_click_without_a_valid_signature_is_rejected(
     valid_headers = make_slack_headers(body, clock_time)
 
     async def check_refused(headers: Mapping[str, str | bytes], content: bytes = body) -> str:
-        answer = await http.post("/api/slack/actions", content=content, headers=dict(headers))  # type: ignore[arg-type]
-        assert (answer.status_code, SLACK_SECRET in answer.text) == (403, False)
-        return str(answer.json()["title"])
+        response = await http.post("/api/slack/actions", content=content, headers=dict(headers))  # type: ignore[arg-type]
+        assert (response.status_code, SLACK_SECRET in response.text) == (403, False)
+        return str(response.json()["title"])
 
     assert "is missing" in await check_refused({})
     assert "is missing" in await check_refused(
@@ -504,8 +504,8 @@ async def test_webhook_without_a_valid_signature_is_rejected(
     digest = sign_for_pagerduty(body, NEW_PAGERDUTY_SECRET)["X-PagerDuty-Signature"].removeprefix("v1=")
     for signatures in ("", "v1=", digest, f"v2={digest}", f"v1={digest[:-1]}", "v1=\xff", "," * 1000):
         headers = {b"X-PagerDuty-Signature": signatures.encode("latin-1")}
-        answer = await http.post("/api/pagerduty/webhook", content=body, headers=headers)
-        assert (answer.status_code, NEW_PAGERDUTY_SECRET in answer.text) == (403, False), signatures
+        response = await http.post("/api/pagerduty/webhook", content=body, headers=headers)
+        assert (response.status_code, NEW_PAGERDUTY_SECRET in response.text) == (403, False), signatures
     other_response = await http.post(
         "/api/pagerduty/webhook", content=body + b" ", headers=sign_for_pagerduty(body, NEW_PAGERDUTY_SECRET)
     )

@@ -101,7 +101,7 @@ async def test_termination_waits_for_the_worker_and_prints_its_checkpoint(runnin
     assert (result.code, "checkpoint cp-7" in result.out) == (0, True)
 
 
-async def test_refusal_is_one_line_with_the_way_out(running: RunningService) -> None:
+async def test_refusal_is_one_line_with_a_remedy(running: RunningService) -> None:
     await start_looper(running)
     waiting_event = AgentEvent(
         type=EventType.WORKER_WAITING,

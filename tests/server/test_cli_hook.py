@@ -151,7 +151,7 @@ async def test_hook_waits_for_the_decision_of_a_person(tmp_path: Path) -> None:
         hook_task = asyncio.create_task(
             asyncio.to_thread(run_hook, *arguments, "--otlp-url", running.otlp_url, call=body)
         )
-        await until(lambda: running.service.permissions.open_requests(), "it asks")
+        await until(lambda: running.service.permissions.open_requests(), "the permission request is pending")
         await asyncio.sleep(LIMIT)
         assert not hook_task.done(), "the hook waits longer than for other responses"
         [request] = running.service.permissions.open_requests()

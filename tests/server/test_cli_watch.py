@@ -49,10 +49,10 @@ async def test_list_is_requested_only_after_an_event(running: RunningService) ->
     view, should_stop = FakeService(), asyncio.Event()
     async with AsyncQueenright(running.url) as service:
         follow_task = asyncio.create_task(follow(service, view, should_stop))
-        await until(lambda: view.lists, "a list")
+        await until(lambda: view.lists, "the first list is shown")
         count_before = len(view.lists)
         await running.service.ingest(list(looping(running.service.clock())))
-        await until(lambda: any(agent.tool_calls for agent in view.lists[-1]), "the worker")
+        await until(lambda: any(agent.tool_calls for agent in view.lists[-1]), "the worker is listed")
         should_stop.set()
         await follow_task
 
@@ -72,15 +72,15 @@ async def test_watch_prints_a_table_on_a_terminal_and_lines_in_a_pipe(running: R
     os.set_blocking(controller, False)
     result = b""
 
-    def wait_for_text(expected: bytes) -> bool:
+    def has_printed(expected: bytes) -> bool:
         nonlocal result
         with contextlib.suppress(OSError):
             result += os.read(controller, 65536)
         return expected in result
 
-    await until(lambda: wait_for_text(b"looper-session"), "a table")
+    await until(lambda: has_printed(b"looper-session"), "the table is shown")
     os.write(controller, b"q")
-    await until(lambda: wait_for_text(b"\x1b[?1049l") and watch_process.ended(), "its end")
+    await until(lambda: has_printed(b"\x1b[?1049l") and watch_process.ended(), "the command has ended")
     os.close(controller)
 
     assert watch_process.wait() == 0

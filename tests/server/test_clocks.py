@@ -380,7 +380,7 @@ async def test_deadlines_and_sweeps_wait_until_telemetry_can_arrive(
             assert list_states(service) == {"bee": "healthy"}
             checks = service.metrics.evaluated_workers
             outage.is_over = True
-            await until(lambda: service.metrics.evaluated_workers > checks, "a sweep")
+            await until(lambda: service.metrics.evaluated_workers > checks, "a sweep has started")
             deadlines.cancel()
             sweeps.cancel()
         assert list_states(service) == {"bee": "healthy"}
@@ -432,7 +432,7 @@ async def test_stuck_worker_with_a_ticket_is_known_after_days_of_silence(
         await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 400)
         await service.pipeline.publish_pending()
-        await until(lambda: bool(service.tickets.open_tickets()), "a ticket")
+        await until(lambda: bool(service.tickets.open_tickets()), "a ticket is open")
     clock.now += 2 * DAY
     async with ServiceRun(settings, clock) as service:
         assert list_states(service) == {"bee": "stuck"}

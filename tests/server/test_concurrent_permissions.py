@@ -99,10 +99,10 @@ async def test_decision_on_one_request_leaves_the_other_open(tmp_path: Path) -> 
 
         async with httpx.AsyncClient(base_url=running.url, verify=False, trust_env=False) as http:
             path = f"/api/permissions/{first_request.request_id}/answer"
-            answer = await http.post(path, json={"decision": "allow", "by": "ada"})
+            response = await http.post(path, json={"decision": "allow", "by": "ada"})
         decision = (await questions[0]).json()
 
-        assert answer.status_code == 202
+        assert response.status_code == 202
         assert decision["hookSpecificOutput"]["decision"]["behavior"] == "allow"
         assert [pending_request.question for pending_request in pending_requests()] == ["Bash: rm -rf build"]
         assert get_waiting_reason(running) == "user_input"

@@ -351,7 +351,7 @@ def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str)
 def test_invalid_settings_file_is_not_changed(
     home: Path, name: str, file: str, content: bytes, settings_file: str
 ) -> None:
-    """B94: the error names the file, the position and the way out."""
+    """B94: the error names the file, the position and the remedy."""
     path = home / file
     path.parent.mkdir()
     path.write_bytes(content)

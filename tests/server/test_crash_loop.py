@@ -502,7 +502,7 @@ async def test_agent_that_fails_four_of_five_runs_pages_twice(service: Service, 
         await report_session(
             service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
         )
-        await until(lambda: is_clear(service), "its condition is gone")
+        await until(lambda: is_clear(service), "the condition of the ticket has cleared")
         clock.now += 2.5 * MINUTE
         await service.tickets.settle(clock.now)
         assert service.tickets.open_tickets() == []
@@ -526,7 +526,7 @@ async def test_resolving_a_held_ticket_ends_its_alert_immediately(service: Servi
         await report_session(
             service, clock, row + 4, EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED
         )
-        await until(lambda: is_clear(service), "its condition is gone")
+        await until(lambda: is_clear(service), "the condition of the ticket has cleared")
         if row == 0:
             clock.now += 2.5 * MINUTE
             await service.tickets.settle(clock.now)
@@ -588,7 +588,7 @@ async def test_failing_loop_that_cannot_be_recovered_has_one_ticket_per_incarnat
         await service.interventions.wait_until_idle()
         assert list(ladders) == [("bee", f"bee-{number}")]
         await report_crash(service, clock, number)
-        await until(lambda: not ladders, "its run has ended")
+        await until(lambda: not ladders, "the run has ended")
         await service.bus.drain()
         assert service.tickets.open_tickets() == []
     assert await service.store.history(types={EventType.RECOVERY_FAILED}) == []

@@ -76,8 +76,8 @@ async def test_ticket_of_a_killed_worker_can_be_closed(
             )
             assert (result.code, result.out) == (0, "bee: resolved.\n"), result.err
         case [verb, *_]:
-            answer = await http.post(f"/api/{path}/{verb}", json={"reason": "killed it", "by": "ada"})
-            assert answer.status_code == 200, answer.text
+            response = await http.post(f"/api/{path}/{verb}", json={"reason": "killed it", "by": "ada"})
+            assert response.status_code == 200, response.text
 
     closed_ticket = running.service.tickets.get(ticket.ticket_id)
     assert closed_ticket is not None

@@ -258,7 +258,7 @@ async def test_demo_agents_accept_nudges(tmp_path: Path) -> None:
 
         await until(
             lambda: {worker.agent_id for worker in list_vitals()} >= {worker.agent for worker in FLEET},
-            "all work",
+            "all agents work",
         )
         assert all(worker.fetches for worker in list_vitals())
 

@@ -84,9 +84,9 @@ async def test_stream_has_only_the_requested_events(running: RunningService) -> 
 
 async def test_stream_of_an_unknown_worker_is_not_found(running: RunningService) -> None:
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        answer = await http.get("/api/agents/nope/events")
-        assert answer.status_code == 404
-        assert "no worker 'nope' is known" in answer.json()["title"]
+        response = await http.get("/api/agents/nope/events")
+        assert response.status_code == 404
+        assert "no worker 'nope' is known" in response.json()["title"]
 
     async with Follower(f"{running.url}/api/events?types=all&agent_id=not-yet") as stream:
         await running.service.store.append([make_event(agent="not-yet")])
@@ -97,10 +97,10 @@ async def test_unknown_type_is_rejected_with_suggestions(running: RunningService
     """B65: the response has status 400."""
     async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
         for path in ("/api/events", "/api/agents/bee/events"):
-            answer = await http.get(path, params={"types": "nudge_sent,nudge_snt"})
-            assert answer.status_code == 400
-            assert answer.headers["content-type"] == "application/problem+json"
-            title = answer.json()["title"]
+            response = await http.get(path, params={"types": "nudge_sent,nudge_snt"})
+            assert response.status_code == 400
+            assert response.headers["content-type"] == "application/problem+json"
+            title = response.json()["title"]
             assert "'nudge_snt'" in title
             assert "nudge_sent?" in title
             assert "worker_escalation_ticket" in title
@@ -151,9 +151,9 @@ async def test_streams_beyond_the_limit_are_refused(running: RunningService) -> 
     url = f"{running.url}/api/events"
     async with Follower(url), Follower(url), Follower(url), Follower(url):
         async with httpx.AsyncClient(trust_env=False) as http:
-            answer = await http.get(url)
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-        assert "there are 4 event streams" in answer.json()["title"]
+            response = await http.get(url)
+        assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+        assert "there are 4 event streams" in response.json()["title"]
     await until(lambda: running.service.feed.readers == 0, "all clients have disconnected")
 
 
@@ -260,7 +260,7 @@ async def test_buffer_for_a_client_that_does_not_read_is_bounded(running: Runnin
     feed = running.service.feed
     await until(lambda: feed.readers == 0, "all clients have disconnected")
     with contextlib.closing(SlowClient(running.url)):
-        await until(lambda: feed.readers == 1, "it reads")
+        await until(lambda: feed.readers == 1, "the client is connected")
         [reader] = feed._readers
         for _ in range(16):
             await running.service.store.append(
@@ -297,7 +297,7 @@ async def test_client_that_does_not_receive_does_not_delay_the_stop(
         async with serving(settings) as running:
             feed = running.service.feed
             stack.enter_context(contextlib.closing(SlowClient(running.url)))
-            await until(lambda: feed.readers == 1, "it reads")
+            await until(lambda: feed.readers == 1, "the client is connected")
             [reader], [transport] = feed._readers, transports
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
 
@@ -309,5 +309,5 @@ async def test_client_that_does_not_receive_does_not_delay_the_stop(
                     make_event(EventType.STEP_COMPLETED, "busy", text="x" * _TEXT_LENGTH) for _ in range(20)
                 ]
                 await running.service.store.append(events)
-                await until(lambda: is_stalled() or reader.place == feed.head.seq, "it sends")
+                await until(lambda: is_stalled() or reader.place == feed.head.seq, "the stream sends")
     assert not [record.message for record in caplog.records if record.name == "uvicorn.error"]

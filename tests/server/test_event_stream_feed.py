@@ -305,9 +305,9 @@ async def test_many_readers_do_not_block_the_event_loop(
         monkeypatch.setattr(Reader, "wake", lambda reader: time.sleep(0.002))
         monkeypatch.setattr(feed, "_wake_all", wake_and_measure)
         await store.append([make_event(0)])
-        await until(lambda: durations, "the first round")
+        await until(lambda: durations, "the first round has ended")
         await store.append([make_event(1)])
-        await until(lambda: len(durations) > 1, "the second round")
+        await until(lambda: len(durations) > 1, "the second round has ended")
 
     assert durations[1] - durations[0] >= 5 * 16 * 0.002
 

@@ -59,7 +59,7 @@ async def test_stream_across_a_kill_contains_the_log_once_and_in_order(tmp_path:
     await follower.__aenter__()
     first_id = follower.last_id
     send_task = asyncio.create_task(send_heartbeats(url, range(2000)))
-    await follower.until(lambda: len(follower.ids) > 60, "events come")
+    await follower.until(lambda: len(follower.ids) > 60, "events arrive")
     process.send_signal(signal.SIGKILL)
     process.wait()
     await send_task

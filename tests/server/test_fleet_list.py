@@ -67,9 +67,9 @@ def add_agents(running: RunningService, count: int) -> None:
 
 
 async def read_list(http: httpx.AsyncClient, **params: Any) -> dict[str, Any]:
-    answer = await http.get("/api/agents", params=params)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+    response = await http.get("/api/agents", params=params)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
     return body
 
 
@@ -254,9 +254,9 @@ async def test_unknown_values_and_cursors_of_another_order_are_rejected(
     cursor = (await read_list(http, sort="agent", limit=1))["next"]
 
     for params in ({"health": "sleepy"}, {"activity": "working,odd"}, {"sort": "size"}):
-        answer = await http.get("/api/agents", params=params)
-        assert answer.status_code == 422, params
-        assert next(iter(params)) in answer.json()["title"]
+        response = await http.get("/api/agents", params=params)
+        assert response.status_code == 422, params
+        assert next(iter(params)) in response.json()["title"]
     other_response = await http.get("/api/agents", params={"sort": "tokens", "cursor": cursor})
     assert other_response.status_code == 400
     assert "agents by tokens" in other_response.json()["title"]

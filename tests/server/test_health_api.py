@@ -39,9 +39,9 @@ async def fetch_instructions(
     http: httpx.AsyncClient, wait: float = 0, **identity: str
 ) -> list[dict[str, Any]]:
     params: dict[str, str | float] = {**WORKER, "wait": wait, **identity}
-    answer = await http.get("/api/agents/looper/instructions", params=params)
-    assert answer.status_code == 200, answer.text
-    instructions: list[dict[str, Any]] = answer.json()["instructions"]
+    response = await http.get("/api/agents/looper/instructions", params=params)
+    assert response.status_code == 200, response.text
+    instructions: list[dict[str, Any]] = response.json()["instructions"]
     return instructions
 
 
@@ -353,7 +353,7 @@ async def test_listed_actions_are_not_refused(
     possible_actions: set[str],
 ) -> None:
     await start_looper(running, times=12)
-    await until(lambda: running.service.tickets.open_tickets(), "the ticket")
+    await until(lambda: running.service.tickets.open_tickets(), "the ticket is open")
     if state is not None:
         await report_event(running, state[0], **state[1])
 
@@ -364,9 +364,9 @@ async def test_listed_actions_are_not_refused(
     for action in ("dismiss", "resolve", "acknowledge", "unacknowledge"):
         is_listed = action in (await http.get(path)).json()["actions"]
         reason = {"reason": "r"} if action in ("dismiss", "resolve") else {}
-        answer = await http.post(f"{path}/{action}", json=reason)
-        if is_listed != answer.is_success:
-            mismatches.append((action, is_listed, answer.text))
+        response = await http.post(f"{path}/{action}", json=reason)
+        if is_listed != response.is_success:
+            mismatches.append((action, is_listed, response.text))
 
     can_stop = "terminate" in possible_actions
     assert set(health["actions"]) == possible_actions
@@ -428,7 +428,7 @@ async def test_control_characters_are_removed_from_a_name(
     assert blank.status_code == 422
 
 
-async def test_recovery_during_the_emergency_stop_is_refused_with_a_way_out(
+async def test_recovery_during_the_emergency_stop_is_refused_with_a_remedy(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     await start_looper(running)

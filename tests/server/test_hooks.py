@@ -44,9 +44,9 @@ def load_hook_calls(name: str) -> list[dict[str, Any]]:
 
 async def send_record(telemetry: httpx.AsyncClient, record: Record) -> dict[str, Any]:
     path = HOOK_PATH if record.path.startswith("/hooks/") else record.path
-    answer = await telemetry.post(path, json=record.body)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+    response = await telemetry.post(path, json=record.body)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
     return body
 
 
@@ -188,10 +188,10 @@ async def test_invalid_call_is_answered_with_a_reason_and_counted(
     """
     B91: the client continues after any response. Invalid calls create no agent and cause no server error.
     """
-    answer = await telemetry.request(method, path, content=body)
+    response = await telemetry.request(method, path, content=body)
 
-    assert answer.status_code == status
-    assert answer.json() == {} if status == 200 else answer.json()["error"]
+    assert response.status_code == status
+    assert response.json() == {} if status == 200 else response.json()["error"]
     assert (await http.get("/api/agents")).json()["agents"] == []
     metrics = (await http.get("/metrics")).text
     client, outcome = "other" if status == 404 else "claude-code", "ignored" if status == 200 else "refused"
@@ -212,8 +212,10 @@ async def test_call_after_an_oversized_one_is_accepted(
     session_start, _, tool_start, *_ = load_hook_calls("healthy")
 
     for _ in range(3):
-        answer = await telemetry.post(HOOK_PATH, json=tool_start | {"tool_input": {"command": "x" * 20_000}})
-        assert (answer.status_code, "longer than" in answer.json()["error"]) == (413, True)
+        response = await telemetry.post(
+            HOOK_PATH, json=tool_start | {"tool_input": {"command": "x" * 20_000}}
+        )
+        assert (response.status_code, "longer than" in response.json()["error"]) == (413, True)
     assert count_refused_calls(running) == 3
     assert await post_call(telemetry, session_start) == {}
     assert running.service.monitor.of_agent(AGENT_ID)
@@ -257,9 +259,9 @@ async def test_call_from_a_web_page_is_refused_and_counted(
     """Otherwise a web page that the user opens could report for an agent."""
     session_start, *_ = load_hook_calls("healthy")
 
-    answer = await telemetry.post(HOOK_PATH, json=session_start, headers=headers)
+    response = await telemetry.post(HOOK_PATH, json=session_start, headers=headers)
 
-    assert answer.status_code in (403, 421)
+    assert response.status_code in (403, 421)
     assert count_refused_calls(running) == 1
     assert running.service.monitor.of_agent(AGENT_ID) == []
 
@@ -274,8 +276,8 @@ async def test_call_without_a_token_is_refused_and_counted(tmp_path: Path) -> No
         httpx.AsyncClient(base_url=running.otlp_url, verify=False, trust_env=False) as client,
     ):
         for headers in ({}, {"Authorization": "Bearer qr_nobody"}, {"Authorization": "Basic eA=="}):
-            answer = await client.post(HOOK_PATH, json=session_start, headers=headers)
-            assert answer.status_code == 401
+            response = await client.post(HOOK_PATH, json=session_start, headers=headers)
+            assert response.status_code == 401
         assert (await client.post("/hooks/nobody", json=session_start)).status_code == 401
         assert count_refused_calls(running) == 3
         assert running.service.monitor.of_agent(AGENT_ID) == []
@@ -350,8 +352,8 @@ async def test_call_that_cannot_be_stored_in_a_cluster_is_kept_in_the_stream(run
     )
     session_start, prompt, *_ = load_hook_calls("healthy")
     async with httpx.AsyncClient(transport=httpx.ASGITransport(hooks), base_url="http://q") as client:
-        answer = await client.post(HOOK_PATH, json=session_start)
-        assert (answer.status_code, answer.json()) == (200, {})
+        response = await client.post(HOOK_PATH, json=session_start)
+        assert (response.status_code, response.json()) == (200, {})
         [(path, body, call_id)] = keeper.kept_calls
         assert (path, json.loads(body)) == (HOOK_PATH, session_start)
         assert (await client.post(HOOK_PATH, json=prompt)).status_code == 503
@@ -421,8 +423,8 @@ async def test_slow_or_failing_store_does_not_block_the_agent(running: RunningSe
 
     session_start, prompt, *_ = load_hook_calls("healthy")
     async with serve_app(app, sock), httpx.AsyncClient(base_url=socket_url(sock), verify=False) as client:
-        answer = await client.post(HOOK_PATH, json=session_start)
-        assert (answer.status_code, answer.json()) == (200, {})
+        response = await client.post(HOOK_PATH, json=session_start)
+        assert (response.status_code, response.json()) == (200, {})
         assert read_count("late") == 1
         slow_store.let.set()
         await until(lambda: slow_store.stored_events, "the call is stored later")

@@ -155,10 +155,10 @@ async def test_key_that_was_used_for_another_request_is_rejected(
 async def test_each_caller_has_separate_keys(service: Service) -> None:
     await service.post()
     service.caller = Caller(Role.ADMIN, "127.0.0.1", name="bob", token_id="t2")
-    answer = await service.post()
+    response = await service.post()
 
-    assert answer.json()["number"] == 2
-    assert "idempotent-replayed" not in answer.headers
+    assert response.json()["number"] == 2
+    assert "idempotent-replayed" not in response.headers
 
 
 async def test_concurrent_request_with_the_same_key_is_told_to_wait(service: Service) -> None:

@@ -69,10 +69,10 @@ async def test_check_with_a_missing_field_is_listed(
         complete | {missing_field: {"odd": 1}},
     ):
         await running.service.bus.publish(AgentEvent(type=EventType.JUDGE_CHECKED, time=1.0, data=data))
-    answer = await http.get("/api/judge/checks")
+    response = await http.get("/api/judge/checks")
 
-    assert answer.status_code == 200
-    body = [check for check in answer.json()["checks"] if check["checked_at"] == 1.0]
+    assert response.status_code == 200
+    body = [check for check in response.json()["checks"] if check["checked_at"] == 1.0]
     assert len(body) == 2
     default_value = {"outcome": "unknown", "woken_by": [], "model": "", "prompt": ""}.get(missing_field)
     for field in body:

@@ -34,9 +34,9 @@ async def test_hook_call_with_half_a_surrogate_pair_is_accepted(
     """B90: only that half is lost."""
     body = b'{"hook_event_name":"PreToolUse","session_id":"s","tool_use_id":"t","tool_name":"cut \\ud83d"}'
     async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
-        answer = await client.post(HOOK_PATH, content=body)
+        response = await client.post(HOOK_PATH, content=body)
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (response.status_code, response.json()) == (200, {})
     [agent] = (await http.get("/api/agents")).json()["agents"]
     assert agent["session_id"] == "s"
 
@@ -48,10 +48,10 @@ async def test_span_with_half_a_surrogate_pair_is_accepted(running: RunningServi
     span |= {"startTimeUnixNano": "1", "endTimeUnixNano": "2"}
     body = json.dumps({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}).encode()
     async with httpx.AsyncClient(base_url=running.otlp_url, trust_env=False) as client:
-        answer = await client.post(
+        response = await client.post(
             "/v1/traces",
             content=body.replace(b"HALF", surrogate),
             headers={"content-type": "application/json"},
         )
 
-    assert answer.status_code == 200, answer.text
+    assert response.status_code == 200, response.text

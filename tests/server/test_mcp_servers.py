@@ -54,8 +54,8 @@ def make_report(records: list[Record], **changes: Any) -> Record:
 async def send_records(telemetry: httpx.AsyncClient, *records: Record) -> None:
     for record in records:
         path = record.path + QUERY_PARAMS if record.path.startswith("/hooks/") else record.path
-        answer = await telemetry.post(path, json=record.body)
-        assert answer.status_code == 200, answer.text
+        response = await telemetry.post(path, json=record.body)
+        assert response.status_code == 200, response.text
 
 
 async def read_row(http: httpx.AsyncClient) -> dict[str, Any]:

@@ -122,7 +122,7 @@ async def test_rejection_by_a_peer_is_shown_with_its_reason(running: RunningServ
             list_notification_rows(running)
             and list_notification_rows(running)[0]["peers"][0]["outcome"].startswith("refused")
         ),
-        "a refusal",
+        "the peer has refused the alert",
     )
 
     assert list_notification_rows(running)[0]["peers"][0]["outcome"] == "refused: 400 a label is wrong"
@@ -161,7 +161,7 @@ async def test_notification_without_a_peer_waits(tmp_path: Path) -> None:
     )
     async with serving(settings) as running:
         await start_loop(running)
-        await until(lambda: list_notification_rows(running), "a notification")
+        await until(lambda: list_notification_rows(running), "a notification is stored")
         [row] = list_notification_rows(running)
 
     assert row["peers"] == []

@@ -265,7 +265,7 @@ async def test_responses_match_the_document(
     """This includes responses that have no example, such as those about a real ticket, ladder and history."""
     await until(
         lambda: running.service.tickets.open_for("looper", "looper-session"),
-        "a ticket about the looping worker",
+        "the looping worker has a ticket",
     )
     ticket = running.service.tickets.open_for("looper", "looper-session")
     assert ticket is not None
@@ -284,16 +284,16 @@ async def test_responses_match_the_document(
         if method != "GET" or path.endswith("/events") or "loaded agents" in operation["tags"]:
             continue
         url = re.sub(r"{(\w+)}", lambda match: names.get(match[1], "none"), path)
-        answer = await http.get(url, params=incarnation if path.endswith("/instructions") else {})
-        documented_response = operation["responses"].get(str(answer.status_code), {})
-        kind = answer.headers["content-type"].partition(";")[0]
+        response = await http.get(url, params=incarnation if path.endswith("/instructions") else {})
+        documented_response = operation["responses"].get(str(response.status_code), {})
+        kind = response.headers["content-type"].partition(";")[0]
         schema = documented_response.get("content", {}).get(kind, {}).get("schema")
         if schema is None:
-            faults.append(f"{name}: {answer.status_code} {kind} is not documented: {answer.text[:200]}")
+            faults.append(f"{name}: {response.status_code} {kind} is not documented: {response.text[:200]}")
         elif kind != "text/plain":
-            success_count += answer.status_code == 200
+            success_count += response.status_code == 200
             for error in jsonschema_rs.validator_for(resolve_schema(document, schema)).iter_errors(
-                answer.json()
+                response.json()
             ):
                 faults.append(f"{name}: {error.instance_path}: {error.message}")
     assert not faults, "\n".join(faults)
@@ -361,9 +361,9 @@ async def test_each_method_of_the_health_monitoring_service_has_a_route(
 
 
 async def list_rows(http: httpx.AsyncClient, path: str, key: str, **filters: Any) -> list[dict[str, Any]]:
-    answer = await http.get(path, params=filters)
-    assert answer.status_code == 200, answer.text
-    rows: list[dict[str, Any]] = answer.json()[key]
+    response = await http.get(path, params=filters)
+    assert response.status_code == 200, response.text
+    rows: list[dict[str, Any]] = response.json()[key]
     return rows
 
 
@@ -385,7 +385,7 @@ async def test_tickets_can_be_filtered_by_worker_status_severity_and_time(
     """003: a worker's escalations can be listed and read one by one."""
     await until(
         lambda: running.service.tickets.open_tickets(),
-        "a ticket about the looping worker",
+        "the looping worker has a ticket",
     )
     [ticket] = await list_rows(http, "/api/tickets", "tickets", agent_id="looper")
     matching_filters = {

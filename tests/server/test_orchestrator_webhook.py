@@ -235,7 +235,7 @@ async def test_orchestrator_url_is_called_and_its_decision_applied(
         service = running.service
         await service.ingest(list(looping(service.clock(), times=3)))
         await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-        await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
+        await until(lambda: not service.interventions.ledger.pending, "the decision is applied")
         [decided_escalation] = await service.health.escalations()
 
     escalation = json.loads(orchestrator.requests[0][1])

@@ -45,10 +45,10 @@ async def read_all_pages(
     pages, cursor = [], None
     while True:
         params = {"limit": size} | query | ({"cursor": cursor} if cursor else {})
-        answer = await http.get(path, params=params)
-        assert answer.status_code == 200, answer.text
-        pages.append(answer.json()[name])
-        cursor = answer.json()["next"]
+        response = await http.get(path, params=params)
+        assert response.status_code == 200, response.text
+        pages.append(response.json()[name])
+        cursor = response.json()["next"]
         if cursor is None:
             return pages
         assert len(pages[-1]) == size

@@ -306,7 +306,7 @@ async def test_stopping_service_leaves_the_request_to_the_terminal(tmp_path: Pat
         async with serving(make_answering_settings(tmp_path)) as running:
             late_client.base_url = httpx.URL(running.otlp_url)
             request_task = await request_permission(late_client)
-            await until(lambda: running.service.permissions.open_requests(), "it waits")
+            await until(lambda: running.service.permissions.open_requests(), "the hook call waits")
         answer = await request_task
     assert (answer.status_code, answer.json()) == (200, {})
 

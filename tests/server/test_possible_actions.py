@@ -77,12 +77,12 @@ async def list_offered_actions(http: httpx.AsyncClient, agent: str) -> list[str]
 async def is_accepted(http: httpx.AsyncClient, agent: str, action: str) -> bool:
     if action == "recover":
         body: dict[str, Any] = {"task_id": agent, "from_start": True}
-        answer = await http.post("/api/recoveries", json=body)
+        response = await http.post("/api/recoveries", json=body)
     else:
         body = {} if action == "nudge" else {"reason": "r"}
-        answer = await http.post(f"/api/agents/{agent}/{action}", json=body)
-    assert answer.status_code in (202, 409), answer.text
-    return answer.is_success and bool(answer.json().get("accepted", True))
+        response = await http.post(f"/api/agents/{agent}/{action}", json=body)
+    assert response.status_code in (202, 409), response.text
+    return response.is_success and bool(response.json().get("accepted", True))
 
 
 async def find_disagreements(http: httpx.AsyncClient) -> list[tuple[str, str, bool]]:

@@ -16,7 +16,7 @@ from tests.isolation import ROOT
 
 @pytest.mark.parametrize("package", ["server", "health", "judge", "runtime", "alerting"])
 def test_error_titles_name_commands_instead_of_http_requests(package: str) -> None:
-    """The command line prints the title too, so the way out must be a command."""
+    """The command line prints the title too, so the remedy must be a command."""
     raised_titles = [
         (path, node)
         for path in (ROOT / package).rglob("*.py")
@@ -93,7 +93,7 @@ async def test_invalid_json_body_is_400(http: httpx.AsyncClient) -> None:
     assert "character 0" in response.json()["title"]
 
 
-async def test_wrong_content_type_is_415_with_the_way_out(http: httpx.AsyncClient) -> None:
+async def test_wrong_content_type_is_415_with_a_remedy(http: httpx.AsyncClient) -> None:
     body = '{"by": "ada"}'
     for kind in ("application/x-www-form-urlencoded", "text/plain; charset=utf-8"):
         refused_response = await http.post(

@@ -352,7 +352,7 @@ async def test_task_that_is_not_repeatable_is_not_restarted(supervisor: Supervis
         await service.health.initiate_recovery("forage", by="ada")
         await until(
             lambda: any(ticket.kind == "recovery_failed" for ticket in service.tickets.open_tickets()),
-            "a ticket",
+            "a ticket is open",
         )
         [ticket] = service.tickets.open_tickets()
 
@@ -512,7 +512,7 @@ async def test_killed_process_continues_from_its_checkpoint_in_a_new_one(tmp_pat
             await until(lambda: is_listening(port), "the receiver listens")
             await until(
                 lambda: find_worker() is not None and find_worker().vitals.last_heartbeat is not None,
-                "it beats",
+                "the worker sends heartbeats",
             )
             checkpoints: list[AgentEvent] = []
             async with asyncio.timeout(60):

@@ -71,7 +71,7 @@ async def report_crash(running: RunningService) -> None:
         await running.service.ingest([event])
 
 
-async def test_refusal_for_a_worker_in_another_process_names_the_way_out(running: RunningService) -> None:
+async def test_refusal_for_a_worker_in_another_process_names_a_remedy(running: RunningService) -> None:
     await report_crash(running)
 
     refused_result = await queenright(running, "recover", TASK, "--reviewed")

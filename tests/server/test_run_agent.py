@@ -84,7 +84,7 @@ def test_guard_follows_the_settings(tmp_path: Path) -> None:
     assert "bad.yaml" in bad_settings_result.stderr
 
 
-def test_missing_input_is_a_usage_error_with_the_way_out(tmp_path: Path) -> None:
+def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:
     """B99: nothing runs. An existing session may contain the input."""
     adder(tmp_path / "agent")
 

@@ -57,7 +57,7 @@ async def test_agent_runs_and_chats_in_the_tui(tmp_path: Path) -> None:
     settings = private_settings(options, tmp_path / "service")
 
     async with running_interface(options, settings, {}, "ada") as app, app.run_test(size=(80, 24)) as pilot:
-        await until(lambda: isinstance(app.screen, TalkScreen), "a talk")
+        await until(lambda: isinstance(app.screen, TalkScreen), "a conversation is shown")
         await wait_for_text(app, "Hello, who are you?")
         await enter_line(app, pilot, "Ada")
         await wait_for_text(app, "the run completed")

@@ -88,7 +88,7 @@ async def test_escalations_are_signed_with_the_secret_in_the_file(
         service = running.service
         await service.ingest(list(looping(service.clock(), times=3)))
         await service.health.escalate_to_orchestrator("looper", "it looks odd", by="ada")
-        await until(lambda: not service.interventions.ledger.pending, "the orchestrator's decision")
+        await until(lambda: not service.interventions.ledger.pending, "the decision is applied")
 
     [(headers, body)] = orchestrator.requests
     signed_bytes = headers[TIMESTAMP].encode() + b"." + body

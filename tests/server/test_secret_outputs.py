@@ -146,8 +146,8 @@ async def post_otlp(http: httpx.AsyncClient, running: RunningService, secrets: S
         ("traces", json.dumps(encode_json(json_spans)).encode(), {"content-type": "application/json"}),
         ("logs", make_records(secrets).SerializeToString(), proto),
     ):
-        answer = await http.post(f"{running.otlp_url}/v1/{path}", content=body, headers=headers)
-        assert answer.status_code == 200, answer.generate_text
+        response = await http.post(f"{running.otlp_url}/v1/{path}", content=body, headers=headers)
+        assert response.status_code == 200, response.generate_text
 
 
 def encode_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
@@ -344,12 +344,12 @@ async def test_alert_and_archive_contain_no_secret(tmp_path: Path, caplog: pytes
                 otlp={"port": 0},
             )
             async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:
-                answer = await http.post(
+                response = await http.post(
                     f"{running.otlp_url}/v1/traces",
                     content=make_looping_spans(secrets).SerializeToString(),
                     headers={"content-type": "application/x-protobuf"},
                 )
-                assert answer.status_code == 200
+                assert response.status_code == 200
                 await until(lambda: peer.alerts, "an alert has arrived")
                 store, health = running.service.store, running.service.settings.health_monitoring
                 prune_time = time.time() + (health.retention.days + 1) * 86_400

@@ -51,8 +51,8 @@ def settings(tmp_path: Path) -> Settings:
 
 async def wait_for_instruction(http: httpx.AsyncClient, kind: str) -> dict[str, Any]:
     for _ in range(20):
-        answer = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": "1"})
-        for instruction in answer.json()["instructions"]:
+        response = await http.get("/api/agents/looper/instructions", params=WORKER | {"wait": "1"})
+        for instruction in response.json()["instructions"]:
             if instruction["kind"] == kind:
                 return dict(instruction)
     raise AssertionError(f"no {kind} instruction arrived")
@@ -70,9 +70,9 @@ async def test_secret_in_a_request_is_masked_except_for_its_worker(
         return f"my {used_secrets[-1]} key"
 
     async def post(path: str, method: str = "POST", **body: Any) -> httpx.Response:
-        answer = await http.request(method, path, json=body, timeout=30)
-        answers.append((path, answer))
-        return answer
+        response = await http.request(method, path, json=body, timeout=30)
+        answers.append((path, response))
+        return response
 
     async def record_answer(instruction: dict[str, Any]) -> None:
         path = f"/api/agents/looper/instructions/{instruction['instruction_id']}/answer"

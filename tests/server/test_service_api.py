@@ -235,14 +235,14 @@ async def test_dismissal_by_a_person_is_in_the_timeline(
     assert worker is not None
     ticket = (await service.tickets.raise_ticket(worker, DRAFT)).ticket
     path = f"/api/tickets/{ticket.ticket_id}"
-    answer = await http.post(f"{path}/dismiss", json={"reason": "It is a drill.", "by": "ada"})
+    response = await http.post(f"{path}/dismiss", json={"reason": "It is a drill.", "by": "ada"})
     later_ticket = await http.post(f"{path}/dismiss", json={"reason": "Really.", "by": "ada"})
     await service.tickets.observe(worker)
     ticket_page = (await http.get(path)).json()
     timeline_texts = (await http.get(f"{path}/timeline")).json()
     unknown_response = await http.get("/api/tickets/none/timeline")
 
-    assert (answer.status_code, later_ticket.status_code, unknown_response.status_code) == (200, 409, 404)
+    assert (response.status_code, later_ticket.status_code, unknown_response.status_code) == (200, 409, 404)
     assert (ticket_page["status"], ticket_page["triaged_by"], ticket_page["triage_reason"]) == (
         "dismissed",
         "ada",

@@ -36,9 +36,9 @@ def settings(tmp_path: Path) -> Settings:
 
 
 async def evaluate_session(http: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
-    answer = await http.post("/api/agents/looper/evaluation", json=body)
-    assert answer.status_code == 200, answer.text
-    replay: dict[str, Any] = answer.json()
+    response = await http.post("/api/agents/looper/evaluation", json=body)
+    assert response.status_code == 200, response.text
+    replay: dict[str, Any] = response.json()
     return replay
 
 
@@ -115,10 +115,10 @@ async def test_invalid_threshold_is_a_422_that_names_its_field_and_range(
 ) -> None:
     await running.service.ingest(list(looping(running.service.clock(), times=1)))
 
-    answer = await http.post("/api/agents/looper/evaluation", json={"settings": {name: value}})
+    response = await http.post("/api/agents/looper/evaluation", json={"settings": {name: value}})
 
-    problem = answer.json()
-    assert answer.status_code == 422
+    problem = response.json()
+    assert response.status_code == 422
     assert title in problem["title"]
     assert problem["field"] == name
 
@@ -181,14 +181,14 @@ async def test_exported_recording_evaluates_to_the_same_findings_as_live(
     end_time = running.service.clock()
     await running.service.ingest(list(looping(end_time)) if run == "looping" else make_troubled_run(end_time))
 
-    answer = await http.get("/api/agents/looper/recording")
+    response = await http.get("/api/agents/looper/recording")
     file = tmp_path / "run.jsonl"
-    file.write_text(answer.text, encoding="utf-8")
+    file.write_text(response.text, encoding="utf-8")
     evaluate_result = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
 
     assert evaluate_result.returncode == 0, evaluate_result.stderr
-    assert answer.headers["content-type"] == "application/x-ndjson"
-    assert "sk-live" not in answer.text
+    assert response.headers["content-type"] == "application/x-ndjson"
+    assert "sk-live" not in response.text
     findings = [
         finding for finding in json.loads(evaluate_result.stdout)["findings"] if not finding.get("shadow")
     ]

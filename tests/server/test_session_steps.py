@@ -39,9 +39,9 @@ def make_event(kind: EventType, event_time: float, **data: object) -> AgentEvent
 
 
 async def read_steps(http: httpx.AsyncClient, agent: str = "coder", **query: Any) -> dict[str, Any]:
-    answer = await http.get(f"/api/agents/{agent}/steps", params=query)
-    assert answer.status_code == 200, answer.text
-    body: dict[str, Any] = answer.json()
+    response = await http.get(f"/api/agents/{agent}/steps", params=query)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
     return body
 
 

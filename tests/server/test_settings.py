@@ -216,7 +216,7 @@ def test_invalid_value_is_rejected_with_path_value_and_allowed_values() -> None:
         ("recovery_failed.severity", "warning"),
     ],
 )
-def test_fixed_alerting_key_is_rejected_with_the_way_out(kind: str, value: object) -> None:
+def test_fixed_alerting_key_is_rejected_with_a_remedy(kind: str, value: object) -> None:
     """002 §7: a key that would have no effect is rejected."""
     name, key = kind.split(".")
     block = {"health_monitoring": {"alerting": {name: {key: value}}}}
@@ -343,7 +343,7 @@ def test_error_about_a_value_has_no_terms_of_the_parser(value: object) -> None:
         ),
     ],
 )
-def test_error_about_a_value_is_one_line_with_the_way_out(content: str, message: str) -> None:
+def test_error_about_a_value_is_one_line_with_a_remedy(content: str, message: str) -> None:
     with pytest.raises(InvalidSettingsError) as error:
         load_settings(write_file(content))
 

@@ -138,10 +138,10 @@ async def test_unexpected_response_of_a_peer_is_reported(
         ticket_id = await wait_for_ticket(running)
         await until(lambda: ticket_id in running.service.silences._labels, "the notification is recorded")
         body = {"ticket_id": ticket_id, "seconds": 3600, "comment": "c"}
-        answer = await http.post("/api/silences", json=body)
+        response = await http.post("/api/silences", json=body)
 
-    assert answer.status_code == 502
-    assert peer.url in answer.json()["title"]
+    assert response.status_code == 502
+    assert peer.url in response.json()["title"]
 
 
 async def test_ticket_that_cannot_be_silenced_is_refused_with_a_reason(tmp_path: Path) -> None:

@@ -146,12 +146,14 @@ async def test_snapshot_is_written_only_after_new_events(
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.0)
     async with killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
-        await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot")
+        await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot is written")
         first_rows = await list_snapshot_rows(service)
         await service.store.check_writable()
         assert await list_snapshot_rows(service) == first_rows
         await service.ingest([make_start_event(clock.now, "other")])
-        await until(lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot")
+        await until(
+            lambda: service.snapshots._last_seq == service.feed.head.seq, "another snapshot is written"
+        )
         assert await list_snapshot_rows(service) != first_rows
 
 
@@ -168,7 +170,7 @@ async def test_many_events_trigger_an_early_snapshot(
         assert await list_snapshot_rows(service) == []
         while service.feed.head.seq < _MAX_EVENTS:
             await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, "bee-0", verdict="ACCEPT")])
-        await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot")
+        await until(lambda: service.snapshots._last_seq >= _MAX_EVENTS, "a snapshot is written")
 
 
 async def test_events_stored_but_not_observed_before_the_snapshot_are_kept(

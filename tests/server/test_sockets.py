@@ -14,7 +14,7 @@ from queenright.server.ops.sockets import PortInUseError, find_free_port, listen
 from tests.ports import reserve_port
 
 
-def test_port_in_use_is_named_with_the_way_out() -> None:
+def test_port_in_use_is_named_with_a_remedy() -> None:
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="--port")) as listener:
         port = listener.getsockname()[1]
 

@@ -45,7 +45,7 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     )
 
     await service.ingest([events[0], calls[0], *events[1:], calls[1], unpriced_event])
-    await until(lambda: service.tickets.open_tickets(), "a ticket")
+    await until(lambda: service.tickets.open_tickets(), "a ticket is open")
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
     result = await queenright(running, "tickets", "show", ticket["ticket_id"])
 
@@ -90,7 +90,7 @@ async def list_brake_actions(running: RunningService) -> list[dict[str, Any]]:
 async def test_limit_without_a_brake_only_opens_a_ticket(tmp_path: Path) -> None:
     async with serving(make_limited_settings(tmp_path)) as running:
         await spend_dollars(running, 1.2)
-        await until(lambda: running.service.tickets.open_tickets(), "a ticket")
+        await until(lambda: running.service.tickets.open_tickets(), "a ticket is open")
         await spend_dollars(running, 0.3)
         actions = await list_brake_actions(running)
         [ticket] = running.service.tickets.open_tickets()
@@ -110,7 +110,7 @@ async def test_brake_stops_a_worker_above_its_limit_only_once(tmp_path: Path) ->
         await spend_dollars(running, 0.9)
         earlier_actions = await list_brake_actions(running)
         await spend_dollars(running, 0.3)
-        await until(lambda: running.service.pipeline.brake._brakes, "the brake")
+        await until(lambda: running.service.pipeline.brake._brakes, "the brake has acted")
         await spend_dollars(running, 0.3)
         [action] = await list_brake_actions(running)
 

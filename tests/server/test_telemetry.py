@@ -151,7 +151,7 @@ async def test_sender_of_metrics_only_is_shown_with_the_setting_to_change(runnin
 
     assert not any(answer.get("partialSuccess") for answer in answers)
     remedies = {
-        source.dialect: [metrics.remedy for metrics in source.missing]
+        source.dialect: [problem.remedy for problem in source.missing]
         for source in (await read_telemetry(running)).sources
     }
     assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
@@ -186,7 +186,7 @@ async def test_spans_of_other_work_are_counted_without_a_notice(
     assert {"name", "model_calls", "tool_calls"} == set(source.shows)
 
 
-async def test_unusable_records_are_rejected_with_the_way_out(running: RunningService) -> None:
+async def test_unusable_records_are_rejected_with_a_remedy(running: RunningService) -> None:
     """B90: they are counted by reason and dialect, in the response, the API and the metrics."""
     invalid_span = chat_span(1) | {"traceId": "00" * 16}
     answer = await send_telemetry(
@@ -304,8 +304,8 @@ async def test_refused_requests_are_counted_by_reason(running: RunningService) -
         assert read_counter(running, "queenright_telemetry_rejected_total", **labels) == count
 
 
-async def test_sender_gets_the_way_out_in_protobuf_too(running: RunningService) -> None:
-    """B90: partial_success names the problem, the value and the way out."""
+async def test_sender_gets_a_remedy_in_protobuf_too(running: RunningService) -> None:
+    """B90: partial_success names the problem, the value and the remedy."""
     spans = ExportTraceServiceRequest()
     spans.resource_spans.add().scope_spans.add().spans.add(trace_id=b"short", span_id=b"")
     logs = ExportLogsServiceRequest()
@@ -329,10 +329,10 @@ async def test_hook_calls_belong_to_the_source_that_their_query_names(running: R
     call = {"session_id": "s-1", "cwd": "/home/ada/website", "hook_event_name": "SessionStart"}
     async with httpx.AsyncClient(trust_env=False, base_url=running.otlp_url) as http:
         for name in ("SessionStart", "Unheard"):
-            answer = await http.post(
+            response = await http.post(
                 "/hooks/claude-code?user=ada&host=laptop", json=call | {"hook_event_name": name}
             )
-            assert answer.status_code == 200
+            assert response.status_code == 200
 
     [source] = (await read_telemetry(running)).sources
     assert (source.service, source.dialect) == ("claude-code/ada@laptop", "claude-code")

@@ -42,9 +42,9 @@ async def test_nul_in_a_path_is_rejected_before_the_store(api: httpx.AsyncClient
     ]
     for place_name, addresses in (("path", paths), ("query", queries)):
         for address in addresses:
-            answer = await api.get(address)
-            assert (answer.status_code, address) == (400, address)
-            assert f"the {place_name} contains a NUL character (%00)" in answer.json()["title"]
+            response = await api.get(address)
+            assert (response.status_code, address) == (400, address)
+            assert f"the {place_name} contains a NUL character (%00)" in response.json()["title"]
     for address in (
         "/api/escalations/%00/decision",
         "/api/agents/bee/instructions/%00/answer",
@@ -95,10 +95,10 @@ async def test_text_that_cannot_be_stored_is_rejected_in_a_body(
         ("POST", "/api/tickets/one/resolve", {"reason": "x", "by": invalid_text}, "by"),
     ]
     for method, path, body, field in bodies:
-        answer = await api.request(method, path, content=json.dumps(body), headers=JSON)
-        assert (answer.status_code, path, field) == (422, path, field)
-        assert answer.json()["title"].startswith(f"{field}: ")
-        assert "NUL characters" in answer.json()["title"]
+        response = await api.request(method, path, content=json.dumps(body), headers=JSON)
+        assert (response.status_code, path, field) == (422, path, field)
+        assert response.json()["title"].startswith(f"{field}: ")
+        assert "NUL characters" in response.json()["title"]
 
     heartbeat = await api.post(
         "/api/heartbeats", content=json.dumps({"agent_id": "bee", "task_id": invalid_text})

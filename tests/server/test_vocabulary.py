@@ -80,7 +80,7 @@ async def test_ended_session_has_its_outcome_while_its_ticket_is_open(
         type=EventType.RECOVERY_FAILED, time=clock_time, data=abandoned_data, **worker_fields
     )
     await running.service.ingest([start_event, *events, failed_event, abandoned_event])
-    await until(running.service.tickets.open_tickets, "its ticket")
+    await until(running.service.tickets.open_tickets, "the ticket is open")
 
     [row] = (await browser.get("/api/agents", headers={"Accept": "application/json"})).json()["agents"]
     list_result = await queenright(running, "list")

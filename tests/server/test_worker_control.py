@@ -176,7 +176,7 @@ async def test_termination_without_a_callback_is_reported_as_unsupported(
 
 
 @pytest.mark.parametrize("has_functions", [True, False])
-async def test_worker_that_polls_another_service_is_unreachable_with_a_way_out(
+async def test_worker_that_polls_another_service_is_unreachable_with_a_remedy(
     running: RunningService, http: httpx.AsyncClient, has_functions: bool
 ) -> None:
     """A worker with functions that polls another port is not advised to add functions."""
@@ -207,7 +207,7 @@ async def test_worker_that_polls_another_service_is_unreachable_with_a_way_out(
     assert ("Give its Worker" in nudge_result["detail"]) is not has_functions
 
 
-async def test_agent_without_a_worker_object_is_unreachable_with_a_way_out(
+async def test_agent_without_a_worker_object_is_unreachable_with_a_remedy(
     running: RunningService, http: httpx.AsyncClient
 ) -> None:
     """An agent with plain OpenTelemetry has no Worker object to which a function could be added."""

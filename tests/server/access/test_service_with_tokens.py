@@ -490,8 +490,8 @@ async def test_loopback_needs_no_token_but_checks_one_that_is_sent(tmp_path: Pat
         async with httpx.AsyncClient(base_url=running.url, trust_env=False, verify=False) as http:
 
             async def nudge(**headers: str) -> int:
-                answer = await http.post("/api/agents/looper/nudge", json={"by": "bob"}, headers=headers)
-                return answer.status_code
+                response = await http.post("/api/agents/looper/nudge", json={"by": "bob"}, headers=headers)
+                return response.status_code
 
             assert await nudge() == 202
             assert await nudge(Authorization=f"Bearer {token_text}") == 403
@@ -531,7 +531,7 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
                     headers=OTLP_HEADERS | {"Authorization": f"Bearer {token_text}"},
                     content=json.dumps({"resourceSpans": []}),
                 )
-                await until(lambda: bool(received_headers), "the collector's copy")
+                await until(lambda: bool(received_headers), "the collector has the request")
     assert all("authorization" not in headers for headers in received_headers)
 
 

@@ -85,7 +85,7 @@ def test_invalid_usage_creates_no_token(tmp_path: Path, arguments: tuple[str, ..
     assert not file.exists()
 
 
-def test_duplicate_token_name_is_refused_with_the_way_out(tmp_path: Path) -> None:
+def test_duplicate_token_name_is_refused_with_a_remedy(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     run_token("create", "ada", "--role", "viewer", file=file)
 

@@ -27,8 +27,10 @@ async def test_run_beyond_the_limit_is_queued_and_the_next_is_rejected_with_429(
     async with run_agent_service(tmp_path, agents={"load": [str(folder)]}) as home:
 
         async def trigger(status: int = 202) -> str:
-            answer = await home.request("POST", "/api/agents/guide/trigger", json=trigger_body, status=status)
-            return str(answer["status"])
+            response = await home.request(
+                "POST", "/api/agents/guide/trigger", json=trigger_body, status=status
+            )
+            return str(response["status"])
 
         first_run, session = await home.start_waiting_run()
         assert await trigger() == "started"

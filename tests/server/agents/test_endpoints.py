@@ -739,7 +739,8 @@ async def test_get_api_agents__id__events(home: AgentService) -> None:
             _, other_session = await home.start_waiting_run("second")
             own_session.append((await home.start_waiting_run())[1])
             await stream.until(
-                lambda: own_session[-1] in _list_question_sessions(stream), "the question of the last run"
+                lambda: own_session[-1] in _list_question_sessions(stream),
+                "the question of the last run arrives",
             )
         resumed_stream = Follower(url, headers={"Last-Event-ID": str(last_id)})
         async with resumed_stream:

@@ -33,7 +33,7 @@ async def test_fourth_consecutive_failed_run_opens_one_ticket_and_a_success_clos
         assert tickets.open_tickets() == []
         for _ in range(3):
             await run_clerk("nowhere")
-        await until(lambda: bool(tickets.open_tickets()), "the ticket")
+        await until(lambda: bool(tickets.open_tickets()), "the ticket is open")
         [ticket] = tickets.open_tickets()
         recoveries = await home.service.health.recoveries(10)
         async with asyncio.timeout(60):

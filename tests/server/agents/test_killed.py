@@ -44,9 +44,9 @@ def wait_for_answer(http: httpx.Client, path: str, expected_text: str) -> Any:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            answer = http.get(path)
-            if answer.status_code == 200 and expected_text in answer.text:
-                return answer.json()
+            response = http.get(path)
+            if response.status_code == 200 and expected_text in response.text:
+                return response.json()
         except httpx.TransportError:
             pass
         time.sleep(0.1)

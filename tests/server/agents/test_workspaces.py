@@ -53,14 +53,14 @@ class QueenChat:
     async def say(self, text: str, *replies: ModelReply, role: Role = Role.ADMIN, **options: Any) -> str:
         """Send a message to the queen, who makes the scripted replies, and return her answer."""
         self.model.replies = [*replies]
-        answer = await self.home.request(
+        response = await self.home.request(
             "POST",
             f"/api/tickets/{self.ticket_id}/chat",
             json={"message": text, "by": role.value, **options},
             headers={"Authorization": f"Bearer {self.tokens[role]}"},
         )
-        assert isinstance(answer["text"], str)
-        return answer["text"]
+        assert isinstance(response["text"], str)
+        return response["text"]
 
     @property
     def results(self) -> list[str]:

@@ -43,8 +43,8 @@ async def signs() -> AsyncIterator[tuple[str, dict[str, float | None]]]:
 async def post_message(url: str, path: str, body: bytes) -> None:
     async with httpx.AsyncClient(trust_env=False) as http:
         headers = {"content-type": "application/x-protobuf"}
-        answer = await http.post(f"{url}/v1/{path}", content=body, headers=headers)
-    assert answer.status_code == 200
+        response = await http.post(f"{url}/v1/{path}", content=body, headers=headers)
+    assert response.status_code == 200
 
 
 async def test_metrics_and_spans_without_an_agent_are_signs_of_life(
