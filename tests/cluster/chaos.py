@@ -300,18 +300,18 @@ class Chaos:
             trace, root = secrets.token_hex(16), secrets.token_hex(8)
             started_at = time.monotonic()
             while not self.messages[clerk, "slack", "firing"]:
-                await self._send_spans([_tool_span(clerk, trace, root) for _ in range(3)])
+                await self._send_spans([_make_tool_span(clerk, trace, root) for _ in range(3)])
                 await asyncio.sleep(_CALL_SECONDS)
                 if time.monotonic() - started_at > _NOTIFICATION_SECONDS:
                     self.wrong.append(f"no message about {clerk} arrived")
                     break
             await asyncio.sleep(self.rng.uniform(0, 5))
-            await self._send_spans([_span(clerk, trace, root, "invoke_agent", f"invoke_agent {clerk}")])
+            await self._send_spans([_make_span(clerk, trace, root, "invoke_agent", f"invoke_agent {clerk}")])
 
     async def _send_spans(self, spans: Sequence[dict[str, Any]]) -> None:
         """Send spans until a process acknowledges or rejects them."""
         [agent] = {_get_attribute(span, "gen_ai.agent.name") for span in spans}
-        resource = {"attributes": [_string_attribute("service.name", agent)]}
+        resource = {"attributes": [_make_attribute("service.name", agent)]}
         body = {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": [*spans]}]}]}
         while True:
             process = self.rng.choice(self.members).process
@@ -426,7 +426,7 @@ async def _change_route(address: str, change: str) -> None:
         assert await process.wait() == 0, rule
 
 
-def _string_attribute(key: str, value: str) -> dict[str, Any]:
+def _make_attribute(key: str, value: str) -> dict[str, Any]:
     return {"key": key, "value": {"stringValue": value}}
 
 
@@ -436,17 +436,17 @@ def _get_attribute(span: Mapping[str, Any], key: str) -> str:
     )
 
 
-def _tool_span(clerk: str, trace: str, root: str) -> dict[str, Any]:
+def _make_tool_span(clerk: str, trace: str, root: str) -> dict[str, Any]:
     attributes = {
         "gen_ai.tool.name": "search",
         "gen_ai.tool.call.arguments": '{"query": "again"}',
         "gen_ai.tool.call.id": secrets.token_hex(8),
     }
-    span = _span(clerk, trace, secrets.token_hex(8), "execute_tool", "execute_tool search", **attributes)
+    span = _make_span(clerk, trace, secrets.token_hex(8), "execute_tool", "execute_tool search", **attributes)
     return {**span, "parentSpanId": root}
 
 
-def _span(
+def _make_span(
     clerk: str, trace: str, span: str, operation: str, name: str, /, **extra_attributes: str
 ) -> dict[str, Any]:
     now_ns = time.time_ns()
@@ -462,12 +462,12 @@ def _span(
         "name": name,
         "startTimeUnixNano": str(now_ns),
         "endTimeUnixNano": str(now_ns + 1000),
-        "attributes": [_string_attribute(key, value) for key, value in attributes.items()],
+        "attributes": [_make_attribute(key, value) for key, value in attributes.items()],
     }
 
 
 @contextlib.contextmanager
-def running_servers(folder: Path, host: str) -> Iterator[tuple[Postgres, Nats]]:
+def run_servers(folder: Path, host: str) -> Iterator[tuple[Postgres, Nats]]:
     """Run PostgreSQL and NATS, listening on ``host``."""
     with contextlib.ExitStack() as stack:
         postgres = Postgres(listen_addresses=host)
@@ -518,7 +518,7 @@ async def disturb(
             alertmanager_peers(folder, all_receivers, peer_timeout="15s", group_interval="40s", gossip=())
         )
         host = "0.0.0.0" if is_private else "127.0.0.1"
-        postgres, nats = stack.enter_context(running_servers(folder, host))
+        postgres, nats = stack.enter_context(run_servers(folder, host))
         settings = _SETTINGS | {
             "alerting": {"alertmanager_urls": [*peers.urls]},
             "cluster": {"partitions": partitions},
@@ -553,7 +553,7 @@ def kill_all(cluster: Cluster) -> None:
         process.kill()
 
 
-def private_command(*command: str | Path) -> list[str | Path] | None:
+def make_private_command(*command: str | Path) -> list[str | Path] | None:
     """Return a command that runs ``command`` in a private network; None if the machine does not allow it."""
     # Packets to local addresses must reach our rules first, so move the rule for local addresses behind them.
     prepare = "ip link set lo up && ip rule add pref 100 lookup local && ip rule del pref 0"
@@ -605,7 +605,7 @@ def main() -> int:
     args = parser.parse_args()
     if args.clusters > 1:
         return _disturb_clusters(args.clusters, kills=args.kills, seed=args.seed, folder=args.folder)
-    if not args.private and (command := private_command(sys.executable, "-m", "tests.cluster.chaos")):
+    if not args.private and (command := make_private_command(sys.executable, "-m", "tests.cluster.chaos")):
         os.execvp(command[0], [*map(str, command), *sys.argv[1:], "--private"])
     seconds = 60 * args.minutes - (0 if args.since is None else time.time() - args.since)
     if seconds < _OVERHEAD_SECONDS:

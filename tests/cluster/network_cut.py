@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tests.cluster.chaos import add_member, cut_off, kill_all, running_servers
+from tests.cluster.chaos import add_member, cut_off, kill_all, run_servers
 from tests.cluster.conftest import Cluster
 from tests.cluster.test_takeover import Sender, make_tool_spans, wait_for_calls, wait_for_status
 from tests.isolation import isolate
@@ -26,7 +26,7 @@ async def cut_owner(folder: Path) -> dict[str, Any]:
     """Cut the owner off until the other process has stored events, reconnect it, and return the results."""
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, timeout=5))
-        postgres, nats = stack.enter_context(running_servers(folder, "0.0.0.0"))
+        postgres, nats = stack.enter_context(run_servers(folder, "0.0.0.0"))
         cluster = Cluster(folder, postgres, postgres.migrated(), nats, {})
         stack.callback(kill_all, cluster)
         owner_member = await asyncio.to_thread(add_member, cluster, 1)

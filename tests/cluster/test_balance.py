@@ -10,7 +10,7 @@ import pytest
 
 from queenright.health.cluster.cluster_lease import Ownership, SeenMember, View
 from queenright.server.cluster.member import ClusterMember, compute_refresh_pause
-from tests.cluster.test_candidates import seen_member
+from tests.cluster.test_candidates import make_seen_member
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from tests.cluster.test_candidates import seen_member
 )
 def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seconds: float) -> None:
     """B117: sooner if the process cannot reach NATS, because nobody monitors its workers meanwhile."""
-    own, other = seen_member("own", partitions=2, **own_state), seen_member("other", partitions=2)
+    own, other = make_seen_member("own", partitions=2, **own_state), make_seen_member("other", partitions=2)
     view = View(members=(own, other), partitions=(Ownership(owner_id="own", is_vacant=False),) * 2)
     base_state = {"is_ending": False, "surplus_since": None, "vacant_since": None, "unserved_since": None}
     partitions = [Mock(number=number, is_claimed=True, **base_state) for number in range(2)]
@@ -36,10 +36,12 @@ def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seco
     assert partitions[1].hand_over.called
 
 
-@pytest.mark.parametrize("other_members", [(), (seen_member("other", can_publish=False, is_stopping=True),)])
+@pytest.mark.parametrize(
+    "other_members", [(), (make_seen_member("other", can_publish=False, is_stopping=True),)]
+)
 def test_stopping_process_claims_no_partition(other_members: tuple[SeenMember, ...]) -> None:
     """This also holds for the last process while its slowest partition ends."""
-    own = seen_member("own", can_publish=False, is_stopping=True)
+    own = make_seen_member("own", can_publish=False, is_stopping=True)
     view = View(members=(own, *other_members), partitions=(Ownership(),) * 4)
     partitions = [Mock(is_claimed=False, vacant_since=0.0, surplus_since=None) for _ in range(4)]
     member = cast(ClusterMember, SimpleNamespace(member=own.member, partitions=partitions, _is_stopping=True))

@@ -10,7 +10,7 @@ from queenright.health.cluster.cluster_lease import Member, MemberState, Ownersh
 from queenright.server.cluster.assignment import agreed_partitions, find_candidates, is_first
 
 
-def seen_member(
+def make_seen_member(
     name: str,
     *,
     partitions: int = 4,
@@ -33,26 +33,26 @@ def seen_member(
 @pytest.mark.parametrize(
     ("other_member", "expected"),
     [
-        (seen_member("other"), {"own", "other"}),
-        (seen_member("other", unseen_seconds=7.0), {"own"}),
-        (seen_member("other", is_connected=False), {"own"}),
-        (seen_member("other", can_publish=False), {"own"}),
-        (seen_member("other", partitions=2), {"own"}),
+        (make_seen_member("other"), {"own", "other"}),
+        (make_seen_member("other", unseen_seconds=7.0), {"own"}),
+        (make_seen_member("other", is_connected=False), {"own"}),
+        (make_seen_member("other", can_publish=False), {"own"}),
+        (make_seen_member("other", partitions=2), {"own"}),
     ],
     ids=["alive", "paused", "gone", "without NATS", "other number"],
 )
 def test_member_that_cannot_monitor_is_not_a_candidate(other_member: SeenMember, expected: set[str]) -> None:
-    view = View(members=(seen_member("own"), other_member), partitions=(Ownership(),) * 4)
+    view = View(members=(make_seen_member("own"), other_member), partitions=(Ownership(),) * 4)
 
     assert find_candidates(view, 4) == expected
 
 
 def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
     members = (
-        seen_member("own", can_publish=False),
-        seen_member("other", can_publish=False),
-        seen_member("gone", is_connected=False),
-        seen_member("stopping", can_publish=False, is_stopping=True),
+        make_seen_member("own", can_publish=False),
+        make_seen_member("other", can_publish=False),
+        make_seen_member("gone", is_connected=False),
+        make_seen_member("stopping", can_publish=False, is_stopping=True),
     )
 
     assert find_candidates(View(members=members, partitions=(Ownership(),)), 4) == {"own", "other"}
@@ -61,15 +61,22 @@ def test_all_live_members_are_candidates_if_none_reaches_nats() -> None:
 @pytest.mark.parametrize(
     ("members", "stored_partitions", "expected"),
     [
-        ((seen_member("old", partitions=4), seen_member("own", partitions=1)), 4, 4),
-        ((seen_member("own", partitions=1),), 4, 4),
-        ((seen_member("wrong", partitions=1), seen_member("own", partitions=4)), 4, 4),
-        ((seen_member("grown", partitions=8), seen_member("own", partitions=8)), 4, 8),
-        ((seen_member("first", partitions=2),), 0, 2),
+        ((make_seen_member("old", partitions=4), make_seen_member("own", partitions=1)), 4, 4),
+        ((make_seen_member("own", partitions=1),), 4, 4),
+        ((make_seen_member("wrong", partitions=1), make_seen_member("own", partitions=4)), 4, 4),
+        ((make_seen_member("grown", partitions=8), make_seen_member("own", partitions=8)), 4, 8),
+        ((make_seen_member("first", partitions=2),), 0, 2),
         ((), 0, 1),
-        ((seen_member("joined", partitions=8, is_counted=False),), 4, 4),
-        ((seen_member("joined", partitions=8, is_counted=False), seen_member("own", partitions=4)), 4, 4),
-        ((seen_member("joined", partitions=8, is_counted=False),), 0, 8),
+        ((make_seen_member("joined", partitions=8, is_counted=False),), 4, 4),
+        (
+            (
+                make_seen_member("joined", partitions=8, is_counted=False),
+                make_seen_member("own", partitions=4),
+            ),
+            4,
+            4,
+        ),
+        ((make_seen_member("joined", partitions=8, is_counted=False),), 0, 8),
     ],
     ids=[
         "same as the database",
@@ -100,9 +107,9 @@ def test_agreed_number_of_partitions_ignores_members_with_fewer_than_stored(
 
 def test_first_process_is_the_oldest_running_one() -> None:
     ended_member, oldest_member, younger_member = (
-        seen_member("gone", is_connected=False),
-        seen_member("first"),
-        seen_member("second"),
+        make_seen_member("gone", is_connected=False),
+        make_seen_member("first"),
+        make_seen_member("second"),
     )
     view = View(members=(ended_member, oldest_member, younger_member), partitions=())
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.chaos import DISTURBANCES, NETWORK_CUTS, private_command
+from tests.cluster.chaos import DISTURBANCES, NETWORK_CUTS, make_private_command
 
 KILL_COUNT = 9
 
@@ -35,7 +35,7 @@ def test_random_kills_and_pauses_cause_no_loss_or_duplicates() -> None:
     assert sum(kind["times"] for kind in results["disturbances"].values()) == KILL_COUNT
 
 
-@pytest.mark.skipif(private_command("true") is None, reason="needs ip, unshare, and root on Linux")
+@pytest.mark.skipif(make_private_command("true") is None, reason="needs ip, unshare, and root on Linux")
 def test_cut_off_process_causes_no_loss_or_duplicates() -> None:
     """B116, B118: the process keeps running, but cannot reach PostgreSQL, NATS, or both."""
     results = run_chaos([*NETWORK_CUTS])

@@ -29,7 +29,7 @@ DATABASE = "postgresql://queenright:PASSWORD@127.0.0.1/queenright"
 
 
 @contextlib.contextmanager
-def free_ports(count: int) -> Iterator[list[str]]:
+def reserve_ports(count: int) -> Iterator[list[str]]:
     with contextlib.ExitStack() as stack:
         yield [str(stack.enter_context(reserve_port(f"port {number}"))) for number in range(count)]
 
@@ -58,7 +58,7 @@ def test_two_processes_start_as_documented(tmp_path: Path, database: str) -> Non
     if "NATS_BIN" in os.environ:
         nats_command = nats_command.replace("nats-server", os.environ["NATS_BIN"], 1)
     first_command = first_command.rstrip() + " --port 8420 --otlp-port 4318\n"
-    with free_ports(5) as ports, contextlib.ExitStack() as stack:
+    with reserve_ports(5) as ports, contextlib.ExitStack() as stack:
         port_map = dict(zip(("4222", "8420", "4318", "8421", "4319"), ports, strict=True))
 
         def replace_placeholders(block: str) -> str:

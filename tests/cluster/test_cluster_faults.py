@@ -13,7 +13,7 @@ from queenright.server.cluster.faults import find_faults
 from queenright.server.cluster.settings_hash import hash_settings
 from queenright.server.settings import load_settings
 from tests.cluster.conftest import Cluster, Process
-from tests.cluster.test_candidates import seen_member
+from tests.cluster.test_candidates import make_seen_member
 from tests.cluster.test_partitions import wait_for_faults
 
 WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
@@ -29,45 +29,48 @@ def make_view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View
 @pytest.mark.parametrize(
     ("lost_member", "expected"),
     [
-        (seen_member("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
+        (make_seen_member("b", unseen_seconds=12), ["http://b:1 was not seen for 12 s: it hangs"]),
         (
-            seen_member("b", unseen_seconds=12, is_connected=False),
+            make_seen_member("b", unseen_seconds=12, is_connected=False),
             ["http://b:1 was not seen for 12 s: it crashed, or cannot reach the database"],
         ),
-        (seen_member("b", unseen_seconds=12, is_connected=False, is_stopping=True), []),
-        (seen_member("b", unseen_seconds=2, is_connected=False), []),
-        (seen_member("b"), []),
+        (make_seen_member("b", unseen_seconds=12, is_connected=False, is_stopping=True), []),
+        (make_seen_member("b", unseen_seconds=2, is_connected=False), []),
+        (make_seen_member("b"), []),
     ],
     ids=["hangs", "crashed", "stopped", "reconnects", "runs"],
 )
 def test_lost_member_is_a_fault(lost_member: SeenMember, expected: list[str]) -> None:
-    assert find_faults(make_view(seen_member("a"), lost_member)) == expected
+    assert find_faults(make_view(make_seen_member("a"), lost_member)) == expected
 
 
 def test_unmonitored_partition_is_a_fault_with_its_owner() -> None:
-    owner, other_member = seen_member("a", serving=frozenset({0})), seen_member("b", serving=frozenset({3}))
+    owner, other_member = (
+        make_seen_member("a", serving=frozenset({0})),
+        make_seen_member("b", serving=frozenset({3})),
+    )
 
     faults = find_faults(make_view(owner, other_member, owners=("a", "a", "a", "b", None)))
 
     assert faults == [WATCH.format(" of partitions 1, 2")]
-    assert find_faults(make_view(seen_member("a"), owners=("a",))) == [WATCH.format("")]
+    assert find_faults(make_view(make_seen_member("a"), owners=("a",))) == [WATCH.format("")]
 
 
 def test_different_number_of_partitions_is_a_fault_at_every_process() -> None:
     """The cluster's number is that of the oldest counted member. A starting member is not counted yet."""
-    starting_member = seen_member("b", is_counted=False)
-    misconfigured = seen_member("c", partitions=3, is_counted=False)
+    starting_member = make_seen_member("b", is_counted=False)
+    misconfigured = make_seen_member("c", partitions=3, is_counted=False)
 
-    assert find_faults(make_view(seen_member("a"), starting_member, misconfigured)) == [
+    assert find_faults(make_view(make_seen_member("a"), starting_member, misconfigured)) == [
         "cluster.partitions is 3 at http://c:1, and the cluster has 4: it owns nothing and takes no telemetry"
     ]
     assert find_faults(make_view(starting_member)) == []
-    [fault] = find_faults(replace(make_view(seen_member("a")), stored_partitions=8))
+    [fault] = find_faults(replace(make_view(make_seen_member("a")), stored_partitions=8))
     assert fault.startswith("cluster.partitions is 4 at http://a:1, and the cluster has 8: ")
 
 
 def test_member_with_another_number_of_partitions_reports_the_fault_itself() -> None:
-    members = make_view(seen_member("a"), seen_member("b", partitions=3))
+    members = make_view(make_seen_member("a"), make_seen_member("b", partitions=3))
 
     assert len(find_faults(members, "a")) == 1
     assert find_faults(members, "b") == []
@@ -75,12 +78,12 @@ def test_member_with_another_number_of_partitions_reports_the_fault_itself() -> 
 
 def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
     """Only members of the same version are compared, because another version has other settings."""
-    first_member = seen_member("a", settings={"judging": "1", "alerting": "1"})
+    first_member = make_seen_member("a", settings={"judging": "1", "alerting": "1"})
     same_member, different_member = (
-        seen_member("b", settings=first_member.state.settings),
-        seen_member("c", settings={"judging": "2"}),
+        make_seen_member("b", settings=first_member.state.settings),
+        make_seen_member("c", settings={"judging": "2"}),
     )
-    newer_version_member = seen_member("d", settings={"judging": "3"}, version="2")
+    newer_version_member = make_seen_member("d", settings={"judging": "3"}, version="2")
 
     [fault] = find_faults(make_view(first_member, same_member, different_member, newer_version_member))
     assert fault.startswith("the settings of http://c:1 and http://a:1 differ in alerting, judging; ")
@@ -89,7 +92,7 @@ def test_different_settings_are_a_fault_that_names_the_blocks() -> None:
 @pytest.mark.parametrize(("offset", "expected"), [(3.4, "3 s ahead of"), (-90.0, "2 min behind")])
 def test_wrong_clock_is_a_fault(offset: float, expected: str) -> None:
     [fault] = find_faults(
-        make_view(seen_member("a", clock_offset=offset), seen_member("b", clock_offset=2.0))
+        make_view(make_seen_member("a", clock_offset=offset), make_seen_member("b", clock_offset=2.0))
     )
 
     assert fault.startswith(f"http://a:1: the clock of its machine is {expected} the clock of the database")

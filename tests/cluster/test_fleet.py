@@ -127,11 +127,11 @@ async def processes(database: str, settings: Settings) -> AsyncIterator[list[Pro
             await stack.enter_async_context(run_process(database, partition, settings))
             for partition in range(2)
         ]
-        await exchange(processes)
+        await exchange_values(processes)
         yield processes
 
 
-async def exchange(processes: Sequence[Process]) -> None:
+async def exchange_values(processes: Sequence[Process]) -> None:
     """Exchange values until each process has the values of the others."""
     for _ in range(2):
         for process in processes:
@@ -170,11 +170,11 @@ async def test_emergency_stop_is_recorded_once_in_the_first_partition(processes:
     await second_process.fleet.set_emergency_stop(False, by="ada", reason="over")
     assert list_recorded_stops(first_process.service) == []
 
-    await exchange(processes)
+    await exchange_values(processes)
     await until(
         lambda: list_recorded_stops(first_process.service) == [True, False], "both changes are in the log"
     )
-    await exchange(processes)
+    await exchange_values(processes)
 
     assert (list_recorded_stops(first_process.service), list_recorded_stops(second_process.service)) == (
         [True, False],
@@ -218,7 +218,7 @@ async def test_emergency_stop_holds_in_its_process_while_the_database_is_unavail
     assert stopped_process.service.health.emergency_stop_state.on
     assert not other_process.service.health.emergency_stop_state.on
 
-    await exchange(processes)
+    await exchange_values(processes)
 
     assert other_process.service.health.emergency_stop_state.on
     await until(
@@ -233,7 +233,7 @@ async def test_release_replaces_an_emergency_stop_that_was_not_written(
         await processes[0].fleet.set_emergency_stop(True, by="ada", reason="a storm")
 
     await processes[0].fleet.set_emergency_stop(False, by="ada", reason="over")
-    await exchange(processes)
+    await exchange_values(processes)
 
     assert not any(process.service.health.emergency_stop_state.on for process in processes)
 
@@ -264,11 +264,11 @@ async def test_workers_that_become_unhealthy_in_several_partitions_are_one_storm
     first_process, second_process = processes
     await loop_agents(first_process, "bee-0", "bee-1", "bee-2")
     await loop_agents(second_process, "bee-3")
-    await exchange(processes)
+    await exchange_values(processes)
     assert [process.service.remediation.storm.current for process in processes] == [None, None]
 
     await loop_agents(first_process, "bee-4")
-    await exchange(processes)
+    await exchange_values(processes)
 
     storms = [process.service.remediation.storm.current for process in processes]
     assert storms[0] is not None
@@ -279,10 +279,10 @@ async def test_workers_that_become_unhealthy_in_several_partitions_are_one_storm
     for process, count in ((first_process, 4), (second_process, 1)):
         # The judge may open a ticket whose check began before the storm was detected.
         await until(partial(_has_tickets, process.service, count), "the tickets of the process are open")
-    await exchange(processes)
+    await exchange_values(processes)
     for process, count in ((first_process, 4), (second_process, 1)):
         await until(
-            partial(_are_in_storm, process.service, storm_id, count),
+            partial(_has_storm_tickets, process.service, storm_id, count),
             "the tickets of the process are in the storm",
         )
     apps = [RowOrders(create_app(process.service, bind_address="127.0.0.1")) for process in processes]
@@ -302,7 +302,7 @@ def _has_tickets(service: Service, count: int) -> bool:
     return len(service.tickets.open_tickets()) == count
 
 
-def _are_in_storm(service: Service, storm_id: str, count: int) -> bool:
+def _has_storm_tickets(service: Service, storm_id: str, count: int) -> bool:
     def read(conn: Any) -> list[str]:
         rows = conn.execute(select(OUTBOX.c.labels).where(OUTBOX.c.ends_at.is_(None))).scalars()
         return [labels.get("storm", "") for labels in rows]
@@ -319,7 +319,7 @@ async def test_simultaneous_storms_in_two_partitions_have_one_id(processes: list
     assert storms[1] is not None
     assert storms[0][0] == storms[1][0]
 
-    await exchange(processes)
+    await exchange_values(processes)
 
     now = processes[0].service.clock()
     assert [process.service.remediation.storm.struck(now) for process in processes] == [10, 10]
@@ -334,16 +334,16 @@ async def test_storm_continues_with_a_new_owner(
     """B71, B77: workers that became unhealthy under the former owner count until the window has passed."""
     async with run_process(database, 0, settings) as former_process:
         async with run_process(database, 1, settings) as former:
-            await exchange([former_process, former])
+            await exchange_values([former_process, former])
             await loop_agents(former, *(f"bee-{n}" for n in range(5)))
-            await exchange([former_process, former])
+            await exchange_values([former_process, former])
             storm = former.service.remediation.storm.current
         async with run_process(database, 1, settings) as owner:
             # A standby reads the values before it takes over.
             await owner.fleet.exchange_values([])
             await loop_agents(owner, *(f"wasp-{n}" for n in range(worse_before_exchange)))
-            await exchange([former_process, owner])
-            await exchange([former_process, owner])
+            await exchange_values([former_process, owner])
+            await exchange_values([former_process, owner])
 
             assert storm is not None
             current_storms = [
@@ -368,13 +368,13 @@ async def test_storm_of_two_partitions_continues_with_new_owners(
     ):
         await loop_agents(first_process, "bee-0", "bee-1", "bee-2")
         await loop_agents(second_process, "bee-3", "bee-4")
-        await exchange([first_process, second_process])
+        await exchange_values([first_process, second_process])
         storm = first_process.service.remediation.storm.current
     async with (
         run_process(database, 0, settings) as first_process,
         run_process(database, 1, settings) as second_process,
     ):
-        await exchange([first_process, second_process])
+        await exchange_values([first_process, second_process])
 
         assert storm is not None
         current_storms = [
@@ -420,7 +420,7 @@ async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_stor
             ("bee", f"s{number}")
         }
         await process.service.ingest([end])
-        await exchange(processes)
+        await exchange_values(processes)
 
     assert [process.service.remediation.storm.workers for process in processes] == [1, 1]
 
@@ -433,15 +433,15 @@ async def test_tool_that_fails_in_several_partitions_is_one_incident(
     await fail_calls(first_process, "bee-0")
     await fail_calls(second_process, "bee-1")
     for process in processes:
-        await until(partial(_are_in_storm, process.service, "", 1), "a page is sent")
-    await exchange(processes)
+        await until(partial(_has_storm_tickets, process.service, "", 1), "a page is sent")
+    await exchange_values(processes)
 
     await fail_calls(first_process, "bee-2")
     await until(lambda: len(first_process.service.tickets.open_tickets()) == 2, "another ticket is open")
-    await exchange(processes)
+    await exchange_values(processes)
 
     for process, count in ((first_process, 2), (second_process, 1)):
-        await until(partial(_have_cause, process.service, count), "the tickets have the cause")
+        await until(partial(_has_common_cause, process.service, count), "the tickets have the cause")
 
 
 async def test_next_owner_removes_the_failing_workers_of_the_former_owner(
@@ -454,11 +454,11 @@ async def test_next_owner_removes_the_failing_workers_of_the_former_owner(
             "INSERT INTO shared_values VALUES"
             """ ('failing/2', '{"tool:search": [["bee", "one"]]}', extract(epoch FROM now()))"""
         )
-    await exchange(processes)
+    await exchange_values(processes)
     assert first_fleet.list_failing_outside(0) == {"tool:search": {("bee", "one")}}
 
     async with run_process(database, 2, settings) as owner:
-        await exchange([owner, *processes])
+        await exchange_values([owner, *processes])
 
     assert first_fleet.list_failing_outside(0) == {}
 
@@ -484,9 +484,11 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
         for watched_service in (service, second_process.service):
             await watched_service.ingest(list(looping(watched_service.clock(), agent="looper")))
             await until(partial(_is_paged, watched_service, "looper", "looper-session"), "a page is sent")
-        await exchange(processes)
+        await exchange_values(processes)
         for watched_service, count in ((service, 4), (first_process.service, 3), (second_process.service, 1)):
-            await until(partial(_share_provider, watched_service, count), "the tickets have the cause")
+            await until(
+                partial(_has_shared_provider_cause, watched_service, count), "the tickets have the cause"
+            )
         apps = [
             RowOrders(create_app(watched_service.service, bind_address="127.0.0.1"))
             for watched_service in processes
@@ -521,12 +523,12 @@ def _is_paged(service: Service, agent: str, session: str) -> bool:
     return ticket is not None and ticket.status is TicketStatus.INTERVENING
 
 
-def _share_provider(service: Service, count: int) -> bool:
+def _has_shared_provider_cause(service: Service, count: int) -> bool:
     causes = [ticket.storm_id for ticket in service.tickets.open_tickets()]
     return causes.count("provider:anthropic") == count
 
 
-def _have_cause(service: Service, count: int) -> bool:
+def _has_common_cause(service: Service, count: int) -> bool:
     return [ticket.storm_id for ticket in service.tickets.open_tickets()] == ["tool:search"] * count
 
 
@@ -556,7 +558,7 @@ async def test_actions_per_minute_are_limited_in_the_whole_fleet(processes: list
 
     assert sum(grants) == budgets[0].most == 10
     assert await budgets[0].take(now, force=True)
-    await exchange(processes)
+    await exchange_values(processes)
     assert [budget.count_used(now) for budget in budgets] == [11, 11]
     assert await budgets[1].take(now + 61)
 
@@ -578,28 +580,28 @@ async def test_values_received_before_a_database_outage_reach_the_services(
 @pytest.mark.parametrize("health", [{"spending": {"agent_day_usd": 5, "day_usd": 8}}])
 async def test_spending_limits_apply_to_the_whole_fleet(processes: list[Process]) -> None:
     first_process, second_process = processes
-    await spend(first_process, "bee", "s1", 3.0)
-    await exchange(processes)
+    await record_spending(first_process, "bee", "s1", 3.0)
+    await exchange_values(processes)
     assert list_findings(first_process, "bee", "s1") == []
-    await spend(second_process, "bee", "s2", 2.5)
+    await record_spending(second_process, "bee", "s2", 2.5)
     assert list_findings(second_process, "bee", "s2") == ["$5.50 of $5.00 spent by this agent today"]
-    await exchange(processes)
-    await spend(first_process, "wasp", "s3", 2.0)
+    await exchange_values(processes)
+    await record_spending(first_process, "wasp", "s3", 2.0)
     assert list_findings(first_process, "wasp", "s3") == ["$7.50 of $8.00 spent by all agents today"]
 
 
-async def spend(process: Process, agent: str, session: str, dollars: float) -> None:
+async def record_spending(process: Process, agent: str, session: str, dollars: float) -> None:
     now = process.service.clock()
 
-    def event(kind: EventType, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind, time=now, agent_id=agent, session_id=session, incarnation_id="one", data=data
         )
 
     await process.service.ingest(
         [
-            event(EventType.EXECUTION_STARTED, framework="test"),
-            event(EventType.LLM_CALL_COMPLETED, model="m", provider="p", cost_usd=dollars),
+            make_event(EventType.EXECUTION_STARTED, framework="test"),
+            make_event(EventType.LLM_CALL_COMPLETED, model="m", provider="p", cost_usd=dollars),
         ]
     )
 
@@ -616,14 +618,14 @@ async def test_spending_is_not_doubled_when_a_partition_has_a_new_owner(
 ) -> None:
     """The spending is not lost either if the former owner did not share it."""
     async with run_process(database, 2, settings) as former:
-        await spend(former, "bee", "s1", 1.0)
-        await exchange([former])
-        await spend(former, "bee", "s1", 2.0)
+        await record_spending(former, "bee", "s1", 1.0)
+        await exchange_values([former])
+        await record_spending(former, "bee", "s1", 2.0)
     async with run_process(database, 2, settings) as new_owner:
-        await exchange([*processes, new_owner])
-        await spend(new_owner, "bee", "s2", 0.5)
-        await exchange([*processes, new_owner])
-        await spend(processes[0], "bee", "s3", 0.5)
+        await exchange_values([*processes, new_owner])
+        await record_spending(new_owner, "bee", "s2", 0.5)
+        await exchange_values([*processes, new_owner])
+        await record_spending(processes[0], "bee", "s3", 0.5)
 
         assert list_findings(processes[0], "bee", "s3") == ["$4.00 of $5.00 spent by this agent today"]
 
@@ -640,7 +642,7 @@ async def test_judging_budget_applies_to_the_whole_fleet(processes: list[Process
     assert sum(isinstance(item, ExceededLimit) for item in results) == 3
     await budgets[1].settle(reservations[0], Cost(dollars=0.1))
     await budgets[0].settle(reservations[1], Cost(dollars=0.1))
-    await exchange(processes)
+    await exchange_values(processes)
     assert [round(budget.sum_spending("hour", "dollars"), 6) for budget in budgets] == [0.5, 0.5]
     assert isinstance(await budgets[0].reserve("queen", estimate), Reservation)
 

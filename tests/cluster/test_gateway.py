@@ -84,7 +84,7 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
         apps: list[ASGIApp | None] = [app for _, app in partition_services]
         gateway = make_gateway(lambda: apps)
         clock_time = single_service.clock()
-        events = list(fleet(clock_time))
+        events = list(make_fleet_events(clock_time))
         await single_service.ingest(events)
         for number, (service, _) in enumerate(partition_services):
             await service.ingest([event for event in events if find_partition(event.agent_id) == number])
@@ -97,13 +97,13 @@ async def fleets(tmp_path: Path) -> AsyncIterator[Fleets]:
         )
 
 
-def fleet(now: float) -> Iterator[AgentEvent]:
+def make_fleet_events(now: float) -> Iterator[AgentEvent]:
     yield from itertools.chain.from_iterable(make_run(number, now) for number in range(AGENTS))
     for number in range(6):
         yield from looping(now, agent=f"looper-{number}")
 
 
-def incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
+def make_incident_part(opened_at: float, *names: str, **fields: Any) -> Json:
     """Return a partition's part of an incident. Its tickets were opened at intervals of one second."""
     agents = {name: opened_at + number for number, name in enumerate(names)}
     ticket_ids = [f"ticket-{opened_time:.0f}" for opened_time in agents.values()]
@@ -149,7 +149,7 @@ def test_incident_of_several_partitions_names_its_first_twenty_agents() -> None:
     """An agent with sessions in several partitions is listed once."""
     bees, wasps = [f"bee-{number}" for number in range(24)], ["bee-0", "wasp-0", "wasp-1"]
 
-    [item] = list_attention_items(incident_part(10, *bees), incident_part(5, *wasps))
+    [item] = list_attention_items(make_incident_part(10, *bees), make_incident_part(5, *wasps))
 
     assert item["agents"] == [*wasps, *bees[1:18]]
     assert (item["agents_more"], item["workers"], item["since"]) == (6, 27, 5)
@@ -168,9 +168,9 @@ def test_ticket_of_a_cross_partition_incident_is_not_a_separate_item() -> None:
             "items": [],
             "total": 300,
             "tickets": tickets,
-            "incidents": [incident_part(5, "a"), incident_part(7, "a", **other_fields)],
+            "incidents": [make_incident_part(5, "a"), make_incident_part(7, "a", **other_fields)],
         },
-        {"items": [], "total": 0, "incidents": [incident_part(6, "b")]},
+        {"items": [], "total": 0, "incidents": [make_incident_part(6, "b")]},
     ]
 
     response = get_merge("/api/attention")(responses)
@@ -211,7 +211,9 @@ def test_incident_of_several_partitions_needs_attention(
     The incident needs attention while an open ticket is unacknowledged, or if all its workers have ended and
     nobody has acknowledged it.
     """
-    items = list_attention_items(incident_part(5, "a", **first_part), incident_part(6, "b", **second_part))
+    items = list_attention_items(
+        make_incident_part(5, "a", **first_part), make_incident_part(6, "b", **second_part)
+    )
 
     assert [item["text"] for item in items] == ([] if text is None else [text])
 
@@ -221,7 +223,7 @@ def test_attention_response_of_an_older_version_is_merged() -> None:
     incident = make_example(AttentionItem) | {"kind": "incident", "item_id": "ticket-1", "since": 1.0}
     responses = [
         {"items": [incident], "total": 1},
-        {"items": [], "total": 0, "incidents": [incident_part(5, "a")]},
+        {"items": [], "total": 0, "incidents": [make_incident_part(5, "a")]},
     ]
 
     assert get_merge("/api/attention")(responses) == {"items": [incident], "total": 1}

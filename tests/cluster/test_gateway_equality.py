@@ -263,7 +263,7 @@ async def test_pages_of_any_size_contain_all_rows(fleets: Fleets, name: str, pat
     is_backwards = path.endswith("/history")
     rows = [row for page in (pages[::-1] if is_backwards else pages) for row in page]
     assert full_list["next"] is None
-    assert [row_id(row) for row in rows] == [row_id(row) for row in full_list[name]]
+    assert [get_row_id(row) for row in rows] == [get_row_id(row) for row in full_list[name]]
     assert rows
     assert all(len(page) == limit for page in pages[:-1])
 
@@ -281,7 +281,7 @@ async def list_pages(
         parameters = parameters | {"cursor": response.json()["next"]}
 
 
-def row_id(row: dict[str, Any]) -> Any:
+def get_row_id(row: dict[str, Any]) -> Any:
     return [row.get(name) for name in ("id", "ticket_id", "agent_id", "session_id", "name", "seq")]
 
 

@@ -76,13 +76,13 @@ async def loop_until_termination_request(service: Service, app: ASGIApp | None, 
     await service.remediation.queen_actions.request_termination(ticket, "It loops.")
 
 
-def common_prefix_of(ids: Sequence[str]) -> str:
+def find_common_prefix(ids: Sequence[str]) -> str:
     pairs = itertools.takewhile(lambda pair: len(set(pair)) == 1, zip(*ids, strict=True))
     return "".join(pair[0] for pair in pairs)
 
 
 async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet) -> None:
-    prefix = common_prefix_of(fleet.tickets)
+    prefix = find_common_prefix(fleet.tickets)
 
     response = await fleet.http.get(f"/api/tickets/{prefix}")
 
@@ -93,14 +93,14 @@ async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet
 
 
 async def test_unique_beginning_names_a_ticket_of_any_partition(fleet: Fleet) -> None:
-    length = len(common_prefix_of(fleet.tickets)) + 1
+    length = len(find_common_prefix(fleet.tickets)) + 1
     for ticket in fleet.tickets:
         response = await fleet.http.get(f"/api/tickets/{ticket[:length]}")
         assert (response.status_code, response.json()["ticket_id"]) == (200, ticket)
 
 
 async def test_ambiguous_approval_id_terminates_no_worker(fleet: Fleet) -> None:
-    prefix = common_prefix_of(fleet.approvals)
+    prefix = find_common_prefix(fleet.approvals)
     for action in ("approve", "deny"):
         response = await fleet.http.post(f"/api/approvals/{prefix}/{action}", json={"by": "ada"})
         assert response.status_code == 409
@@ -112,7 +112,7 @@ async def test_ambiguous_approval_id_terminates_no_worker(fleet: Fleet) -> None:
 
 async def test_abbreviated_id_is_rejected_while_a_partition_has_no_owner(fleet: Fleet) -> None:
     """The unowned partition may have another match."""
-    length = len(common_prefix_of(fleet.approvals)) + 1
+    length = len(find_common_prefix(fleet.approvals)) + 1
     approval, ticket = fleet.approvals[0], fleet.tickets[0]
     async with make_client(make_gateway(lambda: [fleet.apps[0], None])) as http:
         approval_response = await http.post(f"/api/approvals/{approval[:length]}/deny", json={"by": "ada"})
@@ -130,7 +130,7 @@ async def test_abbreviated_id_is_rejected_while_a_partition_has_no_owner(fleet: 
 
 async def test_abbreviated_id_is_rejected_while_an_owner_answers_503(fleet: Fleet) -> None:
     """The response says what to do instead of repeating the owner's error."""
-    length = len(common_prefix_of(fleet.tickets)) + 1
+    length = len(find_common_prefix(fleet.tickets)) + 1
     ticket = fleet.tickets[0]
     starting_app = problem(503, "the service is starting")
     async with make_client(make_gateway(lambda: [fleet.apps[0], starting_app])) as http:
@@ -151,7 +151,7 @@ async def test_abbreviated_id_is_rejected_while_an_older_version_cannot_list_mat
         headers = [(name, value) for name, value in scope["headers"] if name != GATEWAY_HEADER.encode()]
         await fleet.apps[1]({**scope, "headers": headers}, receive, send)
 
-    length = len(common_prefix_of(fleet.tickets)) + 1
+    length = len(find_common_prefix(fleet.tickets)) + 1
     async with make_client(make_gateway(lambda: [fleet.apps[0], respond_like_older_version])) as http:
         for ticket in fleet.tickets:
             abbreviated_response = await http.get(f"/api/tickets/{ticket[:length]}")
@@ -176,7 +176,7 @@ async def test_full_id_is_not_looked_up_in_other_partitions(fleet: Fleet) -> Non
 
 async def test_request_with_a_unique_prefix_is_executed_once(fleet: Fleet) -> None:
     approvals = fleet.approvals
-    prefix = approvals[1][: len(common_prefix_of(approvals)) + 1]
+    prefix = approvals[1][: len(find_common_prefix(approvals)) + 1]
     key = {"Idempotency-Key": "one"}
     path = f"/api/approvals/{prefix}/deny"
 

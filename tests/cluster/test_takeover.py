@@ -296,7 +296,7 @@ def list_stored_prompts(cluster: Cluster) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
+async def open_telemetry_stream(cluster: Cluster) -> AsyncIterator[TelemetryStream]:
     """Connect to the telemetry stream of a cluster with one partition."""
     nats = NatsConnection(cluster.nats.url, replicas=1, max_bytes=1 << 30)
     running = asyncio.create_task(nats.run())
@@ -316,7 +316,7 @@ async def test_hook_call_that_was_forwarded_and_published_is_stored_once(
     await cluster.owner()
     with connected(cluster.database) as conn:
         key = get_secret(conn, LOGIN_KEY)
-    async with telemetry_stream(cluster) as stream:
+    async with open_telemetry_stream(cluster) as stream:
         path = "/hooks/claude-code"
 
         async def forward_call(session: str, call_id: str) -> None:
@@ -432,7 +432,7 @@ async def test_unreadable_message_is_dropped_and_later_messages_are_stored(
 ) -> None:
     process = cluster.add()
     await cluster.owner()
-    async with telemetry_stream(cluster) as stream:
+    async with open_telemetry_stream(cluster) as stream:
         for path in ("/v1/traces", "/v1/nothing", "/hooks/nobody", "/hooks/codex?user=ada"):
             await stream.publish(path, b"\xff\xff\xff")
     sender = Sender(client, [process])

@@ -85,7 +85,7 @@ def looping(
 ) -> Iterator[AgentEvent]:
     """Return the events of a run that began a minute ago and has repeated one call since, once per second."""
 
-    def event(kind: EventType, time: float, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, time: float, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind,
             time=time,
@@ -97,10 +97,10 @@ def looping(
         )
 
     first_call = now - 50
-    yield event(EventType.EXECUTION_STARTED, first_call, framework="test", start_records=True)
+    yield make_event(EventType.EXECUTION_STARTED, first_call, framework="test", start_records=True)
     for index in range(times):
         time = first_call + 1 + index
-        yield event(
+        yield make_event(
             EventType.TOOL_CALL_COMPLETED,
             time,
             tool="search",
@@ -109,6 +109,6 @@ def looping(
             result_hash="b" * 16,
             outcome="ok",
         )
-        yield event(EventType.STEP_COMPLETED, time, index=index, verdict="RETRY")
+        yield make_event(EventType.STEP_COMPLETED, time, index=index, verdict="RETRY")
     if ended:
-        yield event(EventType.EXECUTION_COMPLETED, now)
+        yield make_event(EventType.EXECUTION_COMPLETED, now)

@@ -245,14 +245,14 @@ async def test_ticket_of_the_next_session_joins_a_reopened_pagerduty_incident(
 async def fail_recovery(service: Service, clock: Clock, number: int) -> EscalationTicket:
     """Let a session and its recovery fail, and return the notified ticket."""
 
-    def event(kind: EventType, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, **data: object) -> AgentEvent:
         return make_session_event(kind, clock.now, number, "one", **data)
 
-    await service.ingest([event(EventType.EXECUTION_STARTED, start_records=True)])
+    await service.ingest([make_event(EventType.EXECUTION_STARTED, start_records=True)])
     clock.now += 5
-    failed_event = event(EventType.EXECUTION_FAILED, error_type="OSError", error="x")
+    failed_event = make_event(EventType.EXECUTION_FAILED, error_type="OSError", error="x")
     recovery_fields = {"recovery_id": f"r{number}", "exhausted": True, "reason": "the third attempt failed"}
-    await service.ingest([failed_event, event(EventType.RECOVERY_FAILED, **recovery_fields)])
+    await service.ingest([failed_event, make_event(EventType.RECOVERY_FAILED, **recovery_fields)])
     await until(
         lambda: (open_ticket := service.tickets.open_for("bee", f"bee-{number}")) and open_ticket.notified_at,
         f"the ticket of session {number} is notified",

@@ -40,7 +40,7 @@ class Service:
         return self.rows
 
 
-def service(*rows: Row) -> Any:
+def make_service(*rows: Row) -> Any:
     return Service(list(rows))
 
 
@@ -86,18 +86,18 @@ def test_ambiguous_prefix_lists_the_matches() -> None:
 
 @pytest.mark.parametrize("suffix", ["…n-7f3a", "7f3a", "session-7f3a"])
 def test_session_id_suffix_selects_the_session(suffix: str) -> None:
-    rows = service(Row("session-7f3a"), Row("session-9b21"))
+    rows = make_service(Row("session-7f3a"), Row("session-9b21"))
 
     assert resolve_session(rows, "researcher", suffix) == "session-7f3a"
 
 
 def test_ambiguous_session_id_suffix_lists_the_matches() -> None:
     with pytest.raises(UnresolvedIdError, match="2 sessions end with '…1'"):
-        resolve_session(service(Row("a-1"), Row("b-1")), "researcher", "…1")
+        resolve_session(make_service(Row("a-1"), Row("b-1")), "researcher", "…1")
 
 
 def test_only_abbreviated_task_ids_are_looked_up() -> None:
-    rows = service(Row("session-7f3a", "session-7f3a"), Row("session-9b21", "nightly"))
+    rows = make_service(Row("session-7f3a", "session-7f3a"), Row("session-9b21", "nightly"))
 
     assert resolve_task(rows, "7f3a") == "7f3a"
     assert resolve_task(rows, "…7f3a") == "session-7f3a"

@@ -72,7 +72,7 @@ async def service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
 def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30) -> list[AgentEvent]:
     """Return the events of a session that starts and repeats one call for ``seconds``."""
 
-    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind,
             time=event_time,
@@ -83,14 +83,18 @@ def run_once(clock: Clock, number: int, agent: str = "bee", seconds: float = 30)
             data=data,
         )
 
-    start_event = event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
+    start_event = make_event(EventType.EXECUTION_STARTED, clock.now, framework="test", start_records=True)
     call = {"tool": "search", "args_hash": "a" * 16, "result_hash": "b" * 16, "outcome": "ok"}
     calls = [
         item
         for turn in range(20)
         for item in (
-            event(EventType.TOOL_CALL_COMPLETED, clock.now + turn * seconds / 20, turn=str(turn), **call),
-            event(EventType.STEP_COMPLETED, clock.now + turn * seconds / 20, index=turn, verdict="RETRY"),
+            make_event(
+                EventType.TOOL_CALL_COMPLETED, clock.now + turn * seconds / 20, turn=str(turn), **call
+            ),
+            make_event(
+                EventType.STEP_COMPLETED, clock.now + turn * seconds / 20, index=turn, verdict="RETRY"
+            ),
         )
     ]
     clock.now += seconds
@@ -606,7 +610,7 @@ async def demo(tmp_path: Path, clock: Clock) -> AsyncIterator[Service]:
 def make_courier_session(clock: Clock, number: int) -> list[AgentEvent]:
     """Return the events of a courier's session, whose provider fails every request after a while."""
 
-    def event(kind: EventType, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, **data: object) -> AgentEvent:
         clock.now += 1
         return AgentEvent(
             type=kind,
@@ -619,14 +623,14 @@ def make_courier_session(clock: Clock, number: int) -> list[AgentEvent]:
         )
 
     model = {"provider": "demo", "model": "scripted"}
-    events = [event(EventType.EXECUTION_STARTED, framework="test", start_records=True)]
+    events = [make_event(EventType.EXECUTION_STARTED, framework="test", start_records=True)]
     for turn in range(10):
-        events.append(event(EventType.LLM_CALL_COMPLETED, **model))
-        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="ACCEPT"))
+        events.append(make_event(EventType.LLM_CALL_COMPLETED, **model))
+        events.append(make_event(EventType.STEP_COMPLETED, index=turn, verdict="ACCEPT"))
     error = {"error": "529 overloaded_error", "error_type": "ProviderError"}
     for turn in range(10, 22):
-        events.append(event(EventType.LLM_CALL_COMPLETED, **model, **error))
-        events.append(event(EventType.STEP_COMPLETED, index=turn, verdict="RETRY"))
+        events.append(make_event(EventType.LLM_CALL_COMPLETED, **model, **error))
+        events.append(make_event(EventType.STEP_COMPLETED, index=turn, verdict="RETRY"))
     return events
 
 

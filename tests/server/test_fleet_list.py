@@ -40,24 +40,26 @@ def make_run(number: int, clock_time: float) -> Iterator[AgentEvent]:
     """Return the events of one agent, whose properties follow from its number."""
     names = {"agent_id": f"agent-{number:05}", "session_id": f"session-{number}"}
 
-    def event(kind: EventType, ago: float, **data: Any) -> AgentEvent:
+    def make_event(kind: EventType, ago: float, **data: Any) -> AgentEvent:
         return AgentEvent(type=kind, time=clock_time - ago, data=data, incarnation_id="one", **names)
 
     origin = {"owner": f"user-{number % 71:02}", "repository": "website" if number % 4 else ""}
-    yield event(EventType.EXECUTION_STARTED, 50, start_records=True, framework="test", **origin)
-    yield event(
+    yield make_event(EventType.EXECUTION_STARTED, 50, start_records=True, framework="test", **origin)
+    yield make_event(
         EventType.LLM_CALL_COMPLETED, 45, input_tokens=number % 97, cost_usd=(number % 13) / 100, model="m"
     )
     # This is not the order of the names, because the numbers repeat after 61.
-    yield event(EventType.TOOL_CALL_COMPLETED, 40 - number % 61 / 2, tool="search", result_hash=f"{number}")
+    yield make_event(
+        EventType.TOOL_CALL_COMPLETED, 40 - number % 61 / 2, tool="search", result_hash=f"{number}"
+    )
     if number % 50 == 7:
-        yield event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, 5, name="search", to="open")
+        yield make_event(EventType.CIRCUIT_BREAKER_STATE_CHANGED, 5, name="search", to="open")
     elif number % 5 == 1:
-        yield event(EventType.WORKER_WAITING, 5, reason="user_input", question=f"Deploy build {number}?")
+        yield make_event(EventType.WORKER_WAITING, 5, reason="user_input", question=f"Deploy build {number}?")
     elif number % 5 == 2:
-        yield event(EventType.WORKER_WAITING, 5, reason="paused")
+        yield make_event(EventType.WORKER_WAITING, 5, reason="paused")
     elif number % 5 == 3:
-        yield event(EventType.EXECUTION_COMPLETED, 5)
+        yield make_event(EventType.EXECUTION_COMPLETED, 5)
 
 
 def add_agents(running: RunningService, count: int) -> None:

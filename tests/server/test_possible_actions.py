@@ -33,7 +33,7 @@ WORKER_STATES: dict[str, tuple[list[tuple[EventType, dict[str, Any]]], list[str]
 }
 
 
-def settings(storage: Path, *, respawns: bool) -> Settings:
+def make_settings(storage: Path, *, respawns: bool) -> Settings:
     """Return settings with or without a respawner."""
     base_settings = demo_settings(storage, orchestrator="none")
     health = base_settings.health_monitoring
@@ -99,7 +99,7 @@ async def find_disagreements(http: httpx.AsyncClient) -> list[tuple[str, str, bo
 @pytest.mark.parametrize("respawns", [True, False])
 async def test_worker_lists_the_actions_that_its_routes_accept(tmp_path: Path, respawns: bool) -> None:
     async with (
-        serving(settings(tmp_path / "storage", respawns=respawns)) as running,
+        serving(make_settings(tmp_path / "storage", respawns=respawns)) as running,
         httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http,
     ):
         await enter_states(running, http)

@@ -172,7 +172,7 @@ async def fleet(tmp_path: Path, peer: tuple[FakePeer, str]) -> AsyncIterator[Run
         yield running
 
 
-async def _hang(*_: object) -> ModelReply:
+async def _hang_forever(*_: object) -> ModelReply:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -181,7 +181,7 @@ async def start_loop(
     service: Service, agent: str, *, graph: str = "hive", times: int = 5, text: str = ""
 ) -> str:
     """Let a graph repeat one call and then hang; return the id of the run."""
-    model = ScriptedProvider([*(make_search_reply(n, text) for n in range(times)), _hang])
+    model = ScriptedProvider([*(make_search_reply(n, text) for n in range(times)), _hang_forever])
     service.runtime.add_graph(make_search_graph(graph), model=model, tools=[SEARCH], agent_id=agent)
     return await service.runtime.trigger("start", {"message": "go"}, graph_id=graph)
 
@@ -330,7 +330,7 @@ async def test_worker_killed_before_its_third_identical_call_is_in_a_loop_at_the
     async with serving(settings) as running:
         service = running.service
         findings_before = list_findings(service, "bee")
-        model = ScriptedProvider([make_search_reply(3), _hang])
+        model = ScriptedProvider([make_search_reply(3), _hang_forever])
         service.runtime.add_graph(make_search_graph("hive"), model=model, tools=[SEARCH], agent_id="bee")
         await service.runtime.resume("one", "hive")
         await until(lambda: FindingKind.DOOM_LOOP in list_findings(service, "bee"), "the loop is found")

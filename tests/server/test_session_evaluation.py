@@ -143,30 +143,34 @@ async def test_unknown_worker_is_a_404(http: httpx.AsyncClient) -> None:
 def make_troubled_run(end_time: float) -> list[AgentEvent]:
     """Return a run with a question, calls that are reported when they start, and a failure at the end."""
 
-    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         return AgentEvent(
             type=kind, time=event_time, agent_id="looper", session_id="s2", incarnation_id="one", data=data
         )
 
     start_time = end_time - 55
     call = {"tool": "fetch", "args_hash": "a" * 16, "result_hash": "b" * 16}
-    events = [event(EventType.EXECUTION_STARTED, start_time, framework="test", start_records=True)]
+    events = [make_event(EventType.EXECUTION_STARTED, start_time, framework="test", start_records=True)]
     for number in range(6):
         seconds = start_time + 1 + 2 * number
         events += [
-            event(EventType.TOOL_CALL_STARTED, seconds, tool="fetch", call_id=f"c{number}"),
-            event(EventType.TOOL_CALL_COMPLETED, seconds + 1, **call, call_id=f"c{number}", outcome="ok"),
+            make_event(EventType.TOOL_CALL_STARTED, seconds, tool="fetch", call_id=f"c{number}"),
+            make_event(
+                EventType.TOOL_CALL_COMPLETED, seconds + 1, **call, call_id=f"c{number}", outcome="ok"
+            ),
         ]
     events += [
-        event(
+        make_event(
             EventType.WORKER_WAITING,
             start_time + 20,
             reason="user_input",
             question="Key? sk-live-1234567890abcdef",
         ),
-        event(EventType.CLIENT_INPUT_RECEIVED, start_time + 40),
-        event(EventType.LLM_CALL_COMPLETED, start_time + 41, model="m", error_type="APIError", error="boom"),
-        event(EventType.EXECUTION_FAILED, start_time + 42, error_type="APIError", error="boom"),
+        make_event(EventType.CLIENT_INPUT_RECEIVED, start_time + 40),
+        make_event(
+            EventType.LLM_CALL_COMPLETED, start_time + 41, model="m", error_type="APIError", error="boom"
+        ),
+        make_event(EventType.EXECUTION_FAILED, start_time + 42, error_type="APIError", error="boom"),
     ]
     return events
 

@@ -53,7 +53,7 @@ def settings(tmp_path: Path, database_url: str) -> Settings:
 
 
 @asynccontextmanager
-async def killed_service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
+async def run_killed_service(settings: Settings, clock: Clock) -> AsyncIterator[Service]:
     """Run a service that ends as if killed: it writes no final snapshot and no last-alive time."""
     service = await build(settings, clock=clock)
     await service.start()
@@ -81,7 +81,7 @@ def execute_statement(settings: Settings, statement: Any) -> None:
 
 async def test_killed_service_continues_from_its_snapshot(settings: Settings, clock: Clock) -> None:
     """B117: silence before and after the snapshot counts towards the stall limit. Downtime does not count."""
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "other")])
         advance_clock(service, clock, 100)
         await service.snapshots.take()
@@ -89,7 +89,7 @@ async def test_killed_service_continues_from_its_snapshot(settings: Settings, cl
         advance_clock(service, clock, 100)
 
     clock.now += HOUR
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         assert list_states(service) == {"bee": "healthy", "other": "healthy"}
         advance_clock(service, clock, 41)
         assert list_states(service) == {"bee": "stuck", "other": "healthy"}
@@ -101,12 +101,12 @@ async def test_restart_reads_only_events_after_the_snapshot(
     settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         clock.now += 60
         await service.ingest([make_event(EventType.STEP_COMPLETED, clock.now, verdict="RETRY")])
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         [worker] = service.workers()
 
     assert worker.vitals.steps_total == 1
@@ -121,14 +121,14 @@ async def test_clean_stop_leaves_a_snapshot_and_nothing_to_replay(
     await service.start()
     await service.ingest([make_start_event(clock.now)])
     await service.stop()
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         assert list_states(service) == {"bee": "healthy"}
 
     assert "replayed 0 events after the snapshot 0 s ago" in caplog.text
 
 
 async def test_only_the_newest_snapshot_is_kept(settings: Settings, clock: Clock) -> None:
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         rows_before = await list_snapshot_rows(service)
@@ -144,7 +144,7 @@ async def test_snapshot_is_written_only_after_new_events(
 ) -> None:
     for name in ("_INTERVAL_SECONDS", "_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.0)
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await until(lambda: service.snapshots._last_seq == service.feed.head.seq > 0, "a snapshot is written")
         first_rows = await list_snapshot_rows(service)
@@ -163,7 +163,7 @@ async def test_many_events_trigger_an_early_snapshot(
     """B118: a takeover replays only a few events, even of a busy fleet."""
     for name in ("_MIN_INTERVAL_SECONDS", "_PAUSE_FACTOR"):
         monkeypatch.setattr(f"queenright.server.monitoring.snapshots.{name}", 0.01)
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         for bee in range(_MAX_EVENTS // 2):
             await service.ingest([make_start_event(clock.now, f"bee-{bee}")])
         await asyncio.sleep(0.1)
@@ -178,13 +178,13 @@ async def test_events_stored_but_not_observed_before_the_snapshot_are_kept(
 ) -> None:
     """B117: the snapshot is taken after the commit, but before the monitor applies the event."""
     accept_event = make_event(EventType.STEP_COMPLETED, clock.now, verdict="ACCEPT")
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.store.append([accept_event])
         await service.ingest([make_start_event(clock.now, "other")])
         await service.snapshots.take()
         head = service.pipeline.describe_position(0)
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         bee = service.monitor.get("bee")
 
     assert len(head.unobserved) == 1
@@ -195,7 +195,7 @@ async def test_events_stored_but_not_observed_before_the_snapshot_are_kept(
 async def test_unobserved_event_is_kept_for_the_grace_period(
     settings: Settings, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.store.append([make_start_event(clock.now)])
         for _ in range(3):
             await service.snapshots.take()
@@ -209,7 +209,7 @@ async def test_unobserved_event_is_kept_for_the_grace_period(
 
 async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock: Clock) -> None:
     """B77: the service is killed before or after it logs the findings in the snapshot."""
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now), make_start_event(clock.now, "logged")])
         advance_clock(service, clock, 300)
         assert len(service.pipeline.pending) == 4
@@ -217,7 +217,7 @@ async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock:
         logged_events = [event for event in service.pipeline.pending if event.agent_id == "logged"]
         await service.bus.publish(*logged_events)
     for _ in range(2):
-        async with killed_service(settings, clock) as service:
+        async with run_killed_service(settings, clock) as service:
             await service.pipeline.publish_pending()
             assert list_states(service) == {"bee": "stuck", "logged": "stuck"}
             types = {EventType.HEALTH_STATE_CHANGED, EventType.FINDING_OPENED}
@@ -234,7 +234,7 @@ async def test_findings_in_a_snapshot_are_logged_once(settings: Settings, clock:
 async def test_process_seen_after_the_snapshot_is_alive(settings: Settings, clock: Clock) -> None:
     """B88: reports of open work are not in the event log."""
     open_call = make_event(EventType.TOOL_CALL_STARTED, clock.now, tool="bash", call_id="1", foreign=True)
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now, framework="crewai", foreign=True), open_call])
         service.record_process_alive({"one": 5.0})
         await service.snapshots.take()
@@ -244,7 +244,7 @@ async def test_process_seen_after_the_snapshot_is_alive(settings: Settings, cloc
         advance_clock(service, clock, 1)
         [is_alive] = service.workers()
         assert not is_alive.vitals.has_ended
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         [worker] = service.workers()
 
     assert not worker.vitals.has_ended
@@ -268,13 +268,13 @@ async def test_service_without_a_readable_snapshot_reads_the_log(
     damage: str, settings: Settings, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """B120: a version with another snapshot format loses no data."""
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         advance_clock(service, clock, 100)
         await service.snapshots.take()
         await service.ingest([make_start_event(clock.now, "other")])
     execute_statement(settings, DAMAGED_SNAPSHOTS[damage])
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         advance_clock(service, clock, 141)
         assert list_states(service) == {"bee": "stuck", "other": "healthy"}
         await service.snapshots.take()
@@ -285,12 +285,12 @@ async def test_service_without_a_readable_snapshot_reads_the_log(
 
 
 async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, clock: Clock) -> None:
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         advance_clock(service, clock, 100)
     execute_statement(settings, insert(SNAPSHOT_PARTS).values(snapshot_id="killed", number=1, data=b"x"))
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         assert list_states(service) == {"bee": "healthy"}
         await service.snapshots.take()
         assert "killed" not in {name for name, _ in await list_snapshot_rows(service)}
@@ -298,13 +298,13 @@ async def test_incomplete_snapshot_is_ignored_and_deleted(settings: Settings, cl
 
 async def test_service_that_does_not_start_keeps_the_snapshot(settings: Settings, clock: Clock) -> None:
     """The monitor of such a service has no workers yet."""
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         await service.ingest([make_start_event(clock.now)])
         await service.snapshots.take()
         rows_before = await list_snapshot_rows(service)
     service = await build(settings, clock=clock)
     await service.stop()
-    async with killed_service(settings, clock) as service:
+    async with run_killed_service(settings, clock) as service:
         assert await list_snapshot_rows(service) == rows_before
 
 
@@ -313,7 +313,7 @@ async def test_replaced_owner_cannot_write_a_snapshot(
 ) -> None:
     """B116: a paused process that was replaced writes nothing more."""
     settings = Settings(storage=tmp_path / "storage", database=postgres.migrated())
-    async with killed_service(settings, clock) as replaced_service:
+    async with run_killed_service(settings, clock) as replaced_service:
         await replaced_service.ingest([make_start_event(clock.now)])
         engine = create_engine(settings.database_url.replace("postgresql:", "postgresql+psycopg:"))
         with engine.connect() as conn:

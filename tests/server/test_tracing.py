@@ -129,18 +129,18 @@ async def test_interventions_and_recoveries_are_in_the_trace_of_the_ticket(
     [ticket] = service.tickets.open_tickets()
     start_time = service.clock()
 
-    def event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
+    def make_event(kind: EventType, event_time: float, **data: object) -> AgentEvent:
         worker_fields = {"agent_id": "looper", "session_id": "looper-session", "incarnation_id": "one"}
         return AgentEvent(
             type=kind, time=event_time, data={"by": "ladder", "reason": "stuck", **data}, **worker_fields
         )
 
     service.bus.fan_out(
-        event(EventType.NUDGE_SENT, start_time, attempt=1, delivery="queued", message="m"),
-        event(EventType.ESCALATION_TRIGGERED, start_time, escalation_id="e"),
-        event(EventType.AGENT_TERMINATED, start_time, confirmed=False),
-        event(EventType.RECOVERY_INITIATED, start_time, recovery_id="r", attempt=1),
-        event(EventType.RECOVERY_FAILED, start_time + 3, recovery_id="r", attempt=1),
+        make_event(EventType.NUDGE_SENT, start_time, attempt=1, delivery="queued", message="m"),
+        make_event(EventType.ESCALATION_TRIGGERED, start_time, escalation_id="e"),
+        make_event(EventType.AGENT_TERMINATED, start_time, confirmed=False),
+        make_event(EventType.RECOVERY_INITIATED, start_time, recovery_id="r", attempt=1),
+        make_event(EventType.RECOVERY_FAILED, start_time + 3, recovery_id="r", attempt=1),
     )
     spans = {
         name: await wait_for_span(exporter, name)

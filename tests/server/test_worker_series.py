@@ -241,7 +241,7 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
     """
     clock_time = START_TIME
 
-    def event(kind: EventType, **data: Any) -> AgentEvent:
+    def make_event(kind: EventType, **data: Any) -> AgentEvent:
         return AgentEvent(
             type=kind, time=clock_time, agent_id="bee", session_id="s", node_id="plan", data=data
         )
@@ -253,11 +253,14 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
     service = await build(settings, clock=lambda: clock_time)
     await service.start()
     await service.ingest(
-        [event(EventType.EXECUTION_STARTED), *(event(EventType.STEP_COMPLETED, verdict="RETRY"),) * 1]
+        [
+            make_event(EventType.EXECUTION_STARTED),
+            *(make_event(EventType.STEP_COMPLETED, verdict="RETRY"),) * 1,
+        ]
     )
     for _ in range(4):
         clock_time += 1
-        await service.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
+        await service.ingest([make_event(EventType.STEP_COMPLETED, verdict="RETRY")])
     assert read_sample(service, "steps_total", node="plan", verdict="retry") == 5
     await service.stop()
 
@@ -269,7 +272,7 @@ async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: P
         idle_seconds = clock_time - (read_sample(new_service, "last_activity_timestamp_seconds") or 0.0)
         assert idle_seconds < 60, "the agent could not report while the service was down"
         assert read_sample(new_service, "steps_total", node="plan", verdict="retry") is None
-        await new_service.ingest([event(EventType.STEP_COMPLETED, verdict="RETRY")])
+        await new_service.ingest([make_event(EventType.STEP_COMPLETED, verdict="RETRY")])
         assert read_sample(new_service, "steps_total", node="plan", verdict="retry") == 1
         assert read_sample(new_service, "steps_since_accept") == 6
     finally:

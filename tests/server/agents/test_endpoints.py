@@ -208,7 +208,7 @@ async def test_post_api_agents__id__chat(home: AgentService) -> None:
 
 
 async def test_message_to_a_graph_reaches_no_other_graph(home: AgentService) -> None:
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         _, guide_session = await home.start_waiting_run(graph_id="guide")
         chat = "/api/agents/guide/chat"
         second_response = await home.request("POST", chat, json={"message": "wax", "graph_id": "second"})
@@ -313,7 +313,7 @@ async def test_post_api_agents__id__stop(home: AgentService) -> None:
 
 
 async def test_stopping_a_graph_or_session_does_not_affect_others(home: AgentService) -> None:
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         [guide_run, session], [other_run, _] = await home.start_waiting_run(), await home.start_waiting_run()
         run, _ = await home.start_waiting_run(graph_id="second")
         stop = "/api/agents/guide/stop"
@@ -537,7 +537,7 @@ async def test_get_api_agents__id__sessions__sid__messages(home: AgentService) -
 
 
 @asynccontextmanager
-async def added_graph(home: AgentService, name: str) -> AsyncIterator[dict[str, Any]]:
+async def add_graph_temporarily(home: AgentService, name: str) -> AsyncIterator[dict[str, Any]]:
     """Add another graph to the guide agent, and remove it at the end."""
     graphs = "/api/agents/guide/graphs"
     yield await home.request("POST", graphs, json={"path": "more/second", "graph_id": name}, status=201)
@@ -546,7 +546,7 @@ async def added_graph(home: AgentService, name: str) -> AsyncIterator[dict[str, 
 
 async def test_post_api_agents__id__graphs(home: AgentService) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with added_graph(home, "other") as graph_name:
+    async with add_graph_temporarily(home, "other") as graph_name:
         response = await home.request("POST", graphs, json={"path": "more/second"}, status=201)
         conflict = await home.request("POST", graphs, json={"path": "more/second"}, status=409)
         first_page = await home.request("GET", f"{graphs}?limit=2")
@@ -564,14 +564,14 @@ async def test_post_api_agents__id__graphs(home: AgentService) -> None:
 
 async def test_delete_api_agents__id__graphs__gid(home: AgentService) -> None:
     graphs = "/api/agents/guide/graphs"
-    async with added_graph(home, "other"):
+    async with add_graph_temporarily(home, "other"):
         _, session = await home.start_waiting_run(graph_id="other")
     not_found = await home.request("DELETE", f"{graphs}/other", status=404)
     remaining_session = await home.request("DELETE", f"{graphs}/guide", status=409)
 
     assert "other" in not_found["title"]
     assert "primary" in remaining_session["title"]
-    async with added_graph(home, "other"):
+    async with add_graph_temporarily(home, "other"):
         body = await home.request("GET", f"{graphs}/other/sessions/{session}")
         assert body["status"] == "paused"
 
@@ -584,7 +584,7 @@ async def test_get_api_agents__id__active_graph(home: AgentService) -> None:
 async def test_put_api_agents__id__active_graph(home: AgentService) -> None:
     """B61: user input goes to the active graph; the other graphs continue."""
     active = "/api/agents/guide/active-graph"
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         response = await home.request("PUT", active, json={"graph_id": "second"})
         await home.request("PUT", active, json={"graph_id": "none"}, status=404)
         run, session = await home.start_waiting_run(graph_id="second")
@@ -598,7 +598,7 @@ async def test_put_api_agents__id__active_graph(home: AgentService) -> None:
 
 
 async def test_get_api_agents__id__graphs__gid__sessions(home: AgentService) -> None:
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         _, session = await home.start_waiting_run(graph_id="second")
         graph_sessions = await home.request("GET", "/api/agents/guide/graphs/second/sessions")
         guide_sessions = await home.request("GET", "/api/agents/guide/sessions?limit=1000")
@@ -609,7 +609,7 @@ async def test_get_api_agents__id__graphs__gid__sessions(home: AgentService) -> 
 
 
 async def test_get_api_agents__id__graphs__gid__sessions__sid(home: AgentService) -> None:
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         _, session = await home.start_waiting_run(graph_id="second")
         session_detail = await home.request("GET", f"/api/agents/guide/graphs/second/sessions/{session}")
         await home.request("GET", "/api/agents/guide/graphs/second/sessions/none", status=404)
@@ -729,7 +729,7 @@ async def test_get_api_agents__id__events(home: AgentService) -> None:
     }
     url = f"{home.http.base_url.join('/api/agents/guide/events')}"
     await home.request("POST", "/api/agents", json={"path": "more/second"}, status=201)
-    async with added_graph(home, "second"):
+    async with add_graph_temporarily(home, "second"):
         async with Follower(url) as stream:
             last_id = stream.last_id
             own_session = [

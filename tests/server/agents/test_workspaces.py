@@ -90,7 +90,7 @@ class QueenChat:
 
 
 @asynccontextmanager
-async def queen_chat(
+async def open_queen_chat(
     folder: Path, monkeypatch: pytest.MonkeyPatch, **monitoring_settings: Any
 ) -> AsyncIterator[QueenChat]:
     model = ChatModel()
@@ -128,7 +128,7 @@ async def queen_chat(
 
 @pytest.fixture
 async def chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[QueenChat]:
-    async with queen_chat(tmp_path, monkeypatch) as ready:
+    async with open_queen_chat(tmp_path, monkeypatch) as ready:
         yield ready
 
 
@@ -338,7 +338,7 @@ async def test_dry_run_records_changes_without_making_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dry_chat = {"intervention": {"quiet_seconds": HOUR, "dry_run": True}}
-    async with queen_chat(tmp_path, monkeypatch, **dry_chat) as chat:
+    async with open_queen_chat(tmp_path, monkeypatch, **dry_chat) as chat:
         slot = chat.home.service.agents.get("looper")
 
         answer = await chat.say(

@@ -170,7 +170,7 @@ async def test_agent_with_a_separate_conversation_is_a_separate_worker(
     inner = make_agent(make_calling_model("search", 1, query="hive"), "scout")
 
     @outer.tool_plain
-    async def run_inner_agent(question: str) -> str:
+    async def ask(question: str) -> str:
         return (await inner.run(question)).output
 
     await run_agent(outer, instrumented)
