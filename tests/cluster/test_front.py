@@ -78,9 +78,9 @@ async def test_hook_call_that_two_processes_publish_has_one_id() -> None:
     proxy = Proxy()
     async with (
         serve_app(make_apps(other_process).hooks, sock),
-        make_client(make_apps(this_process, proxy=proxy, owner=former_owner)) as q,
+        make_client(make_apps(this_process, proxy=proxy, owner=former_owner)) as http,
     ):
-        response = await q.post(HOOK, json={"session_id": "s-1"})
+        response = await http.post(HOOK, json={"session_id": "s-1"})
         other_process.may_answer.set()
         await until(lambda: bool(other_process.call_ids), "the other process has published it")
     await proxy.aclose()
@@ -106,8 +106,8 @@ async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
 
     headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED, b"1")]
     for app in (make_apps(stream), make_apps(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
-        async with make_client(app) as q:
-            assert (await q.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
+        async with make_client(app) as http:
+            assert (await http.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
 
     [call_id] = stream.call_ids
     [[owner_call_id]] = owner_headers
@@ -126,6 +126,6 @@ async def test_partition_that_does_not_exist_is_not_looked_up(number: str) -> No
         is_exposed=False,
         guard=lambda gateway: Response("gateway"),
     )
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app.api), base_url="http://q") as q:
-        response = await q.get("/api/tickets", headers={PARTITION.decode(): number})
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app.api), base_url="http://q") as http:
+        response = await http.get("/api/tickets", headers={PARTITION.decode(): number})
     assert response.text == "gateway"

@@ -65,7 +65,9 @@ async def loop_until_termination_request(service: Service, app: ASGIApp | None, 
     """Let a worker loop until the queen requests approval to terminate it."""
     await service.ingest(list(looping(service.clock(), agent=agent)))
     await until(
-        lambda: any(t.analysis and t.agent_id == agent for t in service.tickets.open_tickets()),
+        lambda: any(
+            ticket.analysis and ticket.agent_id == agent for ticket in service.tickets.open_tickets()
+        ),
         "the ticket is triaged",
     )
     worker = {"session_id": f"{agent}-session", "incarnation_id": "one"}

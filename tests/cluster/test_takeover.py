@@ -453,12 +453,12 @@ async def test_refused_telemetry_is_counted_by_the_process_that_refuses_it(
 
     for process in processes:
         unknown = await client.post(f"{process.otlp_url}/v1/nothing")
-        denied_lines = [
+        denied_responses = [
             await client.post(f"{process.otlp_url}{path}", json={}, headers=foreign)
             for path in ("/v1/traces", "/hooks/codex", "/hooks/nobody")
         ]
 
-        assert [answer.status_code for answer in (unknown, *denied_lines)] == [404, 403, 403, 403]
+        assert [answer.status_code for answer in (unknown, *denied_responses)] == [404, 403, 403, 403]
         lines = (await client.get(f"{process.url}/metrics", headers=accept)).text.splitlines()
         rejected_metric = "queenright_telemetry_rejected_total"
         assert lines.count(f'{rejected_metric}{{dialect="other",reason="unsupported"}} 1.0') == 1

@@ -156,10 +156,7 @@ async def test_crash_loop_that_continues_after_its_incident_was_resolved_pages(
 
 
 async def act_between_incarnations(service: Service, clock: Clock, kind: str) -> EscalationTicket:
-    """
-    Acknowledge or resolve an incident as ada while no incarnation runs; return the last ticket and the
-    alerts.
-    """
+    """Acknowledge or resolve an incident as ada while no incarnation runs; return the last ticket."""
     for number in (1, 2):
         ticket = await start_looping_session(service, clock, number)
         await advance_minutes(service, clock, 1)
@@ -175,9 +172,9 @@ async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_jo
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: the alert that was held open for the next session ends, and the next session pages."""
-    earlier_alerts = await act_between_incarnations(service, clock, "resolved")
+    second_ticket = await act_between_incarnations(service, clock, "resolved")
     assert await list_firing_alerts(service) == []
-    result = await list_alerts(service)
+    alerts_before = await list_alerts(service)
 
     third_ticket = await start_looping_session(service, clock, 3)
     assert (third_ticket.status, third_ticket.acknowledged_by, third_ticket.incident_id) == (
@@ -185,22 +182,22 @@ async def test_incident_resolved_in_pagerduty_between_two_incarnations_is_not_jo
         "",
         "",
     )
-    assert third_ticket.incident != earlier_alerts.incident
-    assert [turn for turn, _ in (await list_alerts(service))[len(result) :]] == [""]
+    assert third_ticket.incident != second_ticket.incident
+    assert [turn for turn, _ in (await list_alerts(service))[len(alerts_before) :]] == [""]
 
 
 async def test_incident_acknowledged_in_pagerduty_between_two_incarnations_stays_acknowledged(
     service: Service, clock: Clock
 ) -> None:
     """B41, B123: the next session's ticket is acknowledged by the same person and has no reminders."""
-    earlier_alerts = await act_between_incarnations(service, clock, "acknowledged")
-    result = await list_alerts(service)
+    second_ticket = await act_between_incarnations(service, clock, "acknowledged")
+    alerts_before = await list_alerts(service)
 
     third_ticket = await start_looping_session(service, clock, 3)
     assert (third_ticket.status, third_ticket.acknowledged_by) == (TicketStatus.ACKNOWLEDGED, "ada")
-    assert third_ticket.incident == earlier_alerts.incident
+    assert third_ticket.incident == second_ticket.incident
     await advance_minutes(service, clock, 62)
-    assert await list_alerts(service) == result
+    assert await list_alerts(service) == alerts_before
 
 
 async def test_pagerduty_resolve_closes_the_incident_of_any_owner(service: Service, clock: Clock) -> None:

@@ -184,10 +184,8 @@ async def test_chat_command_prints_the_answer_to_one_question(running: RunningSe
     ticket_id = await wait_for_ticket(running)
 
     code, out, err = await queenright(running, ticket_id, "--say", "what was tried?")
-    short_output = ticket_id[:-3]
-    _, as_json, _ = await queenright(
-        running, short_output, "--say", "what was tried?", "--json", "--by", "ada"
-    )
+    short_id = ticket_id[:-3]
+    _, as_json, _ = await queenright(running, short_id, "--say", "what was tried?", "--json", "--by", "ada")
 
     assert (code, err) == (0, "")
     assert "\nDone: " in out

@@ -694,6 +694,6 @@ async def test_fleet_that_started_before_the_replayed_day_is_known(database_url:
     step_counts = {health.vitals.steps_since_last_accept for health in monitor.workers()}
     assert step_counts == {30}
     assert all(
-        FindingKind.RETRY_STORM in {fleet_events.kind for fleet_events in fleet_health.findings}
-        for fleet_health in monitor.workers()
+        FindingKind.RETRY_STORM in {finding.kind for finding in health.findings}
+        for health in monitor.workers()
     )

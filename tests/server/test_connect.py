@@ -326,7 +326,7 @@ def test_without_a_terminal_the_difference_is_shown_but_not_written(home: Path) 
 
 @pytest.mark.parametrize("name", CLIENTS)
 def test_connect_then_disconnect_restores_the_home_folder(home: Path, name: str) -> None:
-    """B94: for each client, if it has no settings yet."""
+    """B94: this holds for each client, if it has no settings yet."""
     assert run_command("connect", name, "--yes").exit_code == 0
     assert (home / CLIENTS[name].folder).is_dir()
     assert "already connected" in run_command("connect", name, "--yes").output

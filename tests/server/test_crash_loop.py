@@ -174,9 +174,9 @@ async def test_crash_loop_has_the_reminders_of_one_ticket(service: Service, cloc
     assert [event.data["unacknowledged_seconds"] for event in reminders] == [60 * MINUTE]
 
 
-@pytest.mark.parametrize("end_types", [True, False], ids=["fails", "killed"])
+@pytest.mark.parametrize("reports_end", [True, False], ids=["fails", "killed"])
 async def test_crash_loop_that_keeps_its_session_pages_twice(
-    tmp_path: Path, settings: Settings, clock: Clock, end_types: bool
+    tmp_path: Path, settings: Settings, clock: Clock, reports_end: bool
 ) -> None:
     """B123: the next incarnation of a session continues a crash loop, like the next session does."""
     tickets = TicketSettings(hold_seconds=5)
@@ -188,7 +188,7 @@ async def test_crash_loop_that_keeps_its_session_pages_twice(
             restart_events = run_once(clock, 1, seconds=10)
             await service.ingest([replace(event, incarnation_id=f"i{number}") for event in restart_events])
             await until(partial(has_notified, service, "bee-1"), f"the ticket of incarnation {number}")
-            if end_types:
+            if reports_end:
                 end_event = replace(
                     restart_events[0], type=EventType.EXECUTION_FAILED, time=clock.now, data={}
                 )

@@ -274,10 +274,10 @@ async def _run_actions(
                     if last_ids is None:
                         # As in the first block of a stream, this is the position where the reader starts.
                         received_ids[number] = []
-                        reader_number = type(feed.head)(0, "")
+                        start_position = type(feed.head)(0, "")
                     else:
-                        reader_number = await feed.find_position(last_ids)  # type: ignore[assignment]
-                    readers[number] = feed.open(stream_filter, after=reader_number)
+                        start_position = await feed.find_position(last_ids)  # type: ignore[assignment]
+                    readers[number] = feed.open(stream_filter, after=start_position)
         for reader_index in range(3):
             await read(reader_index)
         expected_ids = [event.id for event in written_events if not is_filtered or event.agent_id == "bee"]

@@ -145,7 +145,7 @@ async def test_proxied_service_uses_the_forwarded_host_name(proxied: httpx.Async
 
 # -- telemetry ------------------------------------------------------------------------------------
 
-OTLP_PATHS = {"Content-Type": "application/json"}
+OTLP_HEADERS = {"Content-Type": "application/json"}
 
 
 async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
@@ -154,13 +154,13 @@ async def test_telemetry_with_a_foreign_host_or_origin_is_refused(
     """Otherwise a site whose host name resolves to 127.0.0.1 could create a worker."""
     for path in ("/v1/traces", "/v1/logs", "/nowhere"):
         foreign_host = await idle_http.post(
-            idle.otlp_url + path, content="{}", headers=OTLP_PATHS | {"Host": "evil.example:4318"}
+            idle.otlp_url + path, content="{}", headers=OTLP_HEADERS | {"Host": "evil.example:4318"}
         )
         assert foreign_host.status_code == 403
         assert "'evil.example:4318'" in foreign_host.json()["message"]
         assert "otlp.host" in foreign_host.json()["message"]
     foreign_origin = await idle_http.post(
-        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_PATHS | {"Origin": "http://evil.example"}
+        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_HEADERS | {"Origin": "http://evil.example"}
     )
 
     assert (foreign_origin.status_code, foreign_origin.json()["code"]) == (403, 7)
@@ -177,7 +177,7 @@ async def test_telemetry_with_an_own_host_name_is_accepted(
     it.
     """
     response = await idle_http.post(
-        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_PATHS | {"Host": host}
+        f"{idle.otlp_url}/v1/traces", content="{}", headers=OTLP_HEADERS | {"Host": host}
     )
 
     assert response.status_code == 200

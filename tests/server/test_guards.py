@@ -119,7 +119,7 @@ def test_repeated_error_with_different_arguments_warns_and_then_stops() -> None:
     """B30: this is an error streak."""
     turns = [make_turn(n, arguments=f"a{n}", result=f"b{n}", outcome="error") for n in range(20)]
 
-    findings = observe_all(make_guard(), (finding for turn in turns for finding in turn))
+    findings = observe_all(make_guard(), (event for turn in turns for event in turn))
 
     assert {finding.kind for finding in findings} == {"error_streak"}
     assert [findings[0].stop, findings[-1].stop] == [False, True]
@@ -136,9 +136,9 @@ def test_turns_without_tool_calls_warn_the_model_and_stop_the_visit() -> None:
     guard = make_guard()
     observe_all(guard, make_turn(0))
 
-    findings = observe_all(guard, (item for number in range(1, 25) for item in make_text_turn(number)))
+    findings = observe_all(guard, (event for number in range(1, 25) for event in make_text_turn(number)))
 
-    assert {item.kind for item in findings} == {"no_tool_calls"}
+    assert {finding.kind for finding in findings} == {"no_tool_calls"}
     assert [findings[0].stop, findings[-1].stop] == [False, True]
 
 

@@ -66,12 +66,12 @@ def test_looping_agent_is_warned_and_then_stopped(tmp_path: Path) -> None:
 
 def test_guard_follows_the_settings(tmp_path: Path) -> None:
     looping_agent(tmp_path / "agent")
-    exempt_file = "health_monitoring: {loops: {exempt_tools: [double]}}"
-    (tmp_path / "queenright.yaml").write_text(exempt_file, encoding="utf-8")
+    exempt_settings = "health_monitoring: {loops: {exempt_tools: [double]}}"
+    (tmp_path / "queenright.yaml").write_text(exempt_settings, encoding="utf-8")
     (tmp_path / "strict.yaml").write_text("{}", encoding="utf-8")
     (tmp_path / "bad.yaml").write_text("health: {}", encoding="utf-8")
 
-    default_result, exempt_result, bad_settings_result = (
+    default_result, strict_result, invalid_result = (
         run_looper(tmp_path),
         run_looper(tmp_path, "-c", "strict.yaml"),
         run_looper(tmp_path, "-c", "bad.yaml"),
@@ -79,9 +79,9 @@ def test_guard_follows_the_settings(tmp_path: Path) -> None:
 
     assert default_result.stdout.count("work: double ok") == 30
     assert "work: escalated: " not in default_result.stdout
-    assert "work: escalated: " in exempt_result.stdout
-    assert (bad_settings_result.returncode, bad_settings_result.stdout) == (1, "")
-    assert "bad.yaml" in bad_settings_result.stderr
+    assert "work: escalated: " in strict_result.stdout
+    assert (invalid_result.returncode, invalid_result.stdout) == (1, "")
+    assert "bad.yaml" in invalid_result.stderr
 
 
 def test_missing_input_is_a_usage_error_with_a_remedy(tmp_path: Path) -> None:

@@ -118,8 +118,8 @@ async def test_ticket_action_on_a_replaced_worker_is_refused(
         ticket_before["status"],
         ticket_before["acknowledged_at"],
     )
-    silence_response = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
-    check_refused(await post(http, "silences", **TARGET, **silence_response), "was restarted in the meantime")
+    silence_body = {"ticket_id": ticket_id, "seconds": 60, "comment": "known"}
+    check_refused(await post(http, "silences", **TARGET, **silence_body), "was restarted in the meantime")
 
 
 async def test_ticket_of_the_current_worker_can_be_acknowledged(

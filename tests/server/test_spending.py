@@ -49,10 +49,10 @@ async def test_ticket_has_the_cost_since_its_condition_began(
     [ticket] = (await http.get("/api/tickets")).json()["tickets"]
     result = await queenright(running, "tickets", "show", ticket["ticket_id"])
 
-    spend_events = "$0.25 (1,500 tokens, 500 not priced) since the problem began"
+    spending_text = "$0.25 (1,500 tokens, 500 not priced) since the problem began"
     assert ticket["trouble_since"] > events[0].time
     assert (ticket["spent_usd"], ticket["spent_tokens"], ticket["spent_unpriced_tokens"]) == (0.25, 1500, 500)
-    assert spend_events in " ".join(result.out.split())
+    assert spending_text in " ".join(result.out.split())
 
 
 async def spend_dollars(running: RunningService, dollars: float, agent: str = "bee") -> None:
@@ -102,9 +102,9 @@ async def test_limit_without_a_brake_only_opens_a_ticket(tmp_path: Path) -> None
 async def test_brake_stops_a_worker_above_its_limit_only_once(tmp_path: Path) -> None:
     settings = make_limited_settings(tmp_path, brake="stop")
     health = settings.health_monitoring
-    dry_run_actions = health.intervention.model_copy(update={"dry_run": True})
+    dry_run_settings = health.intervention.model_copy(update={"dry_run": True})
     settings = settings.model_copy(
-        update={"health_monitoring": health.model_copy(update={"intervention": dry_run_actions})}
+        update={"health_monitoring": health.model_copy(update={"intervention": dry_run_settings})}
     )
     async with serving(settings) as running:
         await spend_dollars(running, 0.9)

@@ -229,18 +229,18 @@ async def test_advice_depends_on_the_dialect_and_the_missing_attributes(running:
     await send_telemetry(
         running, make_traces(chat_span(1), tool_span(2), service="unknown_service", scope=scope)
     )
-    bare_session = (await read_telemetry(running)).sources[0]
+    bare_source = (await read_telemetry(running)).sources[0]
     conversation = {"gen_ai__conversation__id": "c-1"}
-    complete_session = make_traces(
+    complete_traces = make_traces(
         chat_span(3, gen_ai__usage__input_tokens=7, **conversation),
         tool_span(4, gen_ai__tool__call__arguments='{"q": 1}', **conversation),
         tool_span(5, **conversation) | {"endTimeUnixNano": "0"},
         scope=scope,
     )
-    await send_telemetry(running, complete_session)
-    full_session = (await read_telemetry(running)).sources[0]
+    await send_telemetry(running, complete_traces)
+    full_source = (await read_telemetry(running)).sources[0]
 
-    remedies = " ".join(remedy.remedy for remedy in bare_session.missing)
+    remedies = " ".join(remedy.remedy for remedy in bare_source.missing)
     for texts in (
         "OTEL_SERVICE_NAME",
         "OPENINFERENCE_HIDE_INPUTS",
@@ -249,9 +249,9 @@ async def test_advice_depends_on_the_dialect_and_the_missing_attributes(running:
         "watch_spans",
     ):
         assert texts in remedies
-    assert full_session.service == "night-graph"
-    assert full_session.missing == []
-    assert set(full_session.shows) == set(SourceData)
+    assert full_source.service == "night-graph"
+    assert full_source.missing == []
+    assert set(full_source.shows) == set(SourceData)
 
 
 async def test_refused_requests_are_listed_with_the_reason(running: RunningService) -> None:

@@ -222,14 +222,14 @@ def test_arbitrary_events_keep_the_series_valid(events: list[tuple[EventType, di
             AgentEvent(type=kind, time=START_TIME, agent_id="bee", session_id="s", node_id="n", data=data)
         )
 
-    end_times = sum(kind is EventType.STEP_COMPLETED for kind, _ in events)
-    counted_agents = sum(
-        sample.read_value
+    completed_steps = sum(kind is EventType.STEP_COMPLETED for kind, _ in events)
+    counted_steps = sum(
+        sample.value
         for family in series.registry.collect()
         for sample in family.samples
         if sample.name == "queenright_worker_steps_total"
     )
-    assert counted_agents == end_times
+    assert counted_steps == completed_steps
 
 
 async def test_restarted_service_resets_counters_and_restores_gauges(tmp_path: Path) -> None:

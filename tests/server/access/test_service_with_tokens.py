@@ -387,8 +387,8 @@ def test_session_has_the_permissions_of_its_token_until_sign_out(service: Guarde
     origin = {"Origin": service.running.url}
     with open_logged_in_client(service, "operator") as http:
         assert http.get("/runbooks/QueenrightWatchdog", headers=PAGE_HEADERS).status_code == 200
-        nudge_response = {"session_id": "looper-session", "message": "by hand"}
-        response = http.post("/api/agents/looper/nudge", json=nudge_response, headers=origin)
+        nudge_body = {"session_id": "looper-session", "message": "by hand"}
+        response = http.post("/api/agents/looper/nudge", json=nudge_body, headers=origin)
         assert response.status_code == 202
         rows = http.get("/api/interventions?agent_id=looper").json()["interventions"]
         assert rows[0]["by"] == "operator"

@@ -567,10 +567,10 @@ async def test_delete_api_agents__id__graphs__gid(home: AgentService) -> None:
     async with add_graph_temporarily(home, "other"):
         _, session = await home.start_waiting_run(graph_id="other")
     not_found = await home.request("DELETE", f"{graphs}/other", status=404)
-    remaining_session = await home.request("DELETE", f"{graphs}/guide", status=409)
+    primary_graph_error = await home.request("DELETE", f"{graphs}/guide", status=409)
 
     assert "other" in not_found["title"]
-    assert "primary" in remaining_session["title"]
+    assert "primary" in primary_graph_error["title"]
     async with add_graph_temporarily(home, "other"):
         body = await home.request("GET", f"{graphs}/other/sessions/{session}")
         assert body["status"] == "paused"
@@ -732,26 +732,26 @@ async def test_get_api_agents__id__events(home: AgentService) -> None:
     async with add_graph_temporarily(home, "second"):
         async with Follower(url) as stream:
             last_id = stream.last_id
-            own_session = [
+            own_sessions = [
                 (await home.start_waiting_run())[1],
                 (await home.start_waiting_run(graph_id="second"))[1],
             ]
             _, other_session = await home.start_waiting_run("second")
-            own_session.append((await home.start_waiting_run())[1])
+            own_sessions.append((await home.start_waiting_run())[1])
             await stream.until(
-                lambda: own_session[-1] in _list_question_sessions(stream),
+                lambda: own_sessions[-1] in _list_question_sessions(stream),
                 "the question of the last run arrives",
             )
         resumed_stream = Follower(url, headers={"Last-Event-ID": str(last_id)})
         async with resumed_stream:
             await resumed_stream.until(
-                lambda: own_session[-1] in _list_question_sessions(resumed_stream),
+                lambda: own_sessions[-1] in _list_question_sessions(resumed_stream),
                 "the same events after reconnecting",
             )
     await home.request("DELETE", "/api/agents/second", status=204)
 
     for stream_end in (stream, resumed_stream):
-        assert _list_question_sessions(stream_end) == own_session
+        assert _list_question_sessions(stream_end) == own_sessions
         assert other_session not in stream_end.text
         assert {event.data["agent_id"] for event in stream_end.events} == {"guide", "second"}
 

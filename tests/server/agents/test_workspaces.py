@@ -337,8 +337,8 @@ async def test_emergency_stop_refuses_changes_and_restarts(chat: QueenChat) -> N
 async def test_dry_run_records_changes_without_making_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dry_chat = {"intervention": {"quiet_seconds": HOUR, "dry_run": True}}
-    async with open_queen_chat(tmp_path, monkeypatch, **dry_chat) as chat:
+    dry_run_settings = {"intervention": {"quiet_seconds": HOUR, "dry_run": True}}
+    async with open_queen_chat(tmp_path, monkeypatch, **dry_run_settings) as chat:
         slot = chat.home.service.agents.get("looper")
 
         answer = await chat.say(

@@ -67,49 +67,61 @@ def make_wide_tool_span(count: int) -> bytes:
 
 # Sizes are in millions of messages. Tests that count work use a fraction of them.
 CORPUS: Final[dict[str, Callable[[float], Body]]] = {
-    "empty resources": lambda m: _make_spans_body(lambda: b"\x0a\x00" * int(m * 4e6)),
-    "many more empty resources": lambda m: _make_spans_body(lambda: b"\x0a\x00" * int(m * 30e6)),
-    "empty resources, not compressed": lambda m: _make_spans_body(
-        lambda: b"\x0a\x00" * int(m * 4e6), is_compressed=False
+    "empty resources": lambda size: _make_spans_body(lambda: b"\x0a\x00" * int(size * 4e6)),
+    "many more empty resources": lambda size: _make_spans_body(lambda: b"\x0a\x00" * int(size * 30e6)),
+    "empty resources, not compressed": lambda size: _make_spans_body(
+        lambda: b"\x0a\x00" * int(size * 4e6), is_compressed=False
     ),
-    "empty scopes": lambda m: _make_spans_body(lambda: make_field(1, b"\x12\x00" * int(m * 4e6))),
-    "empty spans": lambda m: _make_spans_body(
-        lambda: make_field(1, make_field(2, b"\x12\x00" * int(m * 4e6)))
+    "empty scopes": lambda size: _make_spans_body(lambda: make_field(1, b"\x12\x00" * int(size * 4e6))),
+    "empty spans": lambda size: _make_spans_body(
+        lambda: make_field(1, make_field(2, b"\x12\x00" * int(size * 4e6)))
     ),
-    "empty records": lambda m: Body("/v1/logs", PROTOBUF, lambda: _make_items(b"\x12\x00" * int(m * 2e6))),
-    "empty metrics": lambda m: Body("/v1/metrics", PROTOBUF, lambda: _make_items(b"\x12\x00" * int(m * 4e6))),
-    "empty data points": lambda m: Body(
-        "/v1/metrics", PROTOBUF, lambda: make_item(make_field(5, b"\x0a\x00" * int(m * 4e6)))
+    "empty records": lambda size: Body(
+        "/v1/logs", PROTOBUF, lambda: _make_items(b"\x12\x00" * int(size * 2e6))
     ),
-    "empty attributes": lambda m: _make_spans_body(lambda: make_item(_SPAN + b"\x4a\x00" * int(m * 4e6))),
-    "attributes of a resource": lambda m: _make_spans_body(
-        lambda: make_field(1, make_field(1, b"\x0a\x00" * int(m * 4e6)) + b"\x12\x00")
+    "empty metrics": lambda size: Body(
+        "/v1/metrics", PROTOBUF, lambda: _make_items(b"\x12\x00" * int(size * 4e6))
     ),
-    "events of a span": lambda m: _make_spans_body(lambda: make_item(_SPAN + b"\x5a\x00" * int(m * 4e6))),
-    "values in a list": lambda m: _make_spans_body(lambda: make_item(make_wide_tool_span(int(m * 4e6)))),
-    "spans with a list each": lambda m: _make_spans_body(
-        lambda: _make_items(make_field(2, make_wide_tool_span(5_000)) * int(m * 600))
+    "empty data points": lambda size: Body(
+        "/v1/metrics", PROTOBUF, lambda: make_item(make_field(5, b"\x0a\x00" * int(size * 4e6)))
     ),
-    "a deep list": lambda m: _make_spans_body(
-        lambda: make_item(_SPAN + make_nested(min(20_000, int(m * 2e5))))
+    "empty attributes": lambda size: _make_spans_body(
+        lambda: make_item(_SPAN + b"\x4a\x00" * int(size * 4e6))
     ),
-    "a damaged end": lambda m: _make_spans_body(lambda: b"\x0a\x00" * int(m * 4e6) + b"\x0a"),
-    "a long text": lambda m: _make_spans_body(
-        lambda: make_item(_SPAN + make_field(5, b"a b " * int(m * 8e6)))
+    "attributes of a resource": lambda size: _make_spans_body(
+        lambda: make_field(1, make_field(1, b"\x0a\x00" * int(size * 4e6)) + b"\x12\x00")
     ),
-    "times of day": lambda m: _make_spans_body(
-        lambda: _make_items(make_field(2, _make_times_of_day()) * int(m * 500))
+    "events of a span": lambda size: _make_spans_body(
+        lambda: make_item(_SPAN + b"\x5a\x00" * int(size * 4e6))
     ),
-    "commands in errors": lambda m: _make_spans_body(
-        lambda: _make_items(make_field(2, _make_command_span()) * int(m * 500))
+    "values in a list": lambda size: _make_spans_body(
+        lambda: make_item(make_wide_tool_span(int(size * 4e6)))
     ),
-    "ordinary spans in JSON": lambda m: _make_json_body(lambda: _make_ordinary_spans(int(m * 18_000))),
-    "streams of gzip": lambda m: _make_spans_body(lambda: gzip.compress(b"") * int(m * 8e5), encoding="gzip"),
-    "lists in JSON": lambda m: _make_json_body(lambda: b"[" + b"[]," * int(m * 15e6) + b"[]]"),
-    "objects in JSON": lambda m: _make_json_body(lambda: b"[" + b"{}," * int(m * 2e6) + b"{}]"),
-    "numbers in JSON": lambda m: _make_json_body(lambda: b"[" + b"1," * int(m * 4e6) + b"1]"),
-    "a deep list in JSON": lambda m: _make_json_body(lambda: b"[" * int(m * 4e6)),
-    "texts in JSON": lambda m: _make_json_body(lambda: b"[" + b'"\\"[,:{",' * int(m * 8e5) + b'""]'),
+    "spans with a list each": lambda size: _make_spans_body(
+        lambda: _make_items(make_field(2, make_wide_tool_span(5_000)) * int(size * 600))
+    ),
+    "a deep list": lambda size: _make_spans_body(
+        lambda: make_item(_SPAN + make_nested(min(20_000, int(size * 2e5))))
+    ),
+    "a damaged end": lambda size: _make_spans_body(lambda: b"\x0a\x00" * int(size * 4e6) + b"\x0a"),
+    "a long text": lambda size: _make_spans_body(
+        lambda: make_item(_SPAN + make_field(5, b"a b " * int(size * 8e6)))
+    ),
+    "times of day": lambda size: _make_spans_body(
+        lambda: _make_items(make_field(2, _make_times_of_day()) * int(size * 500))
+    ),
+    "commands in errors": lambda size: _make_spans_body(
+        lambda: _make_items(make_field(2, _make_command_span()) * int(size * 500))
+    ),
+    "ordinary spans in JSON": lambda size: _make_json_body(lambda: _make_ordinary_spans(int(size * 18_000))),
+    "streams of gzip": lambda size: _make_spans_body(
+        lambda: gzip.compress(b"") * int(size * 8e5), encoding="gzip"
+    ),
+    "lists in JSON": lambda size: _make_json_body(lambda: b"[" + b"[]," * int(size * 15e6) + b"[]]"),
+    "objects in JSON": lambda size: _make_json_body(lambda: b"[" + b"{}," * int(size * 2e6) + b"{}]"),
+    "numbers in JSON": lambda size: _make_json_body(lambda: b"[" + b"1," * int(size * 4e6) + b"1]"),
+    "a deep list in JSON": lambda size: _make_json_body(lambda: b"[" * int(size * 4e6)),
+    "texts in JSON": lambda size: _make_json_body(lambda: b"[" + b'"\\"[,:{",' * int(size * 8e5) + b'""]'),
 }
 
 

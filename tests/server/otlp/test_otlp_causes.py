@@ -682,8 +682,8 @@ def test_cause_8_usage_in_an_object_is_counted() -> None:
     "usage", ["", "[]", "7", '{"input_tokens": -1}', '{"input_tokens": "x"}', "{" * 20_000]
 )
 def test_cause_8_unreadable_usage_is_ignored(usage: str) -> None:
-    found_calls = decode(chat_span(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
-    [call] = [event.data for event in found_calls.events if event.type == "llm_call_completed"]
+    decoded = decode(chat_span(2, 1, attributes={"langsmith.metadata.usage_metadata": usage}))
+    [call] = [event.data for event in decoded.events if event.type == "llm_call_completed"]
     assert not call.get("input_tokens")
 
 

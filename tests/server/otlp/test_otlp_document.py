@@ -12,7 +12,7 @@ from queenright.server.otlp.receiver import MAX_BODY, MAX_INFLATED
 from queenright.server.telemetry.dialects import ATTRIBUTES
 
 DOCUMENT_TEXT = (Path(__file__).parents[3] / "docs" / "otlp.md").read_text()
-OWN_ATTRIBUTES_TABLE = {
+OWN_ATTRIBUTES = {
     value for value in vars(names).values() if isinstance(value, str) and value.startswith("queenright.")
 }
 
@@ -21,7 +21,7 @@ def test_every_attribute_is_documented_in_the_order_of_precedence() -> None:
     rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|$", DOCUMENT_TEXT, flags=re.MULTILINE))
 
     assert {field: re.findall(r"`([^`]+)`", row) for field, row in rows.items()} == {
-        field: list(names) for field, names in ATTRIBUTES.items() if not set(names) <= OWN_ATTRIBUTES_TABLE
+        field: list(names) for field, names in ATTRIBUTES.items() if not set(names) <= OWN_ATTRIBUTES
     }
 
 
