@@ -92,7 +92,7 @@ async def test_hook_call_that_two_processes_publish_has_one_id() -> None:
 @pytest.mark.parametrize(
     "chosen_id",
     ["0" * 32, "one.0", sign_call_id("one", b"x" * 32), "\xe9"],
-    ids=["id", "forged", "of another cluster", "no ASCII"],
+    ids=["id", "forged", "of another cluster", "not ASCII"],
 )
 async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
     """The id could be that of another message, and the call would then count as already stored."""

@@ -226,7 +226,7 @@ async def test_repeated_request_without_a_session_does_not_reach_a_later_session
     assert repeated_response.json() == first_response.json()
 
 
-@pytest.mark.parametrize("request_number", [0, 1], ids=["when it is asked for it", "after that"])
+@pytest.mark.parametrize("request_number", [0, 1], ids=["during the lookup", "after the lookup"])
 @pytest.mark.parametrize(
     ("path", "body"),
     [

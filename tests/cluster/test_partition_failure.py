@@ -38,7 +38,7 @@ def make_partition(lease: AsyncMock) -> Partition:
         (RuntimeError("no thread"), "RuntimeError: no thread"),
         (DatabaseUnavailableError("connection refused"), None),
     ],
-    ids=["store", "other", "database away"],
+    ids=["store", "other", "database unavailable"],
 )
 async def test_unavailable_database_is_no_failure_of_the_process(
     error: Exception, failure: str | None, monkeypatch: pytest.MonkeyPatch

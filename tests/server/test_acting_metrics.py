@@ -201,7 +201,7 @@ VALID_CHECKPOINT = CheckpointRef(checkpoint_id="c1", created_at=1.0, valid=True)
         ((DAMAGED_CHECKPOINT,), "from_start"),
         ((), "from_start"),
     ],
-    ids=["one-is-whole", "none-is-valid", "there-are-none"],
+    ids=["one-is-valid", "none-is-valid", "there-are-none"],
 )
 async def test_recovery_from_the_start_of_a_task_is_counted_separately(
     metrics_page: MetricsPage, tmp_path: Path, links: tuple[CheckpointRef, ...], counted_outcome: str

@@ -344,7 +344,7 @@ def test_terminal_chat_shows_the_history_without_control_characters(
         ([(3, "loops")], "It loops.", "It loops.\n"),
         ([(0, "It "), (2, ".")], "It loops.", "It loops.\n"),
     ],
-    ids=["none", "prefix", "begun again", "another answer", "beginning missing", "gap"],
+    ids=["none", "prefix", "restarted", "another answer", "start missing", "gap"],
 )
 def test_answer_is_printed_while_the_queen_writes_it(
     pieces: list[tuple[int, str]], answer: str, expected_output: str, capsys: pytest.CaptureFixture[str]

@@ -35,7 +35,7 @@ SUBAGENT_FIELDS = {"agent_id": "a1", "agent_type": "general-purpose"}
     ("calls_before", "calls_after"),
     [
         pytest.param(FIRST_REQUEST, (FIRST_CALL_END,), id="another-request-was-granted"),
-        pytest.param(FIRST_CALL, (FIRST_CALL_END,), id="call-that-needed-none-ends"),
+        pytest.param(FIRST_CALL, (FIRST_CALL_END,), id="call-without-a-request-ends"),
         pytest.param(
             (make_hook_call("PreToolUse", "", "call-a", **OTHER_TOOL_CALL),),
             (make_hook_call("PostToolUse", "", "call-a", **OTHER_TOOL_CALL),),
@@ -47,7 +47,7 @@ SUBAGENT_FIELDS = {"agent_id": "a1", "agent_type": "general-purpose"}
                 make_hook_call("PreToolUse", "ls", "call-a", **SUBAGENT_FIELDS),
                 make_hook_call("PostToolUse", "ls", "call-a", **SUBAGENT_FIELDS),
             ),
-            id="sub-agent-works-on",
+            id="sub-agent-continues",
         ),
     ],
 )

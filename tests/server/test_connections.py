@@ -38,7 +38,7 @@ class App:
     """
 
     def __init__(self) -> None:
-        self.go_on = asyncio.Event()
+        self.may_respond = asyncio.Event()
         self.started = asyncio.Event()
         self.calls = 0
         self.body_bytes = 0
@@ -47,7 +47,7 @@ class App:
         self.calls += 1
         if scope["path"] == "/slow":
             self.started.set()
-            await self.go_on.wait()
+            await self.may_respond.wait()
         while scope["method"] == "POST":
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -74,7 +74,7 @@ async def run_app() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Conn
 
         async with serve_app(app, sock):
             yield app, connect
-            app.go_on.set()
+            app.may_respond.set()
             for writer in writers:
                 writer.close()
 
@@ -121,7 +121,7 @@ async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) 
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
-        app.go_on.set()
+        app.may_respond.set()
         assert await is_answered(slow_connection)
 
 
@@ -136,7 +136,7 @@ async def test_full_port_closes_the_longest_idle_connection(
         for connection in idle_connections[:17]:
             assert await is_closed(connection)
         assert await is_answered(await connect(REQUEST))
-        app.go_on.set()
+        app.may_respond.set()
         assert await is_answered(active_connection)
 
 
@@ -149,7 +149,7 @@ async def test_port_with_only_active_connections_refuses_new_ones(monkeypatch: p
             active_connections.append(await connect(REQUEST.replace(b"/ ", b"/slow ")))
             await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(REQUEST))
-        app.go_on.set()
+        app.may_respond.set()
         assert [await is_answered(connection) for connection in active_connections] == [True, True]
         assert await is_answered(await connect(REQUEST))
 
@@ -234,7 +234,7 @@ async def test_pipelined_requests_beyond_the_limit_are_dropped() -> None:
             connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + REQUEST * 10_000)
             await asyncio.wait_for(app.started.wait(), 60)
             assert count_requests() - count_before <= MAX_PIPELINED + 1
-            app.go_on.set()
+            app.may_respond.set()
             async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionError):
                     while await connection[0].read(65_536):
@@ -263,7 +263,7 @@ async def test_requests_of_a_pipeline_are_dropped_when_the_connection_breaks() -
             assert count_waiting() == MAX_PIPELINED
             writer.transport.abort()
             await asyncio.sleep(0)
-            app.go_on.set()
+            app.may_respond.set()
             async with asyncio.timeout(60):
                 while count_waiting() > 1:  # noqa: ASYNC110  # the connection's error keeps the last one alive
                     await asyncio.sleep(0.01)
@@ -285,7 +285,7 @@ async def test_bad_request_does_not_break_the_preceding_response() -> None:
     async with run_app() as (app, connect):
         reader, _ = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
-        app.go_on.set()
+        app.may_respond.set()
         async with asyncio.timeout(60):
             answers = await reader.read()
     assert answers.startswith(b"HTTP/1.1 200")
@@ -300,7 +300,7 @@ async def test_bad_body_does_not_break_preceding_responses(valid_requests: int) 
     async with run_app() as (app, connect):
         reader, _ = await connect(result + CHUNKED + b"no chunk\r\n\r\n" + REQUEST)
         await asyncio.wait_for(app.started.wait(), 60)
-        app.go_on.set()
+        app.may_respond.set()
         async with asyncio.timeout(60):
             answers = await reader.read()
     assert answers.count(b"HTTP/1.1 200") == answers.count(b"HTTP/1.1") == app.calls == 1 + valid_requests
@@ -317,7 +317,7 @@ async def test_response_is_sent_although_the_body_that_follows_is_invalid(
         await asyncio.wait_for(app.started.wait(), 60)
         assert await is_closed(await connect(b"GET"))
         assert await is_closed(await connect(b"GET"))
-        app.go_on.set()
+        app.may_respond.set()
         assert await is_answered(slow_connection)
 
 
@@ -343,7 +343,7 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
             while sum(received_sizes) < size and not protocols[-1].flow.read_paused:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert sum(received_sizes) < 4 * connections.DROPPED_BYTES
-        app.go_on.set()
+        app.may_respond.set()
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(60):
                 assert (await reader.read()).startswith(b"HTTP/1.1 200")

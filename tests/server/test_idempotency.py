@@ -24,13 +24,13 @@ from queenright.server.routes.errors import add_exception_handlers
 
 
 class CountingApp:
-    """An app that counts its actions, and can wait, fail, or drop the connection."""
+    """An app that records its actions, and can wait or fail."""
 
     def __init__(self) -> None:
         self.executed: list[str] = []
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.begun = asyncio.Event()
+        self.may_continue = asyncio.Event()
+        self.may_continue.set()
+        self.has_begun = asyncio.Event()
         self.status = 201
 
     def app(self) -> FastAPI:
@@ -38,9 +38,9 @@ class CountingApp:
         add_exception_handlers(app, render_error)
 
         @app.post("/api/things/{name}", status_code=201)
-        async def execute_action(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-            self.begun.set()
-            await self.go_on.wait()
+        async def create_thing(name: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+            self.has_begun.set()
+            await self.may_continue.wait()
             self.executed.append(name)
             if self.status == 500:
                 raise RuntimeError("an internal error")
@@ -49,7 +49,7 @@ class CountingApp:
             return {"name": name, "number": len(self.executed), "said": body}
 
         @app.delete("/api/things/{name}", status_code=204)
-        async def drop_connection(name: str) -> None:
+        async def delete_thing(name: str) -> None:
             self.executed.append(name)
 
         return app
@@ -162,11 +162,11 @@ async def test_each_caller_has_separate_keys(service: Service) -> None:
 
 
 async def test_concurrent_request_with_the_same_key_is_told_to_wait(service: Service) -> None:
-    service.counter.go_on.clear()
+    service.counter.may_continue.clear()
     first_task = asyncio.create_task(service.post())
-    await service.counter.begun.wait()
+    await service.counter.has_begun.wait()
     second_response = await service.post()
-    service.counter.go_on.set()
+    service.counter.may_continue.set()
     third_response = (await first_task, await service.post())[1]
 
     assert (second_response.status_code, second_response.headers["retry-after"]) == (409, "1")
@@ -217,13 +217,13 @@ async def test_interrupted_request_is_reported_as_having_an_unknown_result(
     tmp_path: Path, service: Service, store: Store
 ) -> None:
     """The first request was recorded, and the process died before the response."""
-    service.counter.go_on.clear()
+    service.counter.may_continue.clear()
     interrupted_task = asyncio.create_task(service.post())
-    await service.counter.begun.wait()
+    await service.counter.has_begun.wait()
     interrupted_task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await interrupted_task
-    service.counter.go_on.set()
+    service.counter.may_continue.set()
     await store.close()
     async with open_store(tmp_path) as new_store:
         service.restart(new_store)

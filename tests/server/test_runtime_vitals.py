@@ -133,7 +133,7 @@ class MonitoredRuntime:
         return health
 
     @property
-    def open_findings(self) -> list[FindingKind]:
+    def finding_kinds(self) -> list[FindingKind]:
         return [finding.kind for finding in self.health.findings]
 
 
@@ -186,11 +186,11 @@ async def test_stall_is_measured_from_events_of_the_new_incarnation(
     await watched_runtime.runtime.resume(session)
     await watched_runtime.time.settle()
     await watched_runtime.pass_time(3)
-    new_findings = watched_runtime.open_findings
+    kinds_after_restart = watched_runtime.finding_kinds
     await watched_runtime.pass_time(2)
 
-    assert new_findings == []
-    assert watched_runtime.open_findings == [FindingKind.STALL]
+    assert kinds_after_restart == []
+    assert watched_runtime.finding_kinds == [FindingKind.STALL]
     assert watched_runtime.health.vitals.session_id == session
 
 
@@ -275,7 +275,7 @@ async def test_new_run_is_a_new_session_and_starts_a_new_trend(watched_runtime: 
 
     assert (first_vitals.steps_total, second_vitals.steps_total) == (6, 0)
     assert first_vitals.session_id != second_vitals.session_id
-    assert watched_runtime.open_findings == []
+    assert watched_runtime.finding_kinds == []
 
 
 async def test_session_id_that_leaves_its_folder_is_rejected(watched_runtime: MonitoredRuntime) -> None:
@@ -301,17 +301,17 @@ async def test_waiting_for_a_user_is_not_a_stall_and_silence_starts_at_the_reply
     await watched_runtime.load(client_facing=True)
     await watched_runtime.begin_run()
     await watched_runtime.pass_time(180)
-    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.open_findings)
+    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.finding_kinds)
 
     assert await watched_runtime.runtime.inject_input("work", "honey")
     await watched_runtime.time.settle()
     reply_time = watched_runtime.time.now
     await watched_runtime.pass_time(3.9)
-    findings_before = watched_runtime.open_findings
+    kinds_before = watched_runtime.finding_kinds
     await watched_runtime.pass_time(0.1)
 
     assert wait_state == (WaitingReason.USER_INPUT, [])
-    assert findings_before == []
+    assert kinds_before == []
     [finding] = watched_runtime.health.findings
     assert (finding.kind, finding.since) == (FindingKind.STALL, reply_time)
 
@@ -323,7 +323,7 @@ async def test_paused_run_does_not_stall(watched_runtime: MonitoredRuntime) -> N
     await watched_runtime.runtime.pause_execution(await watched_runtime.begin_run())
     await watched_runtime.pass_time(180)
 
-    assert (watched_runtime.health.vitals.waiting, watched_runtime.open_findings) == (
+    assert (watched_runtime.health.vitals.waiting, watched_runtime.finding_kinds) == (
         WaitingReason.PAUSED,
         [],
     )
@@ -342,8 +342,8 @@ async def test_run_held_by_its_guard_is_not_a_stall_but_needs_an_intervention(
 
     worker, vitals = watched_runtime.health, watched_runtime.health.vitals
     wait = (describe_activity(vitals), vitals.waiting, vitals.waiting_since)
-    assert FindingKind.STALL not in watched_runtime.open_findings
-    assert FindingKind.DOOM_LOOP in watched_runtime.open_findings
+    assert FindingKind.STALL not in watched_runtime.finding_kinds
+    assert FindingKind.DOOM_LOOP in watched_runtime.finding_kinds
     assert wait == (("held", "held by its guard: doom_loop"), WaitingReason.HELD, held_at)
     assert objections(worker, reasons(worker)) == []
     assert permit(ActionKind.NUDGE, Target.of(vitals), worker, stop_reason=None)
@@ -361,7 +361,7 @@ async def test_rate_limit_backoff_is_a_wait_and_not_a_stall(watched_runtime: Mon
     await watched_runtime.load()
     await watched_runtime.begin_run()
     await watched_runtime.pass_time(20)
-    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.open_findings)
+    wait_state = (watched_runtime.health.vitals.waiting, watched_runtime.finding_kinds)
     await watched_runtime.pass_time(20)
 
     assert wait_state == (WaitingReason.BACKOFF, [])
@@ -376,11 +376,11 @@ async def test_model_call_that_hangs_before_the_first_step_is_found(
     await watched_runtime.load()
     await watched_runtime.begin_run()
     await watched_runtime.pass_time(3.99)
-    findings_before = watched_runtime.open_findings
+    kinds_before = watched_runtime.finding_kinds
     await watched_runtime.pass_time(0.01)
 
-    assert findings_before == []
-    assert watched_runtime.open_findings == [FindingKind.STALL]
+    assert kinds_before == []
+    assert watched_runtime.finding_kinds == [FindingKind.STALL]
     assert "in an LLM call" in watched_runtime.health.findings[0].evidence
 
 
@@ -398,12 +398,12 @@ async def test_fifteen_slow_calls_of_a_tool_in_one_step_are_no_stall(
     watched_runtime.model.replies = [make_tool_reply(*["dig"] * 15)]
     await watched_runtime.load(tools=("dig",))
     await watched_runtime.begin_run()
-    all_findings = []
+    seen_kinds = []
     for _ in range(44):
         await watched_runtime.pass_time(1)
-        all_findings += watched_runtime.open_findings
+        seen_kinds += watched_runtime.finding_kinds
 
-    assert all_findings == []
+    assert seen_kinds == []
     assert watched_runtime.health.vitals.tool_calls_total == 14
 
 
@@ -419,7 +419,7 @@ async def test_tool_may_use_its_declared_time_and_is_cancelled_after_it(
     await watched_runtime.begin_run()
     await watched_runtime.pass_time(30)
     tool = watched_runtime.health.vitals.open_tool
-    run_task = (tool and (tool.tool, tool.timeout), watched_runtime.open_findings)
+    run_task = (tool and (tool.tool, tool.timeout), watched_runtime.finding_kinds)
     await watched_runtime.pass_time(11)
 
     assert run_task == (("dig", 40 * MINUTE), [])
@@ -435,12 +435,12 @@ async def test_process_frozen_in_a_tool_is_a_stall_after_the_declared_time(
     await watched_runtime.load(tools=("dig",))
     await watched_runtime.begin_run()
     watched_runtime.monitor.advance(watched_runtime.time.now + 39 * MINUTE)
-    findings_before = watched_runtime.open_findings
+    kinds_before = watched_runtime.finding_kinds
     watched_runtime.monitor.advance(watched_runtime.time.now + 41 * MINUTE)
 
     # The process sends nothing, not even heartbeats.
-    assert findings_before == [FindingKind.HEARTBEAT_MISSING]
-    assert FindingKind.STALL in watched_runtime.open_findings
+    assert kinds_before == [FindingKind.HEARTBEAT_MISSING]
+    assert FindingKind.STALL in watched_runtime.finding_kinds
 
 
 # -- restart ------------------------------------------------------------------------------------
@@ -462,7 +462,7 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_third_call(
     await watched_runtime.load(tools=("look",))
     await watched_runtime.begin_run()
     session = watched_runtime.health.vitals.session_id
-    findings_before = watched_runtime.open_findings
+    kinds_before = watched_runtime.finding_kinds
     await watched_runtime.runtime.stop()
 
     watched_runtime.time.now += 1
@@ -481,8 +481,8 @@ async def test_loop_interrupted_by_a_restart_is_found_at_the_third_call(
 
     conversation = watched_runtime.path / "sessions" / session / "conversations" / "work" / "parts"
     texts = [part_file.read_text("utf-8") for part_file in sorted(conversation.iterdir())]
-    assert findings_before == []
+    assert kinds_before == []
     assert prompts == ["asked"]
-    assert FindingKind.DOOM_LOOP in watched_runtime.open_findings
+    assert FindingKind.DOOM_LOOP in watched_runtime.finding_kinds
     assert "look" in texts[-1]
     assert "3 times" in texts[-1]

@@ -38,7 +38,7 @@ WAITING = WaitingReason.USER_INPUT
         pytest.param(
             [TOOL_START, PERMISSION_PROMPT, SUBAGENT_TOOL_START, SUBAGENT_ENDED],
             WAITING,
-            id="sub-agent-works-on",
+            id="sub-agent-continues",
         ),
         pytest.param([TOOL_START, PERMISSION_PROMPT, TURN_ENDED], None, id="granted"),
         pytest.param(
@@ -67,9 +67,9 @@ def test_permission_prompt_waits_until_its_call_ends(
 def test_question_tool_waits_with_its_question() -> None:
     question = {"questions": [{"question": "Which hive?", "options": [{"label": "North"}]}]}
     call = {"tool_name": "AskUserQuestion", "tool_input": question, "tool_use_id": "q", "session_id": "s"}
-    first_calls = {"hook_event_name": "SessionStart", "session_id": "s"}
+    session_start = {"hook_event_name": "SessionStart", "session_id": "s"}
     records = [
-        Record(0.0, "/hooks/claude-code", first_calls),
+        Record(0.0, "/hooks/claude-code", session_start),
         Record(1.0, "/hooks/claude-code", call | {"hook_event_name": "PreToolUse"}),
     ]
 
