@@ -18,7 +18,7 @@ from tests import warm
 
 @pytest.fixture(scope="session", autouse=True)
 def commands() -> None:
-    """Start the process that forks commands early, because a worker thread may later wait for it."""
+    """Start the process that forks commands, so that the first command does not wait for its imports."""
     warm.start()
 
 

@@ -58,7 +58,8 @@ async def read_all(reader: Reader) -> list[Block]:
     blocks: list[Block] = []
     while True:
         task = asyncio.ensure_future(reader.read())
-        while not task.done() and not reader.is_waiting:  # noqa: ASYNC110  # the feed wakes the reader; there is no event to wait for
+        # The feed wakes the reader, so there is no event to wait for.
+        while not task.done() and not reader.is_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         # Committed events are passed on in a later iteration of the event loop.
         for _ in range(4):
@@ -270,13 +271,13 @@ async def _run_actions(
                     await read(number)
                 case "again":
                     readers[number].close()
-                    last_ids = received_ids[number][-1] if received_ids[number] else None
-                    if last_ids is None:
+                    last_id = received_ids[number][-1] if received_ids[number] else None
+                    if last_id is None:
                         # As in the first block of a stream, this is the position where the reader starts.
                         received_ids[number] = []
                         start_position = type(feed.head)(0, "")
                     else:
-                        start_position = await feed.find_position(last_ids)  # type: ignore[assignment]
+                        start_position = await feed.find_position(last_id)  # type: ignore[assignment]
                     readers[number] = feed.open(stream_filter, after=start_position)
         for reader_index in range(3):
             await read(reader_index)

@@ -80,7 +80,7 @@ async def test_session_is_listed_with_its_failed_command(
 async def test_loop_is_found_from_hook_calls_and_log_records(
     telemetry: httpx.AsyncClient, running: RunningService
 ) -> None:
-    """B26: neither source alone has both arguments and results."""
+    """B26: the calls are read from hook calls and log records together."""
     await replay_records(telemetry, "loop-unguarded", stop_before=19.2)
 
     [worker] = running.service.monitor.of_agent(AGENT_ID)

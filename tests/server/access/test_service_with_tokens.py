@@ -70,9 +70,9 @@ class GuardedService:
     running: RunningService = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
 
-    def call(self, function: Any) -> Any:
-        """Run a function that returns a coroutine on the service's event loop, and return its result."""
-        return asyncio.run_coroutine_threadsafe(function, self.loop).result(30)
+    def call(self, coroutine: Any) -> Any:
+        """Run a coroutine on the service's event loop, and return its result."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(30)
 
     def make_client(self, role: str | None = None, **options: Any) -> httpx.Client:
         headers = {"Authorization": f"Bearer {self.tokens[role]}"} if role else {}
