@@ -38,8 +38,8 @@ DYING_CHAT_SCRIPT = Path(__file__).with_name("dying_chat.py")
 
 
 async def queenright(running: RunningService, *arguments: str, stdin: str = "") -> tuple[int, str, str]:
-    words = ("chat", *arguments, "--url", running.url)
-    completed = await asyncio.to_thread(warm.queenright, *words, typed=stdin)
+    command_line = ("chat", *arguments, "--url", running.url)
+    completed = await asyncio.to_thread(warm.queenright, *command_line, typed=stdin)
     return completed.returncode, completed.stdout, completed.stderr
 
 

@@ -81,7 +81,7 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("arguments", "expected_error"),
     [
         (["rules", "check", "--service-selector", "x("], "--service-selector"),
         (["rules", "export", "-o", "-", "--format", "kubernetes"], "standard output"),
@@ -109,11 +109,14 @@ def test_invalid_option_is_a_usage_error(words: tuple[str, ...], command: Any) -
     ],
 )
 def test_invalid_combination_exits_with_2(
-    words: list[str], expected_error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    expected_error: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from queenright.cli import main
 
-    monkeypatch.setattr(sys, "argv", ["queenright", *words])
+    monkeypatch.setattr(sys, "argv", ["queenright", *arguments])
 
     with pytest.raises(SystemExit) as exit_info:
         main()
@@ -123,7 +126,7 @@ def test_invalid_combination_exits_with_2(
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         [],
         ["token"],
@@ -135,11 +138,11 @@ def test_invalid_combination_exits_with_2(
     ],
 )
 def test_long_argument_is_truncated_in_the_error(
-    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from queenright.cli import main
 
-    monkeypatch.setattr(sys, "argv", ["queenright", *words, "x" * 10_000])
+    monkeypatch.setattr(sys, "argv", ["queenright", *arguments, "x" * 10_000])
 
     with pytest.raises(SystemExit) as exit_info:
         main()
@@ -182,7 +185,7 @@ def test_config_check_imports_no_server_and_no_client() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "words"),
+    ("option", "value", "expected_error"),
     [
         ("--files", "nowhere", "'nowhere' does not exist"),
         ("--files", __file__, "is a file"),
@@ -191,11 +194,11 @@ def test_config_check_imports_no_server_and_no_client() -> None:
     ],
 )
 def test_up_rejects_unusable_demo_settings_before_the_start(
-    tmp_path: Path, option: str, value: str, words: str
+    tmp_path: Path, option: str, value: str, expected_error: str
 ) -> None:
     result = queenright("up", "--storage", "db", option, value, cwd=tmp_path)
 
     assert result.returncode in (1, 2)
-    assert words in result.stderr.replace("\n", " ")
+    assert expected_error in result.stderr.replace("\n", " ")
     assert "Traceback" not in result.stderr
     assert list(tmp_path.iterdir()) == []

@@ -65,7 +65,7 @@ def use_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "words"),
+    ("line", "expected_words"),
     [
         ("queenright ter", ["terminate"]),
         ("queenright tickets una", ["unacknowledge"]),
@@ -81,8 +81,8 @@ def use_service(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         ("queenright nudge 'w", []),
     ],
 )
-def test_completion_proposes_names(line: str, words: list[str]) -> None:
-    assert [word for word, _ in list_proposals(app, line)] == words
+def test_completion_proposes_names(line: str, expected_words: list[str]) -> None:
+    assert [word for word, _ in list_proposals(app, line)] == expected_words
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "nonsense", "http://["])

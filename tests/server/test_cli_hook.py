@@ -217,10 +217,10 @@ def test_hook_command_imports_only_the_standard_library() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    words = result.stdout.split()
-    assert [name for name in words if name.startswith("queenright.")] == [
+    imported_modules = result.stdout.split()
+    assert [name for name in imported_modules if name.startswith("queenright.")] == [
         "queenright.cli",
         "queenright.cli.hook",
     ]
-    assert {name.partition(".")[0] for name in words} <= sys.stdlib_module_names | {"queenright"}
-    assert not {"json", "urllib", "http", "ssl", "asyncio", "pathlib", "threading"} & set(words)
+    assert {name.partition(".")[0] for name in imported_modules} <= sys.stdlib_module_names | {"queenright"}
+    assert not {"json", "urllib", "http", "ssl", "asyncio", "pathlib", "threading"} & set(imported_modules)

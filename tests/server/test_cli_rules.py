@@ -58,8 +58,8 @@ def slower(tmp_path: Path) -> str:
     return str(file)
 
 
-def queenright(*words: str) -> Result:
-    result = CliRunner().invoke(app, list(words))
+def queenright(*arguments: str) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result
@@ -76,8 +76,8 @@ def test_shipped_rules_are_valid() -> None:
 
 
 def test_rules_with_other_thresholds_and_selectors_are_valid(slower: str) -> None:
-    words = ("--service-selector", 'job="hive"', "--worker-selector", 'namespace=~"a|b", job="x"')
-    result = queenright("rules", "check", "-c", slower, *words, "--json")
+    arguments = ("--service-selector", 'job="hive"', "--worker-selector", 'namespace=~"a|b", job="x"')
+    result = queenright("rules", "check", "-c", slower, *arguments, "--json")
 
     assert result.exit_code == 0, result.output
     output = json.loads(result.stdout)
@@ -191,8 +191,15 @@ def test_links_and_selectors_follow_the_options(tmp_path: Path) -> None:
 
 
 def test_kubernetes_export_is_one_document_on_standard_output() -> None:
-    words = ("--format", "prometheusrule", "--namespace", "monitoring", "--labels", "release=prometheus,a=b")
-    result = queenright("rules", "export", *words, "-o", "-")
+    arguments = (
+        "--format",
+        "prometheusrule",
+        "--namespace",
+        "monitoring",
+        "--labels",
+        "release=prometheus,a=b",
+    )
+    result = queenright("rules", "export", *arguments, "-o", "-")
 
     document = yaml.safe_load(result.stdout)
     assert document["kind"] == "PrometheusRule"
@@ -219,7 +226,7 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_error"),
+    ("arguments", "expected_error"),
     [
         (("--format", "kubernetes", "-o", "-"), "not standard output"),
         (("--format", "prometheusrule", "--labels", "a b=c", "-o", "-"), "not a Kubernetes label"),
@@ -227,9 +234,9 @@ def test_kubernetes_folder_has_the_files_of_its_kustomization(tmp_path: Path) ->
         (("-o", "/proc/none/x"), "cannot write /proc/none/x"),
     ],
 )
-def test_failed_export_has_a_reason(words: tuple[str, ...], expected_error: str) -> None:
+def test_failed_export_has_a_reason(arguments: tuple[str, ...], expected_error: str) -> None:
     with pytest.raises(QueenrightError, match=expected_error):
-        queenright("rules", "export", *words)
+        queenright("rules", "export", *arguments)
 
 
 # rules diff
@@ -280,9 +287,9 @@ def test_invalid_address_is_refused(url: str) -> None:
     assert "--prometheus" in result.stderr
 
 
-@pytest.mark.parametrize("words", [("none.yml",), ("none",), (".",), (".", "--service-selector", "x")])
-def test_rules_that_cannot_be_compared_are_an_error_and_not_a_difference(words: tuple[str, ...]) -> None:
-    result = queenright("rules", "diff", *words)
+@pytest.mark.parametrize("arguments", [("none.yml",), ("none",), (".",), (".", "--service-selector", "x")])
+def test_rules_that_cannot_be_compared_are_an_error_and_not_a_difference(arguments: tuple[str, ...]) -> None:
+    result = queenright("rules", "diff", *arguments)
     assert result.exit_code == 2
     assert result.stderr.startswith("queenright: ")
 
@@ -355,10 +362,10 @@ def test_commands_of_the_adopting_page_work(tmp_path: Path) -> None:
     Path("queenright.yaml").write_text(SLOWER_SETTINGS)
     assert len(lines) >= 8
     for line in lines:
-        words = shlex.split(line, comments=True)[1:]
-        if "--prometheus" in words:  # Another test runs this command on a real Prometheus.
+        arguments = shlex.split(line, comments=True)[1:]
+        if "--prometheus" in arguments:  # Another test runs this command on a real Prometheus.
             continue
-        result = queenright(*words)
+        result = queenright(*arguments)
         assert result.exit_code == 0, f"{line}: {result.output}"
 
 
@@ -372,6 +379,6 @@ def test_command_line_imports_yaml_and_pydantic_only_when_needed() -> None:
 def test_rules_that_up_writes_equal_the_exported_rules(tmp_path: Path, slower: str) -> None:
     for config in (None, slower):
         settings = load_settings(Path(config) if config else None)
-        words = ("-c", config) if config else ()
+        arguments = ("-c", config) if config else ()
         rules_files = write_rules(tmp_path / "rules", settings)
-        assert queenright("rules", "diff", str(rules_files), *words).exit_code == 0
+        assert queenright("rules", "diff", str(rules_files), *arguments).exit_code == 0

@@ -21,9 +21,9 @@ def _run_in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path / "here")
 
 
-def export_rules(*words: str, format_: str = "kubernetes") -> tuple[Result, str]:
+def export_rules(*arguments: str, format_: str = "kubernetes") -> tuple[Result, str]:
     """Export rules, and return the result and the text of all written files."""
-    result = CliRunner().invoke(app, ["rules", "export", "--format", format_, "-o", "out", *words])
+    result = CliRunner().invoke(app, ["rules", "export", "--format", format_, "-o", "out", *arguments])
     if isinstance(result.exception, QueenrightError):
         raise result.exception
     output_folder = Path("out")
@@ -116,16 +116,16 @@ def test_each_local_link_is_reported_with_the_option_that_changes_it(
 
 
 def test_local_urls_of_service_and_grafana_are_reported() -> None:
-    words = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
-    output = export_rules(*words)[0].stderr
+    arguments = ("--service-url", "http://localhost:8420", "--dashboards", "http://127.0.0.1:3000/d")
+    output = export_rules(*arguments)[0].stderr
     assert "Alertmanager" in output
     assert "http://127.0.0.1:3000/d" in output
 
 
 def test_rules_exported_with_a_service_url_are_compared_with_it() -> None:
-    words = ("--service-url", "http://queenright.agents:8420")
-    export_rules(*words)
-    assert CliRunner().invoke(app, ["rules", "diff", "out", *words]).exit_code == 0
+    arguments = ("--service-url", "http://queenright.agents:8420")
+    export_rules(*arguments)
+    assert CliRunner().invoke(app, ["rules", "diff", "out", *arguments]).exit_code == 0
     assert CliRunner().invoke(app, ["rules", "diff", "out"]).exit_code == 1
 
 

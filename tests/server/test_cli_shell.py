@@ -23,8 +23,8 @@ from tests.warm import Talking, queenright
 
 
 def run_shell(tmp_path: Path, agent: str, *lines: str, options: tuple[str, ...] = ()) -> Any:
-    words = ("shell", agent, "--storage", "here", "--no-telemetry", *options)
-    return queenright(*words, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
+    arguments = ("shell", agent, "--storage", "here", "--no-telemetry", *options)
+    return queenright(*arguments, cwd=tmp_path, typed="".join(f"{line}\n" for line in lines))
 
 
 def test_shell_runs_an_agent_for_each_line(tmp_path: Path) -> None:
@@ -297,9 +297,17 @@ def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     ]
     write_agent(tmp_path / "script", {}, replies)
     (tmp_path / "work").mkdir()
-    words = ("code", "work", "--model", "scripted:script/replies.json", "--storage", "here", "--no-telemetry")
+    arguments = (
+        "code",
+        "work",
+        "--model",
+        "scripted:script/replies.json",
+        "--storage",
+        "here",
+        "--no-telemetry",
+    )
 
-    result = queenright(*words, cwd=tmp_path, typed="Sort my letters.\n")
+    result = queenright(*arguments, cwd=tmp_path, typed="Sort my letters.\n")
 
     assert result.returncode == 0, result.stderr
     assert (tmp_path / "work" / "sorter" / "agent.json").is_file()
@@ -309,9 +317,11 @@ def test_coder_chats_uses_tools_and_can_be_resumed(tmp_path: Path) -> None:
     assert "--resume session_" in result.stdout
 
 
-@pytest.mark.parametrize("words", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]])
-def test_usage_error_exits_with_2_and_a_remedy(tmp_path: Path, words: list[str]) -> None:
-    result = queenright(*words, cwd=tmp_path)
+@pytest.mark.parametrize(
+    "arguments", [["code", "."], ["code", "nowhere", "--model", "x"], ["shell", "nowhere"]]
+)
+def test_usage_error_exits_with_2_and_a_remedy(tmp_path: Path, arguments: list[str]) -> None:
+    result = queenright(*arguments, cwd=tmp_path)
 
     assert result.returncode == 2
     assert "Error: Invalid value" in result.stderr

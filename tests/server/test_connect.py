@@ -309,10 +309,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert not list(folder.rglob("*.tmp"))
 
 
-def run_command(*words: str | Path) -> Result:
+def run_command(*arguments: str | Path) -> Result:
     """Run a command. `connect` uses a service that does not run, unless a URL is passed."""
-    url_options = ("--url", "http://127.0.0.1:9") if words[0] == "connect" and "--url" not in words else ()
-    return CliRunner().invoke(app, [str(word) for word in (*words, *url_options)])
+    url_options = (
+        ("--url", "http://127.0.0.1:9") if arguments[0] == "connect" and "--url" not in arguments else ()
+    )
+    return CliRunner().invoke(app, [str(word) for word in (*arguments, *url_options)])
 
 
 def test_without_a_terminal_the_difference_is_shown_but_not_written(home: Path) -> None:

@@ -66,10 +66,10 @@ async def run_app() -> AsyncIterator[tuple[App, Callable[[bytes], Awaitable[Conn
     with contextlib.closing(listen("127.0.0.1", 0, what="a test", option="none")) as sock:
         port = sock.getsockname()[1]
 
-        async def connect(words: bytes) -> Connection:
+        async def connect(request_bytes: bytes) -> Connection:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writers.append(writer)
-            writer.write(words)
+            writer.write(request_bytes)
             return reader, writer
 
         async with serve_app(app, sock):
@@ -94,7 +94,7 @@ async def is_closed(connection: Connection) -> bool:
 
 
 @pytest.mark.parametrize(
-    "words",
+    "request_bytes",
     [
         pytest.param(b"", id="nothing"),
         pytest.param(b"GET / HTTP/1.1\r\nhost:", id="half of the headers"),
@@ -103,12 +103,12 @@ async def is_closed(connection: Connection) -> bool:
     ],
 )
 async def test_incomplete_request_is_closed_after_the_deadline(
-    words: bytes, monkeypatch: pytest.MonkeyPatch
+    request_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (_, connect):
-        assert await is_closed(await connect(words))
+        assert await is_closed(await connect(request_bytes))
         connection = await connect(REQUEST)
         assert await is_answered(connection)
 
@@ -355,19 +355,19 @@ async def test_websocket_upgrade_request_is_answered_like_any_other(
     """B128: an installed WebSocket library does not take over the connection, and nothing is logged."""
     taken_over = list[object]()
     monkeypatch.setattr(auto, "AutoWebSocketsProtocol", lambda **_: taken_over.append(1))
-    words = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
+    request_bytes = b"GET / HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     async with run_app() as (_, connect):
-        reader, writer = await connect(words)
+        reader, writer = await connect(request_bytes)
         for _ in range(2):
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(words)
+            writer.write(request_bytes)
     assert not taken_over
     assert not caplog.records
 
 
 @pytest.mark.parametrize(
-    "words",
+    "request_bytes",
     [
         pytest.param(b"GET / HTTP/1.1\r\nhost: x\r\ncookie: %s\r\n\r\n" % (b"c" * 8_192), id="cookie"),
         pytest.param(b"GET /?%s HTTP/1.1\r\nhost: x\r\n\r\n" % (b"q" * 8_192), id="URL"),
@@ -386,13 +386,15 @@ async def test_websocket_upgrade_request_is_answered_like_any_other(
         pytest.param(b"GET / HTTP/1.1\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n", id="upgrade"),
     ],
 )
-async def test_large_request_within_the_limits_is_answered_and_keeps_the_connection(words: bytes) -> None:
+async def test_large_request_within_the_limits_is_answered_and_keeps_the_connection(
+    request_bytes: bytes,
+) -> None:
     async with run_app() as (app, connect):
-        reader, writer = await connect(words)
+        reader, writer = await connect(request_bytes)
         for _ in range(3):
             async with asyncio.timeout(60):
                 assert (await reader.readuntil(b"ok")).startswith(b"HTTP/1.1 200")
-            writer.write(words)
+            writer.write(request_bytes)
         assert app.body_bytes in (0, 3 * BODY_BYTES, 4 * BODY_BYTES)
 
 

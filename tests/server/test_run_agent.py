@@ -216,8 +216,8 @@ def test_stdout_contains_only_the_result(tmp_path: Path) -> None:
 
     assert result.returncode == 0
     assert json.loads(result.stdout)["outputs"] == {"sum": 3}
-    for words in ("while it is loaded", "printed", "written", "by a child", "and left behind"):
-        assert words in result.stderr
+    for printed_text in ("while it is loaded", "printed", "written", "by a child", "and left behind"):
+        assert printed_text in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["def", "async def"])
