@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from queenright.health.cluster.cluster_lease import Member
 from queenright.server.access.access import Access
-from queenright.server.cluster.make_apps import ClusterFront, sign_call_id
+from queenright.server.cluster.front import ClusterFront, sign_call_id
 from queenright.server.cluster.partition import OwnerApps
 from queenright.server.cluster.proxy import FORWARDED, PARTITION, Proxy
 from queenright.server.ops.sockets import listen, serve_app

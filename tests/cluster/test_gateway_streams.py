@@ -8,6 +8,7 @@ import inspect
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import quote
@@ -70,14 +71,14 @@ async def services(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Se
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def partitions(services: Sequence[Service]) -> AsyncIterator[Partitions]:
-    async with put_gateway_before(services) as services:
-        yield services
+    async with put_gateway_before(services) as partitions:
+        yield partitions
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def new_partitions(tmp_path: Path) -> AsyncIterator[Partitions]:
-    async with run_services(tmp_path) as services, put_gateway_before(services) as services:
-        yield services
+    async with run_services(tmp_path) as services, put_gateway_before(services) as partitions:
+        yield partitions
 
 
 @contextlib.asynccontextmanager
@@ -245,16 +246,18 @@ async def test_stream_resumes_at_another_process_after_each_block(partitions: Pa
         assert block.id is not None
         async with Client(other_gateway, _URL, block.id) as resumed_client:
             remaining_ids = set(client.events[block_index:])
-            # The defaults bind the variables of this round. mypy cannot infer their types.
             await until(
-                lambda r=resumed_client, remaining_ids=remaining_ids: len(r.events) >= len(remaining_ids),
-                "the remaining events arrive",
-            )  # type: ignore[misc]
+                partial(has_all_events, resumed_client, len(remaining_ids)), "the remaining events arrive"
+            )
             assert (set(resumed_client.events), len(resumed_client.events)) == (
                 remaining_ids,
                 len(remaining_ids),
             )
             assert not resumed_client.resets
+
+
+def has_all_events(client: Client, count: int) -> bool:
+    return len(client.events) >= count
 
 
 async def test_stream_over_an_empty_log_resumes_at_its_beginning(new_partitions: Partitions) -> None:

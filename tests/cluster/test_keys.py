@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.runtime.events import AgentEvent
 from queenright.server.cluster.keys import (
-    find_partition,
+    partition_of,
     partition_of_agent,
     partition_of_hook,
     split_request,
@@ -158,7 +158,7 @@ def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence
 
 @given(key=st.text(max_size=50), count=st.integers(1, 64))
 def test_key_belongs_to_one_of_the_partitions(key: str, count: int) -> None:
-    assert 0 <= find_partition(key, count) < count
+    assert 0 <= partition_of(key, count) < count
 
 
 def test_partition_of_a_key_never_changes() -> None:

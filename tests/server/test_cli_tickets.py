@@ -13,7 +13,7 @@ from queenright.api.examples import NOW, make_example
 from queenright.api.tickets import Ticket, TicketSilence
 from queenright.cli.commands.tickets import StatusFilter, ticket_lines, ticket_row
 from queenright.health.monitoring.monitor import END_REASONS
-from queenright.health.tickets.make_ticket import TicketStatus
+from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
 from queenright.server.serving import RunningService

@@ -438,7 +438,7 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_a_se
         clock.now += MINUTE
         await report_crash(service, clock, number, ends=number < 3)
     ticket = await wait_for_failed_runs_ticket(service)
-    ended_ticket = await service.tickets.ticket(loop_ticket.ticket_id)
+    ended_ticket = await service.tickets.find(loop_ticket.ticket_id)
     assert ended_ticket is not None
     assert (ended_ticket.kind, ended_ticket.status) == (FindingKind.DOOM_LOOP, TicketStatus.WORKER_GONE)
     assert (ticket.severity, ticket.active_kinds) == (Severity.HIGH, (FindingKind.RUNS_FAILED,))
@@ -452,7 +452,7 @@ async def test_loop_ticket_closes_with_its_incarnation_and_failed_runs_have_a_se
     assert held_ticket.is_live, "the end of the condition must hold, as for any other"
     clock.now += 10 * MINUTE
     await service.tickets.settle(clock.now)
-    closed_ticket = await service.tickets.ticket(ticket.ticket_id)
+    closed_ticket = await service.tickets.find(ticket.ticket_id)
     assert closed_ticket is not None
     assert closed_ticket.status is TicketStatus.RESOLVED
 

@@ -147,7 +147,7 @@ async def post_otlp(http: httpx.AsyncClient, running: RunningService, secrets: S
         ("logs", make_records(secrets).SerializeToString(), proto),
     ):
         response = await http.post(f"{running.otlp_url}/v1/{path}", content=body, headers=headers)
-        assert response.status_code == 200, response.generate_text
+        assert response.status_code == 200, response.text
 
 
 def encode_json(request: ExportTraceServiceRequest) -> dict[str, Any]:
@@ -272,8 +272,8 @@ async def test_secret_in_any_input_appears_in_no_output(
     events = await stream_task
     await running.service.store.read(lambda conn: conn.exec_driver_sql("SELECT 1").fetchall())
 
-    outputs: dict[str, str] = {path: answer.generate_text for path, answer in response.items()}
-    outputs |= {f"answer {number}": answer.generate_text for number, answer in enumerate(answers)}
+    outputs: dict[str, str] = {path: answer.text for path, answer in response.items()}
+    outputs |= {f"answer {number}": answer.text for number, answer in enumerate(answers)}
     outputs["the agent's metrics"] = agents_page.decode()
     outputs["the event stream"] = events
     # Exclude the test's own HTTP client, which logs its URLs.

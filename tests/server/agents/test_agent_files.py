@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.agents.open_agent_files import (
+from queenright.server.agents.agent_files import (
     MAX_FILE_BYTES,
     MAX_FILES,
     MAX_VERSIONS,

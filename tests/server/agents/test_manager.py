@@ -14,7 +14,7 @@ from queenright.runtime.agents.agent_spec import AgentLoadError
 from queenright.runtime.agents.mcp_tools import McpUnavailableError
 from queenright.runtime.bus import EventBus
 from queenright.server.agents.companion_sessions import MAX_SESSIONS
-from queenright.server.agents.make_manager import (
+from queenright.server.agents.manager import (
     AgentAlreadyLoadedError,
     AgentManager,
     AgentNotLoadedError,

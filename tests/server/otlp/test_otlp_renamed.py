@@ -11,8 +11,8 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from sqlalchemy import Row, select
 
 from queenright.health.store.tables import OUTBOX
-from queenright.server.make_settings import Settings
 from queenright.server.serving import RunningService, serving
+from queenright.server.settings import Settings
 from tests.frameworks.matrix import matrix_settings
 from tests.server.otlp.framework_spans import NOW, TRACE, agent_span, chat_span, make_request, tool_span
 from tests.waiting import until

@@ -25,16 +25,16 @@ def test_run_is_independent_of_the_client_clock(path: Path, offsets: str) -> Non
     """B84, B94: counts, outcome and waits are the same. A wait that stayed open would become a stall."""
     fixture = load_fixture(path)
     right_clock = RecordedService()
-    right_clock.tell(fixture.records)
-    expected_state, expected_waits = right_clock.known(), right_clock.waits()
+    right_clock.ingest_records(fixture.records)
+    expected_state, expected_waits = right_clock.list_states(), right_clock.list_waits()
 
     for seconds in OFFSETS[offsets]:
         wrong_clock = RecordedService()
-        wrong_clock.tell(list(fixture.moved(BEGAN + seconds)))
+        wrong_clock.ingest_records(list(fixture.moved(BEGAN + seconds)))
 
-        assert wrong_clock.known() == expected_state, seconds
+        assert wrong_clock.list_states() == expected_state, seconds
         if seconds > 0:  # A clock that is behind cannot be distinguished from slow delivery.
-            assert wrong_clock.waits() == expected_waits, seconds
+            assert wrong_clock.list_waits() == expected_waits, seconds
 
 
 @pytest.mark.parametrize("client", ["claude-code", "gemini-cli"])
@@ -43,7 +43,7 @@ def test_permission_request_waits_if_the_log_clock_is_ahead(client: str) -> None
     result, questions = RecordedService(), set[str]()
 
     for record in load_fixture(FOLDER / client / "permission.json").moved(BEGAN + 30):
-        result.tell([record])
+        result.ingest_records([record])
         questions |= {worker.vitals.question for worker in result.monitor.workers()}
 
     assert any("touch new.txt" in question for question in questions)

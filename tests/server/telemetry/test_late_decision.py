@@ -33,8 +33,8 @@ def test_late_decision_ends_its_wait() -> None:
     }
     session = RecordedService()
 
-    session.tell([*result, Record(13.9, result[-2].path, subagent_body)])
-    wait_times = session.waits()
-    session.tell([Record(14.0, decision_record.path, decision_record.body)])
+    session.ingest_records([*result, Record(13.9, result[-2].path, subagent_body)])
+    wait_times = session.list_waits()
+    session.ingest_records([Record(14.0, decision_record.path, decision_record.body)])
 
-    assert (wait_times, session.waits()) == (["user_input"], [None])
+    assert (wait_times, session.list_waits()) == (["user_input"], [None])

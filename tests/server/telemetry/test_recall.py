@@ -42,7 +42,7 @@ class RecordedService:
             for event in batch.events:
                 self.monitor.apply(event, BEGAN + record.at)
 
-    def known(self) -> set[tuple[Any, ...]]:
+    def list_states(self) -> set[tuple[Any, ...]]:
         state = set()
         for worker in self.monitor.workers():
             vitals = worker.vitals
@@ -70,5 +70,5 @@ def test_restart_at_any_record_does_not_change_a_run(path: Any, cut: float, repe
     restarted_service.restart()
     restarted_service.ingest_records(records[max(0, position - repeats) :])
 
-    assert restarted_service.known() == uninterrupted_service.known()
+    assert restarted_service.list_states() == uninterrupted_service.list_states()
     assert restarted_service.list_waits() == uninterrupted_service.list_waits()
