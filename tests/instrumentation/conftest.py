@@ -16,7 +16,7 @@ from tests.isolation import environment
 
 
 @pytest.fixture
-def script(tmp_path: Path) -> Script:
+def run_script(tmp_path: Path) -> Script:
     """Return a function that runs Python source as a separate agent process."""
 
     def run(source: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class Mailbox:
-    """Keeps instructions until they are answered, and holds a poll until there are some."""
+    """Keeps instructions until they are answered. A poll waits until there is an instruction."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -23,7 +23,7 @@ class Mailbox:
         self.body: bytes | None = None
         self.is_hanging = False
         self.is_stopping = False
-        outer = self
+        mailbox = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -32,30 +32,30 @@ class Mailbox:
                 url = urlsplit(self.path)
                 agent = unquote(url.path.split("/")[3])
                 parameters = {key: values[0] for key, values in parse_qs(url.query).items()}
-                with outer.changed:
-                    outer.polls.append({"agent": agent, **parameters})
-                    outer.changed.notify_all()
+                with mailbox.changed:
+                    mailbox.polls.append({"agent": agent, **parameters})
+                    mailbox.changed.notify_all()
                     deadline = time.monotonic() + float(parameters["wait"])
-                    while not outer.should_respond and (remaining := deadline - time.monotonic()) > 0:
-                        outer.changed.wait(remaining)
-                    body = outer.body
+                    while not mailbox.should_respond and (remaining := deadline - time.monotonic()) > 0:
+                        mailbox.changed.wait(remaining)
+                    body = mailbox.body
                     if body is None:
-                        body = json.dumps({"instructions": outer.instructions}).encode()
-                self.reply(outer.status, body)
+                        body = json.dumps({"instructions": mailbox.instructions}).encode()
+                self.reply(mailbox.status, body)
 
             def do_POST(self) -> None:
                 decoded = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 instruction_id = unquote(self.path.split("/")[5])
-                with outer.changed:
-                    if outer.answer_status == 204:
-                        outer.answers.append({"instruction_id": instruction_id, **decoded})
-                        outer.instructions = [
+                with mailbox.changed:
+                    if mailbox.answer_status == 204:
+                        mailbox.answers.append({"instruction_id": instruction_id, **decoded})
+                        mailbox.instructions = [
                             instruction
-                            for instruction in outer.instructions
+                            for instruction in mailbox.instructions
                             if instruction.get("instruction_id") != instruction_id
                         ]
-                    outer.changed.notify_all()
-                self.reply(outer.answer_status, b"")
+                    mailbox.changed.notify_all()
+                self.reply(mailbox.answer_status, b"")
 
             def reply(self, status: int, body: bytes) -> None:
                 try:
@@ -81,14 +81,14 @@ class Mailbox:
             return True
         return not self.is_hanging and bool(self.instructions or self.body is not None or self.status != 200)
 
-    def add_instruction(self, kind: str, instruction_id: str, message: str = "", **more: Any) -> None:
+    def add_instruction(self, kind: str, instruction_id: str, message: str = "", **fields: Any) -> None:
         """Put an instruction into the mailbox; it expires in ten minutes unless ``expires_at`` is given."""
         instruction = {
             "instruction_id": instruction_id,
             "kind": kind,
             "message": message,
             "expires_at": time.time() + 600,
-            **more,
+            **fields,
         }
         with self.changed:
             self.instructions.append(instruction)

@@ -45,11 +45,11 @@ class Memory:
     def close(self) -> None:
         """Do nothing."""
 
-    def span(self, name: str) -> Any:
+    def find_span(self, name: str) -> Any:
         [span] = [span for span in self.spans if span.name == name]
         return span
 
-    def record(self, name: str) -> Any:
+    def find_record(self, name: str) -> Any:
         [record] = [record for record in self.records if record.name == name]
         return record
 
@@ -64,15 +64,15 @@ class Otlp:
         self.bodies: list[tuple[str, bytes]] = []
         self.requests = 0
         self.status = 200
-        self.hold = threading.Event()
-        self.hold.set()
+        self.responses_allowed = threading.Event()
+        self.responses_allowed.set()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 outer.requests += 1
-                outer.hold.wait(20)
+                outer.responses_allowed.wait(20)
                 if outer.status == 200:
                     outer.take(self.path, gzip.decompress(body) if self.headers["Content-Encoding"] else body)
                 self.send_response(outer.status)
@@ -96,17 +96,17 @@ class Otlp:
         else:
             for logs in ExportLogsServiceRequest.FromString(body).resource_logs:
                 self.logs += [record for scope in logs.scope_logs for record in scope.log_records]
-                self.log_services.append(attributes(logs.resource)["service.name"])
+                self.log_services.append(read_attributes(logs.resource)["service.name"])
 
     def stop(self) -> None:
-        self.hold.set()
+        self.responses_allowed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Wait until the condition is true; return whether that happened in time."""
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Wait until the condition is true. Return whether that happened in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -115,7 +115,7 @@ def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
     return True
 
 
-def attributes(message: Any) -> dict[str, Any]:
+def read_attributes(message: Any) -> dict[str, Any]:
     """Return the attributes of a received span or log record."""
     return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in message.attributes}
 

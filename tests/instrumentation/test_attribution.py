@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from prometheus_client import CollectorRegistry
 
 from queenright.instrumentation import Telemetry, Worker, current_step, current_worker, names
-from tests.instrumentation.parts import Memory, Otlp, Script, attributes
+from tests.instrumentation.parts import Memory, Otlp, Script, read_attributes
 
 
-def worker_name(memory: Memory) -> set[tuple[str, str]]:
-    """Return the agent of each tool call; a tool is named like its agent."""
+def list_worker_names(memory: Memory) -> set[tuple[str, str]]:
+    """Return the tool and agent of each tool call. In these tests, a tool has the name of its agent."""
     return {
         (span.attributes[names.GEN_AI_AGENT_NAME], span.attributes[names.GEN_AI_TOOL_NAME])
         for span in memory.spans
@@ -24,7 +24,7 @@ def worker_name(memory: Memory) -> set[tuple[str, str]]:
 async def test_tasks_keep_their_workers_apart(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
-    """B82: a hundred workers in one event loop."""
+    """B82: a hundred workers run in one event loop."""
 
     async def run_worker(agent: str) -> None:
         async with Worker(agent, telemetry=telemetry, registry=registry) as worker:
@@ -39,18 +39,18 @@ async def test_tasks_keep_their_workers_apart(
     await asyncio.gather(*(run_worker(f"bee-{number}") for number in range(100)))
 
     telemetry.flush()
-    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
+    assert list_worker_names(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(100)}
     parents = {span.get_span_context().span_id: span for span in memory.spans}
     for span in memory.spans:
         if span.name.startswith("execute_tool"):
-            above = parents[span.parent.span_id].attributes
-            assert above[names.GEN_AI_AGENT_NAME] == span.attributes[names.GEN_AI_AGENT_NAME]
+            parent_attributes = parents[span.parent.span_id].attributes
+            assert parent_attributes[names.GEN_AI_AGENT_NAME] == span.attributes[names.GEN_AI_AGENT_NAME]
 
 
 def test_threads_keep_their_workers_apart(
     telemetry: Telemetry, registry: CollectorRegistry, memory: Memory
 ) -> None:
-    """B82: one worker per thread, and the tool calls of a step in several threads."""
+    """B82: each thread has a worker, and the tool calls of a step run in several threads."""
     barrier = threading.Barrier(8)
 
     def run_worker(agent: str) -> None:
@@ -70,7 +70,7 @@ def test_threads_keep_their_workers_apart(
             future.result()
 
     telemetry.flush()
-    assert worker_name(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
+    assert list_worker_names(memory) == {(f"bee-{number}", f"bee-{number}") for number in range(8)}
     assert sum(span.name.startswith("execute_tool") for span in memory.spans) == 64
 
 
@@ -90,9 +90,9 @@ async def test_block_exited_in_another_task_is_still_reported(
     assert [span.name for span in memory.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_forked_child_reports_for_the_worker_without_ending_it(script: Script, otlp: Otlp) -> None:
+def test_forked_child_reports_for_the_worker_without_ending_it(run_script: Script, otlp: Otlp) -> None:
     """B82: the steps of a child are reported once, for its parent's run, and the run ends once."""
-    result = script(
+    result = run_script(
         """
 import os
 from queenright.instrumentation import Worker, flush
@@ -119,14 +119,14 @@ with Worker("bee", session_id="s1") as worker:
         "step parent",
         "step parent",
     ]
-    assert len({attributes(span)[names.INCARNATION_ID] for span in otlp.spans}) == 1
+    assert len({read_attributes(span)[names.INCARNATION_ID] for span in otlp.spans}) == 1
     assert len({span.trace_id for span in otlp.spans}) == 1
     assert len({span.span_id for span in otlp.spans}) == 4
 
 
-def test_daemon_ends_the_run_after_its_parent_exits(script: Script, otlp: Otlp, tmp_path: object) -> None:
+def test_daemon_ends_the_run_after_its_parent_exits(run_script: Script, otlp: Otlp, tmp_path: object) -> None:
     """B82: a process that continues in its child is still the same worker."""
-    result = script(
+    result = run_script(
         """
 import os, time
 from queenright.instrumentation import Worker
@@ -146,9 +146,9 @@ with Worker("bee") as worker:
     assert sorted(span.name for span in otlp.spans) == ["invoke_agent bee", "step daemon"]
 
 
-def test_pool_processes_report_for_the_worker_that_created_them(script: Script, otlp: Otlp) -> None:
+def test_pool_processes_report_for_the_worker_that_created_them(run_script: Script, otlp: Otlp) -> None:
     """B82: work in a pool process is reported before the process ends."""
-    result = script(
+    result = run_script(
         """
 import multiprocessing
 from queenright.instrumentation import Worker, current_worker
@@ -169,13 +169,13 @@ if __name__ == "__main__":
 
     assert (result.returncode, result.stderr) == (0, "")
     assert sum(span.name == "execute_tool search" for span in otlp.spans) == 6
-    assert {attributes(span)[names.GEN_AI_CONVERSATION_ID] for span in otlp.spans} == {"s1"}
+    assert {read_attributes(span)[names.GEN_AI_CONVERSATION_ID] for span in otlp.spans} == {"s1"}
     assert sum(span.name == "invoke_agent bee" for span in otlp.spans) == 1
 
 
-def test_idle_child_sends_no_heartbeat(script: Script, otlp: Otlp) -> None:
+def test_idle_child_sends_no_heartbeat(run_script: Script, otlp: Otlp) -> None:
     """B82: only a process that works for the worker sends its heartbeats."""
-    result = script(
+    result = run_script(
         """
 import os, time
 from queenright.instrumentation import Worker, flush

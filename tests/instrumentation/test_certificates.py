@@ -45,21 +45,21 @@ def untrusted_server(tmp_path: Path) -> Iterator[str]:
     context.load_cert_chain(pem)
 
     def greet() -> None:
-        connection, _ = listening.accept()
+        connection, _ = listener.accept()
         with connection, pytest.raises(ssl.SSLError):
             context.wrap_socket(connection, server_side=True)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        answering = threading.Thread(target=greet)
-        answering.start()
-        yield f"https://localhost:{listening.getsockname()[1]}"
-        answering.join()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server_thread = threading.Thread(target=greet)
+        server_thread.start()
+        yield f"https://localhost:{listener.getsockname()[1]}"
+        server_thread.join()
 
 
-@pytest.mark.parametrize("named", ["http://localhost", "https://localhost", "HTTPS://localhost"])
-def test_https_request_is_never_unverified(untrusted_server: str, named: str) -> None:
+@pytest.mark.parametrize("certificate_host", ["http://localhost", "https://localhost", "HTTPS://localhost"])
+def test_https_request_is_never_unverified(untrusted_server: str, certificate_host: str) -> None:
     with (
-        httpx.Client(trust_env=False, verify=certificates(named)) as client,
+        httpx.Client(trust_env=False, verify=certificates(certificate_host)) as client,
         pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"),
     ):
         client.get(untrusted_server)

@@ -22,7 +22,7 @@ def test_format_count_pluralizes_and_separates_thousands(
 
 
 @pytest.mark.parametrize(
-    ("names", "more", "text"),
+    ("names", "extra_count", "text"),
     [
         ([], 0, ""),
         (["a"], 0, "a"),
@@ -31,5 +31,7 @@ def test_format_count_pluralizes_and_separates_thousands(
         (["a", "b", "c"], 7, "a, b and 8 more"),
     ],
 )
-def test_format_names_lists_two_names_and_counts_the_others(names: list[str], more: int, text: str) -> None:
-    assert format_names(names, more) == text
+def test_format_names_lists_two_names_and_counts_the_others(
+    names: list[str], extra_count: int, text: str
+) -> None:
+    assert format_names(names, extra_count) == text

@@ -15,20 +15,20 @@ from queenright.instrumentation.delivery import BATCH, SILENT_FAILURES, Delivery
 from queenright.instrumentation.drop_counter import DROPPED, Signal
 from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.spans import LightSpan
-from tests.instrumentation.parts import Memory, eventually
+from tests.instrumentation.parts import Memory, wait_for
 
 
 class FlakyExporter(Memory):
-    """An exporter with a fixed answer that records the thread of each call."""
+    """A sender with a fixed answer that records the thread of each call."""
 
     def __init__(self, answer: SendResult = SendResult.DELIVERED) -> None:
         super().__init__()
         self.answer = answer
-        self.asked = 0
+        self.call_count = 0
         self.threads: set[int] = set()
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
-        self.asked += 1
+        self.call_count += 1
         self.threads.add(threading.get_ident())
         if self.answer is SendResult.DELIVERED:
             super().send(signal, batch)
@@ -47,12 +47,12 @@ class HangingExporter:
     destination = "hanging"
 
     def __init__(self) -> None:
-        self.busy = threading.Event()
-        self.free = threading.Event()
+        self.send_started = threading.Event()
+        self.send_allowed = threading.Event()
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
-        self.busy.set()
-        self.free.wait(30)
+        self.send_started.set()
+        self.send_allowed.wait(30)
         return SendResult.RETRY
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ def test_queued_items_are_sent_by_another_thread() -> None:
 
     delivery.put_span("a")
 
-    assert eventually(lambda: sender.spans == ["a"])
+    assert wait_for(lambda: sender.spans == ["a"])
     assert threading.get_ident() not in sender.threads
     delivery.close()
 
@@ -93,13 +93,13 @@ def test_busy_agent_does_not_shorten_the_backoff() -> None:
     delivery = Delivery(lambda: sender, interval=60.0)
     for number in range(BATCH + 1):
         delivery.put_span(number)
-    assert eventually(lambda: delivery._failures == 1)
+    assert wait_for(lambda: delivery._failures == 1)
 
     for number in range(100):
         delivery.put_span(number)
         time.sleep(0.001)
 
-    assert sender.asked == 1
+    assert sender.call_count == 1
     delivery.close()
 
 
@@ -109,14 +109,14 @@ def test_full_queue_drops_the_oldest_and_counts_it() -> None:
     sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01, capacity=100)
     delivery.put_record("blocks the thread")
-    assert sender.busy.wait(5)
+    assert sender.send_started.wait(5)
 
     for number in range(130):
         delivery.put_span(number)
 
     assert DROPPED.get_count("spans") - before == 30
     assert next(iter(delivery._spans.items)) == 30
-    sender.free.set()
+    sender.send_allowed.set()
     delivery.close(0.5)
 
 
@@ -126,11 +126,11 @@ def test_undelivered_items_are_sent_when_the_service_is_back() -> None:
     delivery = Delivery(lambda: sender, interval=0.01)
     for number in range(BATCH + 10):
         delivery.put_span(number)
-    assert eventually(lambda: sender.asked >= 2)
+    assert wait_for(lambda: sender.call_count >= 2)
 
     sender.answer = SendResult.DELIVERED
 
-    assert eventually(lambda: len(sender.spans) == BATCH + 10)
+    assert wait_for(lambda: len(sender.spans) == BATCH + 10)
     assert sender.spans == list(range(BATCH + 10))
     delivery.close()
 
@@ -142,11 +142,11 @@ def test_rejected_items_are_counted_and_not_retried() -> None:
 
     delivery.put_record("bad")
     delivery.flush(5)
-    requests = sender.asked
+    requests = sender.call_count
     delivery.flush(5)
 
     assert DROPPED.get_count("logs") - before == 1
-    assert sender.asked == requests == 1
+    assert sender.call_count == requests == 1
     delivery.close()
 
 
@@ -170,7 +170,7 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
     sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_record("blocks the thread")
-    assert sender.busy.wait(5)
+    assert sender.send_started.wait(5)
     for number in range(5):
         delivery.put_span(number)
 
@@ -179,7 +179,7 @@ def test_close_respects_the_timeout_and_counts_dropped_items() -> None:
 
     assert time.monotonic() - start < 2.0
     assert DROPPED.get_count("spans") - before == 5
-    sender.free.set()
+    sender.send_allowed.set()
 
 
 def test_exit_with_undelivered_records_warns_once(warnings: Callable[[], list[str]]) -> None:
@@ -197,14 +197,14 @@ def test_exit_during_a_delivery_counts_its_records_as_lost(warnings: Callable[[]
     sender = HangingExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("blocks the thread")
-    assert sender.busy.wait(5)
+    assert sender.send_started.wait(5)
     delivery.put_span("waits")
 
     delivery.close(0.1)
 
     [message] = warnings()
     assert message.startswith("Queenright lost 2 telemetry records at exit: ")
-    sender.free.set()
+    sender.send_allowed.set()
 
 
 def test_exit_without_loss_logs_nothing(warnings: Callable[[], list[str]]) -> None:
@@ -219,7 +219,7 @@ def test_exit_without_loss_logs_nothing(warnings: Callable[[], list[str]]) -> No
 def test_lasting_failure_warns_before_the_exit(warnings: Callable[[], list[str]]) -> None:
     delivery = Delivery(lambda: FlakyExporter(SendResult.RETRY), interval=0.001)
     delivery.put_span("a")
-    assert eventually(lambda: delivery._failures > SILENT_FAILURES)
+    assert wait_for(lambda: delivery._failures > SILENT_FAILURES)
 
     delivery.close(5)
 
@@ -232,12 +232,12 @@ class SlowExporter(Memory):
 
     def __init__(self) -> None:
         super().__init__()
-        self.busy = threading.Event()
-        self.free = threading.Event()
+        self.send_started = threading.Event()
+        self.send_allowed = threading.Event()
 
     def send(self, signal: Signal, batch: Sequence[Any]) -> SendResult:
-        self.busy.set()
-        self.free.wait(60)
+        self.send_started.set()
+        self.send_allowed.wait(60)
         return super().send(signal, batch)
 
 
@@ -246,13 +246,13 @@ def test_close_delivers_items_queued_during_a_delivery() -> None:
     sender = SlowExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("first")
-    assert sender.busy.wait(60)
+    assert sender.send_started.wait(60)
     delivery.put_span("the run's end")
     closing = threading.Thread(target=delivery.close, args=(60,))
     closing.start()
-    assert eventually(lambda: delivery._is_closed)
+    assert wait_for(lambda: delivery._is_closed)
 
-    sender.free.set()
+    sender.send_allowed.set()
     closing.join()
 
     assert sender.spans == ["first", "the run's end"]
@@ -263,13 +263,13 @@ def test_end_of_run_reaches_a_restarting_service() -> None:
     sender = FlakyExporter()
     delivery = Delivery(lambda: sender, interval=0.01)
     delivery.put_span("begin")
-    assert eventually(lambda: sender.spans == ["begin"])
+    assert wait_for(lambda: sender.spans == ["begin"])
     sender.answer = SendResult.RETRY
     delivery.put_span("end")
     closing = threading.Thread(target=delivery.close, kwargs={"timeout": 60.0})
     closing.start()
-    requests = sender.asked
-    assert eventually(lambda: sender.asked > requests + 2), "it is tried again"
+    requests = sender.call_count
+    assert wait_for(lambda: sender.call_count > requests + 2), "it is tried again"
 
     sender.answer = SendResult.DELIVERED
     closing.join(60)
@@ -285,7 +285,7 @@ def test_close_does_not_wait_for_a_service_that_was_never_reachable() -> None:
 
     delivery.close(timeout=60.0)
 
-    assert sender.asked == 1
+    assert sender.call_count == 1
 
 
 def test_failing_sender_constructor_does_not_affect_the_agent() -> None:

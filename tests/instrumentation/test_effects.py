@@ -219,15 +219,15 @@ def test_effect_never_raises(tool: str, arguments: object) -> None:
 
 
 def test_result_that_repeats_its_argument_has_nothing_new() -> None:
-    """B97: any sentence that the result repeats unchanged from the arguments."""
-    result = "All tests pass and the feature is complete."
+    """B97: this holds for any sentence that the result repeats unchanged from the arguments."""
+    sentence = "All tests pass and the feature is complete."
     echo_fingerprints = [
-        result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (result, result * 2)
+        result_fingerprint({"result": f"{text}"}, {"message": text}) for text in (sentence, sentence * 2)
     ]
 
-    assert result_fingerprint(result, {"message": result}) == NOTHING_NEW
-    assert result_fingerprint(f'"{result}"', result) == NOTHING_NEW
-    assert result_fingerprint(f"Done: {result}", {"message": result}) != NOTHING_NEW
+    assert result_fingerprint(sentence, {"message": sentence}) == NOTHING_NEW
+    assert result_fingerprint(f'"{sentence}"', sentence) == NOTHING_NEW
+    assert result_fingerprint(f"Done: {sentence}", {"message": sentence}) != NOTHING_NEW
     assert len(set(echo_fingerprints)) == 1
 
 
@@ -246,10 +246,10 @@ def test_empty_searches_for_different_terms_are_equal() -> None:
 
 def test_error_on_another_line_is_equal_but_not_with_another_count() -> None:
     lines = {result_fingerprint(f'File "a.py", line {n}, in run: boom', has_failed=True) for n in (3, 40)}
-    places = {result_fingerprint(f"a.py:{n}:7: E501", has_failed=True) for n in (3, 40)}
+    place_fingerprints = {result_fingerprint(f"a.py:{n}:7: E501", has_failed=True) for n in (3, 40)}
     counts = {result_fingerprint(f"{n} failed, 3 passed", has_failed=True) for n in (3, 40)}
 
-    assert (len(lines), len(places), len(counts)) == (1, 1, 2)
+    assert (len(lines), len(place_fingerprints), len(counts)) == (1, 1, 2)
     assert len({result_fingerprint(f"line {n}") for n in (3, 40)}) == 2
 
 

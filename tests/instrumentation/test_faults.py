@@ -87,6 +87,6 @@ def test_long_value_is_shortened() -> None:
     with pytest.raises(ValidationError) as error:
         _Model.model_validate({"count": "x" * 5_000, "mode": "y" * 200})
 
-    long, mode = describe_faults(error.value.errors()).split("; ")
-    assert long == "count: a value of 5,002 characters is refused: it must be a number"
-    assert mode == f"mode: '{'y' * 78}… is refused: it must be 'on' or 'off'"
+    long_fault, mode_fault = describe_faults(error.value.errors()).split("; ")
+    assert long_fault == "count: a value of 5,002 characters is refused: it must be a number"
+    assert mode_fault == f"mode: '{'y' * 78}… is refused: it must be 'on' or 'off'"

@@ -54,10 +54,10 @@ def test_key_order_and_white_space_do_not_matter(value: Any) -> None:
 
 @given(st.dictionaries(st.sampled_from("abc"), st.integers(), min_size=1), st.integers(1, 9))
 def test_changed_number_is_a_different_value(value: dict[str, int], step: int) -> None:
-    changed = dict(value)
-    changed[min(value)] += step
+    changed_value = dict(value)
+    changed_value[min(value)] += step
 
-    assert fingerprint(changed) != fingerprint(value)
+    assert fingerprint(changed_value) != fingerprint(value)
 
 
 @given(st.uuids(), st.uuids(), st.text(alphabet="abc xyz.", max_size=40))
@@ -168,7 +168,7 @@ def test_ids_and_times_of_the_call_do_not_change_the_arguments(first: object, se
 @given(st.uuids(), st.uuids())
 def test_ids_in_arguments_differ(first: uuid.UUID, second: uuid.UUID) -> None:
     assume(first != second)
-    for form in (str, lambda each: each, lambda each: each.hex[:24]):
+    for form in (str, lambda key: key, lambda key: key.hex[:24]):
         for key in ("invoice", "message_id", "run_id", "event_id", "uuid", "trace_id"):
             assert arguments_fingerprint({key: form(first)}) != arguments_fingerprint({key: form(second)})
         assert arguments_fingerprint(f"rm {form(first)}") != arguments_fingerprint(f"rm {form(second)}")
@@ -207,7 +207,7 @@ def test_fingerprint_is_the_same_in_every_process() -> None:
 
 
 def test_values_that_are_not_json_have_a_fingerprint() -> None:
-    class Hostile:
+    class HostileValue:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
@@ -215,7 +215,8 @@ def test_values_that_are_not_json_have_a_fingerprint() -> None:
     endless.append(endless)
 
     assert (
-        len({fingerprint(value) for value in (Hostile(), endless, "\ud800", {1: "a", "b": 2}, object())}) == 5
+        len({fingerprint(value) for value in (HostileValue(), endless, "\ud800", {1: "a", "b": 2}, object())})
+        == 5
     )
     assert fingerprint(object()) == fingerprint(object())
 
@@ -223,9 +224,9 @@ def test_values_that_are_not_json_have_a_fingerprint() -> None:
 def test_only_the_ends_of_a_long_text_are_scrubbed() -> None:
     text = f"{uuid.uuid4()} " * 4_000
 
-    scrubbed = scrub(text)
+    scrubbed_text = scrub(text)
 
-    assert len(text) * 0.7 < len(scrubbed) < len(text)
+    assert len(text) * 0.7 < len(scrubbed_text) < len(text)
 
 
 # -- failures -------------------------------------------------------------------------------------
@@ -240,25 +241,25 @@ def test_only_the_ends_of_a_long_text_are_scrubbed() -> None:
         "Error: [Errno 111] x",
     ],
 )
-@pytest.mark.parametrize("failed", [True, False])
-def test_failure_with_a_code_is_equal_for_other_arguments(text: str, failed: bool) -> None:
+@pytest.mark.parametrize("has_failed", [True, False])
+def test_failure_with_a_code_is_equal_for_other_arguments(text: str, has_failed: bool) -> None:
     first, second = ({"url": f"https://example.org/{page}"} for page in "ab")
 
-    assert result_fingerprint(text, first, has_failed=failed) == result_fingerprint(
-        text, second, has_failed=failed
+    assert result_fingerprint(text, first, has_failed=has_failed) == result_fingerprint(
+        text, second, has_failed=has_failed
     )
 
 
-@pytest.mark.parametrize("failed", [True, False])
+@pytest.mark.parametrize("has_failed", [True, False])
 @pytest.mark.parametrize(
     ("text", "other"),
     [("Error: HTTP 404", "Error: HTTP 500"), ("Error: [Errno 2] x", "Error: [Errno 13] x")],
 )
-def test_failures_with_different_codes_are_different(text: str, other: str, failed: bool) -> None:
+def test_failures_with_different_codes_are_different(text: str, other: str, has_failed: bool) -> None:
     arguments = {"url": "https://example.org"}
 
-    assert result_fingerprint(text, arguments, has_failed=failed) != result_fingerprint(
-        other, arguments, has_failed=failed
+    assert result_fingerprint(text, arguments, has_failed=has_failed) != result_fingerprint(
+        other, arguments, has_failed=has_failed
     )
 
 
@@ -292,10 +293,10 @@ MODULE = importlib.import_module("queenright.instrumentation.fingerprint")
 def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """B127: 4 MB of texts in one list of a span would block the receiver for a second."""
     search: Callable[[str], str] = MODULE._scrub
-    searched: list[int] = []
+    searched_lengths: list[int] = []
 
     def count(text: str) -> str:
-        searched.append(len(text))
+        searched_lengths.append(len(text))
         return search(text)
 
     monkeypatch.setattr(MODULE, "_scrub", count)
@@ -303,18 +304,18 @@ def test_texts_of_a_container_are_searched_up_to_a_limit(monkeypatch: pytest.Mon
 
     first, second = fingerprint(texts), fingerprint([*texts[:-1], "x"])
 
-    assert sum(searched) <= 2 * MODULE._MAX_TEXT
+    assert sum(searched_lengths) <= 2 * MODULE._MAX_TEXT
     assert first != second
 
 
-def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """B127: it is not written again for each enclosing list."""
+def test_remainder_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B127: the remainder is not written again for each enclosing list."""
     dump: Callable[[object], str] = MODULE._dump
-    written: list[str] = []
+    written_values: list[str] = []
 
     def count(value: object) -> str:
-        written.append(dump(value))
-        return written[-1]
+        written_values.append(dump(value))
+        return written_values[-1]
 
     monkeypatch.setattr(MODULE, "_dump", count)
     value: object = ["x" * 10] * 10_000
@@ -323,15 +324,17 @@ def test_rest_of_nested_containers_is_written_once(monkeypatch: pytest.MonkeyPat
 
     fingerprint(value)
 
-    assert sum(map(len, written)) < 200_000
+    assert sum(map(len, written_values)) < 200_000
 
 
 def test_generated_ids_in_the_searched_part_of_a_long_list_are_ignored() -> None:
     """The list is longer than the part that is searched for ids."""
-    rest = list(range(10_000))
+    remaining_numbers = list(range(10_000))
 
-    assert fingerprint([{"request_id": "a1"}, *rest]) == fingerprint([{"request_id": "b2"}, *rest])
-    assert fingerprint([*rest, 1]) != fingerprint([*rest, 2])
+    assert fingerprint([{"request_id": "a1"}, *remaining_numbers]) == fingerprint(
+        [{"request_id": "b2"}, *remaining_numbers]
+    )
+    assert fingerprint([*remaining_numbers, 1]) != fingerprint([*remaining_numbers, 2])
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from queenright.instrumentation.identity import new_id
 def test_forked_process_generates_its_own_ids() -> None:
     """Random parts of ids are generated in advance; a child must not use those of its parent."""
     new_id()
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writing, "\n".join(new_id() for _ in range(50)).encode())
+        os.write(write_end, "\n".join(new_id() for _ in range(50)).encode())
         os._exit(0)
-    os.close(writing)
+    os.close(write_end)
     os.waitpid(child, 0)
-    with os.fdopen(reading) as pipe:
+    with os.fdopen(read_end) as pipe:
         child_ids = pipe.read().split()
 
     assert len(child_ids) == 50

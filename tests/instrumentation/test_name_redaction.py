@@ -305,11 +305,13 @@ def test_ordinary_text_is_unchanged(text: str) -> None:
 @pytest.mark.parametrize("form", WORD_FORMS)
 def test_dictionary_word_is_masked(form: str) -> None:
     """B129: the ending of a word does not decide whether it is a password."""
-    masked = {word: redact(form.format(word)) for word in DICTIONARY_WORDS}
+    masked_texts = {word: redact(form.format(word)) for word in DICTIONARY_WORDS}
 
-    assert len(masked) == 40
-    assert {word: text for word, text in masked.items() if word in text or "[redacted]" not in text} == {}
-    assert all(redact(text) == text for text in masked.values())
+    assert len(masked_texts) == 40
+    assert {
+        word: text for word, text in masked_texts.items() if word in text or "[redacted]" not in text
+    } == {}
+    assert all(redact(text) == text for text in masked_texts.values())
 
 
 def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
@@ -323,7 +325,7 @@ def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "masked"),
+    ("text", "masked_text"),
     [
         (r'{"command": "mysql -p\"a b\" shop"}', r'{"command": "mysql -p[redacted] shop"}'),
         (r'{"command": "sshpass -p \"a b\" ssh"}', r'{"command": "sshpass -p [redacted] ssh"}'),
@@ -345,25 +347,27 @@ def test_password_of_several_words_is_masked_to_the_end_of_the_clause() -> None:
         ("password was changed from foo1 to bar2", "password was changed from [redacted] to [redacted]"),
     ],
 )
-def test_mask_covers_the_secret_only(text: str, masked: str) -> None:
+def test_mask_covers_the_secret_only(text: str, masked_text: str) -> None:
     """B129: punctuation before the secret and an escaped quote after it are kept."""
-    assert redact(text) == masked
+    assert redact(text) == masked_text
 
 
 @pytest.mark.parametrize("text", ORDINARY_SENTENCES)
 def test_ordinary_sentence_is_unchanged(text: str) -> None:
-    """B129: a fixed list of words may follow."""
+    """B129: certain words after "password" are not secrets."""
     assert redact(text) == text
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
 def test_secret_in_text_is_masked(text: str, secret: str) -> None:
-    """B129: sentences about a password, command-line options, XML elements, bare cloud keys."""
-    masked = redact(text.format(secret))
+    """
+    B129: this covers sentences about a password, command-line options, XML elements and bare cloud keys.
+    """
+    masked_text = redact(text.format(secret))
 
-    assert secret not in masked
-    assert "[redacted]" in masked
-    assert redact(masked) == masked
+    assert secret not in masked_text
+    assert "[redacted]" in masked_text
+    assert redact(masked_text) == masked_text
 
 
 @pytest.mark.parametrize(("text", "secret"), SECRET_TEXTS)
@@ -375,21 +379,21 @@ def test_masked_names_stay_distinct_and_stable() -> None:
     """B129: identity and grouping work with masked names."""
     first, second = "bot ghp_" + "a1B2" * 6, "bot ghp_" + "c3D4" * 6
 
-    masked = clean_name(first)
+    masked_name = clean_name(first)
 
-    assert masked.startswith("bot redacted-")
-    assert masked != clean_name(second)
-    assert clean_name(first) == masked
-    assert clean_name(masked) == masked
+    assert masked_name.startswith("bot redacted-")
+    assert masked_name != clean_name(second)
+    assert clean_name(first) == masked_name
+    assert clean_name(masked_name) == masked_name
 
 
 def test_masked_name_is_the_same_in_another_process() -> None:
     name = "ghp_" + "a1B2" * 6
     code = f"from queenright.instrumentation.identity import clean_name; print(clean_name({name!r}))"
 
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
-    assert other.strip() == clean_name(name)
+    assert output.strip() == clean_name(name)
 
 
 def test_session_id_with_a_secret_is_masked_and_still_a_folder() -> None:
@@ -397,7 +401,7 @@ def test_session_id_with_a_secret_is_masked_and_still_a_folder() -> None:
 
 
 def test_hidden_value_is_masked_in_names_seen_before() -> None:
-    """B129: a value that is hidden later is masked at once, despite the cache of names."""
+    """B129: a value that becomes hidden later is masked at once, despite the cache of names."""
     name = "the worker of zebra-crossing-7"
     assert clean_name(name) == name
 

@@ -8,7 +8,7 @@ from queenright.instrumentation import names
 
 
 def test_every_name_is_defined_once() -> None:
-    spelt = [
+    spellings = [
         value
         for name, value in vars(names).items()
         if name.isupper()
@@ -16,7 +16,7 @@ def test_every_name_is_defined_once() -> None:
         and name not in ("SOURCE_QUEEN", "SOURCE_RULES", "SOURCE_MONITOR")
     ]
 
-    assert len(spelt) == len(set(spelt))
+    assert len(spellings) == len(set(spellings))
 
 
 def test_every_metric_is_in_the_table_and_follows_prometheus_naming() -> None:

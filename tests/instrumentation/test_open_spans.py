@@ -1,4 +1,4 @@
-"""The processor of open spans, with the real SDK: which spans are reported, when, and with what."""
+"""The processor of open spans, with the real SDK: which spans it reports, when, and with which attributes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.open_spans import GRACE, INTERVAL, OpenSpans
 from queenright.instrumentation.telemetry import StartRecord
 from queenright.instrumentation.ticker import MAX_TICK_SECONDS, Ticker
-from tests.instrumentation.parts import Memory, eventually
+from tests.instrumentation.parts import Memory, wait_for
 
 RECORDED: Final[list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "open_spans.json").read_text(encoding="utf-8")
@@ -38,10 +38,10 @@ AGENT: Final = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "b
 class ManualTicker(Ticker):
     """A ticker without a thread; the test calls ``tick``."""
 
-    joined = 0
+    member_count = 0
 
     def join(self, member: object) -> None:
-        self.joined += 1
+        self.member_count += 1
 
 
 class Watch:
@@ -68,18 +68,18 @@ class Watch:
         tracer = self.provider.get_tracer(scope)
         return tracer.start_span(name, context, attributes=attributes, start_time=self.now)
 
-    def after(self, seconds: float) -> float:
+    def advance(self, seconds: float) -> float:
         self.now += int(seconds * 1e9)
         return self.processor.tick()
 
-    def records(self) -> list[StartRecord]:
+    def list_records(self) -> list[StartRecord]:
         assert self.processor.is_closed or self.delivery.flush(60)
         return self.memory.records
 
-    def reported(self) -> list[tuple[str, Any]]:
+    def list_reported_spans(self) -> list[tuple[str, Any]]:
         return [
             (record.name.removeprefix("queenright.span."), record.attributes[names.OPEN_SPAN_NAME])
-            for record in self.records()
+            for record in self.list_records()
         ]
 
 
@@ -91,16 +91,16 @@ def watch() -> Iterator[Watch]:
 
 
 def test_hang_in_the_first_call_is_reported_with_heartbeats(watch: Watch) -> None:
-    """B88: the first model call of the first run never ends; nothing was exported so far."""
+    """B88: the first model call of the first run never ends, and no span was exported before it."""
     run = watch.start("invoke_agent bee", AGENT)
     call = watch.start("chat gpt-4o", CHAT, under=run)
-    result = watch.now
+    start_time = watch.now
 
-    watch.after(GRACE)
-    watch.after(INTERVAL)
-    watch.after(INTERVAL)
+    watch.advance(GRACE)
+    watch.advance(INTERVAL)
+    watch.advance(INTERVAL)
 
-    assert watch.reported() == [
+    assert watch.list_reported_spans() == [
         ("started", "invoke_agent bee"),
         ("started", "chat gpt-4o"),
         ("open", "invoke_agent bee"),
@@ -108,16 +108,16 @@ def test_hang_in_the_first_call_is_reported_with_heartbeats(watch: Watch) -> Non
         ("open", "invoke_agent bee"),
         ("open", "chat gpt-4o"),
     ]
-    started, beat = watch.memory.records[1], watch.memory.records[5]
-    assert (started.time_ns, beat.time_ns) == (result, watch.now)
-    assert started.span == beat.span == call.get_span_context()
-    assert started.attributes == beat.attributes
-    assert started.attributes == {
+    start_record, beat = watch.memory.records[1], watch.memory.records[5]
+    assert (start_record.time_ns, beat.time_ns) == (start_time, watch.now)
+    assert start_record.span == beat.span == call.get_span_context()
+    assert start_record.attributes == beat.attributes
+    assert start_record.attributes == {
         names.OPEN_SPAN_KIND: "llm",
         names.OPEN_SPAN_NAME: "chat gpt-4o",
         names.OPEN_SPAN_SCOPE: "lib",
         names.OPEN_SPAN_PARENT_ID: f"{run.get_span_context().span_id:016x}",
-        names.OPEN_SPAN_START: result,
+        names.OPEN_SPAN_START: start_time,
         names.GEN_AI_REQUEST_MODEL: "gpt-4o",
         names.HEARTBEAT_INTERVAL: INTERVAL,
     }
@@ -126,64 +126,70 @@ def test_hang_in_the_first_call_is_reported_with_heartbeats(watch: Watch) -> Non
 def test_short_span_is_not_reported(watch: Watch) -> None:
     watch.start("chat gpt-4o", CHAT).end()
     call = watch.start("chat gpt-4o", CHAT)
-    watch.after(GRACE / 2)
+    watch.advance(GRACE / 2)
     call.end()
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
-    assert watch.reported() == []
+    assert watch.list_reported_spans() == []
 
 
 def test_end_is_reported_with_its_outcome(watch: Watch) -> None:
-    good, bad, named = (watch.start(f"chat {name}", CHAT) for name in ("good", "bad", "named"))
-    watch.after(GRACE)
+    successful_call, failed_call, named_call = (
+        watch.start(f"chat {name}", CHAT) for name in ("good", "bad", "named")
+    )
+    watch.advance(GRACE)
 
-    good.end(watch.now + 5)
-    bad.record_exception(TimeoutError("after 30 s"))
-    bad.set_status(Status(StatusCode.ERROR))
-    bad.end()
-    named.set_attribute("error.type", "RateLimitError")
-    named.set_status(Status(StatusCode.ERROR))
-    named.end()
+    successful_call.end(watch.now + 5)
+    failed_call.record_exception(TimeoutError("after 30 s"))
+    failed_call.set_status(Status(StatusCode.ERROR))
+    failed_call.end()
+    named_call.set_attribute("error.type", "RateLimitError")
+    named_call.set_status(Status(StatusCode.ERROR))
+    named_call.end()
 
-    ends = watch.records()[3:]
-    assert [end.name for end in ends] == [names.EVENT_SPAN_ENDED] * 3
-    assert [end.attributes[names.OPEN_SPAN_OUTCOME] for end in ends] == ["ok", "error", "error"]
-    assert [end.attributes.get(names.ERROR_TYPE) for end in ends] == [None, "TimeoutError", "RateLimitError"]
-    assert ends[0].time_ns == watch.now + 5
-    assert ends[0].attributes[names.OPEN_SPAN_KIND] == "llm"
-    watch.after(INTERVAL)
-    assert len(watch.records()) == 6
+    end_records = watch.list_records()[3:]
+    assert [end.name for end in end_records] == [names.EVENT_SPAN_ENDED] * 3
+    assert [end.attributes[names.OPEN_SPAN_OUTCOME] for end in end_records] == ["ok", "error", "error"]
+    assert [end.attributes.get(names.ERROR_TYPE) for end in end_records] == [
+        None,
+        "TimeoutError",
+        "RateLimitError",
+    ]
+    assert end_records[0].time_ns == watch.now + 5
+    assert end_records[0].attributes[names.OPEN_SPAN_KIND] == "llm"
+    watch.advance(INTERVAL)
+    assert len(watch.list_records()) == 6
 
 
 def test_garbage_collected_span_ends_with_unknown_outcome(watch: Watch) -> None:
     """An abandoned generator or a cancelled task never ends its span, and nothing references the span."""
     watch.start("invoke_agent bee", AGENT)
-    hidden = watch.start("chat gpt-4o", CHAT)
-    watch.after(GRACE)
-    del hidden
+    unreferenced_span = watch.start("chat gpt-4o", CHAT)
+    watch.advance(GRACE)
+    del unreferenced_span
     gc.collect()
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
-    lost = watch.records()[-1]
-    assert watch.reported().count(("ended", "chat gpt-4o")) == 1
-    assert lost.attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
-    assert lost.time_ns == watch.now
+    end_record = watch.list_records()[-1]
+    assert watch.list_reported_spans().count(("ended", "chat gpt-4o")) == 1
+    assert end_record.attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
+    assert end_record.time_ns == watch.now
 
 
 def test_unreported_lost_span_leaves_no_record(watch: Watch) -> None:
     watch.start("chat gpt-4o", CHAT)
     gc.collect()
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
-    assert watch.reported() == []
+    assert watch.list_reported_spans() == []
 
 
 def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     watch.provider.shutdown()
     run.end()
@@ -194,26 +200,26 @@ def test_open_span_at_shutdown_ends_with_unknown_outcome(watch: Watch) -> None:
         names.EVENT_SPAN_ENDED,
     ]
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "unknown"
-    assert watch.after(GRACE) == MAX_TICK_SECONDS
+    assert watch.advance(GRACE) == MAX_TICK_SECONDS
 
 
-@pytest.mark.parametrize("then", ["look", "shutdown"])
-def test_end_is_reported_if_another_processor_raises(watch: Watch, then: str) -> None:
-    class Raises(SpanProcessor):
+@pytest.mark.parametrize("final_step", ["tick", "shutdown"])
+def test_end_is_reported_if_another_processor_raises(watch: Watch, final_step: str) -> None:
+    class RaisingProcessor(SpanProcessor):
         def on_end(self, span: ReadableSpan) -> None:
             raise RuntimeError("exporter of the application")
 
     provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(Raises())
+    provider.add_span_processor(RaisingProcessor())
     provider.add_span_processor(watch.processor)
     call = provider.get_tracer("lib").start_span("chat gpt-4o", attributes=CHAT, start_time=watch.now)
-    watch.after(GRACE)
+    watch.advance(GRACE)
     with pytest.raises(RuntimeError):
         call.end(watch.now + 7)
 
-    watch.after(GRACE) if then == "look" else watch.processor.shutdown()
+    watch.advance(GRACE) if final_step == "tick" else watch.processor.shutdown()
 
-    assert watch.reported() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
+    assert watch.list_reported_spans() == [("started", "chat gpt-4o"), ("ended", "chat gpt-4o")]
     assert watch.memory.records[1].time_ns == START + int(GRACE * 1e9) + 7
     assert watch.memory.records[1].attributes[names.OPEN_SPAN_OUTCOME] == "ok"
 
@@ -228,33 +234,33 @@ def test_span_of_another_kind_is_not_reported(watch: Watch) -> None:
         watch.start("invoke_agent own", AGENT, scope="queenright.instrumentation"),
     ]
 
-    watch.after(GRACE)
-    watch.after(INTERVAL)
+    watch.advance(GRACE)
+    watch.advance(INTERVAL)
 
     assert len(attributes) == 4
-    assert watch.reported() == []
+    assert watch.list_reported_spans() == []
 
 
 def test_kind_set_later_is_reported_later(watch: Watch) -> None:
     run = watch.start("work")
-    watch.after(GRACE)
+    watch.advance(GRACE)
     run.set_attributes(AGENT)
 
-    watch.after(INTERVAL)
+    watch.advance(INTERVAL)
 
-    assert watch.reported() == [("started", "work")]
+    assert watch.list_reported_spans() == [("started", "work")]
     assert watch.memory.records[0].attributes[names.OPEN_SPAN_KIND] == "agent"
 
 
 def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
     run = watch.start("bee", scope="openinference.instrumentation.langchain")
-    watch.after(GRACE)
+    watch.advance(GRACE)
     run.set_attributes({"openinference.span.kind": "AGENT", "agent.name": "bee", "session.id": "s-1"})
 
-    watch.after(INTERVAL)
+    watch.advance(INTERVAL)
 
-    started, beat = watch.records()
-    assert names.OPEN_SPAN_KIND not in started.attributes
+    start_record, beat = watch.list_records()
+    assert names.OPEN_SPAN_KIND not in start_record.attributes
     assert beat.attributes[names.OPEN_SPAN_KIND] == "agent"
     assert beat.attributes[names.GEN_AI_CONVERSATION_ID] == "s-1"
 
@@ -263,22 +269,22 @@ def test_heartbeat_contains_new_attributes(watch: Watch) -> None:
 def test_unsampled_span_is_not_reported(decision: Decision) -> None:
     """Such a span is never exported: the application chose not to record it."""
 
-    class Only(Sampler):
+    class FixedSampler(Sampler):
         def should_sample(self, *_: Any, **__: Any) -> SamplingResult:
             return SamplingResult(decision, CHAT)
 
         def get_description(self) -> str:
-            return "Only"
+            return "FixedSampler"
 
-    watch = Watch(ALWAYS_OFF if decision is Decision.DROP else Only())
+    watch = Watch(ALWAYS_OFF if decision is Decision.DROP else FixedSampler())
     call = watch.start("chat gpt-4o", CHAT)
     assert call.is_recording() == (decision is Decision.RECORD_ONLY)
 
-    watch.after(GRACE)
-    watch.after(INTERVAL)
+    watch.advance(GRACE)
+    watch.advance(INTERVAL)
     call.end()
 
-    assert watch.reported() == []
+    assert watch.list_reported_spans() == []
 
 
 def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
@@ -287,11 +293,11 @@ def test_parent_is_the_nearest_reported_span(watch: Watch) -> None:
     inner = watch.start("task", under=node)
     call = watch.start("chat gpt-4o", CHAT, under=inner)
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     assert call.is_recording()
-    _, started = watch.records()
-    assert started.attributes[names.OPEN_SPAN_PARENT_ID] == f"{run.get_span_context().span_id:016x}"
+    _, start_record = watch.list_records()
+    assert start_record.attributes[names.OPEN_SPAN_PARENT_ID] == f"{run.get_span_context().span_id:016x}"
 
 
 def test_spans_beyond_the_capacity_are_dropped_and_counted(
@@ -301,13 +307,13 @@ def test_spans_beyond_the_capacity_are_dropped_and_counted(
     before = DROPPED.get_count("logs")
     calls = [watch.start(f"chat {number}", CHAT) for number in range(3)]
     assert len(watch.processor._new) == 2
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     calls += [watch.start(f"chat {number}", CHAT) for number in range(3, 5)]
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     assert len(calls) == 5
-    assert watch.reported() == [("started", "chat 0"), ("started", "chat 1")]
+    assert watch.list_reported_spans() == [("started", "chat 0"), ("started", "chat 1")]
     assert DROPPED.get_count("logs") - before == 3
 
 
@@ -316,57 +322,57 @@ def test_secrets_are_masked(watch: Watch) -> None:
     call = watch.start(
         f"chat {secret}", {**CHAT, "gen_ai.conversation.id": secret, "gen_ai.agent.name": secret}
     )
-    watch.after(GRACE)
+    watch.advance(GRACE)
     call.set_attribute("error.type", secret)
     call.set_status(Status(StatusCode.ERROR))
     call.end()
 
-    assert len(watch.records()) == 2
-    assert secret not in str([record.attributes for record in watch.records()])
+    assert len(watch.list_records()) == 2
+    assert secret not in str([record.attributes for record in watch.list_records()])
 
 
 def test_unreadable_span_does_not_hide_others(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
     """B81: an internal error about one span loses only that span."""
-    read = conventions.classify_span
+    original_classify_span = conventions.classify_span
 
     def classify_span(operation: str, marker: str, name: str) -> Any:
         if name == "bad":
             raise RuntimeError("unreadable")
-        return read(operation, marker, name)
+        return original_classify_span(operation, marker, name)
 
     monkeypatch.setattr(open_spans, "classify_span", classify_span)
     spans = [watch.start("bad", CHAT), watch.start("chat gpt-4o", CHAT)]
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     assert len(spans) == 2
-    assert watch.reported() == [("started", "chat gpt-4o")]
+    assert watch.list_reported_spans() == [("started", "chat gpt-4o")]
 
 
 def test_internal_error_does_not_reach_the_agent(watch: Watch) -> None:
-    """B81: after any internal error."""
+    """B81: this holds for any internal error."""
 
-    class Broken(dict[int, Any]):
+    class BrokenMapping(dict[int, Any]):
         def __setitem__(self, key: int, value: Any) -> None:
             raise RuntimeError("broken")
 
         def pop(self, *_: Any) -> Any:
             raise RuntimeError("broken")
 
-    watch.processor._new = Broken()
+    watch.processor._new = BrokenMapping()
 
     with watch.provider.get_tracer("lib").start_as_current_span("chat gpt-4o", attributes=CHAT):
         assert get_current_span().is_recording()
 
 
 def test_flush_of_the_provider_succeeds_if_the_service_is_unreachable(watch: Watch) -> None:
-    class Away(Memory):
+    class UnreachableMemory(Memory):
         def send(self, *_: Any) -> Any:
             raise ConnectionError("away")
 
-    watch.memory = Away()
+    watch.memory = UnreachableMemory()
     call = watch.start("chat gpt-4o", CHAT)
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
     assert call.is_recording()
     assert watch.provider.force_flush(100)
@@ -374,38 +380,38 @@ def test_flush_of_the_provider_succeeds_if_the_service_is_unreachable(watch: Wat
 
 def test_ticks_become_rare_in_a_process_without_spans(watch: Watch) -> None:
     watch.start("GET /", {}).end()
-    assert watch.ticker.joined == 1
-    assert [watch.after(GRACE) for _ in range(3)] == [GRACE, MAX_TICK_SECONDS, MAX_TICK_SECONDS]
+    assert watch.ticker.member_count == 1
+    assert [watch.advance(GRACE) for _ in range(3)] == [GRACE, MAX_TICK_SECONDS, MAX_TICK_SECONDS]
 
     call = watch.start("chat gpt-4o", CHAT)
 
-    assert watch.ticker.joined == 2
-    assert [watch.after(GRACE) for _ in range(3)] == [GRACE] * 3
+    assert watch.ticker.member_count == 2
+    assert [watch.advance(GRACE) for _ in range(3)] == [GRACE] * 3
     call.end()
 
 
 def test_short_spans_wake_the_ticker_once(watch: Watch) -> None:
     for _ in range(50):
         watch.start("GET /", {}).end()
-        watch.after(GRACE / 50)
+        watch.advance(GRACE / 50)
 
-    assert watch.ticker.joined == 1
+    assert watch.ticker.member_count == 1
 
 
 def test_heartbeats_continue_after_the_clock_is_set_back(watch: Watch) -> None:
     call = watch.start("chat gpt-4o", CHAT)
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
-    watch.after(-3600)
+    watch.advance(-3600)
 
     assert call.is_recording()
-    assert watch.reported() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
+    assert watch.list_reported_spans() == [("started", "chat gpt-4o"), ("open", "chat gpt-4o")]
 
 
 def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
     run = watch.start("invoke_agent bee", AGENT)
-    watch.after(GRACE)
-    read, write = os.pipe()
+    watch.advance(GRACE)
+    read_end, write_end = os.pipe()
 
     child = os.fork()
     if child == 0:
@@ -413,21 +419,25 @@ def test_forked_child_leaves_the_open_spans_to_its_parent(watch: Watch) -> None:
         try:
             run.end()
             call = watch.start("chat in child", CHAT)
-            watch.after(GRACE)
-            text = json.dumps([*watch.reported(), watch.ticker.joined]) if call.is_recording() else text
+            watch.advance(GRACE)
+            text = (
+                json.dumps([*watch.list_reported_spans(), watch.ticker.member_count])
+                if call.is_recording()
+                else text
+            )
         finally:
-            os.write(write, text.encode())
+            os.write(write_end, text.encode())
             os._exit(0)
-    os.close(write)
-    with os.fdopen(read) as result:
-        text = json.loads(result.read())
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe_file:
+        text = json.loads(pipe_file.read())
     os.waitpid(child, 0)
 
     # The child's copy of its parent's earlier records, then its own.
     assert text[-2:] == [["started", "chat in child"], 2]
     assert ["ended", "invoke_agent bee"] not in text
     run.end()
-    assert watch.reported() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
+    assert watch.list_reported_spans() == [("started", "invoke_agent bee"), ("ended", "invoke_agent bee")]
 
 
 @pytest.mark.parametrize("event", ["started", "open"])
@@ -444,11 +454,11 @@ def test_end_while_a_record_is_queued_is_reported_after_it(
 
     monkeypatch.setattr(watch.delivery, "put_record", end_and_put)
 
-    watch.after(GRACE)
-    watch.after(INTERVAL)
-    watch.after(GRACE)
+    watch.advance(GRACE)
+    watch.advance(INTERVAL)
+    watch.advance(GRACE)
 
-    assert [emitted for emitted, _ in watch.reported()] == [
+    assert [event_name for event_name, _ in watch.list_reported_spans()] == [
         "started",
         *(["open"] if event == "open" else []),
         "ended",
@@ -475,7 +485,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
             call = watch.start(f"chat {number}.{turn}", CHAT)
             ticks_before_end = ticks
             if turn % 20 == 0:
-                assert eventually(lambda: ticks > ticks_before_end + 1, 60)  # noqa: B023
+                assert wait_for(lambda: ticks > ticks_before_end + 1, 60)  # noqa: B023
             call.end()
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
@@ -489,7 +499,7 @@ def test_spans_of_many_threads_each_start_and_end_once(watch: Watch, monkeypatch
     watch.processor.tick()
 
     events_by_name: dict[str, list[str]] = {}
-    for event, name in watch.reported():
+    for event, name in watch.list_reported_spans():
         events_by_name.setdefault(name, []).append(event)
     for events in events_by_name.values():
         assert events == ["started", *["open"] * (len(events) - 2), "ended"]
@@ -520,7 +530,7 @@ def test_reports_of_a_span_are_one_start_heartbeats_and_one_end(steps: list[tupl
             case "name" if key in spans:
                 spans[key].set_attributes(CHAT)
             case "wait" | "beat":
-                watch.after(GRACE if step == "wait" else INTERVAL)
+                watch.advance(GRACE if step == "wait" else INTERVAL)
             case _:
                 watch.processor.tick()
     spans.clear()
@@ -537,30 +547,30 @@ def test_reports_of_a_span_are_one_start_heartbeats_and_one_end(steps: list[tupl
 
 @pytest.mark.parametrize("case", RECORDED, ids=lambda case: f"{case['library']}: {case['hangs_in']}")
 def test_hang_in_the_first_call_of_real_libraries_is_reported(watch: Watch, case: dict[str, Any]) -> None:
-    """B88: spans of real libraries while the first model call, or the first tool call, hung."""
+    """B88: the spans were recorded from real libraries while the first model or tool call hung."""
     spans: list[Span] = []
     for span in case["spans"]:
-        under = spans[span["parent"]] if span["parent"] is not None else None
-        spans.append(watch.start(span["name"], span["at_start"], under=under, scope=span["scope"]))
-    for span, later in zip(spans, case["spans"], strict=True):
-        span.set_attributes(later["later"])
+        parent_span = spans[span["parent"]] if span["parent"] is not None else None
+        spans.append(watch.start(span["name"], span["at_start"], under=parent_span, scope=span["scope"]))
+    for span, later_case in zip(spans, case["spans"], strict=True):
+        span.set_attributes(later_case["later"])
 
-    watch.after(GRACE)
+    watch.advance(GRACE)
 
-    result = [
+    actual_records = [
         (
             record.attributes.get(names.OPEN_SPAN_KIND, ""),
             record.attributes.get(names.GEN_AI_AGENT_NAME)
             or record.attributes.get(names.GEN_AI_TOOL_NAME)
             or record.attributes[names.OPEN_SPAN_NAME],
         )
-        for record in watch.records()
+        for record in watch.list_records()
     ]
     assert (
-        result
+        actual_records
         == EXPECTED[case["library"].split(" ")[0] + "/" + case["library"].split(" ")[-2], case["hangs_in"]]
     )
-    actual = json.dumps([dict(record.attributes) for record in watch.records()])
+    actual = json.dumps([dict(record.attributes) for record in watch.list_records()])
     assert "hive" not in actual  # the tool's arguments
     assert '"hi' not in actual  # the user's prompt
 

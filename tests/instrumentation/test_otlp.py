@@ -17,7 +17,7 @@ from queenright.instrumentation import Telemetry, Worker, names
 from queenright.instrumentation.drop_counter import DROPPED
 from queenright.instrumentation.error_guard import warn_once
 from queenright.instrumentation.telemetry import ApplicationLogs
-from tests.instrumentation.parts import Clock, Otlp, Script, attributes, eventually
+from tests.instrumentation.parts import Clock, Otlp, Script, read_attributes, wait_for
 
 
 def test_spans_and_start_records_arrive_by_http(
@@ -37,13 +37,13 @@ def test_spans_and_start_records_arrive_by_http(
     spans = {span.name: span for span in otlp.spans}
     tool = spans["execute_tool search"]
     assert tool.end_time_unix_nano - tool.start_time_unix_nano == 2_000_000_000
-    assert attributes(tool)[names.TOOL_TIMEOUT] == 5.0
+    assert read_attributes(tool)[names.TOOL_TIMEOUT] == 5.0
     assert spans["step forager"].status.message == "'gone'"
     assert spans["step forager"].status.code == 2
-    started = next(record for record in otlp.logs if record.event_name == names.EVENT_TOOL_STARTED)
-    assert (started.trace_id, started.span_id) == (tool.trace_id, tool.span_id)
-    assert started.time_unix_nano == tool.start_time_unix_nano
-    assert attributes(started)[names.GEN_AI_CONVERSATION_ID] == "s1"
+    start_record = next(record for record in otlp.logs if record.event_name == names.EVENT_TOOL_STARTED)
+    assert (start_record.trace_id, start_record.span_id) == (tool.trace_id, tool.span_id)
+    assert start_record.time_unix_nano == tool.start_time_unix_nano
+    assert read_attributes(start_record)[names.GEN_AI_CONVERSATION_ID] == "s1"
     telemetry.close()
 
 
@@ -66,11 +66,11 @@ def test_records_are_delivered_after_a_service_restart(otlp: Otlp, registry: Col
     telemetry = Telemetry(otlp.url, interval=0.02)
     with Worker("bee", telemetry=telemetry, registry=registry) as worker, worker.step("forager"):
         pass
-    assert eventually(lambda: otlp.requests >= 2)
+    assert wait_for(lambda: otlp.requests >= 2)
 
     otlp.status = 200
 
-    assert eventually(lambda: {span.name for span in otlp.spans} == {"step forager", "invoke_agent bee"})
+    assert wait_for(lambda: {span.name for span in otlp.spans} == {"step forager", "invoke_agent bee"})
     telemetry.close()
 
 
@@ -80,8 +80,8 @@ def test_unencodable_item_is_dropped_without_others(
     """B81: one invalid attribute neither loses the batch nor fills the log."""
     before = DROPPED.get_count("spans")
     telemetry = Telemetry(otlp.url)
-    bad = telemetry.tracer.start_span("\ud800")
-    bad.end()
+    invalid_span = telemetry.tracer.start_span("\ud800")
+    invalid_span.end()
     telemetry.tracer.start_span("good", attributes={"odd": object()}).end()  # type: ignore[dict-item]
 
     assert telemetry.flush(10)
@@ -138,8 +138,8 @@ def test_start_records_have_the_resource_of_the_application_provider(
     telemetry.close()
 
 
-def test_unconfigured_process_uses_the_environment_endpoint(otlp: Otlp, script: Script) -> None:
-    result = script(
+def test_unconfigured_process_uses_the_environment_endpoint(otlp: Otlp, run_script: Script) -> None:
+    result = run_script(
         """
 from queenright.instrumentation import Worker
 with Worker("bee") as worker, worker.step("forager"):
@@ -152,8 +152,8 @@ with Worker("bee") as worker, worker.step("forager"):
     assert [span.name for span in otlp.spans] == ["step forager", "invoke_agent bee"]
 
 
-def test_process_with_its_own_opentelemetry_setup_keeps_its_pipeline(otlp: Otlp, script: Script) -> None:
-    result = script(
+def test_process_with_its_own_opentelemetry_setup_keeps_its_pipeline(otlp: Otlp, run_script: Script) -> None:
+    result = run_script(
         """
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider

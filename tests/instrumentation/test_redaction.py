@@ -42,20 +42,20 @@ SECRETS = [
 ]
 
 
-@pytest.mark.parametrize(("around", "secret"), SECRETS)
-def test_secret_is_not_readable(around: str, secret: str) -> None:
+@pytest.mark.parametrize(("template", "secret"), SECRETS)
+def test_secret_is_not_readable(template: str, secret: str) -> None:
     """B16: secrets are redacted from evidence."""
-    text = redact(around.format(secret))
+    text = redact(template.format(secret))
 
     assert secret not in text
     assert MASK in text
 
 
-@pytest.mark.parametrize(("around", "secret"), SECRETS)
-def test_secret_at_the_cut_is_fully_removed(around: str, secret: str) -> None:
+@pytest.mark.parametrize(("template", "secret"), SECRETS)
+def test_secret_at_the_cut_is_fully_removed(template: str, secret: str) -> None:
     """B16: secrets are masked before the text is cut."""
     for limit in range(1, 80):
-        tail = redact("before " + around.format(secret), limit)
+        tail = redact("before " + template.format(secret), limit)
 
         assert len(tail) <= limit
         assert not any(secret[-size:] in tail for size in range(5, len(secret) + 1))
@@ -241,12 +241,12 @@ def test_values_are_hidden_by_many_threads_at_once() -> None:
 )
 def test_work_for_crafted_texts_grows_linearly(unit: str) -> None:
     """B127: the work does not grow with the square of the length."""
-    for begin, end in (("", ""), ("password=", "@"), ("<token>", ":")):
-        text = partial(crafted, begin, unit, end)
-        assert is_linear(lambda found: redact(found, 8_000), text), (begin, end)
+    for prefix, suffix in (("", ""), ("password=", "@"), ("<token>", ":")):
+        text = partial(make_crafted_text, prefix, unit, suffix)
+        assert is_linear(lambda long_text: redact(long_text, 8_000), text), (prefix, suffix)
 
 
-def crafted(begin: str, unit: str, end: str, size: int) -> str:
+def make_crafted_text(begin: str, unit: str, end: str, size: int) -> str:
     """Return a text of ``size`` characters."""
     return (begin + unit * size)[: size - len(end)] + end
 

@@ -96,7 +96,7 @@ SHAPES = {
     "JWT": f"eyJhbGciOiJIUzI1NiJ9.eyJ{LETTERS}.{LETTERS}",
 }
 
-AROUND = [
+TEMPLATES = [
     "{}",
     "401 Unauthorized: {} was refused",
     "retrying with key={}.",
@@ -113,11 +113,11 @@ AROUND = [
 def test_key_with_a_known_format_is_masked_everywhere(service: str) -> None:
     """B16: secrets in the evidence are redacted."""
     key = SHAPES[service]
-    for around in AROUND:
-        text = redact(around.format(key), 2_000)
+    for template in TEMPLATES:
+        text = redact(template.format(key), 2_000)
 
-        assert MASK in text, around
-        assert not any(key[at : at + 12] in text for at in range(0, len(key) - 12, 4)), around
+        assert MASK in text, template
+        assert not any(key[at : at + 12] in text for at in range(0, len(key) - 12, 4)), template
 
 
 @pytest.mark.parametrize("service", SHAPES)
@@ -128,12 +128,14 @@ def test_key_in_json_is_masked_once(service: str) -> None:
     assert redact(text, 2_000) == text
 
 
-@pytest.mark.parametrize("unseen", ["\u200b", "\u00ad", "\u202e", "\U000e0041", "\ufeff", "\u2060", "\x00"])
-def test_invisible_characters_do_not_hide_a_key(unseen: str) -> None:
+@pytest.mark.parametrize(
+    "invisible_character", ["\u200b", "\u00ad", "\u202e", "\U000e0041", "\ufeff", "\u2060", "\x00"]
+)
+def test_invisible_characters_do_not_hide_a_key(invisible_character: str) -> None:
     key = SHAPES["OpenAI"]
-    hidden = key[:6] + unseen + key[6:]
+    key_with_invisible_character = key[:6] + invisible_character + key[6:]
 
-    assert redact(f"key {hidden} refused") == f"key {MASK} refused"
+    assert redact(f"key {key_with_invisible_character} refused") == f"key {MASK} refused"
 
 
 @pytest.mark.parametrize(

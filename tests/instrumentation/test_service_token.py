@@ -39,14 +39,14 @@ def test_invalid_token_is_ignored(tmp_path: Path, content: bytes) -> None:
 class Service(HTTPServer):
     """Redirects each request to itself under another host name, and keeps the headers that it received."""
 
-    seen: list[tuple[str, str | None]]
+    received_requests: list[tuple[str, str | None]]
 
 
-class Answer(BaseHTTPRequestHandler):
+class RedirectHandler(BaseHTTPRequestHandler):
     server: Service
 
     def do_GET(self) -> None:
-        self.server.seen.append((self.path.partition("?")[0], self.headers["Authorization"]))
+        self.server.received_requests.append((self.path.partition("?")[0], self.headers["Authorization"]))
         self.send_response(307)
         self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", "0")
@@ -58,8 +58,8 @@ class Answer(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with Service(("127.0.0.1", 0), Answer) as server:
-        server.seen = []
+    with Service(("127.0.0.1", 0), RedirectHandler) as server:
+        server.received_requests = []
         thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         yield server
@@ -73,7 +73,7 @@ def test_token_is_sent_only_to_the_service_and_never_logged(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Neither a redirect nor a ``.netrc`` entry changes that."""
+    """A redirect or a ``.netrc`` entry does not change the recipient."""
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login somebody password else\n")
     netrc.chmod(0o600)
@@ -90,7 +90,7 @@ def test_token_is_sent_only_to_the_service_and_never_logged(
         client.fetch(0)
     client.close()
 
-    assert service.seen == [
+    assert service.received_requests == [
         ("/api/agents/ada/instructions", f"Bearer {TOKEN}"),
         ("/api/agents/ada/instructions", "Bearer exchanged"),
     ]

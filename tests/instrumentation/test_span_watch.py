@@ -11,8 +11,8 @@ from opentelemetry.sdk.trace import TracerProvider
 
 from queenright.instrumentation import names, span_watch, watch_spans
 from queenright.instrumentation.otlp import DEFAULT_ENDPOINT, OtlpSender, logs_url
-from tests.instrumentation.parts import Otlp, Script, attributes
-from tests.instrumentation.test_agent_isolation import closed_port_url
+from tests.instrumentation.parts import Otlp, Script, read_attributes
+from tests.instrumentation.test_agent_isolation import get_closed_port_url
 
 SETUP = """
 import os, time
@@ -29,11 +29,11 @@ AGENT = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "bee"}
 tracer = trace.get_tracer("any.library")
 
 def hang(spans):
-    # Until so many open spans are reported; without a processor, for longer than that takes.
+    # Wait until this many open spans are reported; without a processor, longer than that takes.
     from queenright.instrumentation import span_watch
-    processors = [known() for known in span_watch._watchers._by_provider.values()]
-    until = time.monotonic() + (60 if processors else 1)
-    while sum(len(processor._reports) for processor in processors) < spans and time.monotonic() < until:
+    processors = [reference() for reference in span_watch._watchers._by_provider.values()]
+    deadline = time.monotonic() + (60 if processors else 1)
+    while sum(len(processor._reports) for processor in processors) < spans and time.monotonic() < deadline:
         time.sleep(0.01)
 """
 
@@ -46,19 +46,19 @@ with tracer.start_as_current_span("invoke_agent bee", attributes=AGENT):
 """
 
 
-def reported_names(otlp: Otlp) -> list[tuple[str, str]]:
+def list_reported_names(otlp: Otlp) -> list[tuple[str, str]]:
     return [
-        (record.event_name, str(attributes(record)[names.OPEN_SPAN_NAME]))
+        (record.event_name, str(read_attributes(record)[names.OPEN_SPAN_NAME]))
         for record in sorted(otlp.logs, key=lambda record: int(record.time_unix_nano))
     ]
 
 
-def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) -> None:
+def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, run_script: Script) -> None:
     """B88: one line of code is enough for any library."""
-    result = script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
+    result = run_script(WATCH + HANG, OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url)
 
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
-    assert reported_names(otlp) == [
+    assert list_reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent bee"),
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
         (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
@@ -69,26 +69,28 @@ def test_open_work_of_any_library_arrives_by_http(otlp: Otlp, script: Script) ->
         (span.trace_id, span.span_id) for span in spans.values()
     }
     assert otlp.logs[0].time_unix_nano == spans["invoke_agent bee"].start_time_unix_nano
-    assert attributes(otlp.logs[0])[names.OPEN_SPAN_START] == spans["invoke_agent bee"].start_time_unix_nano
+    assert (
+        read_attributes(otlp.logs[0])[names.OPEN_SPAN_START] == spans["invoke_agent bee"].start_time_unix_nano
+    )
 
 
-def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, script: Script) -> None:
-    result = script(
+def test_process_that_exits_inside_a_call_reports_its_end(otlp: Otlp, run_script: Script) -> None:
+    result = run_script(
         WATCH + 'call = tracer.start_span("chat gpt-4o", attributes=CHAT)\nhang(1)\n',
         OTEL_EXPORTER_OTLP_ENDPOINT=otlp.url,
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert reported_names(otlp) == [
+    assert list_reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "chat gpt-4o"),
         (names.EVENT_SPAN_ENDED, "chat gpt-4o"),
     ]
-    assert attributes(otlp.logs[-1])[names.OPEN_SPAN_OUTCOME] == "unknown"
+    assert read_attributes(otlp.logs[-1])[names.OPEN_SPAN_OUTCOME] == "unknown"
     assert otlp.spans == []
 
 
-def test_forked_child_reports_its_own_calls(otlp: Otlp, script: Script) -> None:
-    result = script(
+def test_forked_child_reports_its_own_calls(otlp: Otlp, run_script: Script) -> None:
+    result = run_script(
         WATCH
         + """
 with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
@@ -104,7 +106,7 @@ with tracer.start_as_current_span("invoke_agent parent", attributes=AGENT):
     )
 
     assert (result.returncode, result.stderr) == (0, "")
-    assert reported_names(otlp) == [
+    assert list_reported_names(otlp) == [
         (names.EVENT_SPAN_STARTED, "invoke_agent parent"),
         (names.EVENT_SPAN_STARTED, "chat child"),
         (names.EVENT_SPAN_ENDED, "chat child"),
@@ -117,9 +119,9 @@ def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: 
     resources: list[Resource] = []
 
     class Sender(OtlpSender):
-        def __init__(self, endpoint: str, resource: Resource, **more: Any) -> None:
+        def __init__(self, endpoint: str, resource: Resource, **options: Any) -> None:
             resources.append(resource)
-            super().__init__(endpoint, resource, **more)
+            super().__init__(endpoint, resource, **options)
 
     provider = TracerProvider(resource=Resource({"service.name": "hive"}), shutdown_on_exit=False)
     with pytest.MonkeyPatch.context() as patch:
@@ -130,9 +132,9 @@ def test_provider_without_an_instance_id_gives_records_their_own_resource(otlp: 
     assert resources == [provider.resource]
 
 
-def test_unavailable_service_is_logged_in_one_line(script: Script) -> None:
+def test_unavailable_service_is_logged_in_one_line(run_script: Script) -> None:
     """B81: neither the work nor the exit is delayed."""
-    result = script(
+    result = run_script(
         WATCH
         + """
 slowest = 0.0
@@ -146,13 +148,13 @@ for number in range(2000):
 hang(1000)
 for call in calls:
     call.end()
-ended = time.monotonic()
+end_time = time.monotonic()
 from queenright.instrumentation import span_watch
 span_watch._watchers.close()
-print(slowest < 0.5, time.monotonic() - ended < 3, flush=True)
-os._exit(0)  # what the application's own exporter waits for is not ours
+print(slowest < 0.5, time.monotonic() - end_time < 3, flush=True)
+os._exit(0)  # skip the exit handlers of the application's own exporter
 """,
-        OTEL_EXPORTER_OTLP_ENDPOINT=closed_port_url(),
+        OTEL_EXPORTER_OTLP_ENDPOINT=get_closed_port_url(),
     )
 
     assert result.stdout.strip() == "True True"
@@ -173,8 +175,8 @@ def test_second_call_adds_no_second_processor(otlp: Otlp) -> None:
     provider.shutdown()
 
 
-def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
-    result = script(
+def test_missing_tracer_provider_warns_with_a_fix(run_script: Script) -> None:
+    result = run_script(
         "from queenright.instrumentation import watch_spans\nprint(watch_spans(), watch_spans(object()))\n",
     )
 
@@ -182,9 +184,9 @@ def test_missing_tracer_provider_warns_with_a_fix(script: Script) -> None:
     assert "watch_spans(provider)" in result.stderr
 
 
-def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, script: Script) -> None:
+def test_grpc_process_uses_its_own_log_exporter(otlp: Otlp, run_script: Script) -> None:
     """The service does not accept gRPC; a Collector that does receives the records like the spans."""
-    result = script(
+    result = run_script(
         SETUP
         + """
 from opentelemetry._logs import set_logger_provider
@@ -236,10 +238,10 @@ def test_records_follow_opentelemetry_endpoint_variables(
     [("", True), ("otlp", True), ("console,otlp_proto_http", True), ("console", False)],
 )
 def test_auto_instrumentation_watches_otlp_exporters(
-    otlp: Otlp, script: Script, exporters: str, records: bool
+    otlp: Otlp, run_script: Script, exporters: str, records: bool
 ) -> None:
     """`opentelemetry-instrument` loads our entry point in this way, after it has configured the process."""
-    result = script(
+    result = run_script(
         SETUP
         + """
 from importlib.metadata import entry_points
@@ -255,8 +257,8 @@ found.load()().instrument(skip_dep_check=True)
     assert bool(otlp.logs) is records
 
 
-def test_auto_instrumentation_without_a_provider_logs_nothing(script: Script) -> None:
-    result = script(
+def test_auto_instrumentation_without_a_provider_logs_nothing(run_script: Script) -> None:
+    result = run_script(
         "from queenright.instrumentation.span_watch import SpanWatchInstrumentor\n"
         "SpanWatchInstrumentor().instrument()\n"
     )

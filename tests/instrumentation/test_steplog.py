@@ -22,7 +22,7 @@ from tests.instrumentation.parts import Clock, Script
 from tests.isolation import environment
 
 
-def lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
+def read_lines(storage: Path, session_id: str) -> list[dict[str, Any]]:
     text = step_log_path(storage, session_id).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
 
@@ -43,7 +43,7 @@ def test_step_is_one_line_with_calls_times_and_ids(
         with pytest.raises(KeyError), worker.step("forager"):
             raise KeyError("secret=abcdef")
 
-    first, second = lines(tmp_path, "s1")
+    first, second = read_lines(tmp_path, "s1")
     assert first["agent_id"] == "bee"
     assert first["session_id"] == "s1"
     assert first["incarnation_id"] == worker.incarnation_id
@@ -63,7 +63,7 @@ def test_step_is_one_line_with_calls_times_and_ids(
     assert second["trace_id"] == first["trace_id"]
 
 
-def test_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_torn_line_does_not_hide_the_next_line(tmp_path: Path) -> None:
     """B6: only the half-written last line is lost."""
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"step_index":0}\n{"step_ind')
@@ -96,12 +96,12 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
     )
 
     assert result.returncode == -signal.SIGKILL
-    assert [line["step_index"] for line in lines(tmp_path, "s1")] == [0, 1, 2]
+    assert [line["step_index"] for line in read_lines(tmp_path, "s1")] == [0, 1, 2]
 
 
-def test_lines_of_several_processes_do_not_mix(script: Script, tmp_path: Path) -> None:
+def test_lines_of_several_processes_do_not_mix(run_script: Script, tmp_path: Path) -> None:
     """B82: a forked child writes to the log of its parent's worker."""
-    result = script(f"""
+    result = run_script(f"""
 import os
 from queenright.instrumentation import Worker
 with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
@@ -119,16 +119,16 @@ with Worker("bee", session_id="s1", storage={str(tmp_path)!r}) as worker:
 """)
 
     assert result.returncode == 0, result.stderr
-    assert len(lines(tmp_path, "s1")) == 600
+    assert len(read_lines(tmp_path, "s1")) == 600
 
 
 def test_full_disk_drops_the_line_and_counts_it(tmp_path: Path) -> None:
     """B81: a step log that cannot be written does not affect the agent."""
     before = DROPPED.get_count("steps")
     log = StepLog(tmp_path / "log.jsonl")
-    full = os.open("/dev/full", os.O_WRONLY)
-    os.dup2(full, log._file)
-    os.close(full)
+    full_device = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full_device, log._file)
+    os.close(full_device)
 
     log.append({"step_index": 0})
     log.close()
@@ -158,7 +158,7 @@ def test_environment_variable_sets_the_storage(
     ):
         pass
 
-    assert len(lines(tmp_path, "s1")) == 1
+    assert len(read_lines(tmp_path, "s1")) == 1
 
 
 @pytest.mark.parametrize("time", [0.0, 1_767_225_599.9996, 1_767_225_600.0, 1_767_225_600.25])

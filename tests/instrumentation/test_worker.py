@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import InvalidSessionIdError, Telemetry, Verdict, Worker, names
 from queenright.instrumentation.fingerprint import fingerprint
 from queenright.instrumentation.identity import clean_name
-from tests.instrumentation.parts import Clock, Memory, eventually
+from tests.instrumentation.parts import Clock, Memory, wait_for
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ IDENTITY = {
 }
 
 
-def work(worker: Worker) -> None:
+def run_step(worker: Worker) -> None:
     with worker, worker.step("forager") as step:
         with step.llm("gpt", "openai") as llm:
             llm.usage(120, 30)
@@ -57,7 +57,7 @@ def work(worker: Worker) -> None:
 def test_every_span_and_record_identifies_its_worker(
     worker: Worker, telemetry: Telemetry, memory: Memory
 ) -> None:
-    work(worker)
+    run_step(worker)
     telemetry.flush()
 
     assert [record.name for record in memory.records] == [
@@ -77,25 +77,25 @@ def test_every_span_and_record_identifies_its_worker(
 
 
 def test_spans_are_nested_like_their_blocks(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
-    work(worker)
+    run_step(worker)
     telemetry.flush()
 
-    def parent(name: str) -> Any:
-        return memory.span(name).parent
+    def get_parent(name: str) -> Any:
+        return memory.find_span(name).parent
 
-    run, step = memory.span("invoke_agent bee"), memory.span("step forager")
-    assert parent("invoke_agent bee") is None
-    assert parent("step forager") == run.get_span_context()
-    assert parent("chat gpt") == parent("execute_tool search") == step.get_span_context()
+    run, step = memory.find_span("invoke_agent bee"), memory.find_span("step forager")
+    assert get_parent("invoke_agent bee") is None
+    assert get_parent("step forager") == run.get_span_context()
+    assert get_parent("chat gpt") == get_parent("execute_tool search") == step.get_span_context()
 
 
 def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
-    work(worker)
+    run_step(worker)
     telemetry.flush()
 
     step_attributes = {**IDENTITY, names.NODE_ID: "forager", names.STEP_INDEX: 0}
-    assert memory.span("step forager").attributes == {**step_attributes, names.STEP_VERDICT: "ACCEPT"}
-    assert memory.span("chat gpt").attributes == {
+    assert memory.find_span("step forager").attributes == {**step_attributes, names.STEP_VERDICT: "ACCEPT"}
+    assert memory.find_span("chat gpt").attributes == {
         **step_attributes,
         names.GEN_AI_OPERATION_NAME: "chat",
         names.GEN_AI_REQUEST_MODEL: "gpt",
@@ -104,7 +104,7 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
         names.GEN_AI_USAGE_OUTPUT_TOKENS: 30,
         names.GEN_AI_RESPONSE_FINISH_REASONS: ("stop",),
     }
-    assert memory.span("execute_tool search").attributes == {
+    assert memory.find_span("execute_tool search").attributes == {
         **step_attributes,
         names.GEN_AI_OPERATION_NAME: "execute_tool",
         names.GEN_AI_TOOL_NAME: "search",
@@ -113,7 +113,7 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
         names.TOOL_ARGUMENTS_HASH: fingerprint({"q": "clover"}),
         names.TOOL_RESULT_HASH: fingerprint("a field"),
     }
-    assert memory.record(names.EVENT_AGENT_STARTED).attributes == {
+    assert memory.find_record(names.EVENT_AGENT_STARTED).attributes == {
         **IDENTITY,
         names.GEN_AI_OPERATION_NAME: "invoke_agent",
         names.FRAMEWORK: "plain",
@@ -124,13 +124,13 @@ def test_attributes_equal_the_table(worker: Worker, telemetry: Telemetry, memory
 
 
 def test_start_record_has_the_ids_of_its_span(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
-    work(worker)
+    run_step(worker)
     telemetry.flush()
 
-    started = memory.record(names.EVENT_TOOL_STARTED)
+    start_record = memory.find_record(names.EVENT_TOOL_STARTED)
 
-    assert started.span == memory.span("execute_tool search").get_span_context()
-    assert started.attributes[names.TOOL_TIMEOUT] == 30.0
+    assert start_record.span == memory.find_span("execute_tool search").get_span_context()
+    assert start_record.attributes[names.TOOL_TIMEOUT] == 30.0
 
 
 def test_hung_tool_is_reported_while_it_hangs(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
@@ -138,7 +138,7 @@ def test_hung_tool_is_reported_while_it_hangs(worker: Worker, telemetry: Telemet
     with worker, worker.step("forager") as step, step.tool("search", timeout=2400):
         telemetry.flush()
 
-        assert memory.record(names.EVENT_TOOL_STARTED).attributes[names.GEN_AI_TOOL_NAME] == "search"
+        assert memory.find_record(names.EVENT_TOOL_STARTED).attributes[names.GEN_AI_TOOL_NAME] == "search"
         assert memory.spans == []
 
 
@@ -148,11 +148,11 @@ def test_exception_is_recorded_and_propagates_unchanged(
     """B81: the agent's own exceptions are unchanged."""
     error = KeyError("password=hunter2")
 
-    with pytest.raises(KeyError) as caught, worker, worker.step("forager") as step, step.tool("search"):
+    with pytest.raises(KeyError) as error_info, worker, worker.step("forager") as step, step.tool("search"):
         raise error
 
     telemetry.flush()
-    assert caught.value is error
+    assert error_info.value is error
     assert error.__cause__ is None
     assert error.__context__ is None
     for span in memory.spans:
@@ -179,8 +179,8 @@ def test_tool_error_that_the_agent_handles_does_not_fail_the_step(
 
     telemetry.flush()
     assert calls == 1
-    assert memory.span("execute_tool search").attributes[names.ERROR_TYPE] == type(error).__name__
-    assert names.ERROR_TYPE not in memory.span("step forager").attributes
+    assert memory.find_span("execute_tool search").attributes[names.ERROR_TYPE] == type(error).__name__
+    assert names.ERROR_TYPE not in memory.find_span("step forager").attributes
 
 
 def test_equal_failures_are_equal_results(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
@@ -221,16 +221,16 @@ async def test_cancelled_step_is_reported_as_cancelled(
     with pytest.raises(asyncio.CancelledError):
         await task
     telemetry.flush()
-    assert memory.span("step forager").attributes[names.ERROR_TYPE] == "CancelledError"
+    assert memory.find_span("step forager").attributes[names.ERROR_TYPE] == "CancelledError"
 
 
 def test_spans_inside_a_block_become_children(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
     with worker, worker.step("forager") as step, step.tool("search"):
-        inside = trace.get_current_span().get_span_context()
+        inner_context = trace.get_current_span().get_span_context()
     after = trace.get_current_span().get_span_context()
 
     telemetry.flush()
-    assert inside == memory.span("execute_tool search").get_span_context()
+    assert inner_context == memory.find_span("execute_tool search").get_span_context()
     assert not after.is_valid
 
 
@@ -245,7 +245,11 @@ def test_wait_is_reported_at_start_and_end(
         after = registry.get_sample_value("queenright_worker_waiting", labels)
 
     telemetry.flush()
-    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    reasons = [
+        record.attributes[names.WAITING_REASON]
+        for record in memory.records
+        if record.name == names.EVENT_WAITING
+    ]
     assert reasons == ["user_input", ""]
     assert (during, after) == (1, 0)
 
@@ -255,7 +259,11 @@ def test_innermost_wait_is_shown(worker: Worker, telemetry: Telemetry, memory: M
         pass
 
     telemetry.flush()
-    reasons = [r.attributes[names.WAITING_REASON] for r in memory.records if r.name == names.EVENT_WAITING]
+    reasons = [
+        record.attributes[names.WAITING_REASON]
+        for record in memory.records
+        if record.name == names.EVENT_WAITING
+    ]
     assert reasons == ["children", "backoff", "children", ""]
 
 
@@ -268,8 +276,8 @@ def test_checkpoints_and_heartbeats_are_reported(
             worker.heartbeat("3 of 7; api_key=abcdef")
 
     telemetry.flush()
-    assert memory.record(names.EVENT_CHECKPOINT).attributes[names.CHECKPOINT_ID] == "c-1"
-    heartbeat = memory.record(names.EVENT_HEARTBEAT).attributes
+    assert memory.find_record(names.EVENT_CHECKPOINT).attributes[names.CHECKPOINT_ID] == "c-1"
+    heartbeat = memory.find_record(names.EVENT_HEARTBEAT).attributes
     assert heartbeat[names.HEARTBEAT_INTERVAL] == 60
     assert heartbeat[names.HEARTBEAT_PHASE] == "tool"
     assert heartbeat[names.HEARTBEAT_PROGRESS] == "3 of 7; api_key=[redacted]"
@@ -284,7 +292,7 @@ def test_heartbeat_contains_all_fields(
         with worker.step("forager") as step, step.llm("gpt") as llm:
             llm.usage(100, 20)
         clock.now += 5
-        called = clock.now
+        call_time = clock.now
         with worker.step("forager") as step, step.tool("search") as call:
             call.error("no field")
         clock.now += 5
@@ -294,7 +302,9 @@ def test_heartbeat_contains_all_fields(
         worker.heartbeat()
 
     telemetry.flush()
-    first, second, third = (r.attributes for r in memory.records if r.name == names.EVENT_HEARTBEAT)
+    first, second, third = (
+        record.attributes for record in memory.records if record.name == names.EVENT_HEARTBEAT
+    )
     assert first == {
         **IDENTITY,
         names.HEARTBEAT_INTERVAL: 60,
@@ -307,7 +317,7 @@ def test_heartbeat_contains_all_fields(
         names.HEARTBEAT_PHASE: "llm",
         names.HEARTBEAT_TOKEN_COUNT: 120,
         names.HEARTBEAT_ERROR_COUNT: 1,
-        names.HEARTBEAT_LAST_TOOL_CALL: called,
+        names.HEARTBEAT_LAST_TOOL_CALL: call_time,
         names.HEARTBEAT_PROGRESS: "half way",
     }
     assert third == second | {names.HEARTBEAT_PHASE: "idle", names.HEARTBEAT_TOKEN_COUNT: 130}
@@ -325,7 +335,7 @@ def test_output_counts_are_reported(worker: Worker, telemetry: Telemetry, memory
         worker.output(files_changed=3, tests_failed=0)
 
     telemetry.flush()
-    assert memory.record(names.EVENT_OUTPUT).attributes == {
+    assert memory.find_record(names.EVENT_OUTPUT).attributes == {
         **IDENTITY,
         names.OUTPUT_FILES_CHANGED: 3,
         names.OUTPUT_TESTS_FAILED: 0,
@@ -340,25 +350,25 @@ def test_resources_and_circuit_breakers_are_reported(
         worker.circuit_breaker("maps", "open")
 
     telemetry.flush()
-    assert memory.record(names.EVENT_RESOURCE).attributes == {
+    assert memory.find_record(names.EVENT_RESOURCE).attributes == {
         **IDENTITY,
         names.RESOURCE_NAME: "memory",
         names.RESOURCE_USED: 900.0,
         names.RESOURCE_LIMIT: 1000.0,
     }
-    assert memory.record(names.EVENT_BREAKER).attributes == {
+    assert memory.find_record(names.EVENT_BREAKER).attributes == {
         **IDENTITY,
         names.BREAKER_NAME: "maps",
         names.BREAKER_STATE: "open",
     }
 
 
-@pytest.mark.parametrize(("used", "limit"), [(1, 0), (-1, 5), ("a lot", 5), (float("nan"), 5)])
+@pytest.mark.parametrize(("used_amount", "limit"), [(1, 0), (-1, 5), ("a lot", 5), (float("nan"), 5)])
 def test_resource_without_amounts_is_not_reported_and_raises_nothing(
-    worker: Worker, telemetry: Telemetry, memory: Memory, used: Any, limit: Any
+    worker: Worker, telemetry: Telemetry, memory: Memory, used_amount: Any, limit: Any
 ) -> None:
     with worker:
-        worker.resource("memory", used=used, limit=limit)
+        worker.resource("memory", used=used_amount, limit=limit)
 
     telemetry.flush()
     assert [record for record in memory.records if record.name == names.EVENT_RESOURCE] == []
@@ -410,10 +420,10 @@ def test_content_is_captured_only_if_enabled(
         step.verdict("RETRY", "again")
 
     telemetry.flush()
-    tool = memory.span("execute_tool search").attributes
+    tool = memory.find_span("execute_tool search").attributes
     assert tool[names.GEN_AI_TOOL_CALL_ARGUMENTS] == "{'q': 'clover'}"
     assert tool[names.GEN_AI_TOOL_CALL_RESULT] == "a field, token=[redacted]"
-    assert memory.span("step forager").attributes[names.STEP_FEEDBACK] == "again"
+    assert memory.find_span("step forager").attributes[names.STEP_FEEDBACK] == "again"
 
 
 @pytest.mark.parametrize(
@@ -421,10 +431,10 @@ def test_content_is_captured_only_if_enabled(
 )
 def test_session_id_that_is_not_a_directory_name_is_refused(session_id: str) -> None:
     """B8: path separators and '..' are refused with a clear error."""
-    with pytest.raises(InvalidSessionIdError, match="Session id") as refused:
+    with pytest.raises(InvalidSessionIdError, match="Session id") as error_info:
         Worker("bee", session_id=session_id)
 
-    assert refused.value.session_id == session_id
+    assert error_info.value.session_id == session_id
 
 
 @pytest.mark.parametrize("arguments", [{"agent": ""}, {"agent": "bee", "heartbeat_interval": 0}])
@@ -455,10 +465,10 @@ def test_misuse_after_start_loses_only_that_call(
             worker.checkpoint(None)  # type: ignore[arg-type]
 
     telemetry.flush()
-    assert memory.span("step None").end_time is not None
-    assert memory.span("execute_tool ?").attributes[names.TOOL_RESULT_HASH]
-    assert memory.span("chat 7").end_time is not None
-    assert memory.span("invoke_agent bee").end_time is not None
+    assert memory.find_span("step None").end_time is not None
+    assert memory.find_span("execute_tool ?").attributes[names.TOOL_RESULT_HASH]
+    assert memory.find_span("chat 7").end_time is not None
+    assert memory.find_span("invoke_agent bee").end_time is not None
 
 
 def test_step_starts_an_unstarted_worker(worker: Worker, telemetry: Telemetry, memory: Memory) -> None:
@@ -473,7 +483,7 @@ def test_step_starts_an_unstarted_worker(worker: Worker, telemetry: Telemetry, m
 
 def test_heartbeats_are_automatic(telemetry: Telemetry, registry: CollectorRegistry, memory: Memory) -> None:
     with Worker("bee", telemetry=telemetry, registry=registry, heartbeat_interval=0.1):
-        assert eventually(lambda: sum(r.name == names.EVENT_HEARTBEAT for r in memory.records) >= 3)
+        assert wait_for(lambda: sum(record.name == names.EVENT_HEARTBEAT for record in memory.records) >= 3)
 
 
 RAW = "deep\nresearch\x1b[31m\u2028agent\x00 "
@@ -485,7 +495,7 @@ def test_name_with_control_characters_is_cleaned_everywhere(
     worker = Worker(RAW, telemetry=telemetry, registry=registry)
     worker.start()
     samples = [sample for family in registry.collect() for sample in family.samples]
-    work(worker)
+    run_step(worker)
     telemetry.flush()
 
     name = clean_name(RAW)
@@ -514,8 +524,8 @@ def test_invisible_characters_do_not_change_a_name() -> None:
 
 @given(st.text())
 def test_cleaning_a_clean_name_changes_nothing(name: str) -> None:
-    clean = clean_name(name)
+    cleaned_name = clean_name(name)
 
-    assert clean_name(clean) == clean
-    assert len(clean) <= 200
-    assert not any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in clean)
+    assert clean_name(cleaned_name) == cleaned_name
+    assert len(cleaned_name) <= 200
+    assert not any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in cleaned_name)

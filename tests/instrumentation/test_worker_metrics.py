@@ -31,7 +31,7 @@ class MeasuredWorker:
         self.clock = clock
         self.registry = registry
 
-    def step(self, verdict: str | None, node: str = "forager", result: object = None) -> None:
+    def report_step(self, verdict: str | None, node: str = "forager", result: object = None) -> None:
         with self.worker.step(node) as step:
             if result is not None:
                 with step.tool("search", {"q": 1}) as call:
@@ -39,40 +39,40 @@ class MeasuredWorker:
             if verdict:
                 step.verdict(verdict)
 
-    def value(self, name: names.MetricName, suffix: str = "", **labels: str) -> float | None:
+    def read_metric(self, name: names.MetricName, suffix: str = "", **labels: str) -> float | None:
         return self.registry.get_sample_value(name.name + suffix, {"agent": "bee", **labels})
 
 
 @pytest.fixture
-def measured(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Any:
-    measured = MeasuredWorker(telemetry, registry, clock)
-    with measured.worker:
-        yield measured
+def measured_worker(telemetry: Telemetry, registry: CollectorRegistry, clock: Clock) -> Any:
+    measured_worker = MeasuredWorker(telemetry, registry, clock)
+    with measured_worker.worker:
+        yield measured_worker
 
 
-def emit_all_metrics(measured: MeasuredWorker) -> None:
-    """Make every metric of a worker have a series."""
-    with measured.worker.step("forager") as step:
+def emit_all_metrics(measured_worker: MeasuredWorker) -> None:
+    """Create a series of every metric of a worker."""
+    with measured_worker.worker.step("forager") as step:
         with step.llm("gpt", "openai") as llm:
             llm.usage(10, 2)
         with step.tool("search") as call:
             call.error(ValueError("no"))
-    measured.worker.checkpoint("c")
-    with measured.worker.waiting("backoff"):
+    measured_worker.worker.checkpoint("c")
+    with measured_worker.worker.waiting("backoff"):
         pass
-    measured.clock.now += 14
-    measured.worker._run.tick()
+    measured_worker.clock.now += 14
+    measured_worker.worker._run.tick()
     for _ in range(20):
-        measured.clock.now += 14
-        measured.worker._run.tick()
+        measured_worker.clock.now += 14
+        measured_worker.worker._run.tick()
 
 
-def test_exposed_worker_metrics_and_labels_equal_the_table(measured: MeasuredWorker) -> None:
-    emit_all_metrics(measured)
+def test_exposed_worker_metrics_and_labels_equal_the_table(measured_worker: MeasuredWorker) -> None:
+    emit_all_metrics(measured_worker)
 
     families = {
         family.name: family
-        for family in text_string_to_metric_families(generate_latest(measured.registry).decode())
+        for family in text_string_to_metric_families(generate_latest(measured_worker.registry).decode())
         if not family.name.endswith("_created")
     }
 
@@ -87,125 +87,125 @@ def test_exposed_worker_metrics_and_labels_equal_the_table(measured: MeasuredWor
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETRY", "CONTINUE", "ESCALATE"])
-def test_steps_are_counted_by_verdict(measured: MeasuredWorker, verdict: str) -> None:
-    measured.step(verdict)
+def test_steps_are_counted_by_verdict(measured_worker: MeasuredWorker, verdict: str) -> None:
+    measured_worker.report_step(verdict)
 
-    assert measured.value(names.WORKER_STEPS, node="forager", verdict=verdict.lower()) == 1
-    assert measured.value(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
-
-
-def test_step_without_a_verdict_is_neutral(measured: MeasuredWorker) -> None:
-    measured.step("RETRY")
-    measured.step(None)
-
-    assert measured.value(names.WORKER_STEPS, node="forager", verdict="continue") == 1
-    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS, node="forager", verdict=verdict.lower()) == 1
+    assert measured_worker.read_metric(names.WORKER_STEP_DURATION, "_count", node="forager") == 1
 
 
-def test_bad_steps_are_counted_since_the_last_accept(measured: MeasuredWorker) -> None:
+def test_step_without_a_verdict_is_neutral(measured_worker: MeasuredWorker) -> None:
+    measured_worker.report_step("RETRY")
+    measured_worker.report_step(None)
+
+    assert measured_worker.read_metric(names.WORKER_STEPS, node="forager", verdict="continue") == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+
+
+def test_bad_steps_are_counted_since_the_last_accept(measured_worker: MeasuredWorker) -> None:
     """B9: ACCEPT, RETRY, CONTINUE, CONTINUE counts 1."""
     for verdict in ("RETRY", "ACCEPT", "RETRY", "CONTINUE", "CONTINUE"):
-        measured.step(verdict)
+        measured_worker.report_step(verdict)
 
-    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_bad_steps_reset_at_another_node(measured: MeasuredWorker) -> None:
+def test_bad_steps_reset_at_another_node(measured_worker: MeasuredWorker) -> None:
     """B13: the count resets on a new node visit."""
     for node in ("forager", "forager", "dancer"):
-        measured.step("ESCALATE", node)
+        measured_worker.report_step("ESCALATE", node)
 
-    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT) == 1
 
 
-def test_propagating_error_is_one_bad_step(measured: MeasuredWorker) -> None:
+def test_propagating_error_is_one_bad_step(measured_worker: MeasuredWorker) -> None:
     """B12: steps that fail without a verdict count."""
-    with pytest.raises(KeyError), measured.worker.step("forager") as step, step.tool("search"):
+    with pytest.raises(KeyError), measured_worker.worker.step("forager") as step, step.tool("search"):
         raise KeyError
 
-    assert measured.value(names.WORKER_STEPS, node="forager", verdict="error") == 1
-    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 1
-    assert measured.value(names.WORKER_ERRORS, error_type="KeyError") == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS, node="forager", verdict="error") == 1
+    assert measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT) == 1
+    assert measured_worker.read_metric(names.WORKER_ERRORS, error_type="KeyError") == 1
 
 
-def test_accept_checkpoint_and_new_result_are_the_only_progress(measured: MeasuredWorker) -> None:
+def test_accept_checkpoint_and_new_result_are_the_only_progress(measured_worker: MeasuredWorker) -> None:
     """B22: a worker that only sends heartbeats or repeats itself makes no progress."""
 
-    def progress(act: Any) -> bool:
-        measured.clock.now += 10
+    def is_progress(act: Any) -> bool:
+        measured_worker.clock.now += 10
         act()
-        return measured.value(names.WORKER_LAST_PROGRESS) == measured.clock.now
+        return measured_worker.read_metric(names.WORKER_LAST_PROGRESS) == measured_worker.clock.now
 
-    assert progress(lambda: measured.step("ACCEPT"))
-    assert not progress(lambda: measured.step("CONTINUE"))
-    assert progress(lambda: measured.step("RETRY", result="a field"))
-    assert not progress(lambda: measured.step("RETRY", result="a field"))
-    assert progress(lambda: measured.worker.checkpoint("c"))
-    assert not progress(measured.worker.heartbeat)
-    assert measured.value(names.WORKER_LAST_HEARTBEAT) == measured.clock.now
+    assert is_progress(lambda: measured_worker.report_step("ACCEPT"))
+    assert not is_progress(lambda: measured_worker.report_step("CONTINUE"))
+    assert is_progress(lambda: measured_worker.report_step("RETRY", result="a field"))
+    assert not is_progress(lambda: measured_worker.report_step("RETRY", result="a field"))
+    assert is_progress(lambda: measured_worker.worker.checkpoint("c"))
+    assert not is_progress(measured_worker.worker.heartbeat)
+    assert measured_worker.read_metric(names.WORKER_LAST_HEARTBEAT) == measured_worker.clock.now
 
 
-def test_stall_is_counted_once_by_its_phase(measured: MeasuredWorker) -> None:
+def test_stall_is_counted_once_by_its_phase(measured_worker: MeasuredWorker) -> None:
     """B21: a tool may be silent until its declared timeout."""
-    with measured.worker.step("forager") as step, step.tool("search", timeout=2400):
+    with measured_worker.worker.step("forager") as step, step.tool("search", timeout=2400):
         for _ in range(2399 // 30):
-            measured.clock.now += 30
-            measured.worker._run.tick()
-        before = measured.value(names.WORKER_STALLS, phase="tool")
+            measured_worker.clock.now += 30
+            measured_worker.worker._run.tick()
+        before = measured_worker.read_metric(names.WORKER_STALLS, phase="tool")
         for _ in range(5):
-            measured.clock.now += 30
-            measured.worker._run.tick()
+            measured_worker.clock.now += 30
+            measured_worker.worker._run.tick()
 
         assert before == 0
-        assert measured.value(names.WORKER_STALLS, phase="tool") == 1
+        assert measured_worker.read_metric(names.WORKER_STALLS, phase="tool") == 1
 
 
-def test_wait_or_clock_jump_is_not_a_stall(measured: MeasuredWorker) -> None:
+def test_wait_or_clock_jump_is_not_a_stall(measured_worker: MeasuredWorker) -> None:
     """B23: no stall is counted when the host sleeps for eight hours."""
-    measured.clock.now += 8 * 3600
-    measured.worker._run.tick()
-    measured.clock.now -= 3600
-    measured.worker._run.tick()
-    with measured.worker.waiting("user_input"):
+    measured_worker.clock.now += 8 * 3600
+    measured_worker.worker._run.tick()
+    measured_worker.clock.now -= 3600
+    measured_worker.worker._run.tick()
+    with measured_worker.worker.waiting("user_input"):
         for _ in range(100):
-            measured.clock.now += 30
-            measured.worker._run.tick()
+            measured_worker.clock.now += 30
+            measured_worker.worker._run.tick()
 
-    assert measured.value(names.WORKER_STALLS, phase="idle") == 0
+    assert measured_worker.read_metric(names.WORKER_STALLS, phase="idle") == 0
 
 
-def test_durations_have_trace_exemplars(measured: MeasuredWorker) -> None:
-    measured.step("ACCEPT", result=1)
+def test_durations_have_trace_exemplars(measured_worker: MeasuredWorker) -> None:
+    measured_worker.report_step("ACCEPT", result=1)
 
-    text = generate_openmetrics(measured.registry).decode()  # type: ignore[no-untyped-call]
+    text = generate_openmetrics(measured_worker.registry).decode()  # type: ignore[no-untyped-call]
 
-    trace_id = measured.worker._run.trace_id
+    trace_id = measured_worker.worker._run.trace_id
     assert len(trace_id) == 32
     assert text.count(f'# {{trace_id="{trace_id}"}}') == 2
 
 
-def test_worker_series_are_removed_when_it_ends(measured: MeasuredWorker) -> None:
+def test_worker_series_are_removed_when_it_ends(measured_worker: MeasuredWorker) -> None:
     """B78: unloading a worker removes its series."""
-    emit_all_metrics(measured)
-    assert b'agent="bee"' in generate_latest(measured.registry)
+    emit_all_metrics(measured_worker)
+    assert b'agent="bee"' in generate_latest(measured_worker.registry)
 
-    measured.worker.close()
+    measured_worker.worker.close()
 
-    assert b'agent="bee"' not in generate_latest(measured.registry)
+    assert b'agent="bee"' not in generate_latest(measured_worker.registry)
 
 
 def test_worker_series_remain_while_another_run_lives(
-    measured: MeasuredWorker, telemetry: Telemetry, registry: CollectorRegistry
+    measured_worker: MeasuredWorker, telemetry: Telemetry, registry: CollectorRegistry
 ) -> None:
     for _ in range(3):
-        measured.step("RETRY")
+        measured_worker.report_step("RETRY")
     with Worker("bee", telemetry=telemetry, registry=registry) as second_worker:
         with second_worker.step("forager") as step:
             step.verdict("ACCEPT")
-        result = measured.value(names.WORKER_STEPS_SINCE_ACCEPT)
+        worst_count = measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT)
 
-    assert result == 3, "the worst run is shown"
-    assert measured.value(names.WORKER_STEPS_SINCE_ACCEPT) == 3
+    assert worst_count == 3, "the worst run is shown"
+    assert measured_worker.read_metric(names.WORKER_STEPS_SINCE_ACCEPT) == 3
 
 
 def count_folded_values(registry: CollectorRegistry) -> dict[str, float]:
@@ -220,23 +220,26 @@ def count_folded_values(registry: CollectorRegistry) -> dict[str, float]:
     }
 
 
-def test_folded_label_values_are_counted_once(measured: MeasuredWorker) -> None:
-    bounded = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
-    zero_counts = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded)), 0.0)
-    assert count_folded_values(measured.registry) == zero_counts
+def test_folded_label_values_are_counted_once(measured_worker: MeasuredWorker) -> None:
+    bounded_metrics = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
+    zero_counts = dict.fromkeys((names.WORKER_INFO.name, *map(str, bounded_metrics)), 0.0)
+    assert count_folded_values(measured_worker.registry) == zero_counts
 
     for number in range(MAX_LABEL_VALUES + 7):
-        measured.step("ACCEPT", f"node-{number}")
-    measured.step("ACCEPT", f"node-{MAX_LABEL_VALUES}")  # Folded again: the value was counted before.
+        measured_worker.report_step("ACCEPT", f"node-{number}")
+    measured_worker.report_step(
+        "ACCEPT", f"node-{MAX_LABEL_VALUES}"
+    )  # Folded again: the value was counted before.
 
-    assert measured.value(names.WORKER_STEPS, node="other", verdict="accept") == 8
-    assert count_folded_values(measured.registry) == {**zero_counts, names.WORKER_STEPS.name: 7}
+    assert measured_worker.read_metric(names.WORKER_STEPS, node="other", verdict="accept") == 8
+    assert count_folded_values(measured_worker.registry) == {**zero_counts, names.WORKER_STEPS.name: 7}
     assert (
-        measured.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"}) is None
+        measured_worker.registry.get_sample_value("queenright_telemetry_dropped_total", {"signal": "series"})
+        is None
     )
-    assert generate_latest(measured.registry).count(b"queenright_worker_steps_total{") == len(VERDICTS) * (
-        MAX_LABEL_VALUES + 1
-    )
+    assert generate_latest(measured_worker.registry).count(b"queenright_worker_steps_total{") == len(
+        VERDICTS
+    ) * (MAX_LABEL_VALUES + 1)
 
 
 def test_agents_beyond_the_limit_are_folded_and_counted_once(registry: CollectorRegistry) -> None:
@@ -250,25 +253,25 @@ def test_agents_beyond_the_limit_are_folded_and_counted_once(registry: Collector
 
 
 def test_two_folding_metrics_in_one_registry_share_the_counter(registry: CollectorRegistry) -> None:
-    """This happens if workers run in the process of a service."""
+    """This happens if workers run in the service's process."""
     service = LimitCounter(registry, [names.CIRCUIT_BREAKER_TRANSITIONS])
     families = WorkerFamilies.of(registry)
 
     service.fold(names.CIRCUIT_BREAKER_TRANSITIONS, "a")
     families.limit_counter.fold(names.WORKER_STEPS, "bee", "a")
 
-    counted = {name: number for name, number in count_folded_values(registry).items() if number}
-    assert counted == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}
+    folded_counts = {name: number for name, number in count_folded_values(registry).items() if number}
+    assert folded_counts == {names.CIRCUIT_BREAKER_TRANSITIONS.name: 1, names.WORKER_STEPS.name: 1}
 
 
 def test_remembered_folded_values_are_bounded(registry: CollectorRegistry) -> None:
-    limited = LimitCounter(registry, [names.WORKER_STEPS])
+    limit_counter = LimitCounter(registry, [names.WORKER_STEPS])
 
     for number in range(MAX_KNOWN_VALUES + 5):
-        limited.fold(names.WORKER_STEPS, "bee", f"node-{number}")
+        limit_counter.fold(names.WORKER_STEPS, "bee", f"node-{number}")
 
     assert count_folded_values(registry) == {names.WORKER_STEPS.name: MAX_KNOWN_VALUES + 5}
-    assert len(limited._seen_hashes) <= MAX_KNOWN_VALUES
+    assert len(limit_counter._seen_hashes) <= MAX_KNOWN_VALUES
 
 
 def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> None:
@@ -282,9 +285,9 @@ def test_application_metric_of_the_same_name_is_kept(telemetry: Telemetry) -> No
     assert registry.get_sample_value("queenright_worker_steps_total") == 0
 
 
-def test_metrics_are_served(measured: MeasuredWorker) -> None:
-    measured.step("ACCEPT")
-    port = serve_metrics(0, registry=measured.registry)
+def test_metrics_are_served(measured_worker: MeasuredWorker) -> None:
+    measured_worker.report_step("ACCEPT")
+    port = serve_metrics(0, registry=measured_worker.registry)
 
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as response:
         assert b"queenright_worker_steps_total{" in response.read()
