@@ -2,8 +2,8 @@
 Measure the detectors on recorded runs, and compare them with others: ``python -m tests.detection --traces
 DIR``.
 
-Prints the tables. ``--write FILE`` replaces the tables in a document. ``--check FILE`` checks that its tables
-are current. ``--ours`` keeps the rows of other detectors, which take the longest to measure.
+Prints the tables. ``--write FILE`` replaces the tables in a document. ``--check FILE`` checks that the tables
+in a document are current. ``--ours`` keeps the rows of other detectors, which take the longest to measure.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from tests.detection.thresholds import AimedRuns, format_threshold_table
 def replace_all_tables(folder: Path, document: str) -> str:
     """Return the document with new measurements in every table."""
     runs = read_recorded_runs(folder)
-    measured = measure_detectors(runs, make_all_detectors())
+    measurements = measure_detectors(runs, make_all_detectors())
     tables = {
-        "rates": format_rates_by_group(measured[0]),
-        "peers": format_comparison(measured),
-        "labels": format_label_table(measured),
+        "rates": format_rates_by_group(measurements[0]),
+        "peers": format_comparison(measurements),
+        "labels": format_label_table(measurements),
         "thresholds": format_threshold_table(AimedRuns(runs)),
     }
     for name, text in tables.items():
@@ -76,10 +76,10 @@ def main() -> int:
     if options.write is not None:
         options.write.write_text(new, encoding="utf-8")
     elif options.check is not None:
-        stale = [name for name in BLOCKS if extract_block(new, name) != extract_block(old, name)]
-        if stale:
+        stale_tables = [name for name in BLOCKS if extract_block(new, name) != extract_block(old, name)]
+        if stale_tables:
             print(
-                f"{options.check} has stale tables: {', '.join(stale)}; update them with --write",
+                f"{options.check} has stale tables: {', '.join(stale_tables)}; update them with --write",
                 file=sys.stderr,
             )
             return 1

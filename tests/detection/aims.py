@@ -21,15 +21,15 @@ class Aim(NamedTuple):
     limit: float
     at_least: bool = False
 
-    def is_met(self, measured: Measurement) -> bool:
+    def is_met(self, measurement: Measurement) -> bool:
         """Return whether the measured share is within the limit."""
-        counts = measured.groups[self.group]
-        hits, limit = self.count(counts), self.limit * counts.runs
-        return hits >= limit if self.at_least else hits <= limit
+        counts = measurement.groups[self.group]
+        alarm_count, limit = self.count(counts), self.limit * counts.runs
+        return alarm_count >= limit if self.at_least else alarm_count <= limit
 
-    def describe(self, measured: Measurement) -> str:
+    def describe(self, measurement: Measurement) -> str:
         """Return the measured value as text."""
-        counts = measured.groups[self.group]
+        counts = measurement.groups[self.group]
         return f"{self.group}, {self.kind}: {100 * self.count(counts) / max(1, counts.runs):.1f} %"
 
     def __str__(self) -> str:
@@ -62,9 +62,9 @@ AIMS: Final = (
 )
 
 
-def list_missed_aims(measured: Measurement) -> list[str]:
-    """Return a description of each unmet aim; that of the delay is last."""
-    descriptions = [aim.describe(measured) for aim in AIMS if not aim.is_met(measured)]
-    if measured.delays and median(measured.delays) > MAX_MEDIAN_DELAY:
-        descriptions.append(f"median delay: {median(measured.delays):g} steps")
+def list_missed_aims(measurement: Measurement) -> list[str]:
+    """Return a description of each aim that is not met, with the delay last."""
+    descriptions = [aim.describe(measurement) for aim in AIMS if not aim.is_met(measurement)]
+    if measurement.delays and median(measurement.delays) > MAX_MEDIAN_DELAY:
+        descriptions.append(f"median delay: {median(measurement.delays):g} steps")
     return descriptions

@@ -17,27 +17,27 @@ def normalized_edit_distance(s1: str, s2: str) -> float:
         return 0.0
     if not s1 or not s2:
         return 1.0
-    return _distance(s1, s2) / max(len(s1), len(s2))
+    return _compute_distance(s1, s2) / max(len(s1), len(s2))
 
 
-def _distance(pattern: str, text: str) -> int:
-    places: dict[str, int] = {}
+def _compute_distance(pattern: str, text: str) -> int:
+    bits_by_letter: dict[str, int] = {}
     for index, letter in enumerate(pattern):
-        places[letter] = places.get(letter, 0) | 1 << index
-    everything, last = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
-    more, less, distance = everything, 0, len(pattern)
+        bits_by_letter[letter] = bits_by_letter.get(letter, 0) | 1 << index
+    all_bits, last_bit = (1 << len(pattern)) - 1, 1 << (len(pattern) - 1)
+    positive_deltas, negative_deltas, distance = all_bits, 0, len(pattern)
     for letter in text:
-        equal = places.get(letter, 0)
-        vertical = equal | less
-        equal |= ((equal & more) + more) ^ more
-        up = less | (everything & ~(equal | more))
-        down = more & equal
-        distance += bool(up & last)
-        distance -= bool(down & last)
-        up = (up << 1) | 1
-        down <<= 1
-        more = (down | ~(vertical | up)) & everything
-        less = up & vertical & everything
+        equal = bits_by_letter.get(letter, 0)
+        vertical = equal | negative_deltas
+        equal |= ((equal & positive_deltas) + positive_deltas) ^ positive_deltas
+        horizontal_up = negative_deltas | (all_bits & ~(equal | positive_deltas))
+        horizontal_down = positive_deltas & equal
+        distance += bool(horizontal_up & last_bit)
+        distance -= bool(horizontal_down & last_bit)
+        horizontal_up = (horizontal_up << 1) | 1
+        horizontal_down <<= 1
+        positive_deltas = (horizontal_down | ~(vertical | horizontal_up)) & all_bits
+        negative_deltas = horizontal_up & vertical & all_bits
     return distance
 
 

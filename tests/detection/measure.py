@@ -45,7 +45,7 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
 @dataclass(slots=True)
 class Counts:
     """
-    The runs of a group, and how many got any alarm, a severe one, or one about repeats or zero progress.
+    The number of runs of a group, and how many got any alarm, a severe alarm, or a loop alarm.
     """
 
     runs: int = 0
@@ -83,7 +83,7 @@ class Measurement:
     """Steps from the first repeated call to the first alarm about a loop, for runs that have both."""
     long_delays: list[int] = field(default_factory=list)
     """The same for the long runs of RepairAgent and OpenHands."""
-    labelled: list[LabelledRun] = field(default_factory=list)
+    labelled_runs: list[LabelledRun] = field(default_factory=list)
 
 
 def read_recorded_runs(folder: Path) -> list[dict[str, Any]]:
@@ -97,36 +97,38 @@ def measure_detectors(runs: Sequence[Mapping[str, Any]], detectors: Iterable[Det
     for name, members in GROUPS.items():
         for member in members:
             names_by_member.setdefault(member, []).append(name)
-    measured = [Measurement(detector) for detector in detectors]
+    measurements = [Measurement(detector) for detector in detectors]
     for run in runs:
         groups = names_by_member.get(name_group(run), [])
-        for measurement in measured:
+        for measurement in measurements:
             _add(measurement, run, groups)
-    return measured
+    return measurements
 
 
-def _add(measured: Measurement, run: Mapping[str, Any], groups: Iterable[str]) -> None:
-    verdicts = measured.detector.watch(run)
+def _add(measurement: Measurement, run: Mapping[str, Any], groups: Iterable[str]) -> None:
+    verdicts = measurement.detector.watch(run)
     for group in groups:
-        measured.groups[group].add(verdicts)
-    first = find_first_repeated_call(run["steps"])
-    if verdicts.loops and first is not None:
-        measured.delays.append(verdicts.loops[0] - first)
+        measurement.groups[group].add(verdicts)
+    first_repeat = find_first_repeated_call(run["steps"])
+    if verdicts.loops and first_repeat is not None:
+        measurement.delays.append(verdicts.loops[0] - first_repeat)
         if run.get("agent") in AGENTS_WITH_LONG_RUNS:
-            measured.long_delays.append(verdicts.loops[0] - first)
+            measurement.long_delays.append(verdicts.loops[0] - first_repeat)
     if run.get("agent") in AGENTS_WITH_LONG_RUNS and _HUMAN_LABELS in (run.get("labels") or ()):
-        flagged = set(verdicts.loops)
+        alarm_steps = set(verdicts.loops)
         repetitions = {i for i, step in enumerate(run["steps"]) if step.get("rel") == REPETITION}
-        measured.labelled.append(LabelledRun(len(flagged), len(repetitions), len(flagged & repetitions)))
+        measurement.labelled_runs.append(
+            LabelledRun(len(alarm_steps), len(repetitions), len(alarm_steps & repetitions))
+        )
 
 
-def compute_precision(labelled: Sequence[LabelledRun]) -> float | None:
+def compute_precision(labelled_runs: Sequence[LabelledRun]) -> float | None:
     """Return the share of steps with an alarm that are labelled as repetitions, or None without alarms."""
-    flagged = sum(run.flagged for run in labelled)
-    return sum(run.both for run in labelled) / flagged if flagged else None
+    alarm_count = sum(run.flagged for run in labelled_runs)
+    return sum(run.both for run in labelled_runs) / alarm_count if alarm_count else None
 
 
-def compute_recall(labelled: Sequence[LabelledRun]) -> float | None:
+def compute_recall(labelled_runs: Sequence[LabelledRun]) -> float | None:
     """Return the share of repetitions with an alarm, or None without repetitions."""
-    repetitions = sum(run.repetitions for run in labelled)
-    return sum(run.both for run in labelled) / repetitions if repetitions else None
+    repetitions = sum(run.repetitions for run in labelled_runs)
+    return sum(run.both for run in labelled_runs) / repetitions if repetitions else None

@@ -24,12 +24,16 @@ def name_group(run: Mapping[str, Any]) -> str:
     Unsolved runs of InterCode with five or more turns without a gain have their own group, and so have runs
     of RepairAgent with three equivalent actions in a row.
     """
-    result = run.get("success")
-    success = "outcome unknown" if not isinstance(result, bool) else "solved" if result else "unsolved"
+    success_flag = run.get("success")
+    success = (
+        "outcome unknown" if not isinstance(success_flag, bool) else "solved" if success_flag else "unsolved"
+    )
     dataset = str(run.get("dataset"))
     if dataset.startswith("intercode"):
-        stuck = success == "unsolved" and count_turns_without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
-        return f"{dataset}, {'zero progress' if stuck else success}"
+        has_zero_progress = (
+            success == "unsolved" and count_turns_without_gain(run["steps"]) >= _TURNS_WITHOUT_GAIN
+        )
+        return f"{dataset}, {'zero progress' if has_zero_progress else success}"
     if run.get("agent") == "repairagent" and count_equivalent_actions(run["steps"]) >= _EQUIVALENT_ACTIONS:
         return f"{dataset} repairagent, three equivalent actions in a row"
     return f"{dataset} {run.get('agent')}, {success}"
@@ -39,22 +43,26 @@ def count_turns_without_gain(steps: Iterable[Mapping[str, Any]]) -> int:
     """
     Return the maximum number of consecutive turns without a higher reward. An invalid reward counts as 0.
     """
-    best, without, most = -math.inf, 0, 0
+    best, turns_without_gain, longest_stretch = -math.inf, 0, 0
     for step in steps:
-        result = step.get("reward")
-        reward = float(result) if isinstance(result, int | float) and math.isfinite(result) else 0.0
-        without = 0 if reward > best else without + 1
-        best, most = max(best, reward), max(most, without)
-    return most
+        recorded_reward = step.get("reward")
+        reward = (
+            float(recorded_reward)
+            if isinstance(recorded_reward, int | float) and math.isfinite(recorded_reward)
+            else 0.0
+        )
+        turns_without_gain = 0 if reward > best else turns_without_gain + 1
+        best, longest_stretch = max(best, reward), max(longest_stretch, turns_without_gain)
+    return longest_stretch
 
 
 def count_equivalent_actions(steps: Iterable[Mapping[str, Any]]) -> int:
     """Return the maximum number of consecutive actions that are labelled as repetitions."""
-    row, most = 1, 1
+    run_length, longest_run = 1, 1
     for step in steps:
-        row = row + 1 if step.get("rel") == REPETITION else 1
-        most = max(most, row)
-    return most
+        run_length = run_length + 1 if step.get("rel") == REPETITION else 1
+        longest_run = max(longest_run, run_length)
+    return longest_run
 
 
 def find_first_repeated_call(steps: Iterable[Mapping[str, Any]]) -> int | None:

@@ -65,12 +65,14 @@ def replay_verdicts(events: Sequence[TimedEvent], settings: HealthSettings) -> V
     """Return the verdicts of Queenright's detectors on the events of a run."""
     verdicts = Verdicts()
     for step, _, findings, _ in replay(events, settings):
-        listed = [finding for finding in findings if finding.kind not in NO_ALARM and not finding.shadow]
-        if listed:
+        alarm_findings = [
+            finding for finding in findings if finding.kind not in NO_ALARM and not finding.shadow
+        ]
+        if alarm_findings:
             _add_step(verdicts.alarms, step)
-            if any(finding.severity.rank >= Severity.HIGH.rank for finding in listed):
+            if any(finding.severity.rank >= Severity.HIGH.rank for finding in alarm_findings):
                 _add_step(verdicts.severe, step)
-            if any(finding.kind in _LOOPING for finding in listed):
+            if any(finding.kind in _LOOPING for finding in alarm_findings):
                 _add_step(verdicts.loops, step)
     return verdicts
 
@@ -152,7 +154,7 @@ def make_patrol_detector() -> Detector:
 # -- agent-vitals -------------------------------------------------------------------------------------
 
 _CHARACTERS_PER_TOKEN: Final = 4
-"""Used to estimate missing token counts: without tokens, agent-vitals considers a run dead."""
+"""Used to estimate missing token counts: agent-vitals considers a run without tokens dead."""
 
 
 def make_vitals_detector(workflow: str) -> Detector:
@@ -193,9 +195,9 @@ def make_vitals_detector(workflow: str) -> Detector:
 
 
 def _estimate_tokens(step: Mapping[str, Any]) -> int:
-    result = step.get("tokens")
-    if isinstance(result, Mapping):
-        return int(result.get("in") or 0) + int(result.get("out") or 0)
+    recorded_tokens = step.get("tokens")
+    if isinstance(recorded_tokens, Mapping):
+        return int(recorded_tokens.get("in") or 0) + int(recorded_tokens.get("out") or 0)
     return (len(_get_text(step, "args")) + len(_get_result(step) or "")) // _CHARACTERS_PER_TOKEN + 1
 
 

@@ -24,16 +24,17 @@ class Interval(NamedTuple):
     high: float
 
 
-def compute_wilson_interval(hits: int, of: int) -> Interval:
+def compute_wilson_interval(hits: int, total: int) -> Interval:
     """Return Wilson's interval (1927) of a rate. Unlike ``p ± z·s``, it is also meaningful for 0 of 10."""
-    if of == 0:
+    if total == 0:
         return Interval(0.0, 1.0)
-    rate, z2 = hits / of, _Z * _Z
-    centre = (rate + z2 / (2 * of)) / (1 + z2 / of)
-    half = _Z * math.sqrt(rate * (1 - rate) / of + z2 / (4 * of * of)) / (1 + z2 / of)
+    rate, z2 = hits / total, _Z * _Z
+    centre = (rate + z2 / (2 * total)) / (1 + z2 / total)
+    half_width = _Z * math.sqrt(rate * (1 - rate) / total + z2 / (4 * total * total)) / (1 + z2 / total)
     # The bounds at 0 and 1 are exact, so rounding errors are avoided.
     return Interval(
-        0.0 if hits == 0 else max(0.0, centre - half), 1.0 if hits == of else min(1.0, centre + half)
+        0.0 if hits == 0 else max(0.0, centre - half_width),
+        1.0 if hits == total else min(1.0, centre + half_width),
     )
 
 
@@ -41,7 +42,7 @@ def compute_bootstrap_interval(
     sample: Sequence[T], statistic: Callable[[Sequence[T]], float | None]
 ) -> Interval | None:
     """
-    Return the percentile interval of a statistic. It is reproducible, because the seed is fixed.
+    Return the percentile interval of a statistic. The seed is fixed, so the interval is reproducible.
 
     Resamples in which the statistic is None are ignored. None if it is None in all of them.
     """
@@ -63,13 +64,13 @@ def compute_median(values: Sequence[int]) -> tuple[float, Interval] | None:
     return None if interval is None else (float(median(values)), interval)
 
 
-def format_rate(hits: int, of: int) -> str:
+def format_rate(hits: int, total: int) -> str:
     """Format a rate for a table: the percentage and its interval."""
-    if of == 0:
+    if total == 0:
         return "\N{EN DASH}"
-    low, high = compute_wilson_interval(hits, of)
+    low, high = compute_wilson_interval(hits, total)
     interval = f"{format_percent(low, bare=True)}\N{EN DASH}{format_percent(high, bare=True)}"
-    return f"{format_percent(hits / of)} ({interval})"
+    return f"{format_percent(hits / total)} ({interval})"
 
 
 def format_percent(share: float, *, bare: bool = False) -> str:

@@ -49,50 +49,57 @@ def replace_block(document: str, block: str, text: str) -> str:
     return document.replace(begin + extract_block(document, block) + end, begin + text + end)
 
 
-def replace_our_rows(document: str, ours: Measurement) -> str:
+def replace_our_rows(document: str, measurement: Measurement) -> str:
     """Return the document with new rows of Queenright. The rows of other detectors stay."""
-    document = replace_block(document, "rates", format_rates_by_group(ours))
+    document = replace_block(document, "rates", format_rates_by_group(measurement))
     new_rows = {
-        "peers": [format_row(format_comparison_row(ours))],
-        "labels": [format_row(format_label_row(ours))],
+        "peers": [format_row(format_comparison_row(measurement))],
+        "labels": [format_row(format_label_row(measurement))],
     }
     for block, rows in new_rows.items():
         lines = extract_block(document, block).splitlines(keepends=True)
-        places = [index for index, line in enumerate(lines) if line.startswith(f"| {ours.detector.name} |")]
-        for index, line in zip(places, rows, strict=False):
+        row_indexes = [
+            index for index, line in enumerate(lines) if line.startswith(f"| {measurement.detector.name} |")
+        ]
+        for index, line in zip(row_indexes, rows, strict=False):
             lines[index] = line
         document = replace_block(document, block, "".join(lines))
     return document
 
 
-def format_rates_by_group(ours: Measurement) -> str:
+def format_rates_by_group(measurement: Measurement) -> str:
     """Return a table of Queenright's rates, with a row for each group of runs."""
     rows = [["runs", "of", "any finding", "high or critical", "loop or zero progress", "aim"]]
     for name in GROUPS:
-        counts = ours.groups[name]
+        counts = measurement.groups[name]
         aims = [f"{_AIM_NAMES[aim.kind]} {aim}" for aim in AIMS if aim.group == name]
-        found = [format_rate(hits, counts.runs) for hits in (counts.any, counts.severe, counts.loops)]
-        rows.append([name, str(counts.runs), *found, ", ".join(aims) or "\N{EN DASH}"])
-    return format_table(rows) + "\n" + _format_delays(ours) + "\n"
+        rate_cells = [
+            format_rate(alarm_count, counts.runs) for alarm_count in (counts.any, counts.severe, counts.loops)
+        ]
+        rows.append([name, str(counts.runs), *rate_cells, ", ".join(aims) or "\N{EN DASH}"])
+    return format_table(rows) + "\n" + _format_delays(measurement) + "\n"
 
 
 _AIM_NAMES: Final = {"any": "any", "severe": "high", "loops": "loop"}
 
 
-def _format_delays(ours: Measurement) -> str:
+def _format_delays(measurement: Measurement) -> str:
     lines = []
-    for runs, values in (("all runs", ours.delays), ("RepairAgent and OpenHands", ours.long_delays)):
-        found = compute_median(values)
-        if found is not None:
-            steps, (low, high) = found
+    for runs, values in (
+        ("all runs", measurement.delays),
+        ("RepairAgent and OpenHands", measurement.long_delays),
+    ):
+        median_delay = compute_median(values)
+        if median_delay is not None:
+            steps, (low, high) = median_delay
             lines.append(f"{runs}: {steps:.0f} ({low:.0f}\N{EN DASH}{high:.0f}; {len(values)} runs)")
     return "Median delay, in steps from the first repeated call to the finding: " + "; ".join(lines) + "."
 
 
-def format_comparison(measured: Iterable[Measurement]) -> str:
+def format_comparison(measurements: Iterable[Measurement]) -> str:
     """Return a table with a row for each detector."""
     rows = [["detector", *_COMPARED_GROUPS.values(), "median delay"]]
-    rows += [format_comparison_row(measurement) for measurement in measured]
+    rows += [format_comparison_row(measurement) for measurement in measurements]
     return format_table(rows)
 
 
@@ -103,29 +110,29 @@ def format_comparison_row(measurement: Measurement) -> list[str]:
         counts = measurement.groups[name]
         # On InterCode, the comparison is about loops and zero progress; elsewhere, about any alarm.
         cells.append(format_rate(counts.loops if name.startswith("InterCode") else counts.any, counts.runs))
-    found = compute_median(measurement.delays)
+    median_delay = compute_median(measurement.delays)
     return [
         *cells,
         "\N{EN DASH}"
-        if found is None
-        else f"{found[0]:.0f} ({found[1].low:.0f}\N{EN DASH}{found[1].high:.0f})",
+        if median_delay is None
+        else f"{median_delay[0]:.0f} ({median_delay[1].low:.0f}\N{EN DASH}{median_delay[1].high:.0f})",
     ]
 
 
-def format_label_table(measured: Iterable[Measurement]) -> str:
+def format_label_table(measurements: Iterable[Measurement]) -> str:
     """Return a table of precision and recall per step against human labels, with a row for each detector."""
     rows = [["detector", "steps with an alarm", "precision", "recall"]]
-    rows += [format_label_row(measurement) for measurement in measured]
+    rows += [format_label_row(measurement) for measurement in measurements]
     return format_table(rows)
 
 
 def format_label_row(measurement: Measurement) -> list[str]:
     """Return the table cells of a detector's precision and recall."""
-    cells = [measurement.detector.name, str(sum(run.flagged for run in measurement.labelled))]
+    cells = [measurement.detector.name, str(sum(run.flagged for run in measurement.labelled_runs))]
     for statistic in (compute_precision, compute_recall):
         value, interval = (
-            statistic(measurement.labelled),
-            compute_bootstrap_interval(measurement.labelled, statistic),
+            statistic(measurement.labelled_runs),
+            compute_bootstrap_interval(measurement.labelled_runs, statistic),
         )
         if value is None or interval is None:
             cells.append("\N{EN DASH}")

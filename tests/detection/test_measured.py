@@ -58,7 +58,7 @@ def runs(traces: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def quick(runs: list[dict[str, Any]]) -> list[Measurement]:
+def quick_measurements(runs: list[dict[str, Any]]) -> list[Measurement]:
     """
     Return the measurements of Queenright and the naive rules. Others take minutes and change only with
     versions.
@@ -73,19 +73,19 @@ def document() -> str:
     return DOCUMENT.read_text("utf-8")
 
 
-def test_every_aim_is_met(quick: list[Measurement]) -> None:
-    assert quick[0].groups["RepairAgent, three equivalent actions in a row"].runs == 18
-    assert quick[0].groups["RepairAgent, solved"].runs == 10
-    assert list_missed_aims(quick[0]) == []
-    assert median(quick[0].delays) <= 6
+def test_every_aim_is_met(quick_measurements: list[Measurement]) -> None:
+    assert quick_measurements[0].groups["RepairAgent, three equivalent actions in a row"].runs == 18
+    assert quick_measurements[0].groups["RepairAgent, solved"].runs == 10
+    assert list_missed_aims(quick_measurements[0]) == []
+    assert median(quick_measurements[0].delays) <= 6
 
 
-def test_naive_rule_misses_its_known_cases(quick: list[Measurement]) -> None:
-    assert len(list_missed_aims(quick[1])) > 1
+def test_naive_rule_misses_its_known_cases(quick_measurements: list[Measurement]) -> None:
+    assert len(list_missed_aims(quick_measurements[1])) > 1
 
 
-def test_measured_rates_equal_the_documentation(quick: list[Measurement], document: str) -> None:
-    assert extract_block(document, "rates") == format_rates_by_group(quick[0])
+def test_measured_rates_equal_the_documentation(quick_measurements: list[Measurement], document: str) -> None:
+    assert extract_block(document, "rates") == format_rates_by_group(quick_measurements[0])
 
 
 def test_summary_on_the_page_equals_the_measured_tables(document: str) -> None:
@@ -98,13 +98,15 @@ def test_summary_on_the_page_equals_the_measured_tables(document: str) -> None:
     rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (\S+%) \((\S+)\) \|$", page, re.MULTILINE)
 
     assert len(rows) == 7
-    assert {group: found for group, *found in rows} == {group: rates[group] for group, *_ in rows}
+    assert {group: cells for group, *cells in rows} == {group: rates[group] for group, *_ in rows}
 
 
-def test_side_by_side_rows_equal_the_documentation(quick: list[Measurement], document: str) -> None:
-    for measured in quick:
-        assert format_row(format_comparison_row(measured)) in extract_block(document, "peers")
-        assert format_row(format_label_row(measured)) in extract_block(document, "labels")
+def test_comparison_rows_equal_the_documentation(
+    quick_measurements: list[Measurement], document: str
+) -> None:
+    for measurement in quick_measurements:
+        assert format_row(format_comparison_row(measurement)) in extract_block(document, "peers")
+        assert format_row(format_label_row(measurement)) in extract_block(document, "labels")
 
 
 def test_every_detector_and_its_version_is_in_the_documentation(document: str) -> None:
@@ -121,21 +123,23 @@ def test_every_threshold_is_in_the_documentation_with_its_default_and_reason(doc
 
 @pytest.mark.parametrize("block", ["loops", "bands", "stall"])
 def test_every_threshold_is_listed(block: str) -> None:
-    known = {threshold.path for threshold in THRESHOLDS}
+    threshold_paths = {threshold.path for threshold in THRESHOLDS}
 
     for name, field in type(getattr(HealthSettings(), block)).model_fields.items():
         if isinstance(field.default, int | float):
-            assert f"{block}.{name}" in known
+            assert f"{block}.{name}" in threshold_paths
 
 
 def test_thresholds_are_tried_on_both_sides_of_their_default() -> None:
     for threshold in THRESHOLDS:
-        if threshold.tried:
-            assert min(threshold.tried) <= get_default(threshold) <= max(threshold.tried), threshold.path
+        if threshold.tried_values:
+            assert min(threshold.tried_values) <= get_default(threshold) <= max(threshold.tried_values), (
+                threshold.path
+            )
 
 
 def test_documented_threshold_reach_is_measured(runs: list[dict[str, Any]], document: str) -> None:
-    [threshold] = [one for one in THRESHOLDS if one.path == "loops.consecutive"]
+    [threshold] = [item for item in THRESHOLDS if item.path == "loops.consecutive"]
 
     assert format_row(
         format_threshold_row(threshold, measure_reach(threshold, AimedRuns(runs)))
@@ -195,39 +199,39 @@ def test_no_detector_alarms_on_six_different_calls(detector: Detector) -> None:
 
 
 def test_naive_rule_counts_consecutive_calls_regardless_of_results() -> None:
-    changing = run(*(f"{n} %" for n in range(6)))
+    changing_run = run(*(f"{n} %" for n in range(6)))
 
-    assert make_naive_detector(3).watch(changing).alarms == [2, 3, 4, 5]
-    assert make_naive_detector(5).watch(changing).alarms == [4, 5]
-    assert make_queenright_detector().watch(changing).alarms == []
+    assert make_naive_detector(3).watch(changing_run).alarms == [2, 3, 4, 5]
+    assert make_naive_detector(5).watch(changing_run).alarms == [4, 5]
+    assert make_queenright_detector().watch(changing_run).alarms == []
 
 
 def test_run_counts_in_each_of_its_groups() -> None:
-    [measured] = measure_detectors([LOOP, WORK], [make_queenright_detector(HealthSettings())])
+    [measurement] = measure_detectors([LOOP, WORK], [make_queenright_detector(HealthSettings())])
 
-    counts = measured.groups["RepairAgent, solved"]
+    counts = measurement.groups["RepairAgent, solved"]
     assert (counts.runs, counts.any, counts.loops, counts.severe) == (2, 1, 1, 1)
-    assert measured.delays == [1]
+    assert measurement.delays == [1]
 
 
 def test_human_labels_are_compared_with_alarms_step_by_step() -> None:
-    labelled: Mapping[str, Any] = {**LOOP, "labels": ["human_pairs"]}
+    labelled_run: Mapping[str, Any] = {**LOOP, "labels": ["human_pairs"]}
     for step in LOOP["steps"][2:]:
         step["rel"] = "repetition"
-    [measured] = measure_detectors([labelled], [make_naive_detector(3)])
+    [measurement] = measure_detectors([labelled_run], [make_naive_detector(3)])
 
-    assert [(run.flagged, run.repetitions, run.both) for run in measured.labelled] == [(18, 18, 18)]
+    assert [(run.flagged, run.repetitions, run.both) for run in measurement.labelled_runs] == [(18, 18, 18)]
 
 
 def test_block_is_replaced_only_between_its_markers() -> None:
-    empty = "before\n<!-- measured x: begin -->\nold\n<!-- measured x: end -->\nafter\n"
+    original = "before\n<!-- measured x: begin -->\nold\n<!-- measured x: end -->\nafter\n"
 
-    new_document = replace_block(empty, "x", "new\n")
+    new_document = replace_block(original, "x", "new\n")
 
     assert extract_block(new_document, "x") == "new\n"
-    assert new_document == empty.replace("old", "new")
+    assert new_document == original.replace("old", "new")
     with pytest.raises(ValueError, match="measured y"):
-        extract_block(empty, "y")
+        extract_block(original, "y")
 
 
 def test_check_names_the_stale_table(
@@ -256,14 +260,14 @@ def test_queenright_rows_are_replaced_and_others_kept() -> None:
             "labels": "| Queenright | old |\n| other | kept |\n",
         }.items()
     )
-    [measured] = measure_detectors([LOOP], [make_queenright_detector()])
+    [measurement] = measure_detectors([LOOP], [make_queenright_detector()])
 
-    new_document = replace_our_rows(page, measured)
+    new_document = replace_our_rows(page, measurement)
 
     assert "old" not in new_document
     assert new_document.count("| other | kept |") == 2
     assert new_document.count("| Queenright | ") == 2
-    assert replace_our_rows(new_document, measured) == new_document
+    assert replace_our_rows(new_document, measurement) == new_document
 
 
 def test_folder_without_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

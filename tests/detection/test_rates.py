@@ -20,21 +20,21 @@ from tests.detection.rates import (
 
 
 @pytest.mark.parametrize(
-    ("hits", "of", "low", "high"),
+    ("hits", "total", "low", "high"),
     # From R's binom.confint(method = "wilson"); 0 of 10 is z²/(n + z²).
     [(0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (8, 10, 0.4902, 0.9433), (15, 18, 0.6078, 0.9416)],
 )
-def test_wilson_gives_the_known_intervals(hits: int, of: int, low: float, high: float) -> None:
-    assert compute_wilson_interval(hits, of) == pytest.approx((low, high), abs=1e-4)
+def test_wilson_gives_the_known_intervals(hits: int, total: int, low: float, high: float) -> None:
+    assert compute_wilson_interval(hits, total) == pytest.approx((low, high), abs=1e-4)
 
 
-@given(st.integers(1, 5000).flatmap(lambda of: st.tuples(st.integers(0, of), st.just(of))))
+@given(st.integers(1, 5000).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
 def test_rate_lies_in_its_interval(counts: tuple[int, int]) -> None:
-    hits, of = counts
-    low, high = compute_wilson_interval(hits, of)
+    alarm_count, total = counts
+    low, high = compute_wilson_interval(alarm_count, total)
 
-    assert 0 <= low <= hits / of <= high <= 1
-    assert compute_wilson_interval(of - hits, of) == pytest.approx((1 - high, 1 - low))
+    assert 0 <= low <= alarm_count / total <= high <= 1
+    assert compute_wilson_interval(total - alarm_count, total) == pytest.approx((1 - high, 1 - low))
 
 
 def test_rate_without_runs_is_unknown() -> None:
@@ -66,10 +66,10 @@ def test_rates_have_a_decimal_only_below_ten() -> None:
 
 
 @given(st.text("abc /", max_size=40), st.text("abc /", max_size=40))
-def test_edit_distance_equals_that_of_agent_loop_guard(one: str, other: str) -> None:
-    assert normalized_edit_distance(one, other) == theirs(one, other)
+def test_edit_distance_equals_that_of_agent_loop_guard(text: str, other_text: str) -> None:
+    assert normalized_edit_distance(text, other_text) == theirs(text, other_text)
 
 
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_edit_distance_equals_that_of_agent_loop_guard_for_any_text(one: str, other: str) -> None:
-    assert normalized_edit_distance(one, other) == theirs(one, other)
+def test_edit_distance_equals_that_of_agent_loop_guard_for_any_text(text: str, other_text: str) -> None:
+    assert normalized_edit_distance(text, other_text) == theirs(text, other_text)

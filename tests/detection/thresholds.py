@@ -23,27 +23,27 @@ class Threshold(NamedTuple):
     """
     A setting in ``health_monitoring``, by its path.
 
-    ``tried`` lists the values to try, in ascending order. It is empty if the recorded runs do not depend on
-    the setting, because they have no verdicts, heartbeats, checkpoints or timeouts.
+    ``tried_values`` lists the values to try, in ascending order. It is empty if the recorded runs do not
+    depend on the setting, because they have no verdicts, heartbeats, checkpoints or timeouts.
     """
 
     path: str
     reason: str
-    tried: tuple[float, ...] = ()
+    tried_values: tuple[float, ...] = ()
 
 
-_FEW: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50)
+_SMALL_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 15, 20, 30, 50)
 
 THRESHOLDS: Final = (
     Threshold(
         "loops.consecutive",
         "two equal calls are common in solved runs; a third shows that the second result was ignored",
-        _FEW,
+        _SMALL_COUNTS,
     ),
     Threshold(
         "loops.repeats",
         "scattered repeats are weaker evidence than consecutive ones, so one more is required",
-        _FEW,
+        _SMALL_COUNTS,
     ),
     Threshold(
         "loops.idle_turns",
@@ -102,17 +102,17 @@ def get_default(threshold: Threshold) -> Any:
 def replace_threshold(threshold: Threshold, value: float) -> HealthSettings:
     """Return the default settings with another value of one threshold."""
     block, name = threshold.path.split(".")
-    result = HealthSettings().model_dump()
-    result[block][name] = value
-    return HealthSettings.model_validate(result)
+    fields = HealthSettings().model_dump()
+    fields[block][name] = value
+    return HealthSettings.model_validate(fields)
 
 
 class AimedRuns:
     """The runs in the groups of aims, with their events, which are replayed for many values."""
 
     def __init__(self, runs: Sequence[Mapping[str, Any]]) -> None:
-        aimed = {member for aim in AIMS for member in GROUPS[aim.group]}
-        self._runs = [run for run in runs if name_group(run) in aimed]
+        aimed_groups = {member for aim in AIMS for member in GROUPS[aim.group]}
+        self._runs = [run for run in runs if name_group(run) in aimed_groups]
         self._events = {id(run): events_of(run) for run in self._runs}
 
     def list_missed_aims(self, settings: HealthSettings) -> list[str]:
@@ -121,8 +121,8 @@ class AimedRuns:
         def watch(run: Mapping[str, Any]) -> Verdicts:
             return replay_verdicts(self._events[id(run)], settings)
 
-        [measured] = measure_detectors(self._runs, [Detector("ours", watch)])
-        return list_missed_aims(measured)
+        [measurement] = measure_detectors(self._runs, [Detector("ours", watch)])
+        return list_missed_aims(measurement)
 
 
 class Reach(NamedTuple):
@@ -140,9 +140,9 @@ def measure_reach(threshold: Threshold, runs: AimedRuns) -> Reach:
     """Try lower and higher values of a threshold until an aim is missed or no value is left."""
     start = get_default(threshold)
     low, below = _walk(
-        threshold, sorted((v for v in threshold.tried if v < start), reverse=True), start, runs
+        threshold, sorted((v for v in threshold.tried_values if v < start), reverse=True), start, runs
     )
-    high, above = _walk(threshold, sorted(v for v in threshold.tried if v > start), start, runs)
+    high, above = _walk(threshold, sorted(v for v in threshold.tried_values if v > start), start, runs)
     return Reach(low, high, below, above)
 
 
@@ -160,17 +160,17 @@ def format_threshold_table(runs: AimedRuns) -> str:
     """Return a table of all thresholds."""
     rows = [["setting", "default", "reason", "every aim is met from"]]
     rows += [
-        format_threshold_row(threshold, measure_reach(threshold, runs) if threshold.tried else None)
+        format_threshold_row(threshold, measure_reach(threshold, runs) if threshold.tried_values else None)
         for threshold in THRESHOLDS
     ]
     return format_table(rows)
 
 
-def format_threshold_row(threshold: Threshold, reached: Reach | None) -> list[str]:
+def format_threshold_row(threshold: Threshold, reach: Reach | None) -> list[str]:
     """Return the table cells of a threshold."""
     cells = [f"`{threshold.path}`", f"{get_default(threshold):g}", threshold.reason]
-    if reached is None:
+    if reach is None:
         return [*cells, "\N{EN DASH}"]
-    low = f"{reached.low:g}" if reached.below else f"\N{LESS-THAN OR EQUAL TO}{reached.low:g}"
-    high = f"{reached.high:g}" if reached.above else f"\N{GREATER-THAN OR EQUAL TO}{reached.high:g}"
+    low = f"{reach.low:g}" if reach.below else f"\N{LESS-THAN OR EQUAL TO}{reach.low:g}"
+    high = f"{reach.high:g}" if reach.above else f"\N{GREATER-THAN OR EQUAL TO}{reach.high:g}"
     return [*cells, f"{low} to {high}"]

@@ -13,16 +13,16 @@ import pytest
 
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName
-from tests.grafana.shown import column_properties, get_panel, list_links, list_panels, load
+from tests.grafana.committed_dashboards import get_column_properties, get_panel, list_links, list_panels, load
 
 
 class ComponentPanel(NamedTuple):
-    """How a line is shown: a panel that reads these metrics, and the target of its links."""
+    """The panel that shows a line: the metrics that it reads, and the target of its links."""
 
     board: str
     title: str
     metrics: tuple[MetricName | str, ...] = ()
-    leads_to: tuple[str, ...] = ()
+    link_targets: tuple[str, ...] = ()
     column: str = ""
 
 
@@ -42,7 +42,9 @@ COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
             ("agent_instance:queenright_worker_last_heartbeat_timestamp_seconds:last",),
             column="Since heartbeat",
         ),
-        "Quick actions": ComponentPanel("fleet", "Agents", leads_to=(AGENT_PAGE,), column="Quick actions"),
+        "Quick actions": ComponentPanel(
+            "fleet", "Agents", link_targets=(AGENT_PAGE,), column="Quick actions"
+        ),
     },
     "Agent Detail View": {
         "Full health metrics": ComponentPanel(
@@ -55,7 +57,7 @@ COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
         ),
         "State transition timeline": ComponentPanel("agent", "Health state", (names.AGENT_STATE,)),
         "Intervention history": ComponentPanel(
-            "agent", "Current state", leads_to=(AGENT_PAGE,), column="Interventions and quick actions"
+            "agent", "Current state", link_targets=(AGENT_PAGE,), column="Interventions and quick actions"
         ),
         "Circuit breaker status": ComponentPanel(
             "agent", "Circuit breakers", (names.CIRCUIT_BREAKER_STATE,), (BREAKER_PAGE,)
@@ -72,7 +74,7 @@ COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
             "breakers", "Breakers", (names.CIRCUIT_BREAKER_HALF_OPEN,), column="Next trial in"
         ),
         "Manual reset buttons": ComponentPanel(
-            "breakers", "Breakers", leads_to=(BREAKER_PAGE,), column="Quick action"
+            "breakers", "Breakers", link_targets=(BREAKER_PAGE,), column="Quick action"
         ),
     },
     "Recovery Status": {
@@ -86,7 +88,7 @@ COMPONENTS: dict[str, dict[str, ComponentPanel]] = {
             "interventions", "Recovery success rate", (names.RECOVERIES,)
         ),
         "Manual recovery trigger": ComponentPanel(
-            "interventions", "Recoveries by outcome, total", leads_to=("recoveries",)
+            "interventions", "Recoveries by outcome, total", link_targets=("recoveries",)
         ),
     },
     "Alerts Feed": {
@@ -110,19 +112,19 @@ LINES = [(component, line) for component, lines in COMPONENTS.items() for line i
 
 @pytest.mark.parametrize(("component", "line"), LINES, ids=lambda value: value.replace(" ", "_"))
 def test_each_line_of_each_component_is_shown(component: str, line: str) -> None:
-    place = COMPONENTS[component][line]
-    result = get_panel(load(place.board), place.title)
+    component_panel = COMPONENTS[component][line]
+    panel = get_panel(load(component_panel.board), component_panel.title)
 
-    text = " ".join(target["expr"] for target in result["targets"])
-    assert all(re.search(rf"{metric}\b", text) for metric in place.metrics)
-    for path in place.leads_to:
-        assert f"${{console:raw}}/{path}" in [link["url"] for link in list_links(result)]
-    if place.column:
-        organize = result["transformations"][-1]["options"]
-        assert place.column in organize["renameByName"].values()
-        if place.leads_to:
-            linked = column_properties(result, place.column)["links"]
-            assert [link["url"] for link in linked] == [f"${{console:raw}}/{place.leads_to[0]}"]
+    text = " ".join(target["expr"] for target in panel["targets"])
+    assert all(re.search(rf"{metric}\b", text) for metric in component_panel.metrics)
+    for path in component_panel.link_targets:
+        assert f"${{console:raw}}/{path}" in [link["url"] for link in list_links(panel)]
+    if component_panel.column:
+        organize = panel["transformations"][-1]["options"]
+        assert component_panel.column in organize["renameByName"].values()
+        if component_panel.link_targets:
+            links = get_column_properties(panel, component_panel.column)["links"]
+            assert [link["url"] for link in links] == [f"${{console:raw}}/{component_panel.link_targets[0]}"]
 
 
 def test_feed_counts_every_kind_of_its_events() -> None:

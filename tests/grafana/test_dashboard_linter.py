@@ -13,7 +13,7 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
-from tests.grafana.shown import NAMES, list_panels, load
+from tests.grafana.committed_dashboards import NAMES, list_panels, load
 from tools.dashboards.queries import PanelQuery, annotation_queries, queries
 
 Dashboard = dict[str, Any]
@@ -29,50 +29,50 @@ VARIABLES = {
 }
 # known to Grafana
 UNITS = {"none", "short", "s", "ops", "suffix:tokens/s", "percentunit", "string", "currencyUSD"}
-TEMPLATED = "${datasource}"
+DATASOURCE_VARIABLE = "${datasource}"
 
 
 def get_variable(board: Dashboard, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = next((v for v in board["templating"]["list"] if v["name"] == name), {})
-    return found
+    variable: dict[str, Any] = next((v for v in board["templating"]["list"] if v["name"] == name), {})
+    return variable
 
 
-def selector_chains(put_expr: promql.Expr) -> Iterator[list[Any]]:
+def list_selector_chains(expr: promql.Expr) -> Iterator[list[Any]]:
     """Return every selector of an expression, last in the chain of its enclosing nodes."""
     path: list[Any] = []
-    found: list[list[Any]] = []
+    chains: list[list[Any]] = []
 
     def enter(node: promql.Expr) -> None:
         path.append(node)
         if isinstance(node, promql.VectorSelector):
-            found.append(list(path))
+            chains.append(list(path))
 
     def leave(node: promql.Expr) -> None:
         path.pop()
 
-    promql.walk(put_expr, enter, leave)
-    return iter(found)
+    promql.walk(expr, enter, leave)
+    return iter(chains)
 
 
 def list_selectors(board: Dashboard) -> Iterator[tuple[PanelQuery, list[Any], promql.VectorSelector]]:
     for query in queries(board, variables=VARIABLES):
-        for chain in selector_chains(promql.parse(query.expr)):
+        for chain in list_selector_chains(promql.parse(query.expr)):
             yield query, chain[:-1], chain[-1]
 
 
 def template_datasource(board: Dashboard) -> Iterator[str]:
-    found = get_variable(board, "datasource")
-    if (found.get("type"), found.get("query"), found.get("label")) != (
+    variable = get_variable(board, "datasource")
+    if (variable.get("type"), variable.get("query"), variable.get("label")) != (
         "datasource",
         "prometheus",
         "Data source",
     ):
-        yield f"datasource: {found}"
+        yield f"datasource: {variable}"
 
 
-def template_of(name: str) -> Callable[[Dashboard], Iterator[str]]:
+def make_template_rule(name: str) -> Callable[[Dashboard], Iterator[str]]:
     def rule(board: Dashboard) -> Iterator[str]:
-        found = get_variable(board, name)
+        variable = get_variable(board, name)
         expected = {
             "type": "query",
             "multi": True,
@@ -80,18 +80,20 @@ def template_of(name: str) -> Callable[[Dashboard], Iterator[str]]:
             "allValue": ".+",
             "label": name.title(),
         }
-        if {key: found.get(key) for key in expected} != expected or found["datasource"]["uid"] != TEMPLATED:
-            yield f"{name}: {found}"
+        if {key: variable.get(key) for key in expected} != expected or variable["datasource"][
+            "uid"
+        ] != DATASOURCE_VARIABLE:
+            yield f"{name}: {variable}"
 
     return rule
 
 
 def template_label_promql(board: Dashboard) -> Iterator[str]:
-    for found in board["templating"]["list"]:
-        if found["type"] == "query":
-            match = re.fullmatch(r"label_values\((.+), (\w+)\)", found["query"])
+    for variable in board["templating"]["list"]:
+        if variable["type"] == "query":
+            match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
             if match is None:
-                yield f"{found['name']}: {found['query']}"
+                yield f"{variable['name']}: {variable['query']}"
             else:
                 promql.parse(re.sub(r"\$\w+", "x", match[1]))
 
@@ -103,7 +105,7 @@ def template_on_time_change_reload(board: Dashboard) -> Iterator[str]:
 def panel_datasource(board: Dashboard) -> Iterator[str]:
     for panel in list_panels(board):
         sources = [panel["datasource"], *(target["datasource"] for target in panel["targets"])]
-        if any(source != {"type": "prometheus", "uid": TEMPLATED} for source in sources):
+        if any(source != {"type": "prometheus", "uid": DATASOURCE_VARIABLE} for source in sources):
             yield f"{panel['title']}: {sources}"
 
 
@@ -134,23 +136,25 @@ def target_promql(board: Dashboard) -> Iterator[str]:
 def target_rate_interval(board: Dashboard) -> Iterator[str]:
     for query, chain, _ in list_selectors(board):
         # An instant number covers the whole displayed time range.
-        allowed = {WINDOW, SHOWN} if query.instant else {WINDOW}
-        if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range not in allowed:
+        allowed_windows = {WINDOW, SHOWN} if query.instant else {WINDOW}
+        if isinstance(chain[-1], promql.MatrixSelector) and chain[-1].range not in allowed_windows:
             yield query.panel
 
 
-def has_no_target(name: str) -> bool:
-    """Return whether a series has no job and instance of its own: alerts, and recordings over all targets."""
+def has_no_target_labels(name: str) -> bool:
+    """Return whether a series has no job and instance label: alerts, and recordings over all targets."""
     return name == "ALERTS" or name.startswith("cluster:")
 
 
 def target_scope(label: str) -> Callable[[Dashboard], Iterator[str]]:
     def rule(board: Dashboard) -> Iterator[str]:
-        wanted = (promql.MatchOp.Re, label, VARIABLES[label])
+        expected_matcher = (promql.MatchOp.Re, label, VARIABLES[label])
         for query, _, selector in list_selectors(board):
-            if has_no_target(selector.name or ""):
+            if has_no_target_labels(selector.name or ""):
                 continue
-            if wanted not in [(m.op, m.name, m.value) for m in selector.matchers.matchers]:
+            if expected_matcher not in [
+                (matcher.op, matcher.name, matcher.value) for matcher in selector.matchers.matchers
+            ]:
                 yield f"{query.panel}: {selector}"
 
     return rule
@@ -172,8 +176,10 @@ def target_counter_agg(board: Dashboard) -> Iterator[str]:
 
 def target_sum_by(board: Dashboard) -> Iterator[str]:
     for query, chain, selector in list_selectors(board):
-        grouped = [node for node in chain if isinstance(node, promql.AggregateExpr) and node.param is None]
-        if not grouped or any(node.modifier is None for node in grouped):
+        aggregations = [
+            node for node in chain if isinstance(node, promql.AggregateExpr) and node.param is None
+        ]
+        if not aggregations or any(node.modifier is None for node in aggregations):
             yield f"{query.panel}: {selector}"
 
 
@@ -184,9 +190,9 @@ def uneditable_dashboard(board: Dashboard) -> Iterator[str]:
 
 RULES: dict[str, Callable[[Dashboard], Iterator[str]]] = {
     "template-datasource": template_datasource,
-    "template-job": template_of("job"),
-    "template-instance": template_of("instance"),
-    "template-agent": template_of("agent"),
+    "template-job": make_template_rule("job"),
+    "template-instance": make_template_rule("instance"),
+    "template-agent": make_template_rule("agent"),
     "template-label-promql": template_label_promql,
     "template-on-time-change-reload": template_on_time_change_reload,
     "panel-datasource": panel_datasource,
@@ -202,8 +208,8 @@ RULES: dict[str, Callable[[Dashboard], Iterator[str]]] = {
     "uneditable-dashboard": uneditable_dashboard,
 }
 
-LOOSE = 'queenright_agents{job=~"$job", instance=~"$instance"}'
-COUNTER = 'queenright_triage_total{job=~"$job", instance=~"$instance"}'
+AGENTS_SELECTOR = 'queenright_agents{job=~"$job", instance=~"$instance"}'
+TRIAGE_SELECTOR = 'queenright_triage_total{job=~"$job", instance=~"$instance"}'
 
 
 def put_value(*path: Any, value: Any) -> Callable[[Dashboard], None]:
@@ -234,23 +240,23 @@ BREAKAGES: dict[str, Callable[[Dashboard], None]] = {
     "panel-units": put_value("panels", 1, "fieldConfig", "defaults", "unit", value="parsecs"),
     "panel-no-targets": put_value("panels", 1, "targets", value=[]),
     "target-promql": put_expr("sum by (state) (queenright_agents{)"),
-    "target-rate-interval": put_expr(f"sum by (decision) (rate({COUNTER}[5m]))"),
+    "target-rate-interval": put_expr(f"sum by (decision) (rate({TRIAGE_SELECTOR}[5m]))"),
     "target-job": put_expr('sum by (state) (queenright_agents{job="a", instance=~"$instance"})'),
     "target-instance": put_expr('sum by (state) (queenright_agents{job=~"$job"})'),
-    "target-counter-agg": put_expr(f"sum by (decision) ({COUNTER})"),
-    "target-sum-by": put_expr(f"sum({LOOSE})"),
+    "target-counter-agg": put_expr(f"sum by (decision) ({TRIAGE_SELECTOR})"),
+    "target-sum-by": put_expr(f"sum({AGENTS_SELECTOR})"),
     "uneditable-dashboard": put_value("editable", value=True),
 }
 
 
 def test_dashboard_follows_the_rules(dashboard: Dashboard) -> None:
-    assert {name: broken for name, rule in RULES.items() if (broken := list(rule(dashboard)))} == {}
+    assert {name: violations for name, rule in RULES.items() if (violations := list(rule(dashboard)))} == {}
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_rule_detects_a_violation(rule: str) -> None:
     for name in NAMES:
-        broken = load(name)
-        BREAKAGES[rule](broken)
+        board = load(name)
+        BREAKAGES[rule](board)
 
-        assert list(RULES[rule](broken)) != [], name
+        assert list(RULES[rule](board)) != [], name

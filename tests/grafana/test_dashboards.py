@@ -19,7 +19,16 @@ from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 from queenright.judge.metrics import FallbackReason
-from tests.grafana.shown import FOLDER, NAMES, Dashboard, data_links, get_panel, list_links, list_panels, load
+from tests.grafana.committed_dashboards import (
+    FOLDER,
+    NAMES,
+    Dashboard,
+    get_panel,
+    list_data_links,
+    list_links,
+    list_panels,
+    load,
+)
 from tests.promql import list_kept_labels
 from tools.dashboards.__main__ import main
 from tools.dashboards.boards import dashboards
@@ -41,33 +50,33 @@ from tools.dashboards.states import (
 )
 
 RULES = Path(__file__).parents[2] / "alerting" / "prometheus" / "rules" / "recording.yml"
-SCRAPED = {"job", "instance"}
+SCRAPE_LABELS = {"job", "instance"}
 # Measured by the monitor between events, where there is no trace to link to.
 TRACELESS = (names.DETECTION_DELAY, names.HEALTH_CHECK_DURATION, names.PROVIDER_CALL_DURATION)
 ALERT_LABELS = {"alertname", "alertstate", "severity", "source", "agent"}
 
 
-def recording_rules() -> dict[str, str]:
+def list_recording_rules() -> dict[str, str]:
     """Return name and expression of the committed recording rules."""
     groups = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     return {rule["record"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
-RECORDED = recording_rules()
+RECORDED = list_recording_rules()
 
 
-def series_labels(name: str) -> set[str]:
+def get_series_labels(name: str) -> set[str]:
     """Return the labels of a series; fail for a name that is never emitted."""
     if name == "ALERTS":
         return ALERT_LABELS
     if name == "up":
-        return SCRAPED
+        return SCRAPE_LABELS
     if name in RECORDED:
-        by = re.search(r"by \(([^)]*)\)", RECORDED[name]) if not name.startswith("cluster:") else None
-        return set(by[1].split(", ")) if by else set()
+        by_clause = re.search(r"by \(([^)]*)\)", RECORDED[name]) if not name.startswith("cluster:") else None
+        return set(by_clause[1].split(", ")) if by_clause else set()
     metric = names.METRICS[re.sub(r"_(bucket|count)$", "", name)]
     assert (metric.kind == "histogram") == name.endswith(("_bucket", "_count")), name
-    return {*metric.labels, *SCRAPED, names.PARTITION_LABEL}
+    return {*metric.labels, *SCRAPE_LABELS, names.PARTITION_LABEL}
 
 
 def test_committed_files_are_up_to_date() -> None:
@@ -108,7 +117,7 @@ def test_links_to_a_dashboard_stay_valid() -> None:
 def test_each_dashboard_has_one_question() -> None:
     descriptions = [load(name)["description"] for name in NAMES]
 
-    assert all("?" in each for each in descriptions)
+    assert all("?" in description for description in descriptions)
     assert len(set(descriptions)) == len(descriptions)
 
 
@@ -124,16 +133,18 @@ def test_dashboard_has_at_most_twenty_panels_with_unique_ids_and_titles(
 
 
 def test_panels_fill_the_grid_without_overlapping(dashboard: Dashboard) -> None:
-    occupied: set[tuple[int, int]] = set()
+    occupied_cells: set[tuple[int, int]] = set()
     for item in dashboard["panels"]:
-        at = item["gridPos"]
-        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
-        assert not cells & occupied, item["title"]
-        assert at["x"] + at["w"] <= 24
-        occupied |= cells
+        position = item["gridPos"]
+        left, top = position["x"], position["y"]
+        right, bottom = left + position["w"], top + position["h"]
+        cells = {(x, y) for x in range(left, right) for y in range(top, bottom)}
+        assert not cells & occupied_cells, item["title"]
+        assert right <= 24
+        occupied_cells |= cells
 
-    height = max(y for _, y in occupied) + 1
-    assert len(occupied) == 24 * height
+    height = max(y for _, y in occupied_cells) + 1
+    assert len(occupied_cells) == 24 * height
 
 
 def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboard) -> None:
@@ -146,31 +157,36 @@ def test_dashboard_starts_with_numbers_and_ends_with_details(dashboard: Dashboar
 def test_dashboards_link_to_each_other_with_variables_and_time(
     dashboard: Dashboard,
 ) -> None:
-    others, console = dashboard["links"]
+    dashboard_link, console_link = dashboard["links"]
 
-    assert (others["type"], others["includeVars"], others["keepTime"]) == ("dashboards", True, True)
-    assert set(others["tags"]) <= set(dashboard["tags"])
-    assert console["url"] == "${console:raw}/"
+    assert dashboard_link["type"] == "dashboards"
+    assert dashboard_link["includeVars"]
+    assert dashboard_link["keepTime"]
+    assert set(dashboard_link["tags"]) <= set(dashboard["tags"])
+    assert console_link["url"] == "${console:raw}/"
 
 
 def test_link_to_another_dashboard_keeps_variables_and_time(dashboard: Dashboard) -> None:
     for item in list_panels(dashboard):
         for link in list_links(item):
             if not link["url"].startswith("${console:raw}/"):
-                uid = re.fullmatch(r"/d/([\w-]+)\?(.+)", link["url"])
-                assert uid is not None
-                assert uid[1] in UIDS.values()
+                match = re.fullmatch(r"/d/([\w-]+)\?(.+)", link["url"])
+                assert match is not None
+                assert match[1] in UIDS.values()
                 for parameter in ("datasource", "job", "instance", "console"):
-                    assert f"${{{parameter}:queryparam}}" in uid[2]
-                assert "${__url_time_range}" in uid[2]
+                    assert f"${{{parameter}:queryparam}}" in match[2]
+                assert "${__url_time_range}" in match[2]
 
 
 def test_link_values_are_escaped_and_available_in_their_row(dashboard: Dashboard) -> None:
     for item in list_panels(dashboard):
-        for link in data_links(item):
-            for label, how in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
-                assert how == ":percentencode"
-                assert any(f"by ({label}" in t["expr"] or f", {label}" in t["expr"] for t in item["targets"])
+        for link in list_data_links(item):
+            for label, escape in re.findall(r'\$\{__data\.fields\["(\w+)"\](:\w+)?\}', link["url"]):
+                assert escape == ":percentencode"
+                assert any(
+                    f"by ({label}" in target["expr"] or f", {label}" in target["expr"]
+                    for target in item["targets"]
+                )
             assert "__value" not in link["url"]
 
 
@@ -187,53 +203,55 @@ def test_every_metric_and_label_is_emitted(dashboard: Dashboard) -> None:
     for query in queries(dashboard, variables={}):
         labels: set[str] = set()
 
-        def look(node: promql.Expr, labels: set[str] = labels, text: str = query.expr) -> None:
+        def collect_labels(node: promql.Expr, labels: set[str] = labels, text: str = query.expr) -> None:
             match node:
                 case promql.VectorSelector(name=str(name), matchers=matchers):
-                    known = series_labels(name)
-                    labels |= known
-                    used = {matcher.name for matcher in matchers.matchers}
-                    assert used <= known, text
+                    emitted_labels = get_series_labels(name)
+                    labels |= emitted_labels
+                    matcher_names = {matcher.name for matcher in matchers.matchers}
+                    assert matcher_names <= emitted_labels, text
                 case _:
                     pass
 
-        promql.walk(promql.parse(query.expr), look)
-        grouped = {
-            label for found in re.findall(r"by \(([^)]*)\)", query.expr) for label in found.split(", ")
+        promql.walk(promql.parse(query.expr), collect_labels)
+        by_label_names = {
+            label
+            for by_labels in re.findall(r"by \(([^)]*)\)", query.expr)
+            for label in by_labels.split(", ")
         }
-        assert grouped - {""} <= labels | {"le"}, query.expr
+        assert by_label_names - {""} <= labels | {"le"}, query.expr
 
 
 def test_cluster_series_have_no_target_labels() -> None:
-    used = {
+    cluster_metrics = {
         name
         for board in map(load, NAMES)
         for query in queries(board, variables={})
         for name in re.findall(r"cluster:[\w:]+", query.expr)
     }
 
-    assert used
-    for name in used:
+    assert cluster_metrics
+    for name in cluster_metrics:
         assert list_kept_labels(RECORDED[name]) <= {"le"}, name
 
 
 def test_legends_use_labels_that_the_query_keeps(dashboard: Dashboard) -> None:
     for item in list_panels(dashboard):
         for target in item["targets"]:
-            mentions = {
+            kept_labels = {
                 label
-                for found in re.findall(r"by \(([^)]*)\)", target["expr"])
-                for label in re.findall(r"\w+", found)
+                for by_labels in re.findall(r"by \(([^)]*)\)", target["expr"])
+                for label in re.findall(r"\w+", by_labels)
             }
-            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= mentions, item["title"]
+            assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= kept_labels, item["title"]
 
 
 def test_only_histograms_over_time_have_exemplars(dashboard: Dashboard) -> None:
     for item in list_panels(dashboard):
         for target in item["targets"]:
-            over_time = "_bucket" in target["expr"] and target.get("range", False)
-            traced = not any(metric.name in target["expr"] for metric in TRACELESS)
-            assert target["exemplar"] == (over_time and traced), item["title"]
+            is_over_time = "_bucket" in target["expr"] and target.get("range", False)
+            has_traces = not any(metric.name in target["expr"] for metric in TRACELESS)
+            assert target["exemplar"] == (is_over_time and has_traces), item["title"]
 
 
 def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
@@ -246,14 +264,14 @@ def test_range_number_is_an_instant_query(dashboard: Dashboard) -> None:
 
 def test_bars_cover_every_interval(dashboard: Dashboard) -> None:
     for item in list_panels(dashboard):
-        bars = item["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
-        assert (item.get("interval") == "1m") == bars, item["title"]
+        has_bars = item["fieldConfig"]["defaults"].get("custom", {}).get("drawStyle") == "bars"
+        assert (item.get("interval") == "1m") == has_bars, item["title"]
         for target in item["targets"]:
             # Grafana's rate interval is a scrape longer than the step, which is the width of a bar.
-            counted = re.search(
+            bar_query = re.search(
                 r"rate\([^[]+\[\$__rate_interval\]\)\) \* \$__interval_ms / 1000", target["expr"]
             )
-            assert bool(counted) == bars, item["title"]
+            assert bool(bar_query) == has_bars, item["title"]
 
 
 def test_outcome_series_have_their_colour(dashboard: Dashboard) -> None:
@@ -263,8 +281,10 @@ def test_outcome_series_have_their_colour(dashboard: Dashboard) -> None:
                 target["legendFormat"] in ("{{outcome}}", "{{reason}}", "{{verdict}}")
                 and item["type"] == "timeseries"
             ):
-                fixed = {each["matcher"]["options"] for each in item["fieldConfig"]["overrides"]}
-                assert len(fixed) >= 2, item["title"]
+                fixed_series = {
+                    override["matcher"]["options"] for override in item["fieldConfig"]["overrides"]
+                }
+                assert len(fixed_series) >= 2, item["title"]
 
 
 def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dashboard) -> None:
@@ -287,7 +307,7 @@ def test_annotations_show_notifications_interventions_and_alerts(dashboard: Dash
         (dict(KINDS), {kind.value for kind in ActionKind}),
         (
             dict(OUTCOMES),
-            {each.value for each in InterventionOutcome}
+            {outcome.value for outcome in InterventionOutcome}
             - {InterventionOutcome.STARTED.value, InterventionOutcome.QUEUED.value},
         ),
         (dict(RECOVERIES), {"initiated", "from_start", "completed", "failed", "exhausted"}),
@@ -301,9 +321,9 @@ def test_every_state_has_its_colour(colours: dict[str, Any], values: set[str]) -
 
 
 def test_states_sort_by_urgency() -> None:
-    order = sorted(STATES, key=lambda state: STATES[state][0], reverse=True)
-    breakers = sorted(BREAKER_STATES, key=lambda state: BREAKER_STATES[state][0], reverse=True)
+    state_order = sorted(STATES, key=lambda state: STATES[state][0], reverse=True)
+    breaker_order = sorted(BREAKER_STATES, key=lambda state: BREAKER_STATES[state][0], reverse=True)
 
-    assert order == ["failing", "stuck", "degraded", "healthy"]
-    assert breakers == ["open", "half_open", "closed"]
+    assert state_order == ["failing", "stuck", "degraded", "healthy"]
+    assert breaker_order == ["open", "half_open", "closed"]
     assert get_panel(load("fleet"), "Agents")["options"]["sortBy"] == [{"displayName": "State", "desc": True}]

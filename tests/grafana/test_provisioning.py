@@ -8,25 +8,27 @@ import yaml
 PROVISIONING = Path(__file__).parents[2] / "grafana" / "provisioning"
 
 
-def datasources() -> dict[str, dict[str, Any]]:
-    loaded = yaml.safe_load((PROVISIONING / "datasources" / "datasources.yml").read_text())
-    return {source["type"]: source for source in loaded["datasources"]}
+def load_datasources() -> dict[str, dict[str, Any]]:
+    sources = yaml.safe_load((PROVISIONING / "datasources" / "datasources.yml").read_text())
+    return {source["type"]: source for source in sources["datasources"]}
 
 
 def test_exemplar_links_to_the_trace_store() -> None:
-    found = datasources()
+    sources = load_datasources()
 
-    [destination] = found["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
+    [destination] = sources["prometheus"]["jsonData"]["exemplarTraceIdDestinations"]
 
-    assert destination == {"name": "trace_id", "datasourceUid": found["tempo"]["uid"]}
+    assert destination == {"name": "trace_id", "datasourceUid": sources["tempo"]["uid"]}
 
 
 def test_exactly_one_source_is_the_default() -> None:
-    assert [source["name"] for source in datasources().values() if source.get("isDefault")] == ["Prometheus"]
+    assert [source["name"] for source in load_datasources().values() if source.get("isDefault")] == [
+        "Prometheus"
+    ]
 
 
 def test_tempo_metrics_generator_features_are_off() -> None:
-    options = datasources()["tempo"]["jsonData"]
+    options = load_datasources()["tempo"]["jsonData"]
 
     assert not options["nodeGraph"]["enabled"]
     assert not {"tracesToMetrics", "serviceMap"} & options.keys()

@@ -20,10 +20,15 @@ from queenright.health.objectives import (
     compute_burn_threshold,
 )
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS, HealthSettings
-from tests.grafana.shown import Dashboard, column_properties, get_panel, threshold_values
+from tests.grafana.committed_dashboards import (
+    Dashboard,
+    get_column_properties,
+    get_panel,
+    get_threshold_values,
+)
 from tools.dashboards.boards import dashboards
 
-OWN = HealthSettings.model_validate(
+CUSTOM_SETTINGS = HealthSettings.model_validate(
     {
         "bands": {"warning": 2, "medium": 4, "high": 6, "critical": 9},
         "stall": {"idle_seconds": 700, "tool_seconds": 70},
@@ -39,7 +44,7 @@ OWN = HealthSettings.model_validate(
 @pytest.fixture(scope="module", params=["defaults", "own"])
 def settings_and_dashboards(request: pytest.FixtureRequest) -> tuple[HealthSettings, dict[str, Dashboard]]:
     """Return settings and the dashboards generated from them, by name."""
-    settings = HealthSettings() if request.param == "defaults" else OWN
+    settings = HealthSettings() if request.param == "defaults" else CUSTOM_SETTINGS
     return settings, {file[:-5]: json.loads(text) for file, text in dashboards(settings).items()}
 
 
@@ -53,28 +58,30 @@ def test_bad_step_lines_equal_the_detector_bands(
     settings, boards = settings_and_dashboards
     bands = settings.bands
 
-    drawn = get_panel(boards[name], "Bad steps since the last accept")
+    panel = get_panel(boards[name], "Bad steps since the last accept")
 
-    assert threshold_values(drawn) == [bands.warning, bands.medium, bands.high, bands.critical]
-    assert drawn["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
+    assert get_threshold_values(panel) == [bands.warning, bands.medium, bands.high, bands.critical]
+    assert panel["fieldConfig"]["defaults"]["custom"]["thresholdsStyle"]["mode"] != "off"
 
 
 def test_clock_lines_equal_the_detector_thresholds(settings_and_dashboards: SettingsAndDashboards) -> None:
     settings, boards = settings_and_dashboards
     check, agent = settings.health_check, boards["agent"]
 
-    assert threshold_values(get_panel(agent, "Time since last activity")) == sorted(
+    assert get_threshold_values(get_panel(agent, "Time since last activity")) == sorted(
         [settings.stall.idle_seconds, settings.stall.tool_seconds]
     )
-    assert threshold_values(get_panel(agent, "Time since last heartbeat")) == [
+    assert get_threshold_values(get_panel(agent, "Time since last heartbeat")) == [
         settings.heartbeat.timeout_seconds
     ]
-    assert threshold_values(get_panel(agent, "Time since last checkpoint")) == [
+    assert get_threshold_values(get_panel(agent, "Time since last checkpoint")) == [
         check.checkpoint_degraded_seconds,
         check.checkpoint_stale_threshold_seconds,
     ]
-    since = column_properties(get_panel(boards["fleet"], "Agents"), "Since heartbeat")["thresholds"]["steps"]
-    assert since[-1]["value"] == settings.heartbeat.timeout_seconds
+    heartbeat_steps = get_column_properties(get_panel(boards["fleet"], "Agents"), "Since heartbeat")[
+        "thresholds"
+    ]["steps"]
+    assert heartbeat_steps[-1]["value"] == settings.heartbeat.timeout_seconds
 
 
 def test_judge_and_queen_lines_equal_their_settings(settings_and_dashboards: SettingsAndDashboards) -> None:
@@ -82,29 +89,33 @@ def test_judge_and_queen_lines_equal_their_settings(settings_and_dashboards: Set
     judge = settings.judge
 
     for name in ("fleet", "judge", "monitor"):
-        looks = threshold_values(get_panel(boards[name], "Last judge check"))
-        assert looks == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
-    assert threshold_values(get_panel(boards["judge"], "Time to decision")) == [
+        last_check_values = get_threshold_values(get_panel(boards[name], "Last judge check"))
+        assert last_check_values == [2 * judge.interval_seconds, 3 * judge.interval_seconds]
+    assert get_threshold_values(get_panel(boards["judge"], "Time to decision")) == [
         judge.triage_timeout_seconds / 2,
         judge.triage_timeout_seconds,
     ]
-    assert threshold_values(get_panel(boards["judge"], "Checks without a verdict")) == [JUDGE_UNKNOWN_SHARE]
+    assert get_threshold_values(get_panel(boards["judge"], "Checks without a verdict")) == [
+        JUDGE_UNKNOWN_SHARE
+    ]
 
 
 def test_rule_threshold_lines_equal_the_alerts(settings_and_dashboards: SettingsAndDashboards) -> None:
     settings, boards = settings_and_dashboards
 
-    assert threshold_values(get_panel(boards["fleet"], "Unhealthy share of the fleet")) == [DEGRADED_SHARE]
-    assert threshold_values(get_panel(boards["fleet"], "Tool errors by tool")) == [TOOL_ERROR_SHARE]
-    assert threshold_values(get_panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
-    assert threshold_values(get_panel(boards["monitor"], "Clocks ahead of Prometheus")) == [
+    assert get_threshold_values(get_panel(boards["fleet"], "Unhealthy share of the fleet")) == [
+        DEGRADED_SHARE
+    ]
+    assert get_threshold_values(get_panel(boards["fleet"], "Tool errors by tool")) == [TOOL_ERROR_SHARE]
+    assert get_threshold_values(get_panel(boards["monitor"], "Oldest undelivered")) == [OUTBOX_STUCK_SECONDS]
+    assert get_threshold_values(get_panel(boards["monitor"], "Clocks ahead of Prometheus")) == [
         CLOCK_TOLERANCE_SECONDS
     ]
-    assert threshold_values(get_panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
-    assert threshold_values(get_panel(boards["interventions"], "Time to intervention (p90)")) == [
+    assert get_threshold_values(get_panel(boards["cost"], "Budget used")) == [BUDGET_LOW_SHARE, 1.0]
+    assert get_threshold_values(get_panel(boards["interventions"], "Time to intervention (p90)")) == [
         INTERVENTION_TARGET_SECONDS
     ]
-    assert threshold_values(get_panel(boards["breakers"], "Consecutive failures")) == [
+    assert get_threshold_values(get_panel(boards["breakers"], "Consecutive failures")) == [
         settings.circuit_breaker.default.failure_threshold
     ]
 
@@ -120,12 +131,12 @@ def test_objective_lines_are_the_budget_and_the_fastest_paging_burn(
         ("fleet", "Bad steps against the objective", settings.rules.bad_steps.error_budget),
         ("interventions", "Slow interventions against the objective", LATE_SHARE),
     ):
-        assert threshold_values(get_panel(boards[board], title)) == pytest.approx(
+        assert get_threshold_values(get_panel(boards[board], title)) == pytest.approx(
             [budget, compute_burn_threshold(budget, fastest.factor)]
         )
 
 
-@pytest.mark.parametrize("settings", [HealthSettings(), OWN])
+@pytest.mark.parametrize("settings", [HealthSettings(), CUSTOM_SETTINGS])
 def test_exported_dashboards_equal_the_generated_ones(settings: HealthSettings) -> None:
     console = "https://q.example/"
 
@@ -136,4 +147,4 @@ def test_lines_ascend_for_any_settings(settings_and_dashboards: SettingsAndDashb
     for board in settings_and_dashboards[1].values():
         for item in board["panels"]:
             if item["type"] != "row" and "thresholds" in item["fieldConfig"]["defaults"]:
-                assert threshold_values(item) == sorted(threshold_values(item)), item["title"]
+                assert get_threshold_values(item) == sorted(get_threshold_values(item)), item["title"]

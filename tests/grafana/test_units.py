@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.grafana.shown import NAMES, Panel, column_properties, list_panels, load
+from tests.grafana.committed_dashboards import NAMES, Panel, get_column_properties, list_panels, load
 
 TOKENS = "suffix:tokens/s"
 
@@ -32,30 +32,30 @@ def infer_unit(expr: str) -> str:
             return "none"
 
 
-def shown_units(shown: Panel) -> Iterator[tuple[str, str]]:
+def list_units(panel: Panel) -> Iterator[tuple[str, str]]:
     """Return each query of a panel, with the unit in which it is displayed."""
-    unit = shown["fieldConfig"]["defaults"]["unit"]
-    titles = shown["transformations"][-1]["options"]["renameByName"] if shown["type"] == "table" else {}
-    for target in shown["targets"]:
+    unit = panel["fieldConfig"]["defaults"]["unit"]
+    titles = panel["transformations"][-1]["options"]["renameByName"] if panel["type"] == "table" else {}
+    for target in panel["targets"]:
         title = titles.get(f"Value #{target['refId']}") or titles.get("Value")
-        yield target["expr"], column_properties(shown, title).get("unit", unit) if title else unit
+        yield target["expr"], get_column_properties(panel, title).get("unit", unit) if title else unit
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unit_is_that_of_the_query(name: str) -> None:
     for panel in list_panels(load(name)):
-        for expr, unit in shown_units(panel):
-            yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
-            assert yes_or_no or unit == infer_unit(expr), f"{panel['title']}: {expr}"
+        for expr, unit in list_units(panel):
+            is_yes_or_no = unit == "bool_yes_no" and "queenright_worker_waiting" in expr
+            assert is_yes_or_no or unit == infer_unit(expr), f"{panel['title']}: {expr}"
 
 
 def test_heat_maps_show_durations() -> None:
-    maps = [
+    heat_maps = [
         heat_map for name in NAMES for heat_map in list_panels(load(name)) if heat_map["type"] == "heatmap"
     ]
 
-    assert len(maps) >= 4
-    for heat_map in maps:
+    assert len(heat_maps) >= 4
+    for heat_map in heat_maps:
         assert heat_map["options"]["yAxis"]["unit"] == "s"
         assert "_seconds_bucket" in heat_map["targets"][0]["expr"]
 
@@ -65,5 +65,5 @@ def test_heat_maps_show_durations() -> None:
 )
 def test_every_unit_is_used(unit: str) -> None:
     assert unit in {
-        unit for name in NAMES for panel in list_panels(load(name)) for _, unit in shown_units(panel)
+        unit for name in NAMES for panel in list_panels(load(name)) for _, unit in list_units(panel)
     }

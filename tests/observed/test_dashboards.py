@@ -13,7 +13,7 @@ import pytest
 
 from queenright.health.detection.health_state import HealthState
 from queenright.instrumentation import names
-from tests.grafana.shown import NAMES, Dashboard, list_panels, load
+from tests.grafana.committed_dashboards import NAMES, Dashboard, list_panels, load
 from tests.observed.test_story import CLUSTER_METRICS
 from tools.dashboards.promql import share_of
 from tools.dashboards.queries import PanelQuery, annotation_queries, queries

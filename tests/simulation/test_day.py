@@ -13,7 +13,7 @@ async def test_hundred_healthy_workers_cost_no_model_call(tmp_path: Path) -> Non
 
     assert results["calls"]["all"] == 0
     assert results["tickets"] == 0
-    # The judge did check them.
+    # Nevertheless, the judge checked them.
     assert results["checks"]["healthy"] > 60
     assert results["events"] > 50_000
 
@@ -32,7 +32,7 @@ async def test_ticket_costs_at_most_three_calls_of_the_model(tmp_path: Path) -> 
 
 
 async def test_finding_judged_healthy_is_rechecked_at_growing_intervals(tmp_path: Path) -> None:
-    """The judge asks about each less and less often, and opens a ticket when it gets worse."""
+    """The model is called less and less often about each finding, and a ticket opens when it gets worse."""
     results = await simulate_day(tmp_path, workers=15, faults=2.0, days=0.6, healthy=1.0)
 
     assert results["calls_without_ticket"] > 0

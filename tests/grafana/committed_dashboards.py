@@ -12,13 +12,13 @@ Panel = dict[str, Any]
 
 FOLDER: Final = Path(__file__).parents[2] / "grafana" / "dashboards"
 NAMES: Final = ("fleet", "agent", "judge", "interventions", "breakers", "monitor", "cost", "cluster")
-"""From general to specific."""
+"""Names of the dashboards, from general to specific."""
 
 
 def load(name: str) -> Dashboard:
     """Return a committed dashboard."""
-    loaded: Dashboard = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
-    return loaded
+    board: Dashboard = json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return board
 
 
 def list_panels(board: Dashboard) -> list[Panel]:
@@ -28,18 +28,18 @@ def list_panels(board: Dashboard) -> list[Panel]:
 
 def get_panel(board: Dashboard, title: str) -> Panel:
     """Return the panel with this title."""
-    [found] = [item for item in list_panels(board) if item["title"] == title]
-    return found
+    [panel] = [item for item in list_panels(board) if item["title"] == title]
+    return panel
 
 
-def threshold_values(shown: Panel) -> list[float]:
+def get_threshold_values(panel: Panel) -> list[float]:
     """Return the values at which the panel changes its colour."""
-    return [step["value"] for step in shown["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]]
+    return [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"][1:]]
 
 
-def column_properties(shown: Panel, title: str) -> dict[str, Any]:
+def get_column_properties(panel: Panel, title: str) -> dict[str, Any]:
     """Return the properties of a table's column by their ids."""
-    overrides = shown["fieldConfig"]["overrides"]
+    overrides = panel["fieldConfig"]["overrides"]
     return {
         setting["id"]: setting["value"]
         for override in overrides
@@ -48,15 +48,15 @@ def column_properties(shown: Panel, title: str) -> dict[str, Any]:
     }
 
 
-def data_links(shown: Panel) -> Iterator[dict[str, Any]]:
+def list_data_links(panel: Panel) -> Iterator[dict[str, Any]]:
     """Yield the links behind the values of a panel."""
-    for override in shown["fieldConfig"]["overrides"]:
+    for override in panel["fieldConfig"]["overrides"]:
         for setting in override["properties"]:
             if setting["id"] == "links":
                 yield from setting["value"]
 
 
-def list_links(shown: Panel) -> Iterator[dict[str, Any]]:
+def list_links(panel: Panel) -> Iterator[dict[str, Any]]:
     """Yield all links of a panel: in its corner and behind its values."""
-    yield from shown.get("links") or []
-    yield from data_links(shown)
+    yield from panel.get("links") or []
+    yield from list_data_links(panel)
