@@ -14,7 +14,7 @@ from queenright.health.findings import Severity
 from queenright.health.tickets.ticket import TicketDraft
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
-from queenright.server.access.tokens import new_token
+from queenright.server.access.tokens import build_token
 from queenright.server.serving import RunningService, serving
 from tests.alerting.real import real_alertmanager, run_receivers
 from tests.client.conftest import make_settings
@@ -61,7 +61,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
     """Return a client with an admin's token."""
-    token, secret = new_token(
+    token, secret = build_token(
         "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
     )
     path = running.service.settings.storage / "tokens.json"

@@ -90,7 +90,7 @@ async def test_ambiguous_ticket_names_the_matches_of_all_partitions(fleet: Fleet
 
     assert (response.status_code, response.headers["content-type"]) == (409, "application/problem+json")
     matches = ", ".join(f"{ticket} (looper-{number})" for number, ticket in enumerate(fleet.tickets))
-    title = f"2 tickets begin with {prefix!r}: {matches}; give more of the id"
+    title = f"2 tickets begin with {prefix!r}: {matches}; give more characters of the id"
     assert response.json() == {"type": "about:blank", "title": title, "status": 409}
 
 

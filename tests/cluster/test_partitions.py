@@ -16,7 +16,7 @@ import pytest
 from queenright.server.access.login_sessions import SESSION_COOKIE
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
-from queenright.server.access.tokens import new_token
+from queenright.server.access.tokens import build_token
 from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_takeover import Sender, make_tool_spans
 from tests.databases import connected
@@ -346,7 +346,7 @@ async def test_every_process_responds_for_all_partitions(
 
 def require_token(cluster: Cluster, client: httpx.AsyncClient, role: Role) -> str:
     """Make the processes require tokens, give a token to the client, and return it."""
-    token, token_text = new_token("ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None)
+    token, token_text = build_token("ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None)
     tokens_file = cluster.folder / "tokens.json"
     edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
     cluster.settings["auth"] = {"tokens_file": str(tokens_file), "required": True}

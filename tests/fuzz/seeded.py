@@ -14,7 +14,7 @@ import pytest
 
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
-from queenright.server.access.tokens import new_token
+from queenright.server.access.tokens import build_token
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
@@ -60,7 +60,7 @@ async def run_seeded_service(folder: Path) -> AsyncIterator[tuple[RunningService
     """
     now = time.time()
     made = {"id_": secrets.token_hex(4), "secret": secrets.token_urlsafe(32)}
-    token, words = new_token("fuzz", Role.ADMIN, **made, now=now, expires_at=now + 86_400)
+    token, words = build_token("fuzz", Role.ADMIN, **made, now=now, expires_at=now + 86_400)
     edit_tokens(folder / "tokens.json", lambda tokens: tokens.with_token(token, now))
     shutil.copytree(AGENT, folder / "examples" / AGENT.name)
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,7 @@ from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.views.api_models import event_line, status
+from queenright.server.views.api_models import build_status, event_line
 from queenright.server.views.interventions import acting_view
 from tests.server.conftest import demo_settings, looping
 
@@ -218,7 +218,7 @@ def test_brief_event_line_is_one_sentence() -> None:
 
 
 def list_interventions(running: RunningService) -> dict[str, Any]:
-    interventions: dict[str, Any] = status(running.service).acting.model_dump(mode="json")
+    interventions: dict[str, Any] = build_status(running.service).acting.model_dump(mode="json")
     return interventions
 
 

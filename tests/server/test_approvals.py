@@ -17,7 +17,7 @@ from queenright.server.notifications.operator_requests import OperatorRequests
 from queenright.server.service import Service
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.views.api_models import status
+from queenright.server.views.api_models import build_status
 from tests.server.conftest import demo_settings
 from tests.server.test_app import wait_for_ticket
 from tests.server.test_cli_acting import WORKER, queenright
@@ -128,10 +128,10 @@ async def test_request_before_the_first_notification_is_part_of_it(running: Runn
 async def test_status_lists_pending_approvals_and_feed_lists_answers(running: RunningService) -> None:
     approval = await request_termination(running)
 
-    [row] = status(running.service).acting.approvals
+    [row] = build_status(running.service).acting.approvals
 
     assert row.approval_id == approval.approval_id
-    assert any("termination requested by" in line.text for line in status(running.service).feed)
+    assert any("termination requested by" in line.text for line in build_status(running.service).feed)
 
 
 async def test_ticket_command_shows_the_approve_command_of_a_pending_approval(

@@ -81,7 +81,10 @@ def test_ambiguous_prefix_lists_the_matches() -> None:
         complete_id("4a", "approvals", {"4a01": "ada", "4a02": "bob", "b3": "eve"})
 
     assert error.value.status_code == 409
-    assert error.value.detail == "2 approvals begin with '4a': 4a01 (ada), 4a02 (bob); give more of the id"
+    assert (
+        error.value.detail
+        == "2 approvals begin with '4a': 4a01 (ada), 4a02 (bob); give more characters of the id"
+    )
 
 
 @pytest.mark.parametrize("suffix", ["…n-7f3a", "7f3a", "session-7f3a"])

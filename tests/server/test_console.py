@@ -102,7 +102,7 @@ async def test_unknown_url_is_named_in_html_and_json(http: httpx.AsyncClient) ->
     program = await http.get("/api/nowhere")
 
     assert "There is no &#39;/nowhere&#39;" in page.text
-    assert program.json()["title"] == "there is no '/api/nowhere'; the API is described at /docs"
+    assert program.json()["title"] == "there is no '/api/nowhere'; see /docs for the API"
 
 
 async def test_get_requests_change_no_ticket(running: RunningService, browser: httpx.AsyncClient) -> None:

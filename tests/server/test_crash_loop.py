@@ -22,7 +22,7 @@ from queenright.server.build import build
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from queenright.server.up import end_former_demo_runs
-from queenright.server.views.ticket_timeline import timeline
+from queenright.server.views.ticket_timeline import build_timeline
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
@@ -233,7 +233,7 @@ async def test_timeline_of_a_joined_ticket_names_the_ticket_of_its_alert(
     """B123: the ticket sent no notification of its own, and its timeline shows this."""
     joined_ticket = [await start_looping_session(service, clock, number) for number in range(4)][-1]
 
-    ticket_timeline = await service.store.read(lambda conn: timeline(conn, joined_ticket))
+    ticket_timeline = await service.store.read(lambda conn: build_timeline(conn, joined_ticket))
 
     assert joined_ticket.incident_id
     [entry] = [

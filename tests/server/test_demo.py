@@ -32,7 +32,7 @@ from queenright.server.serving import RunningService
 from queenright.server.settings import load_settings
 from queenright.server.up import up
 from queenright.server.up_options import UP_DEFAULTS, UpOptions
-from queenright.server.views.attention import attention
+from queenright.server.views.attention import list_attention_items
 from tests.server.conftest import demo_settings
 from tests.waiting import until
 
@@ -202,7 +202,7 @@ async def test_hook_client_waits_for_a_decision_and_ends_when_it_is_stopped(
     hooks = HookClient(running.otlp_url, tool_seconds=0, pause_seconds=0)
 
     def list_requests() -> list[api.AttentionItem]:
-        return [item for item in attention(running.service).items if item.kind == "permission"]
+        return [item for item in list_attention_items(running.service).items if item.kind == "permission"]
 
     hooks.start()
     await until(list_requests, "the client requests a permission")
@@ -235,7 +235,7 @@ async def test_demo_shows_each_kind_of_item_that_needs_a_person(tmp_path: Path) 
     async with up(settings, options, say=lambda _: None, find=lambda _: None) as running:
 
         def has_seen_all() -> bool:
-            seen_items.update({item.kind: item for item in attention(running.service).items})
+            seen_items.update({item.kind: item for item in list_attention_items(running.service).items})
             return seen_items.keys() >= kinds and seen_items["incident"].workers == 3
 
         await until(has_seen_all, f"all of {sorted(kinds)}, and three workers in the incident", seconds=120)
@@ -308,7 +308,7 @@ async def test_demo_agent_asks_its_user_immediately_and_ends_with_the_answer(tmp
             service = running.service
 
             def list_questions(service: Service = service) -> list[api.AttentionItem]:
-                return [item for item in attention(service).items if item.can_answer]
+                return [item for item in list_attention_items(service).items if item.can_answer]
 
             await until(list_questions, "the demo agent asks a question")
             assert service.agents.slots["publisher"].warnings == ()

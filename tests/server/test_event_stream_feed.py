@@ -18,7 +18,7 @@ from queenright.health.store.store import Store
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.caller import Caller
 from queenright.server.access.roles import Role
-from queenright.server.routes.events import Shares
+from queenright.server.routes.events import StreamQuota
 from queenright.server.stream.feed import Feed, Reader
 from queenright.server.stream.lines import StreamFilter
 from tests.server.streams import Block, parse_blocks
@@ -314,7 +314,7 @@ async def test_many_readers_do_not_block_the_event_loop(
 
 
 def test_remote_caller_may_have_a_quarter_of_the_streams() -> None:
-    shares = Shares(8)
+    shares = StreamQuota(8)
     remote_caller, other_caller, local_caller = (
         Caller(Role.VIEWER, "192.0.2.7", "bot", "1"),
         Caller(Role.VIEWER, "192.0.2.7", "other", "2"),

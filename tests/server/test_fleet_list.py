@@ -17,7 +17,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.service import Service
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.views.worker_rows import agent_row
+from queenright.server.views.worker_rows import make_agent_row
 from tests.server.conftest import demo_settings
 
 AGENTS = 10_000
@@ -102,7 +102,7 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
 
     def make_row(service: Service, worker: WorkerHealth) -> api.AgentRow:
         built_rows["rows"] += 1
-        return agent_row(service, worker)
+        return make_agent_row(service, worker)
 
     monkeypatch.setattr("queenright.server.routes.workers.agent_row", make_row)
 

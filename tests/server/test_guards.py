@@ -16,7 +16,7 @@ from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.nodes.node_guard import Guard, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
-from queenright.server.agents.node_guards import GUARDED, make_health_guard
+from queenright.server.agents.node_guards import GUARDED_FINDINGS, make_health_guard
 
 NOON = 1_800_000_000.0
 ORIGIN = Origin(agent_id="scribe", session_id="one", graph_id="writing")
@@ -280,7 +280,9 @@ def test_guard_reports_the_findings_of_the_detectors(
             finding = guard.observe(event)
 
             findings_by_kind = {
-                item.kind.value: item for item in detect(vitals, settings, event.time) if item.kind in GUARDED
+                item.kind.value: item
+                for item in detect(vitals, settings, event.time)
+                if item.kind in GUARDED_FINDINGS
             }
             bad_findings = [item for item in findings_by_kind.values() if item.severity.rank >= 1]
             assert (finding is not None) == bool(bad_findings)

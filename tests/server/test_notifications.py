@@ -17,7 +17,7 @@ from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
-from queenright.server.views.api_models import event_line, notification_row, status
+from queenright.server.views.api_models import build_status, event_line, make_notification_row
 from tests.alerting.parts import FakePeer
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -52,7 +52,7 @@ def list_notification_rows(running: RunningService) -> list[dict[str, Any]]:
     service = running.service
     outbox = Outbox.of(service.outbox.status())
     records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
-    return [notification_row(notification, outbox).model_dump(mode="json") for notification in records]
+    return [make_notification_row(notification, outbox).model_dump(mode="json") for notification in records]
 
 
 async def start_loop(running: RunningService, **looper: Any) -> None:
@@ -176,7 +176,7 @@ async def test_rendering_does_not_query_the_store(
     monkeypatch.setattr(running.service.store, "read_now", queries.append)
 
     for _ in range(10):
-        status(running.service)
+        build_status(running.service)
 
     assert queries == []
 

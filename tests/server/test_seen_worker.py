@@ -81,7 +81,7 @@ async def test_recovery_of_a_task_is_refused_if_its_worker_changed(
     current_response = await post(http, "recoveries", task_id=SESSION, **TARGET | {"incarnation_id": "two"})
 
     check_refused(stale_response, "'looper' was restarted in the meantime")
-    check_refused(other_response, "this is about session 'looper-session'")
+    check_refused(other_response, "the action is for session 'looper-session'")
     assert "restarted" not in current_response.text
 
 
@@ -112,7 +112,7 @@ async def test_ticket_action_on_a_replaced_worker_is_refused(
     other_response = await post(http, f"tickets/{ticket_id}/{action}", session_id="another", **body)
 
     check_refused(stale_response, "'looper' was restarted in the meantime")
-    check_refused(other_response, "this is about session 'looper-session' of 'looper', not 'another'")
+    check_refused(other_response, "the action is for session 'looper-session' of 'looper', not 'another'")
     ticket_after = (await http.get(f"/api/tickets/{ticket_id}")).json()
     assert (ticket_after["status"], ticket_after["acknowledged_at"]) == (
         ticket_before["status"],

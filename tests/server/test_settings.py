@@ -115,7 +115,7 @@ def test_unknown_key_is_rejected_with_its_path_and_a_suggestion() -> None:
 
 
 def test_name_that_resembles_no_setting_has_no_suggestion() -> None:
-    with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known here"):
+    with pytest.raises(InvalidSettingsError, match=r"alerting\.seconds: no such setting\. Known settings"):
         load_settings(write_file("alerting: {seconds: 3}"))
 
 
@@ -320,7 +320,7 @@ def test_error_about_a_value_has_no_terms_of_the_parser(value: object) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("http: 3", "http: 3 is refused: it must be a mapping of settings; known here: host, port."),
+        ("http: 3", "http: 3 is refused: it must be a mapping of settings; known settings: host, port."),
         ("storage: 3", "storage: 3 is refused: it must be a path."),
         (
             "alerting: {alertmanager_urls: 'http://x'}",
@@ -370,7 +370,7 @@ def test_unknown_nested_environment_variable_is_rejected_with_its_path(
     monkeypatch.setenv("QUEENRIGHT_HTTP__BACKLOG__STREAMS", "4")
 
     with pytest.raises(
-        InvalidSettingsError, match=r"http\.backlog: no such setting\. Known here: host, port"
+        InvalidSettingsError, match=r"http\.backlog: no such setting\. Known settings: host, port"
     ):
         load_settings()
 

@@ -71,7 +71,7 @@ def _match_end(ids: Iterable[str], ending: str) -> str:
         more = f" and {len(matches) - _MAX_LISTED} more" if len(matches) > _MAX_LISTED else ""
         raise UnresolvedIdError(
             f"{len(matches)} sessions end with {ending!r}: {', '.join(matches[:_MAX_LISTED])}{more}; "
-            "give more of the id"
+            "give more characters of the id"
         )
     return matches[0]
 

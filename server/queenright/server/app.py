@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
 from queenright.server.access.access import Access
-from queenright.server.access.openapi import add_access
+from queenright.server.access.openapi import add_access_requirements
 from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
 from queenright.server.console.pages import add_pages
@@ -42,7 +42,7 @@ from queenright.server.routes import (
 )
 from queenright.server.routes import service as service_routes
 from queenright.server.routes.errors import add_exception_handlers
-from queenright.server.routes.events import MAX_STREAMS, Shares
+from queenright.server.routes.events import MAX_STREAMS, StreamQuota
 from queenright.server.routes.loaded_agents import agents, execution, graphs, logs, sessions
 from queenright.server.routes.openapi import set_openapi
 from queenright.server.service import Service
@@ -81,7 +81,7 @@ _ROUTERS: Final[tuple[APIRouter, ...]] = (
 @functools.cache
 def create_routes() -> FastAPI:
     """
-    Return the app with all routes. It is cached, because FastAPI analyses each route at its first request.
+    Return the app with all routes. It is cached, because FastAPI analyzes each route at its first request.
 
     Routes read ``service``, ``access``, ``cluster`` and ``stream_shares`` from ``request.state``.
     """
@@ -99,7 +99,7 @@ def create_routes() -> FastAPI:
     app.include_router(api_page.router)
     add_console(app)
     add_pages(app)
-    set_openapi(app, describe_keys, add_access)
+    set_openapi(app, describe_keys, add_access_requirements)
     return app
 
 
@@ -115,14 +115,14 @@ def create_app(
     Args:
         service: The service.
         bind_address: The address that the API port listens on.
-        access: Authenticates and authorises callers; by default from the service's settings.
+        access: Authenticates and authorizes callers; by default from the service's settings.
     """
     access = access or Access(service.settings, clock=service.clock)
     state = {
         "service": service,
         "access": access,
         "cluster": None,
-        "stream_shares": Shares(MAX_STREAMS),
+        "stream_shares": StreamQuota(MAX_STREAMS),
     }
     app = guarded_app(
         create_routes(),

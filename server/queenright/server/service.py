@@ -63,11 +63,11 @@ _RECENT_EVENTS: Final = 200
 
 @dataclass(kw_only=True, eq=False)
 class Service:
-    """The parts of the service. ``build`` makes one."""
+    """The service: its parts, how they start, and how they stop. ``build`` creates it."""
 
     settings: Settings
     settings_read: Settings | None
-    """The settings as they were last read from file and environment; None if a program made them."""
+    """The settings as last read from file and environment; None unless ``load_settings`` read them."""
     clock: Clock
     registry: CollectorRegistry
     store: Store
@@ -164,7 +164,7 @@ class Service:
         return work
 
     async def _load_agents(self) -> None:
-        """Load the agents that the settings name. One that cannot be loaded is reported as a fault."""
+        """Load the agents in the settings. An agent that cannot be loaded becomes a fault in `readyz`."""
         for path in self.settings.agents.load:
             try:
                 await self.agents.load(path)
@@ -173,7 +173,7 @@ class Service:
                 _log.error("%s", self.faults[-1])
 
     async def stop(self) -> None:
-        """Stop everything. All decisions are already durable."""
+        """Stop all parts. Decisions made so far are durable."""
         await self.tasks.stop()
         await self.pipeline.settle()
         await self.remediation.close()
@@ -202,7 +202,7 @@ class Service:
         await self.scheduler.sweep()
 
     def ready(self) -> list[str]:
-        """Return what is not ready, as sentences. The list is empty if the service is ready."""
+        """Return the reasons why the service is not ready, as sentences; empty if it is ready."""
         missing = [f"{name} has stopped" for name in self.tasks.list_stopped()] + self.faults
         if not self.tasks.is_started:
             missing.append("the service has not started")
@@ -227,17 +227,17 @@ class Service:
 
     @property
     def instructions(self) -> InstructionMailbox:
-        """Reach workers in other processes."""
+        """Queues of instructions for workers in other processes."""
         return self.interventions.instructions
 
     @property
     def approvals(self) -> Approvals:
-        """Requests that an operator approves or denies."""
+        """The queen's requests to terminate a worker, which an operator approves or denies."""
         return self.remediation.approvals
 
     @property
     def permissions(self) -> Permissions:
-        """Requests of coding agents that wait for an answer."""
+        """Permission requests of coding agents."""
         return self.remediation.permissions
 
     def workers(self) -> list[WorkerHealth]:

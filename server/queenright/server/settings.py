@@ -49,7 +49,7 @@ from queenright.judge.settings import JudgeSettings
 
 ENV_PREFIX = "QUEENRIGHT_"
 DEFAULT_FILE = Path("queenright.yaml")
-_OTHER_VARIABLES = {
+_NON_SETTING_VARIABLES = {
     "QUEENRIGHT_ENDPOINT",
     "QUEENRIGHT_TOKEN",
     "QUEENRIGHT_TOKEN_FILE",
@@ -58,11 +58,11 @@ _OTHER_VARIABLES = {
 }
 """Queenright's environment variables that are not settings: addresses, tokens and recorded runs."""
 
-_SECRET = frozenset({"database", "forward", "nats", "webhook_url", "prometheus_url", "tempo_url"})
+_SECRET_SETTINGS = frozenset({"database", "forward", "nats", "webhook_url", "prometheus_url", "tempo_url"})
 """Settings whose values are masked in messages, because they may hold a password or a token."""
 
-_LOCAL_ADDRESS: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The address by which a service that listens on all addresses is reached from its own machine."""
+_LOOPBACK_BY_WILDCARD: Mapping[str, str] = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The loopback address that reaches a service which listens on all addresses."""
 
 _AnyBlock = TypeVar("_AnyBlock", bound=BaseModel)
 
@@ -78,9 +78,9 @@ class HttpSettings(_Block):
     """Where the API and the console listen."""
 
     host: Host = "127.0.0.1"
-    """Address; any but loopback requires tokens."""
+    """Address to listen on. Any address other than loopback requires tokens."""
     port: Port = 8420
-    """TCP port; 0: any free one."""
+    """TCP port; 0: any free port."""
 
 
 class AuthSettings(_Block):
@@ -108,11 +108,11 @@ class OtlpSettings(_Block):
     """Where agents send telemetry."""
 
     host: Host = "127.0.0.1"
-    """Address; any but loopback requires tokens."""
+    """Address to listen on. Any address other than loopback requires tokens."""
     port: Port = 4318
-    """TCP port; 0: any free one."""
+    """TCP port; 0: any free port."""
     forward: Annotated[str | None, Field(repr=False)] = None
-    """OTLP/HTTP base URL to which everything is forwarded unchanged; None: nothing is."""
+    """OTLP/HTTP base URL to which all telemetry is forwarded unchanged; None: do not forward."""
 
     @field_validator("forward")
     @classmethod
@@ -135,19 +135,19 @@ class OtlpSettings(_Block):
 
 
 class ClusterSettings(_Block):
-    """Several processes that share one PostgreSQL database: one watches workers, others take over."""
+    """Several processes that share one PostgreSQL database. If one fails, another takes over its workers."""
 
     nats: Annotated[str | None, Field(repr=False)] = None
-    """Addresses of nats-servers with JetStream, separated by commas, as ``nats://host:4222``; None: there is
-    one process."""
+    """Comma-separated addresses of NATS servers with JetStream, such as ``nats://host:4222``; None: a single
+    process."""
     host: str | None = None
     """Name or address by which the other processes reach this one; None: the machine's name."""
     replicas: Annotated[int, Field(ge=1, le=5)] = 1
-    """Copies of acknowledged telemetry among the nats-servers; 3 survives the loss of one."""
+    """Copies of acknowledged telemetry among the NATS servers. With 3, it survives the loss of one server."""
     partitions: Annotated[int, Field(ge=1, le=64)] = 1
-    """Parts of the fleet, shared among the processes; the same number for all of them."""
+    """Parts of the fleet, which the processes share. All processes need the same number."""
     max_backlog_bytes: Annotated[int, Field(ge=1 << 20)] = 1 << 30
-    """Acknowledged telemetry that may wait to be stored, in bytes; beyond it, telemetry is refused."""
+    """Bytes of acknowledged telemetry that may wait to be stored. Above this, telemetry is refused."""
 
     @field_validator("nats")
     @classmethod
@@ -163,13 +163,13 @@ class ClusterSettings(_Block):
         return addresses and re.sub(r"://[^,]*@", f"://{MASK}@", addresses)
 
 
-_below_environment: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("_below_environment", default=())
-"""While settings are read: the values that the environment overrides, from the file, then the defaults."""
+_lower_sources: ContextVar[tuple[dict[str, Any], ...]] = ContextVar("_lower_sources", default=())
+"""Values that the environment overrides, set while settings are read: from the file, then the defaults."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Origin:
-    """The origin of settings."""
+    """Settings as they were read, and a function that reads them again."""
 
     settings: Settings
     read: Callable[[], Settings]
@@ -201,7 +201,9 @@ class Settings(BaseSettings):
     def _require_distinct_ports(self) -> Self:
         hosts = {host.replace("localhost", "127.0.0.1") for host in (self.http.host, self.otlp.host)}
         # On two different addresses, both may have the same port.
-        if self.http.port == self.otlp.port != 0 and (len(hosts) == 1 or hosts & _LOCAL_ADDRESS.keys()):
+        if self.http.port == self.otlp.port != 0 and (
+            len(hosts) == 1 or hosts & _LOOPBACK_BY_WILDCARD.keys()
+        ):
             raise ValueError(
                 f"http.port and otlp.port are both {self.http.port}; give each its own port, or 0 for "
                 "any free one"
@@ -247,22 +249,22 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Return arguments, the environment, then file and defaults; nested blocks are merged key by key."""
-        below = (InitSettingsSource(settings_cls, values) for values in _below_environment.get())
-        return init_settings, env_settings, *below
+        """Return the sources, highest precedence first. Pydantic merges nested blocks key by key."""
+        lower_sources = (InitSettingsSource(settings_cls, values) for values in _lower_sources.get())
+        return init_settings, env_settings, *lower_sources
 
     _origin: _Origin | None = PrivateAttr(default=None)
 
     @property
     def as_read(self) -> Settings | None:
-        """The settings as read, even if these are a changed copy. None if a program created them."""
+        """The settings as read, even if this is a changed copy. None unless ``load_settings`` read them."""
         return self._origin.settings if self._origin else None
 
     def read_again(self) -> Settings | None:
         """
-        Return the settings from the current file and environment, with the same arguments as before.
+        Return settings read from the current file and environment, with the same arguments as before.
 
-        Return None if a program created them. Raises ``InvalidSettingsError`` as ``load_settings`` does.
+        Return None unless ``load_settings`` read these. Raises ``InvalidSettingsError`` as it does.
         """
         return self._origin.read() if self._origin else None
 
@@ -270,7 +272,7 @@ class Settings(BaseSettings):
         """Return the settings with ``console_url`` set to the service's own URL, unless it is set."""
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
-        host = _LOCAL_ADDRESS.get(self.http.host, self.http.host)
+        host = _LOOPBACK_BY_WILDCARD.get(self.http.host, self.http.host)
         url = http_url(host, self.http.port)
         return self.model_copy(update={"alerting": self.alerting.model_copy(update={"console_url": url})})
 
@@ -281,7 +283,7 @@ class Settings(BaseSettings):
 
 
 class InvalidSettingsError(InvalidValueError):
-    """Raised when a setting is invalid. The message has its path, its value and what is allowed."""
+    """Raised when a setting is invalid. The message has its path, its value and the allowed values."""
 
 
 def load_settings(
@@ -291,12 +293,12 @@ def load_settings(
     Read the settings.
 
     Args:
-        file: The YAML file; ``queenright.yaml`` in the current folder if there is one.
-        defaults: Used instead of the built-in defaults.
-        arguments: From the command line, nested like the settings.
+        file: The YAML file; by default ``queenright.yaml`` in the current folder, if it exists.
+        defaults: Override the built-in defaults.
+        arguments: Values from the command line, nested like the settings.
 
     Returns:
-        The settings, with absolute paths: they stay valid if the process changes its folder.
+        The settings. Paths are absolute, so they stay valid if the process changes its working folder.
 
     Raises:
         InvalidSettingsError: A setting is invalid. The message has a line for each fault.
@@ -305,16 +307,16 @@ def load_settings(
 
 
 def _load(
-    folder: Path, named: Path | None, defaults: Mapping[str, Any] | None, arguments: dict[str, Any]
+    folder: Path, file_argument: Path | None, defaults: Mapping[str, Any] | None, arguments: dict[str, Any]
 ) -> Settings:
     """Read the settings relative to a folder, because an agent in this process may have changed directory."""
-    file = named
+    file = file_argument
     if file is None and (folder / DEFAULT_FILE).is_file():
         file = DEFAULT_FILE
     # Read once: a pipe, such as the shell's <(...), is empty the second time.
-    content = {} if file is None else _read(folder / file, file)
+    content = {} if file is None else _read_settings_file(folder / file, file)
     is_pipe = file is not None and (folder / file).is_fifo()
-    _refuse_unknown_environment()
+    _reject_unknown_variables()
 
     def read() -> Settings:
         if file is not None and is_pipe:
@@ -322,24 +324,24 @@ def _load(
                 f"{file} is a pipe that was read when the service started; to change settings, restart "
                 "the service, or start it with a file."
             )
-        return _load(folder, named, defaults, arguments)
+        return _load(folder, file_argument, defaults, arguments)
 
-    below = _below_environment.set((content, dict(defaults or {})))
+    context_token = _lower_sources.set((content, dict(defaults or {})))
     try:
         settings = _resolve_paths(Settings(**arguments), folder)
     except ValidationError as error:
-        raise InvalidSettingsError(_explain(error, file)) from None
+        raise InvalidSettingsError(_explain_errors(error, file)) from None
     except SettingsError as error:
         raise InvalidSettingsError(_explain_environment(error)) from None
     finally:
-        _below_environment.reset(below)
+        _lower_sources.reset(context_token)
     # Copies share the origin, because their changes were not read.
     settings._origin = _Origin(settings, read)
     return settings
 
 
 def _explain_environment(error: SettingsError) -> str:
-    """Return which variable is not valid JSON, and why. The value may contain a password."""
+    """Return which variable is not valid JSON, and why. The value is left out: it may have a password."""
     cause = error.__cause__ or error.__context__
     if not isinstance(cause, JSONDecodeError):
         return f"The environment holds a setting that cannot be read: {error}."
@@ -362,81 +364,84 @@ def _resolve_paths(block: _AnyBlock, folder: Path) -> _AnyBlock:
             changes[name] = folder / value
         elif isinstance(value, tuple) and any(isinstance(item, Path) for item in value):
             # `agents.load` may hold names below a root, which are not relative to this folder.
-            named = name == "load"
+            may_be_name = name == "load"
             changes[name] = tuple(
-                item if named and not (folder / item).exists() else folder / item for item in value
+                item if may_be_name and not (folder / item).exists() else folder / item for item in value
             )
     resolved_block = block.model_copy(update=changes)
     resolved_block.__pydantic_fields_set__ = set(block.model_fields_set)
     return resolved_block
 
 
-def _read(path: Path, file: Path) -> dict[Any, Any]:
-    """Return the settings in a file; messages call it ``file``."""
+def _read_settings_file(path: Path, display_name: Path) -> dict[Any, Any]:
+    """Return the settings in a file. Error messages name it ``display_name``."""
     try:
         loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
-        _refuse_ambiguous(root, file)
+        _reject_ambiguous_yaml(root, display_name)
         content = None if root is None else loader.construct_document(root)
     except OSError as error:
         raise InvalidSettingsError(
-            f"{file} cannot be read ({error.strerror}); name another with --config."
+            f"{display_name} cannot be read ({error.strerror}); pass another file with --config."
         ) from None
     except RecursionError:
-        raise InvalidSettingsError(f"{file} is nested too deeply; settings have four levels.") from None
+        raise InvalidSettingsError(
+            f"{display_name} is nested too deeply; settings have four levels."
+        ) from None
     except UnicodeDecodeError:
-        raise InvalidSettingsError(f"{file} is not UTF-8 text; save it as UTF-8.") from None
+        raise InvalidSettingsError(f"{display_name} is not UTF-8 text; save it as UTF-8.") from None
     except yaml.YAMLError as error:
-        raise InvalidSettingsError(_explain_yaml_error(error, file)) from None
+        raise InvalidSettingsError(_explain_yaml_error(error, display_name)) from None
     if content is None:
         return {}
     if not isinstance(content, dict):
         kind = "list" if isinstance(content, list) else "single value"
         raise InvalidSettingsError(
-            f"{file} contains a {kind}; it must be a mapping of settings, such as `http: {{port: 8420}}`."
+            f"{display_name} contains a {kind}; it must be a mapping of settings, such as "
+            "`http: {port: 8420}`."
         )
     return content
 
 
 def _explain_yaml_error(error: yaml.YAMLError, file: Path) -> str:
-    """Return where the error is and what it is. The line itself may contain a password."""
-    where, problem = "", "it contains a character that YAML does not allow"
+    """Return the position of an error and its cause. The line is left out, because it may have a password."""
+    position, problem = "", "it contains a character that YAML does not allow"
     if isinstance(error, yaml.MarkedYAMLError):
         mark = error.problem_mark or error.context_mark
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+        position = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
         parts = (error.context, error.problem)
         # PyYAML quotes names and values of the file, such as anchors and tags, and single characters.
         text = ", ".join(part for part in parts if part)
         problem = re.sub(r"""(['"])(.*?)\1""", lambda match: match[0] if len(match[2]) < 2 else "...", text)
-    return f"{file} is not valid YAML{where}: {problem}; check quotes, brackets and indentation there."
+    return f"{file} is not valid YAML{position}: {problem}; check quotes, brackets and indentation there."
 
 
-def _refuse_ambiguous(root: yaml.Node | None, file: Path) -> None:
+def _reject_ambiguous_yaml(root: yaml.Node | None, file: Path) -> None:
     """
     Reject valid YAML that the author probably did not intend.
 
-    This is a key that occurs twice in a mapping, of which YAML uses the last; `on` or `yes` as a name or a
-    number; and a NUL character.
+    These are duplicate keys in a mapping, of which YAML uses the last; `on` or `yes` as a name or a number;
+    and NUL characters.
     """
-    open_nodes: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
+    pending_nodes: list[tuple[yaml.Node | None, tuple[str, ...]]] = [(root, ())]
     visited: set[int] = set()
-    while open_nodes:
-        node, path = open_nodes.pop()
+    while pending_nodes:
+        node, path = pending_nodes.pop()
         if id(node) in visited:  # an alias
             continue
         visited.add(id(node))
         if isinstance(node, yaml.SequenceNode):
-            open_nodes += [(item, path) for item in node.value]
+            pending_nodes += [(item, path) for item in node.value]
         elif isinstance(node, yaml.MappingNode):
             lines: dict[str, int] = {}
             for key, value in node.value:
-                text = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-                below, line = (*path, text), key.start_mark.line + 1
-                name = ".".join(below)
+                key_text = key.value if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+                key_path, line = (*path, key_text), key.start_mark.line + 1
+                name = ".".join(key_path)
                 if not path and key.tag != "tag:yaml.org,2002:str":
                     raise InvalidSettingsError(
                         f"{file}, line {line}: {name} is not a name in YAML; the settings here are "
-                        f"{', '.join(_allowed_at(()))}."
+                        f"{', '.join(_list_setting_names(()))}."
                     )
                 if name in lines:
                     raise InvalidSettingsError(
@@ -444,16 +449,16 @@ def _refuse_ambiguous(root: yaml.Node | None, file: Path) -> None:
                         "keep one of the two."
                     )
                 lines[name] = line
-                open_nodes.append((value, below))
+                pending_nodes.append((value, key_path))
         elif isinstance(node, yaml.ScalarNode):
-            where = f"{file}, line {node.start_mark.line + 1}: {'.'.join(path)}"
+            location = f"{file}, line {node.start_mark.line + 1}: {'.'.join(path)}"
             if "\0" in node.value:
-                raise InvalidSettingsError(f"{where} contains a NUL character; remove it.")
-            if node.tag == "tag:yaml.org,2002:bool" and _is_number(path):
-                raise InvalidSettingsError(f"{where} is {node.value}; it must be a number.")
+                raise InvalidSettingsError(f"{location} contains a NUL character; remove it.")
+            if node.tag == "tag:yaml.org,2002:bool" and _is_numeric_setting(path):
+                raise InvalidSettingsError(f"{location} is {node.value}; it must be a number.")
 
 
-def _refuse_unknown_environment() -> None:
+def _reject_unknown_variables() -> None:
     setting_names = sorted(name.upper() for name in Settings.model_fields)
     for name in sorted(os.environ):
         top, *below = name.upper().removeprefix(ENV_PREFIX).split("__")
@@ -461,10 +466,10 @@ def _refuse_unknown_environment() -> None:
         if (
             name.upper().startswith(ENV_PREFIX)
             and top not in setting_names
-            and variable not in _OTHER_VARIABLES
+            and variable not in _NON_SETTING_VARIABLES
         ):
-            near = _find_closest(top, setting_names)
-            hint = f" Did you mean {ENV_PREFIX}{'__'.join((near, *below))}?" if near else ""
+            suggestion = _find_closest(top, setting_names)
+            hint = f" Did you mean {ENV_PREFIX}{'__'.join((suggestion, *below))}?" if suggestion else ""
             raise InvalidSettingsError(
                 f"The environment variable {name} is not a setting.{hint or ' Unset it.'}"
             )
@@ -472,15 +477,15 @@ def _refuse_unknown_environment() -> None:
 
 def _find_closest(name: str, setting_names: Sequence[str]) -> str | None:
     """Return the known name that is closest to a misspelled one, or None."""
-    near = get_close_matches(name, setting_names, 1, cutoff=0.8)
+    matches = get_close_matches(name, setting_names, 1, cutoff=0.8)
     # Names of four letters have a ratio of 0.75 with one letter changed or two swapped.
-    if not near and len(name) <= 4:
-        near = get_close_matches(name, setting_names, 1, cutoff=0.75)
-    return near[0] if near else None
+    if not matches and len(name) <= 4:
+        matches = get_close_matches(name, setting_names, 1, cutoff=0.75)
+    return matches[0] if matches else None
 
 
-def _explain(error: ValidationError, file: Path | None) -> str:
-    """Return a line for each fault: path, value, what is allowed. Secrets in values are masked."""
+def _explain_errors(error: ValidationError, file: Path | None) -> str:
+    """Return a line for each fault: path, value and allowed values. Secrets are masked."""
     lines = [f"Settings refused ({file or 'environment and arguments'}):"]
     lines += (f"  {_explain_fault(fault)}" for fault in read_faults(error.errors(include_url=False)))
     return "\n".join(lines)
@@ -489,23 +494,23 @@ def _explain(error: ValidationError, file: Path | None) -> str:
 def _explain_fault(fault: Fault) -> str:
     where = fault.where
     if fault.kind == "extra_forbidden":
-        allowed_names = _allowed_at(fault.path[:-1])
-        near = _find_closest(str(fault.path[-1]), allowed_names)
-        hint = f"Did you mean {near}?" if near else f"Known here: {', '.join(allowed_names)}."
+        allowed_names = _list_setting_names(fault.path[:-1])
+        suggestion = _find_closest(str(fault.path[-1]), allowed_names)
+        hint = f"Did you mean {suggestion}?" if suggestion else f"Known settings: {', '.join(allowed_names)}."
         return f"{where}: no such setting. {hint}"
-    if not where:  # a fault of several settings: the message names them and their values
+    if not where:  # a fault in a combination of settings: the message has their names and values
         return f"{fault.message}."
     if fault.kind == "model_type":
-        allowed_names = _allowed_at(fault.path)
-        options = f"; known here: {', '.join(allowed_names)}" if allowed_names else ""
+        allowed_names = _list_setting_names(fault.path)
+        options = f"; known settings: {', '.join(allowed_names)}" if allowed_names else ""
         fault = replace(fault, message=f"it must be a mapping of settings{options}")
-    if _SECRET.intersection(fault.path):
+    if _SECRET_SETTINGS.intersection(fault.path):
         fault = replace(fault, value=MASK)
     line = fault.describe()
     return line if line.endswith("?") else f"{line}."
 
 
-def _block_at(path: Sequence[int | str]) -> type[BaseModel] | None:
+def _find_block(path: Sequence[int | str]) -> type[BaseModel] | None:
     block: type[BaseModel] = Settings
     for part in path:
         field = block.model_fields.get(str(part))
@@ -516,14 +521,14 @@ def _block_at(path: Sequence[int | str]) -> type[BaseModel] | None:
     return block
 
 
-def _allowed_at(path: Sequence[int | str]) -> list[str]:
-    block = _block_at(path)
+def _list_setting_names(path: Sequence[int | str]) -> list[str]:
+    block = _find_block(path)
     return [] if block is None else sorted(block.model_fields)
 
 
-def _is_number(path: Sequence[str]) -> bool:
-    """Return whether a setting takes numbers only. Pydantic would read true as 1."""
-    block = _block_at(path[:-1])
+def _is_numeric_setting(path: Sequence[str]) -> bool:
+    """Return whether a setting takes only numbers. For these, Pydantic would read true as 1."""
+    block = _find_block(path[:-1])
     field = block.model_fields.get(path[-1]) if block is not None and path else None
     if field is None:
         return False

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queenright.server.access.access import Access, Denial, RateLimit, retry_after
-from queenright.server.access.addresses import rate_limit_network
+from queenright.server.access.access import Access, Denial, RateLimit, format_retry_after
+from queenright.server.access.addresses import get_rate_limit_network
 from queenright.server.access.api_guard import ApiGuard
-from queenright.server.access.caller import Caller, audit_name, person_name
+from queenright.server.access.caller import Caller, get_audit_name, get_person_name
 from queenright.server.access.roles import Role
 from queenright.server.console.templates import render_error
 from queenright.server.settings import load_settings
@@ -59,16 +59,16 @@ def test_number_of_tracked_callers_is_bounded() -> None:
 
 
 def test_addresses_of_one_ipv6_network_count_as_one_caller() -> None:
-    network = rate_limit_network("2001:db8:1:2::7")
-    assert network == rate_limit_network("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
-    assert rate_limit_network("2001:db8:1:3::7") != rate_limit_network("2001:db8:1:2::7")
-    assert rate_limit_network("192.0.2.7") == "192.0.2.7"
-    assert rate_limit_network("") == ""
+    network = get_rate_limit_network("2001:db8:1:2::7")
+    assert network == get_rate_limit_network("2001:db8:1:2:ffff::") == "2001:db8:1:2::/64"
+    assert get_rate_limit_network("2001:db8:1:3::7") != get_rate_limit_network("2001:db8:1:2::7")
+    assert get_rate_limit_network("192.0.2.7") == "192.0.2.7"
+    assert get_rate_limit_network("") == ""
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0.001, "1"), (1.0, "1"), (1.1, "2")])
 def test_retry_after_is_a_whole_number_of_seconds(seconds: float, expected: str) -> None:
-    assert retry_after(seconds) == expected
+    assert format_retry_after(seconds) == expected
 
 
 def test_wrong_tokens_only_slow_down_their_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,18 +127,18 @@ def test_audit_name_combines_token_name_and_given_name() -> None:
             {"type": "http", SCOPE_KEY: Caller(Role.OPERATOR, address, name, "id" if name else "")}
         )
 
-    assert person_name(make_request(""), "bob") == "bob"
-    assert [person_name(make_request("ada"), result) for result in ("operator", "ada", "bob")] == [
+    assert get_person_name(make_request(""), "bob") == "bob"
+    assert [get_person_name(make_request("ada"), result) for result in ("operator", "ada", "bob")] == [
         "ada",
         "ada",
         "ada (as bob)",
     ]
-    assert audit_name(make_request("ada")) == "ada (operator, 192.0.2.7)"
-    assert audit_name(make_request("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
-    longest = audit_name(
+    assert get_audit_name(make_request("ada")) == "ada (operator, 192.0.2.7)"
+    assert get_audit_name(make_request("ada"), "bob") == "ada (as bob; operator, 192.0.2.7)"
+    longest = get_audit_name(
         make_request("a" * 40, "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255%eth0"), "b" * 100
     )
     assert len(longest) <= MAX_NAME_LENGTH
     assert longest.startswith("a" * 40 + " (")
     assert longest.endswith("operator, ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255)")
-    assert len(person_name(make_request("ada"), "b" * 100)) == MAX_NAME_LENGTH
+    assert len(get_person_name(make_request("ada"), "b" * 100)) == MAX_NAME_LENGTH

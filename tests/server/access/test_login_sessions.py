@@ -18,7 +18,7 @@ from queenright.health.cluster.shared_secrets import LOGIN_KEY, get_secret
 from queenright.health.store.store import Store
 from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS, ConsoleSessions
 from queenright.server.access.roles import Role
-from queenright.server.access.tokens import Token, Tokens, new_token
+from queenright.server.access.tokens import Token, Tokens, build_token
 from queenright.server.serving import serving
 from tests.server.access.test_service_with_tokens import create_token, make_guarded_settings, revoke_token
 
@@ -35,7 +35,7 @@ class Clock:
 
 def make_token(name: str, role: Role = Role.VIEWER, *, expires_at: float | None = None) -> Token:
     id_ = hashlib.sha256(name.encode()).hexdigest()[:8]
-    return new_token(name, role, id_=id_, secret=f"{name:s<43}", now=0, expires_at=expires_at)[0]
+    return build_token(name, role, id_=id_, secret=f"{name:s<43}", now=0, expires_at=expires_at)[0]
 
 
 ADA, BOB = make_token("ada"), make_token("bob", Role.ADMIN)
@@ -78,7 +78,7 @@ def test_session_ends_with_its_token() -> None:
 
     assert sessions.find_token(cookies["brief"], tokens) is None
     assert sessions.find_token(cookies["ada"], tokens) == ADA
-    assert sessions.find_token(cookies["ada"], tokens.without("ada", clock.now)) is None
+    assert sessions.find_token(cookies["ada"], tokens.with_revoked("ada", clock.now)) is None
     assert sessions.find_token(cookies["ada"], Tokens()) is None
 
 

@@ -9,9 +9,9 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 
-from queenright.server.access.openapi import add_access
-from queenright.server.access.rights import ACCESS_RULES, required_level
-from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
+from queenright.server.access.openapi import add_access_requirements
+from queenright.server.access.rights import ACCESS_RULES, find_required_level
+from queenright.server.access.roles import AccessLevel, Role, is_allowed, list_roles
 from queenright.server.app import create_routes
 
 PUBLIC_ROUTES = {
@@ -37,7 +37,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 def test_public_routes_are_exactly_these(routes: list[tuple[str, str]]) -> None:
-    assert {route for route in routes if required_level(*route) is AccessLevel.OPEN} == PUBLIC_ROUTES
+    assert {route for route in routes if find_required_level(*route) is AccessLevel.OPEN} == PUBLIC_ROUTES
 
 
 def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
@@ -45,7 +45,7 @@ def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
         route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in PUBLIC_ROUTES
     ]
 
-    allowed_routes = {route for route in changing_routes if is_allowed(Role.VIEWER, required_level(*route))}
+    allowed_routes = {route for route in changing_routes if is_allowed(Role.VIEWER, find_required_level(*route))}
 
     # A replay computes a result, and changes nothing.
     assert allowed_routes == {
@@ -58,7 +58,7 @@ def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> Non
     allowed_routes = {
         route
         for route in routes
-        if is_allowed(Role.REPORTER, required_level(*route)) and route not in PUBLIC_ROUTES
+        if is_allowed(Role.REPORTER, find_required_level(*route)) and route not in PUBLIC_ROUTES
     }
 
     assert allowed_routes == {
@@ -74,7 +74,7 @@ def test_reporter_routes_are_exactly_these(routes: list[tuple[str, str]]) -> Non
 
 
 def test_changes_of_loaded_agents_require_an_admin(routes: list[tuple[str, str]]) -> None:
-    allowed_routes = {route for route in routes if not is_allowed(Role.OPERATOR, required_level(*route))}
+    allowed_routes = {route for route in routes if not is_allowed(Role.OPERATOR, find_required_level(*route))}
 
     assert allowed_routes >= {("GET", "/api/settings"), ("POST", "/-/reload"), ("POST", "/api/agents")}
     assert all(re.match(r"/api/agents|/api/settings|/-/reload", path) for _, path in allowed_routes)
@@ -115,13 +115,13 @@ def test_every_access_rule_matches_a_route(routes: list[tuple[str, str]]) -> Non
 def test_alternative_spelling_of_a_path_needs_the_same_access(
     method: str, path: str, expected_level: AccessLevel
 ) -> None:
-    assert required_level(method, path) is expected_level
+    assert find_required_level(method, path) is expected_level
 
 
 def test_each_role_includes_the_weaker_roles_except_reporter() -> None:
-    assert roles_for(AccessLevel.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
-    assert roles_for(AccessLevel.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
-    assert roles_for(AccessLevel.ADMIN) == [Role.ADMIN]
+    assert list_roles(AccessLevel.VIEWER) == [Role.VIEWER, Role.OPERATOR, Role.ADMIN]
+    assert list_roles(AccessLevel.REPORTER) == [Role.REPORTER, Role.OPERATOR, Role.ADMIN]
+    assert list_roles(AccessLevel.ADMIN) == [Role.ADMIN]
 
 
 def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -> None:
@@ -129,12 +129,12 @@ def test_openapi_document_has_the_access_levels(routes: list[tuple[str, str]]) -
     for method, path in routes:
         document["paths"].setdefault(path, {})[method.lower()] = {}
 
-    add_access(document)
+    add_access_requirements(document)
 
     for method, path in routes:
         operation = document["paths"][path][method.lower()]
         assert operation["security"] == (
-            [] if required_level(method, path) is AccessLevel.OPEN else [{"token": []}]
+            [] if find_required_level(method, path) is AccessLevel.OPEN else [{"token": []}]
         )
     assert document["paths"]["/api/agents/{agent_id}/terminate"]["post"]["x-role"] == "operator or admin"
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"

@@ -21,7 +21,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.login_sessions import SESSION_COOKIE
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import edit_tokens
-from queenright.server.access.tokens import InvalidTokensError, new_token
+from queenright.server.access.tokens import InvalidTokensError, build_token
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
@@ -45,7 +45,7 @@ def make_guarded_settings(storage: Path, **auth: Any) -> Settings:
 def create_token(settings: Settings, name: str, role: Role, *, seconds: float | None = None) -> str:
     """Add a token to the token file, and return the token's text."""
     created_at = time.time()
-    token, token_text = new_token(
+    token, token_text = build_token(
         name,
         role,
         id_=f"{abs(hash(name)) % 16**8:08x}",
@@ -58,7 +58,7 @@ def create_token(settings: Settings, name: str, role: Role, *, seconds: float | 
 
 
 def revoke_token(settings: Settings, name: str) -> None:
-    edit_tokens(Access(settings).file.path, lambda tokens: tokens.without(name, time.time()))
+    edit_tokens(Access(settings).file.path, lambda tokens: tokens.with_revoked(name, time.time()))
 
 
 @dataclass

@@ -15,7 +15,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import TokenFile, edit_tokens
 from queenright.server.access.token_watch import TokenWatch
-from queenright.server.access.tokens import Tokens, new_token
+from queenright.server.access.tokens import Tokens, build_token
 
 NOW = 1_000_000.0
 SECRET = "s" * 43
@@ -37,11 +37,11 @@ class WatchedTokens:
         await self.store.append([event])
 
     def create_token(self, name: str, role: Role, *, id_: str, expires_at: float | None = None) -> None:
-        token, _ = new_token(name, role, id_=id_, secret=SECRET, now=self.now, expires_at=expires_at)
+        token, _ = build_token(name, role, id_=id_, secret=SECRET, now=self.now, expires_at=expires_at)
         self._edit(lambda tokens: tokens.with_token(token, self.now))
 
     def revoke_token(self, name: str) -> None:
-        self._edit(lambda tokens: tokens.without(name, self.now))
+        self._edit(lambda tokens: tokens.with_revoked(name, self.now))
 
     def _edit(self, change: Callable[[Tokens], Tokens]) -> None:
         edit_tokens(self.file, change)

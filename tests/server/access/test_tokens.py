@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from queenright.instrumentation.redaction import MASK, redact
 from queenright.server.access.roles import Role
 from queenright.server.access.token_file import TokenFile, edit_tokens, read_tokens
-from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token, parse_tokens
+from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, build_token, parse_tokens
 
 NOW = 1_000_000.0
 SECRET = "s" * 43
@@ -23,7 +23,7 @@ SECRET = "s" * 43
 def make_token(
     name: str = "ada", role: Role = Role.OPERATOR, *, id_: str = "0" * 8, expires_at: float | None = None
 ) -> tuple[Token, str]:
-    return new_token(name, role, id_=id_, secret=SECRET, now=NOW, expires_at=expires_at)
+    return build_token(name, role, id_=id_, secret=SECRET, now=NOW, expires_at=expires_at)
 
 
 def test_token_is_found_only_by_its_text() -> None:
@@ -58,12 +58,12 @@ def test_token_is_invalid_from_the_second_it_expires() -> None:
 
 def test_revoked_token_is_invalid_and_its_hash_is_removed() -> None:
     token, token_text = make_token()
-    tokens = Tokens((token,)).without("ada", NOW)
+    tokens = Tokens((token,)).with_revoked("ada", NOW)
 
     assert tokens.find(token_text, NOW) is None
     assert token.sha256 not in repr([other_token.model_dump() for other_token in tokens.all])
     with pytest.raises(InvalidTokensError, match="no live token 'ada'; live tokens: none"):
-        tokens.without("ada", NOW)
+        tokens.with_revoked("ada", NOW)
 
 
 def test_name_is_unique_among_live_tokens() -> None:
@@ -109,12 +109,12 @@ def test_token_file_is_owner_only_and_contains_no_token(tmp_path: Path) -> None:
 def test_changed_token_file_takes_effect_immediately(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     file = TokenFile(path)
-    assert file.now().all == ()
+    assert file.load().all == ()
 
     write_tokens(path, make_token()[0])
-    assert len(file.now().all) == 1
+    assert len(file.load().all) == 1
     path.unlink()
-    assert file.now().all == ()
+    assert file.load().all == ()
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,13 @@ def test_damaged_token_file_refuses_all_tokens_and_is_named(tmp_path: Path, cont
     path = tmp_path / "tokens.json"
     write_tokens(path, make_token()[0])
     file = TokenFile(path)
-    file.now()
+    file.load()
     path.write_text(content, encoding="latin-1")
     path.chmod(0o600)
 
     for _ in range(2):
         with pytest.raises(InvalidTokensError, match=r"tokens\.json is damaged"):
-            file.now()
+            file.load()
 
 
 def test_error_of_a_damaged_token_file_does_not_quote_its_content() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.agents.discovery import discover
+from queenright.server.agents.discovery import find_agents
 from queenright.server.agents.roots import PathNotAllowedError, Roots
 from tests.runtime.agents import adder
 
@@ -19,7 +19,7 @@ def test_circular_link_does_not_hide_other_agents(tmp_path: Path) -> None:
     for folder in (root, root / "team"):
         (folder / "loop").symlink_to("loop")
 
-    agents = discover(Roots([root]), ())
+    agents = find_agents(Roots([root]), ())
 
     assert [agent.path for agent in agents] == [str(root / "adder"), str(root / "team" / "other")]
 
@@ -31,7 +31,7 @@ def test_agent_with_link_outside_roots_is_refused_with_reason(tmp_path: Path, li
     agent = adder(root / "adder")
     adder(outside_folder)
     roots = Roots([root])
-    assert roots.agent("adder") == agent
+    assert roots.find_agent("adder") == agent
     if link == "near":  # the link target is below the roots, but contains a link that leads out
         (agent / link).symlink_to(root / "shared")
         (root / "shared").mkdir()
@@ -43,8 +43,8 @@ def test_agent_with_link_outside_roots_is_refused_with_reason(tmp_path: Path, li
         path.symlink_to(outside_folder if link == "lib" else outside_folder / "functions.py")
 
     with pytest.raises(PathNotAllowedError, match=r"a link that leads out of .*agents"):
-        roots.agent("adder")
-    [discovered] = [agent for agent in discover(roots, ()) if agent.name == "adder"]
+        roots.find_agent("adder")
+    [discovered] = [agent for agent in find_agents(roots, ()) if agent.name == "adder"]
     assert "a link that leads out" in str(discovered.problem)
 
 
@@ -58,8 +58,8 @@ def test_links_below_the_roots_and_in_hidden_folders_are_allowed(tmp_path: Path)
     (agent / ".venv").mkdir()
     (agent / ".venv" / "python").symlink_to("/bin/sh")
 
-    assert Roots([root]).agent("adder") == agent
-    assert [agent.problem for agent in discover(Roots([root]), ())] == [None]
+    assert Roots([root]).find_agent("adder") == agent
+    assert [agent.problem for agent in find_agents(Roots([root]), ())] == [None]
 
 
 def test_discovery_lists_required_inputs_and_credentials(
@@ -77,7 +77,7 @@ def test_discovery_lists_required_inputs_and_credentials(
     }
     (tmp_path / "agent.json").write_text(json.dumps(spec), encoding="utf-8")
 
-    [discovered] = discover(Roots([tmp_path]), ())
+    [discovered] = find_agents(Roots([tmp_path]), ())
 
     assert discovered.problem is None
     assert (discovered.inputs, discovered.credentials) == (["topic"], ["HIVE_KEY", "WAX_KEY"])

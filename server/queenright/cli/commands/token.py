@@ -61,10 +61,10 @@ def create(
     import secrets
 
     from queenright.server.access.token_file import edit_tokens
-    from queenright.server.access.tokens import new_token
+    from queenright.server.access.tokens import build_token
 
     now = time.time()
-    token_entry, text = new_token(
+    token_entry, text = build_token(
         name,
         role,
         id_=secrets.token_hex(4),
@@ -109,7 +109,7 @@ def revoke(
     from queenright.server.access.token_file import edit_tokens
 
     now = time.time()
-    edit_tokens(_resolve_file(tokens_file, config, storage), lambda tokens: tokens.without(name, now))
+    edit_tokens(_resolve_file(tokens_file, config, storage), lambda tokens: tokens.with_revoked(name, now))
     typer.echo(f"The token {name!r} is revoked.")
 
 
@@ -117,10 +117,10 @@ def _resolve_file(tokens_file: Path | None, config: Path | None, storage: Path |
     if tokens_file is not None:
         return tokens_file
     from queenright.cli.options import settings_overrides
-    from queenright.server.access.access import tokens_file as file_of
+    from queenright.server.access.access import get_tokens_path
     from queenright.server.settings import load_settings
 
-    return file_of(load_settings(config, **settings_overrides(storage)))
+    return get_tokens_path(load_settings(config, **settings_overrides(storage)))
 
 
 def _to_row(token: Token, now: float) -> dict[str, Any]:

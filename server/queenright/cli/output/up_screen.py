@@ -19,7 +19,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.up_options import UpOptions
 from queenright.server.views.api_models import event_line
-from queenright.server.views.attention import attention
+from queenright.server.views.attention import list_attention_items
 
 _STYLES: Final = {
     "healthy": "green",
@@ -86,7 +86,7 @@ class UpScreen:
                     style = _END_STYLE if page.status == "resolved" else _STYLES["page"]
                     self._print(page.time, f"{page.channel} {page.status}: {page.title}", style)
                 page_count = recorder.count
-            attention_list = attention(service)
+            attention_list = list_attention_items(service)
             if attention_list.total != needs:
                 needs = attention_list.total
                 self._print(

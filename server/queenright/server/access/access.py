@@ -1,4 +1,4 @@
-"""Authenticate and authorize callers, for both ports and the console."""
+"""Authenticate and authorize the callers of the API, the telemetry port and the console."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Final
 
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.events import Clock
-from queenright.server.access.addresses import is_loopback, rate_limit_network
+from queenright.server.access.addresses import get_rate_limit_network, is_loopback
 from queenright.server.access.caller import Caller
 from queenright.server.access.login_sessions import ConsoleSessions
-from queenright.server.access.roles import AccessLevel, Role, is_allowed, roles_for
+from queenright.server.access.roles import AccessLevel, Role, is_allowed, list_roles
 from queenright.server.access.token_file import TokenFile
-from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, new_token
+from queenright.server.access.tokens import InvalidTokensError, Token, Tokens, build_token
 from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -27,24 +27,24 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Denial:
-    """A refusal, as an HTTP response."""
+    """The HTTP response to a request that is not allowed."""
 
     status: int
     reason: str
     headers: tuple[tuple[str, str], ...] = ()
 
 
-def tokens_file(settings: Settings) -> Path:
+def get_tokens_path(settings: Settings) -> Path:
     """Return the path of a service's token file."""
     return settings.auth.tokens_file or settings.storage / "tokens.json"
 
 
 class Access:
     """
-    Authenticates and authorizes callers. Bound to one event loop.
+    Authenticates and authorizes callers. An instance belongs to one event loop.
 
     Args:
-        settings: The token file, and whether a token is required.
+        settings: Settings with the token file, and whether a token is required.
         clock: Seconds since the epoch.
         monotonic: A monotonic clock, in seconds.
     """
@@ -58,7 +58,7 @@ class Access:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self.file = TokenFile(tokens_file(settings))
+        self.file = TokenFile(get_tokens_path(settings))
         self._own_tokens = Tokens()
         self.sessions = ConsoleSessions(clock=clock)
         self._requests = RateLimit(REQUESTS_PER_SECOND, REQUEST_BURST, monotonic=monotonic)
@@ -80,15 +80,15 @@ class Access:
         Check that a live token exists if one is required.
 
         Raises:
-            InvalidTokensError: A port on one of these addresses requires a token, and there is no live one.
+            InvalidTokensError: A port on one of these addresses requires a token, but no token is live.
         """
         exposed_hosts = [host for host in bind_addresses if self.is_token_required(host)]
-        if exposed_hosts and not self.file.now().list_live(self._clock()):
-            why, remedy = "auth.required is true", "set auth.required to false"
+        if exposed_hosts and not self.file.load().list_live(self._clock()):
+            reason, remedy = "auth.required is true", "set auth.required to false"
             if not self._settings.auth.required:
-                why, remedy = "other machines can reach it", "listen on 127.0.0.1"
+                reason, remedy = "other machines can reach it", "listen on 127.0.0.1"
             raise InvalidTokensError(
-                f"{exposed_hosts[0]} requires a token ({why}), but {self.file.path} has no live token. "
+                f"{exposed_hosts[0]} requires a token ({reason}), but {self.file.path} has no live token. "
                 f"Create one with `queenright token create NAME --role admin "
                 f"--tokens-file {self.file.path}`, or {remedy}"
             )
@@ -103,11 +103,11 @@ class Access:
             InvalidTokensError: The token file cannot be used.
         """
         now = self._clock()
-        return self._own_tokens.find(token_text, now) or self.file.now().find(token_text, now)
+        return self._own_tokens.find(token_text, now) or self.file.load().find(token_text, now)
 
     def create_own_token(self) -> str:
         """Create a reporter token for child processes. It is valid while this process runs."""
-        token, text = new_token(
+        token, text = build_token(
             "queenright",
             Role.REPORTER,
             id_=secrets.token_hex(4),
@@ -127,9 +127,9 @@ class Access:
         Args:
             address: The client's address.
             token_text: The token that was sent, or None.
-            session: The console's session cookie, or None.
-            is_token_required: Whether this port requires a token. If not, callers without one are admins; a
-                token that is sent is still checked.
+            session: The session cookie of the console, or None.
+            is_token_required: Whether this port requires a token. If not, callers without a token are admins,
+                but a token that is sent must be valid.
         """
         try:
             if token_text is not None:
@@ -137,7 +137,7 @@ class Access:
                 if token is None:
                     return self.reject_token(address)
             else:
-                token = self.sessions.find_token(session, self.file.now()) if session else None
+                token = self.sessions.find_token(session, self.file.load()) if session else None
         except InvalidTokensError:
             return Denial(503, "the token file cannot be used; see the service's log")
         if token is not None:
@@ -146,16 +146,16 @@ class Access:
 
     def reject_token(self, address: str) -> Denial:
         """Count an invalid token, and return the denial."""
-        if wait := self._failures.take(rate_limit_network(address)):
+        if wait := self._failures.take(get_rate_limit_network(address)):
             return Denial(
                 429,
-                "too many invalid tokens from your address; check your token and wait",
-                (("Retry-After", retry_after(wait)),),
+                "too many invalid tokens from your address; check your token, and retry later",
+                (("Retry-After", format_retry_after(wait)),),
             )
         _log.warning("refused a token from %s", redact(address, 60) or "an unknown address")
         return Denial(
             401,
-            "this token is unknown, expired or revoked; run `queenright token list` to see the live ones",
+            "this token is unknown, expired or revoked; `queenright token list` shows the live tokens",
             (("WWW-Authenticate", 'Bearer realm="queenright", error="invalid_token"'),),
         )
 
@@ -164,7 +164,7 @@ class Access:
         if not caller.token_id:
             return True
         try:
-            live_tokens = (*self._own_tokens.all, *self.file.now().list_live(self._clock()))
+            live_tokens = (*self._own_tokens.all, *self.file.load().list_live(self._clock()))
         except InvalidTokensError:
             return False
         return any(token.id == caller.token_id for token in live_tokens)
@@ -178,14 +178,14 @@ class Access:
         if caller.role is None:
             return Denial(
                 401,
-                "a token is required in the header Authorization, after the word Bearer; "
+                "a token is required; send it as `Authorization: Bearer TOKEN`; "
                 "an admin creates one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )
         if is_allowed(caller.role, level):
             return None
-        *others, last = [role.value for role in roles_for(level)]
-        required_roles = f"{', '.join(others)} or {last}" if others else last
+        *other_roles, last_role = [role.value for role in list_roles(level)]
+        required_roles = f"{', '.join(other_roles)} or {last_role}" if other_roles else last_role
         return Denial(
             403,
             f"the token {caller.name!r} has the role {caller.role.value}; this requires {required_roles}",
@@ -194,44 +194,44 @@ class Access:
 
     def check_rate(self, caller: Caller) -> Denial | None:
         """Count a request; return a denial if it exceeds the rate limit, else None."""
-        key = caller.key if caller.token_id else rate_limit_network(caller.address)
+        key = caller.key if caller.token_id else get_rate_limit_network(caller.address)
         if not (wait := self._requests.take(key)):
             return None
         return Denial(
             429,
-            f"more than {REQUESTS_PER_SECOND:g} requests per second; wait, or use the event stream",
-            (("Retry-After", retry_after(wait)),),
+            f"more than {REQUESTS_PER_SECOND:g} requests per second; send fewer, or use the event stream",
+            (("Retry-After", format_retry_after(wait)),),
         )
 
 
 REQUESTS_PER_SECOND: Final = 2000.0
-"""Far above what the console, the command line and scrapers need. Only a client in a loop reaches it."""
+"""Far above the needs of the console, the CLI and scrapers, so that only a client in a loop exceeds it."""
 REQUEST_BURST: Final = 4000
 FAILED_LOGINS_PER_MINUTE: Final = 20.0
 """A person mistypes a few times. A token has 256 bits, so the limit protects the log more than the token."""
-MAX_CALLERS: Final = 10_000
+MAX_TRACKED_CALLERS: Final = 10_000
 
 
 class RateLimit:
     """
     Allows each caller ``burst`` requests at once, and ``rate`` per second after that.
 
-    Beyond ``limit`` callers, the least recently seen is dropped, which gives it a full bucket.
+    Above ``limit`` callers, the least recent one is forgotten, and starts again with its full burst.
 
     Args:
         rate: Requests per second.
-        burst: Requests at once after a pause.
+        burst: Requests that are allowed at once after a pause.
         monotonic: A monotonic clock, in seconds.
-        limit: Callers to remember.
+        limit: Maximum number of callers to track.
     """
 
     def __init__(
-        self, rate: float, burst: float, *, monotonic: Callable[[], float], limit: int = MAX_CALLERS
+        self, rate: float, burst: float, *, monotonic: Callable[[], float], limit: int = MAX_TRACKED_CALLERS
     ) -> None:
         self._rate = rate
         self._burst = burst
         self._monotonic = monotonic
-        self._most = limit
+        self._max_callers = limit
         self._tokens_left: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
     def __len__(self) -> int:
@@ -240,19 +240,19 @@ class RateLimit:
     def take(self, caller: Hashable) -> float:
         """Count a request; return 0 if it is allowed, otherwise the seconds to wait."""
         now = self._monotonic()
-        remaining, at = self._tokens_left.pop(caller, (self._burst, now))
-        remaining = min(self._burst, remaining + (now - at) * self._rate)
+        tokens, updated_at = self._tokens_left.pop(caller, (self._burst, now))
+        tokens = min(self._burst, tokens + (now - updated_at) * self._rate)
         wait = 0.0
-        if remaining >= 1:
-            remaining -= 1
+        if tokens >= 1:
+            tokens -= 1
         else:
-            wait = (1 - remaining) / self._rate
-        self._tokens_left[caller] = (remaining, now)
-        if len(self._tokens_left) > self._most:
+            wait = (1 - tokens) / self._rate
+        self._tokens_left[caller] = (tokens, now)
+        if len(self._tokens_left) > self._max_callers:
             self._tokens_left.popitem(last=False)
         return wait
 
 
-def retry_after(seconds: float) -> str:
+def format_retry_after(seconds: float) -> str:
     """Format a ``Retry-After`` header: whole seconds, at least one."""
     return str(max(1, math.ceil(seconds)))

@@ -1,4 +1,4 @@
-"""Addresses: where a host listens, which ones are loopback, and groups of client addresses for limits."""
+"""Network addresses: loopback, the address that a host listens on, and networks for rate limits."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def is_loopback(host: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def rate_limit_network(address: str) -> str:
-    """Return the network of an address that shares one limit: for IPv6 the /64, which one household has."""
+def get_rate_limit_network(address: str) -> str:
+    """Return the network that shares an address's rate limit: for IPv6 its /64, as one household has."""
     try:
         ip = ip_address(address.partition("%")[0])
     except ValueError:
@@ -31,7 +31,7 @@ def rate_limit_network(address: str) -> str:
 
 
 def resolve_listen_address(host: str) -> str:
-    """Return the address at which a socket listens for a host; the host itself if it has none here."""
+    """Return the address that a socket for a host listens on; the host itself if it cannot be resolved."""
     try:
         addresses = socket.getaddrinfo(
             host or None, 0, find_address_family(host), socket.SOCK_STREAM, 0, socket.AI_PASSIVE

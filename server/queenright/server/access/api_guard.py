@@ -1,4 +1,4 @@
-"""The API's guard, after the gate: authentication, roles and rate limits."""
+"""Middleware that authenticates callers of the API, and checks roles and rate limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denial
-from queenright.server.access.caller import SCOPE_KEY, Caller, client_address
+from queenright.server.access.caller import SCOPE_KEY, Caller, get_client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token, read_session_cookie
-from queenright.server.access.rights import required_level
+from queenright.server.access.rights import find_required_level
 from queenright.server.access.roles import AccessLevel
 from queenright.server.http.methods import CHANGING_METHODS
 from queenright.server.http.problems import problem
@@ -64,11 +64,11 @@ class ApiGuard:
             await self._app(scope, receive, send)
             return
         if scope["type"] != "http":
-            # The app has no such routes; this keeps a future one from being open by mistake.
+            # The app has no WebSocket routes. This keeps a future one from being open by mistake.
             await send({"type": "websocket.close", "code": 1008})
             return
         headers = Headers(scope=scope)
-        level = required_level(scope["method"], scope["path"])
+        level = find_required_level(scope["method"], scope["path"])
         caller = self._identify(scope, headers, level)
         if isinstance(caller, Denial):
             await self._denial_response(scope, headers, caller)(scope, receive, send)
@@ -86,7 +86,7 @@ class ApiGuard:
             return Denial(400, str(error))
         session = read_session_cookie(headers) if token_text is None else None
         caller = self._access.identify(
-            client_address(scope.get("client")),
+            get_client_address(scope.get("client")),
             token_text=token_text,
             session=session,
             is_token_required=self._is_token_required,
@@ -99,7 +99,7 @@ class ApiGuard:
         return denial or caller
 
     async def _serve_while_valid(self, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; a stream ends soon after its token expires."""
+        """Serve a request. End a stream soon after its token expires or is revoked."""
         checked_at, is_ended = self._monotonic(), False
 
         async def send_while_valid(message: Message) -> None:
@@ -140,11 +140,11 @@ class ApiGuard:
 
 
 def _check_same_origin(method: str, headers: Headers) -> Denial | None:
-    """Deny a change that a cookie authorizes without an ``Origin``. The gate has checked any ``Origin``."""
+    """Deny a change by a cookie if its origin is unknown. The gate has already checked any ``Origin``."""
     if (
         method not in CHANGING_METHODS
         or "origin" in headers
         or headers.get("sec-fetch-site") == "same-origin"
     ):
         return None
-    return Denial(403, "a cookie does not authorize changes; send the token in the header Authorization")
+    return Denial(403, "a cookie alone does not authorize changes; send the token as `Authorization: Bearer`")

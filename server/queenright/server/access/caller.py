@@ -13,7 +13,7 @@ SCOPE_KEY: Final = "queenright.caller"
 """The key of the caller in a request's scope."""
 
 DEFAULT_NAME: Final = "operator"
-"""The name of a caller without a name."""
+"""The name of a caller that gives none."""
 
 MAX_NAME_LENGTH: Final = 100
 """Maximum characters of a name in the audit trail."""
@@ -21,7 +21,7 @@ MAX_NAME_LENGTH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of a request."""
+    """The sender of a request, with its role and address."""
 
     role: Role | None
     """None for an unauthenticated caller, who may use only open routes."""
@@ -37,11 +37,11 @@ class Caller:
 
 
 def find_caller(request: HTTPConnection) -> Caller:
-    """Return the caller of a request; an admin if the app runs without a guard."""
+    """Return the caller of a request. If the app runs without ``ApiGuard``, the caller is an admin."""
     caller = request.scope.get(SCOPE_KEY)
     if isinstance(caller, Caller):
         return caller
-    return Caller(Role.ADMIN, client_address(request.scope.get("client")))
+    return Caller(Role.ADMIN, get_client_address(request.scope.get("client")))
 
 
 def can_view_fleet(request: HTTPConnection) -> bool:
@@ -50,12 +50,12 @@ def can_view_fleet(request: HTTPConnection) -> bool:
     return role is not None and is_allowed(role, AccessLevel.VIEWER)
 
 
-def client_address(client: object) -> str:
+def get_client_address(client: object) -> str:
     """Return the address in ASGI's ``client`` value, or ""."""
     return str(client[0]) if isinstance(client, tuple | list) and client else ""
 
 
-def person_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
+def get_person_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
     """
     Return the name of the person who performs an action.
 
@@ -71,7 +71,7 @@ def person_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> st
     return _compose_name(caller, claimed_name, "") if caller.name else claimed_name
 
 
-def audit_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
+def get_audit_name(request: HTTPConnection, claimed_name: str = DEFAULT_NAME) -> str:
     """
     Return the name for a critical action: with a token, also the caller's role and address.
 
@@ -92,5 +92,5 @@ def _compose_name(caller: Caller, claimed_name: str, details: str) -> str:
     available = MAX_NAME_LENGTH - len(f"{caller.name} ({details})") - (len("; ") if details else 0)
     if len(alias) > available:
         alias = f"{alias[: available - 1]}…" if available > len("as x…") else ""
-    inside = "; ".join(part for part in (alias, details) if part)
-    return f"{caller.name} ({inside})" if inside else caller.name
+    suffix = "; ".join(part for part in (alias, details) if part)
+    return f"{caller.name} ({suffix})" if suffix else caller.name

@@ -34,7 +34,7 @@ def read_session_cookie(headers: Headers) -> str | None:
     text = headers.get("cookie", "")
     if SESSION_COOKIE not in text or len(text) > _MAX_COOKIE_BYTES:
         return None
-    # Parsed one by one, so that an invalid cookie does not affect the others.
+    # Cookies are parsed one by one, so that an invalid one does not affect the others.
     for part in text.split(";"):
         name, _, value = part.strip().partition("=")
         if name == SESSION_COOKIE and value:

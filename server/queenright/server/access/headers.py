@@ -6,14 +6,14 @@ from typing import Final
 
 from starlette.datastructures import MutableHeaders
 
-_ALWAYS: Final = {
+_SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_DENY_ALL: Final = "default-src 'none'; frame-ancestors 'none'"
+_DEFAULT_CONTENT_POLICY: Final = "default-src 'none'; frame-ancestors 'none'"
 
 
 def set_security_headers(headers: MutableHeaders) -> None:
@@ -23,6 +23,6 @@ def set_security_headers(headers: MutableHeaders) -> None:
     Pages set their own ``Content-Security-Policy``; other responses may load nothing. Responses are not
     cached, except those with an ``ETag``, which a client may keep and revalidate.
     """
-    headers.update(_ALWAYS)
-    headers.setdefault("Content-Security-Policy", _DENY_ALL)
+    headers.update(_SECURITY_HEADERS)
+    headers.setdefault("Content-Security-Policy", _DEFAULT_CONTENT_POLICY)
     headers.setdefault("Cache-Control", "private, no-cache" if "etag" in headers else "no-store")

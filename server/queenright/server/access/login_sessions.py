@@ -23,12 +23,12 @@ SESSION_SECONDS: Final = 12 * 3600
 """The lifetime of a session."""
 _COOKIE_PATTERN: Final = re.compile(r"(([0-9a-f]{8})\.([0-9]{1,12})\.[A-Za-z0-9_-]{16})\.([A-Za-z0-9_-]{43})")
 """The token's id, the expiry time and a random text, then the signature of all three."""
-_MAX_ENDED: Final = 10_000
+_MAX_ENDED_SESSIONS: Final = 10_000
 
 
 class ConsoleSessions:
     """
-    Console sessions; each ends with its token.
+    Login sessions of the console. A session ends at the latest with its token.
 
     Args:
         clock: Seconds since the epoch.
@@ -37,7 +37,7 @@ class ConsoleSessions:
     def __init__(self, *, clock: Clock) -> None:
         self._clock = clock
         self.key = secrets.token_bytes(32)
-        """Signs the cookies. A process with the key of another process accepts its sessions."""
+        """The key that signs cookies. Processes with the same key accept each other's sessions."""
         self._ended_sessions: OrderedDict[str, None] = OrderedDict()
         """The sessions that this process ended last."""
 
@@ -64,7 +64,7 @@ class ConsoleSessions:
         match = _COOKIE_PATTERN.fullmatch(cookie)
         if match is not None:
             self._ended_sessions[match[1]] = None
-            if len(self._ended_sessions) > _MAX_ENDED:
+            if len(self._ended_sessions) > _MAX_ENDED_SESSIONS:
                 self._ended_sessions.popitem(last=False)
 
     def _sign(self, session: str, token: Token) -> str:

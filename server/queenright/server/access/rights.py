@@ -15,7 +15,7 @@ from typing import Final
 from queenright.server.access.roles import AccessLevel
 
 _READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_NAME: Final = r"[\s\S]*"
+_WORKER_NAME_PATTERN: Final = r"[\s\S]*"
 """A worker's name, which may contain slashes."""
 
 
@@ -59,22 +59,22 @@ ACCESS_RULES: Final = (
     AccessRule("GET PUT POST DELETE", "/api/settings", AccessLevel.ADMIN),
     AccessRule("POST", "/-/reload", AccessLevel.ADMIN),
 )
-"""The first match applies."""
+"""The first matching rule applies."""
 
 
-def _pattern(path: str) -> re.Pattern[str]:
+def _compile_path(path: str) -> re.Pattern[str]:
     parts = re.split(r"(\{agent\}|\{\})", path)
-    patterns = {"{agent}": _NAME, "{}": r"[^/]+"}
+    patterns = {"{agent}": _WORKER_NAME_PATTERN, "{}": r"[^/]+"}
     return re.compile("".join(patterns.get(part, re.escape(part)) for part in parts))
 
 
-_TABLE: Final = tuple(
-    (frozenset(right.methods.split()), _pattern(right.path), right.level) for right in ACCESS_RULES
+_COMPILED_RULES: Final = tuple(
+    (frozenset(right.methods.split()), _compile_path(right.path), right.level) for right in ACCESS_RULES
 )
 
 
 @lru_cache(maxsize=4096)
-def required_level(method: str, path: str) -> AccessLevel:
+def find_required_level(method: str, path: str) -> AccessLevel:
     """
     Return the access level that a request requires.
 
@@ -83,7 +83,7 @@ def required_level(method: str, path: str) -> AccessLevel:
         path: The decoded path, or a route's template.
     """
     checked_method = "GET" if method == "HEAD" else method
-    for methods, pattern, level in _TABLE:
+    for methods, pattern, level in _COMPILED_RULES:
         if checked_method in methods and pattern.fullmatch(path):
             return level
     return AccessLevel.VIEWER if method in _READ_METHODS else AccessLevel.OPERATOR

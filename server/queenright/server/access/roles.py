@@ -47,6 +47,6 @@ def is_allowed(role: Role, level: AccessLevel) -> bool:
     return level in _GRANTS[role]
 
 
-def roles_for(level: AccessLevel) -> list[Role]:
+def list_roles(level: AccessLevel) -> list[Role]:
     """Return the roles that have an access level, lowest first."""
     return [role for role in Role if level in _GRANTS[role]]

@@ -16,17 +16,17 @@ from queenright.server.access.tokens import InvalidTokensError, Tokens, parse_to
 _log = logging.getLogger(__name__)
 
 _MAX_BYTES: Final = 8 << 20
-_WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
+_WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 _Version = tuple[int, int, int, int]
 
 
 def read_tokens(path: Path) -> Tokens:
     """
-    Return the tokens in a file; none if it does not exist.
+    Return the tokens in a file. A missing file has no tokens.
 
-    Others may read it, as secrets in containers often are: hashes of random tokens reveal nothing. Only its
-    owner may write it, because anyone who can write it can create tokens.
+    Other users may read it, as is common for secrets in containers, because hashes of random tokens reveal
+    nothing. Only its owner may write it, because anyone who can write it can create tokens.
 
     Raises:
         InvalidTokensError: The file cannot be read, others can write it, or it is not a token file.
@@ -34,7 +34,7 @@ def read_tokens(path: Path) -> Tokens:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
-            if mode & _WRITABLE:
+            if mode & _WRITABLE_BY_OTHERS:
                 raise InvalidTokensError(
                     f"the token file {path} is writable by others (mode {stat.S_IMODE(mode):04o}); "
                     "run chmod 600, and check its tokens with `queenright token list`"
@@ -61,18 +61,18 @@ def read_tokens(path: Path) -> Tokens:
 
 def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
     """
-    Change the token file. Concurrent changes are serialized; a kill leaves the old or the new file.
+    Change the token file. Concurrent changes run one after another. A kill leaves the old or the new file.
 
     Raises:
-        InvalidTokensError: The file cannot be read or written, or ``change`` raises it.
+        InvalidTokensError: The file cannot be read or written. Also raises what ``change`` raises.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock_file(path):
             new_text = render_tokens(change(read_tokens(path)).all)
-            new = path.with_name(f"{path.name}.new")
+            new_path = path.with_name(f"{path.name}.new")
             with os.fdopen(
-                os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w"
+                os.open(new_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "w"
             ) as file:
                 os.fchmod(file.fileno(), 0o600)
                 if os.geteuid() == 0:
@@ -82,7 +82,7 @@ def edit_tokens(path: Path, change: Callable[[Tokens], Tokens]) -> None:
                 file.write(new_text)
                 file.flush()
                 os.fsync(file.fileno())
-            new.replace(path)
+            new_path.replace(path)
     except OSError as error:
         raise InvalidTokensError(
             f"the token file {path} cannot be written ({error.strerror}); nothing was changed"
@@ -98,10 +98,9 @@ def _lock_file(path: Path) -> Iterator[None]:
 
 class TokenFile:
     """
-    The current tokens.
+    The current tokens in a file. A missing file has no tokens.
 
-    A missing file has no tokens. If the file cannot be read, all tokens are refused; otherwise revoked tokens
-    would stay valid.
+    If the file cannot be read, all tokens are refused, because revoked tokens would otherwise stay valid.
 
     Args:
         path: The token file; it may not exist yet.
@@ -113,14 +112,14 @@ class TokenFile:
         self._tokens: Tokens = Tokens()
         self._fault: InvalidTokensError | None = None
 
-    def now(self) -> Tokens:
+    def load(self) -> Tokens:
         """
         Return the tokens in the file, reloading it if it changed.
 
         Raises:
             InvalidTokensError: The file cannot be used.
         """
-        version = self._version()
+        version = self._read_version()
         if version != self._loaded_version:
             self._loaded_version = version
             try:
@@ -132,7 +131,7 @@ class TokenFile:
             raise self._fault
         return self._tokens
 
-    def _version(self) -> _Version:
+    def _read_version(self) -> _Version:
         try:
             status = self.path.stat()
         except OSError:

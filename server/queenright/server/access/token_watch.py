@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 CHECK_INTERVAL_SECONDS: Final = 5.0
 """Seconds between checks of the token file."""
 
-_Key = tuple[str, float]
+_TokenKey = tuple[str, float]
 """The key of a token, without its secret: its name and creation time."""
 
 
@@ -46,11 +46,11 @@ class TokenWatch:
         self._store = store
         self._publish = publish
         self._clock = clock
-        self._published_roles: dict[_Key, str] | None = None
+        self._published_roles: dict[_TokenKey, str] | None = None
         """The role of each live token in the last published event."""
 
     async def run(self) -> None:
-        """Check periodically, until cancelled."""
+        """Check every ``CHECK_INTERVAL_SECONDS``, until cancelled."""
         while True:
             try:
                 await self.check()
@@ -66,18 +66,18 @@ class TokenWatch:
             StoreError: The event cannot be stored.
         """
         try:
-            tokens = self._file.now()
+            tokens = self._file.load()
         except InvalidTokensError:
-            return  # the token file logs it and refuses all tokens
+            return  # `TokenFile` logs the error and refuses all tokens
         if self._published_roles is None:
             self._published_roles = await self._load_last_published()
         now = self._clock()
         data = describe_changes(self._published_roles, tokens, now)
         if data["came"] or data["went"]:
             await self._publish(AgentEvent(type=EventType.TOKENS_CHANGED, time=now, data=data))
-            self._published_roles = _roles_by_key(data["live"])
+            self._published_roles = _map_roles_by_key(data["live"])
 
-    async def _load_last_published(self) -> dict[_Key, str]:
+    async def _load_last_published(self) -> dict[_TokenKey, str]:
         row = await self._store.read(
             lambda conn: read_page(
                 conn,
@@ -89,10 +89,10 @@ class TokenWatch:
                 limit=1,
             )
         )
-        return _roles_by_key(row[0].event["data"]["live"]) if row else {}
+        return _map_roles_by_key(row[0].event["data"]["live"]) if row else {}
 
 
-def describe_changes(published_roles: Mapping[_Key, str], tokens: Tokens, now: float) -> dict[str, Any]:
+def describe_changes(published_roles: Mapping[_TokenKey, str], tokens: Tokens, now: float) -> dict[str, Any]:
     """
     Return the ``data`` of an event: added tokens, removed tokens with the reason, and live tokens.
 
@@ -101,8 +101,8 @@ def describe_changes(published_roles: Mapping[_Key, str], tokens: Tokens, now: f
         tokens: All tokens of the file.
         now: Seconds since the epoch.
     """
-    live = {_key(token): token for token in tokens.list_live(now)}
-    tokens_by_key = {_key(token): token for token in tokens.all}
+    live = {_get_token_key(token): token for token in tokens.list_live(now)}
+    tokens_by_key = {_get_token_key(token): token for token in tokens.all}
     return {
         "came": [
             {"name": token.name, "role": token.role.value}
@@ -125,9 +125,9 @@ def describe_changes(published_roles: Mapping[_Key, str], tokens: Tokens, now: f
     }
 
 
-def _key(token: Token) -> _Key:
+def _get_token_key(token: Token) -> _TokenKey:
     return token.name, token.made_at
 
 
-def _roles_by_key(live: list[dict[str, Any]]) -> dict[_Key, str]:
+def _map_roles_by_key(live: list[dict[str, Any]]) -> dict[_TokenKey, str]:
     return {(token["name"], token["made_at"]): token["role"] for token in live}

@@ -19,16 +19,16 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.validation_messages import describe_faults
 from queenright.server.access.roles import Role
 
-PREFIX: Final = "qrt_"
+TOKEN_PREFIX: Final = "qrt_"
 """The prefix of every token, so that secret scanners can detect it."""
 
-_TOKEN_PATTERN: Final = re.compile(rf"{PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
-_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
-_NO_HASH: Final = "0" * 64
+_TOKEN_PATTERN: Final = re.compile(rf"{TOKEN_PREFIX}([0-9a-f]{{8}})_[A-Za-z0-9_-]{{43}}")
+_NAME_PATTERN: Final = r"[A-Za-z0-9][A-Za-z0-9._@-]{0,39}"
+_ERASED_HASH: Final = "0" * 64
 
 
 class InvalidTokensError(QueenrightError):
-    """Raised when the token file cannot be used or a token in it is missing. The message says what to do."""
+    """Raised when the token file is unusable, or a token is missing or invalid. The message has the fix."""
 
 
 class Token(BaseModel):
@@ -37,7 +37,7 @@ class Token(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
-    name: Annotated[str, Field(pattern=rf"^{_NAME}$")]
+    name: Annotated[str, Field(pattern=rf"^{_NAME_PATTERN}$")]
     role: Role
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
     made_at: float
@@ -71,12 +71,12 @@ class Tokens:
 
     def find(self, token_text: str, now: float) -> Token | None:
         """Return the live token with this text, or None."""
-        shape = _TOKEN_PATTERN.fullmatch(token_text)
-        token_id = shape[1] if shape else ""
+        id_match = _TOKEN_PATTERN.fullmatch(token_text)
+        token_id = id_match[1] if id_match else ""
         match = next((token for token in self.all if token.id == token_id), None)
         # Always compare, in constant time, so that timing does not reveal whether the id exists.
-        same = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _NO_HASH)
-        return match if match is not None and same and match.is_live(now) else None
+        is_same_hash = hmac.compare_digest(hash_token(token_text), match.sha256 if match else _ERASED_HASH)
+        return match if match is not None and is_same_hash and match.is_live(now) else None
 
     def list_live(self, now: float) -> tuple[Token, ...]:
         """Return the live tokens."""
@@ -84,7 +84,7 @@ class Tokens:
 
     def with_token(self, token: Token, now: float) -> Tokens:
         """
-        Return the tokens with a new one, which replaces a dead one of the same name.
+        Return the tokens and a new one. It replaces a revoked or expired token of the same name.
 
         Raises:
             InvalidTokensError: A live token has the name.
@@ -96,9 +96,9 @@ class Tokens:
             )
         return Tokens((*(other for other in self.all if other.name != token.name), token))
 
-    def without(self, name: str, now: float) -> Tokens:
+    def with_revoked(self, name: str, now: float) -> Tokens:
         """
-        Return the tokens with one of them revoked.
+        Return the tokens with the live token of this name revoked.
 
         Raises:
             InvalidTokensError: No live token has the name.
@@ -107,7 +107,7 @@ class Tokens:
         if name not in names:
             raise InvalidTokensError(f"no live token {name!r}; live tokens: {', '.join(names) or 'none'}")
         # Its hash is erased, so that editing the file cannot restore it.
-        changes = {"revoked_at": now, "sha256": _NO_HASH}
+        changes = {"revoked_at": now, "sha256": _ERASED_HASH}
         return Tokens(
             tuple(
                 token.model_copy(update=changes) if token.name == name and token.revoked_at is None else token
@@ -116,16 +116,16 @@ class Tokens:
         )
 
 
-def new_token(
+def build_token(
     name: str, role: Role, *, id_: str, secret: str, now: float, expires_at: float | None
 ) -> tuple[Token, str]:
     """
-    Return a new token, and its text.
+    Return a token and its text.
 
     Args:
         name: The owner's name: at most 40 letters, digits and ``. _ @ -``.
         role: The role.
-        id_: Eight hexadecimal digits, random.
+        id_: Eight random hexadecimal digits.
         secret: 43 random characters of URL-safe Base64.
         now: Seconds since the epoch.
         expires_at: Seconds since the epoch; None for a token that never expires.
@@ -133,8 +133,8 @@ def new_token(
     Raises:
         InvalidTokensError: The name is not valid.
     """
-    text = f"{PREFIX}{id_}_{secret}"
-    if not re.fullmatch(_NAME, name):
+    text = f"{TOKEN_PREFIX}{id_}_{secret}"
+    if not re.fullmatch(_NAME_PATTERN, name):
         raise InvalidTokensError(
             f"{name[:80]!r} is not a valid token name; use at most 40 letters, digits and . _ @ -, "
             "starting with a letter or a digit"
@@ -144,7 +144,7 @@ def new_token(
 
 
 def hash_token(text: str) -> str:
-    """Return the hash of a token or cookie."""
+    """Return the SHA-256 of a token, in hexadecimal."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -24,15 +24,15 @@ MAX_FILES: Final = 300
 MAX_VERSIONS: Final = 100
 """Maximum number of earlier versions of an agent's files; the newest are kept."""
 
-_SKIPPED: Final = frozenset({"__pycache__", "node_modules"})
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules"})
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a pipe must not wait for its writer.
-_READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class AgentFileError(QueenrightError):
-    """Raised when a file of an agent cannot be read or written. The message says why."""
+    """Raised when a file of an agent cannot be read or written. The message has the reason."""
 
 
 class AgentFiles:
@@ -51,11 +51,11 @@ class AgentFiles:
     def list(self) -> tuple[list[str], bool]:
         """Return the paths of the files, sorted, and whether there are more than ``MAX_FILES``."""
         files: list[str] = []
-        for folder, inner, names in os.walk(self._folder):
-            inner[:] = sorted(name for name in inner if not _is_excluded(name))
-            place = Path(folder)
+        for folder, subfolders, names in os.walk(self._folder):
+            subfolders[:] = sorted(name for name in subfolders if not _is_excluded(name))
+            folder_path = Path(folder)
             for name in sorted(names):
-                path = place / name
+                path = folder_path / name
                 if not _is_excluded(name) and not path.is_symlink() and path.is_file():
                     files.append(path.relative_to(self._folder).as_posix())
                     if len(files) > MAX_FILES:
@@ -94,12 +94,16 @@ class AgentFiles:
             raise AgentFileError(f"{path} would have {len(data)} bytes; at most {MAX_FILE_BYTES} are allowed")
         with self._open_folder(path) as (folder, name):
             mode = _read_mode(folder, name)
-            present = None if mode is None else _read_text(folder, name, path)
-            if present != expected:
+            current_text = None if mode is None else _read_text(folder, name, path)
+            if current_text != expected:
                 raise AgentFileError(f"{path} has changed in the meantime; read it again")
-            backup = None if present is None else self._keep_version(path, present.encode("utf-8"), version)
+            backup = (
+                None
+                if current_text is None
+                else self._keep_version(path, current_text.encode("utf-8"), version)
+            )
             try:
-                _replace(folder, name, data, 0o644 if mode is None else mode)
+                _replace_file(folder, name, data, 0o644 if mode is None else mode)
             except OSError as error:
                 raise AgentFileError(f"cannot write {path}: {error.strerror}") from error
             return backup
@@ -129,14 +133,14 @@ class AgentFiles:
     @contextmanager
     def _open_folder(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder of a file; yield its descriptor and the file's name."""
-        *inner, name = _split_path(path)
+        *subfolders, name = _split_path(path)
         descriptor = -1
         try:
             try:
-                descriptor = os.open(self._folder, _FOLDER)
-                for part in inner:
-                    outer, descriptor = descriptor, os.open(part, _FOLDER, dir_fd=descriptor)
-                    os.close(outer)
+                descriptor = os.open(self._folder, _FOLDER_FLAGS)
+                for part in subfolders:
+                    parent, descriptor = descriptor, os.open(part, _FOLDER_FLAGS, dir_fd=descriptor)
+                    os.close(parent)
             except OSError as error:
                 raise AgentFileError(
                     f"there is no folder for {path!r} in the agent's folder; links are not followed"
@@ -150,7 +154,7 @@ class AgentFiles:
 def _split_path(path: str) -> tuple[str, ...]:
     pure = PurePosixPath(path)
     if not path.isprintable() or not pure.parts:
-        raise AgentFileError(f"{path!r} is not the path of a file")
+        raise AgentFileError(f"{path!r} is not the path of a file; use a relative path such as tools.py")
     if pure.is_absolute() or ".." in pure.parts:
         raise AgentFileError(f"{path!r} is outside the agent's folder; use a relative path such as tools.py")
     if any(_is_excluded(part) for part in pure.parts):
@@ -159,7 +163,7 @@ def _split_path(path: str) -> tuple[str, ...]:
 
 
 def _is_excluded(name: str) -> bool:
-    return name.startswith(".") or name in _SKIPPED
+    return name.startswith(".") or name in _SKIPPED_FOLDERS
 
 
 def _read_mode(folder: int, name: str) -> int | None:
@@ -173,7 +177,7 @@ def _read_mode(folder: int, name: str) -> int | None:
 
 def _read_text(folder: int, name: str, path: str) -> str:
     try:
-        descriptor = os.open(name, _READ, dir_fd=folder)
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=folder)
     except FileNotFoundError:
         raise AgentFileError(f"there is no file {path!r} in the agent's folder") from None
     except OSError as error:
@@ -207,10 +211,10 @@ def _is_link(folder: int, name: str) -> bool:
         return False
 
 
-def _replace(folder: int, name: str, data: bytes, mode: int) -> None:
-    """Write a file of an open folder atomically and durably."""
+def _replace_file(folder: int, name: str, data: bytes, mode: int) -> None:
+    """Write a file in an open folder atomically and durably."""
     temporary = f".{os.urandom(8).hex()}.tmp"
-    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=folder)
+    descriptor = os.open(temporary, _CREATE_FLAGS, 0o600, dir_fd=folder)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -24,7 +24,7 @@ _START_EVENTS: Final = frozenset({EventType.EXECUTION_STARTED, EventType.EXECUTI
 
 
 class CompanionSessions:
-    """The companion sessions of all loaded agents. Belongs to one event loop."""
+    """The companion sessions of all loaded agents. An instance belongs to one event loop."""
 
     def __init__(self) -> None:
         self._sessions: dict[str, dict[str, None]] = {}

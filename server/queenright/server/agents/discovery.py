@@ -22,12 +22,12 @@ _MAX_FOLDERS: Final = 10_000
 """Maximum number of folders to search."""
 _MAX_SCRIPT_BYTES: Final = 1 << 20
 """Maximum number of bytes to read of an ``agent.py``."""
-_SKIPPED: Final = frozenset({"__pycache__", "node_modules", "sessions"})
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "node_modules", "sessions"})
 
 
-def discover(roots: Roots, loaded_folders: Collection[Path]) -> list[DiscoveredAgent]:
+def find_agents(roots: Roots, loaded_folders: Collection[Path]) -> list[DiscoveredAgent]:
     """
-    Return the agents below the roots, by path. Blocks.
+    Return the agents below the roots, sorted by path. Blocks.
 
     Args:
         roots: The folders to search. Links that lead out of them are not followed.
@@ -37,7 +37,7 @@ def discover(roots: Roots, loaded_folders: Collection[Path]) -> list[DiscoveredA
     for folder in _walk_folders(roots):
         spec_files = [name for name in SPEC_FILES if (folder / name).is_file()]
         if spec_files:
-            agents[folder] = _describe(roots, folder, spec_files, folder in loaded_folders)
+            agents[folder] = _describe_agent(roots, folder, spec_files, folder in loaded_folders)
     return [agents[folder] for folder in sorted(agents, key=str)]
 
 
@@ -45,14 +45,14 @@ def _walk_folders(roots: Roots) -> Iterator[Path]:
     visited: set[Path] = set()
     level: Iterable[Path] = roots.folders
     for _ in range(MAX_DEPTH + 1):
-        below: list[Path] = []
+        next_level: list[Path] = []
         for folder in level:
             if folder in visited or len(visited) >= _MAX_FOLDERS or not roots.contains(folder):
                 continue
             visited.add(folder)
             yield folder
-            below += _list_subfolders(folder)
-        level = below
+            next_level += _list_subfolders(folder)
+        level = next_level
 
 
 def _list_subfolders(folder: Path) -> list[Path]:
@@ -70,12 +70,12 @@ def _list_subfolders(folder: Path) -> list[Path]:
 
 def _is_searched(entry: os.DirEntry[str]) -> bool:
     try:
-        return entry.name not in _SKIPPED and not entry.name.startswith(".") and entry.is_dir()
+        return entry.name not in _SKIPPED_FOLDERS and not entry.name.startswith(".") and entry.is_dir()
     except OSError:  # a circular link
         return False
 
 
-def _describe(roots: Roots, folder: Path, spec_files: list[str], is_loaded: bool) -> DiscoveredAgent:
+def _describe_agent(roots: Roots, folder: Path, spec_files: list[str], is_loaded: bool) -> DiscoveredAgent:
     problem = None
     spec: dict[str, Any] = {}
     needs: dict[str, list[str]] = {"inputs": [], "credentials": [], "missing": []}
@@ -108,8 +108,8 @@ def _describe(roots: Roots, folder: Path, spec_files: list[str], is_loaded: bool
 
 
 def _list_needs(spec: AgentSpec) -> dict[str, list[str]]:
-    first = {entry.node_id for entry in spec.graph.entry_points}
-    inputs = [key for node in spec.graph.nodes if node.id in first for key in node.input_keys]
+    first_nodes = {entry.node_id for entry in spec.graph.entry_points}
+    inputs = [key for node in spec.graph.nodes if node.id in first_nodes for key in node.input_keys]
     return {
         "inputs": list(dict.fromkeys(inputs)),
         "credentials": list(spec.credentials),

@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 LOAD_SECONDS: Final = 60.0
 """Time limit for loading an agent's code, and again for starting the agent."""
 
-_ENDING_SECONDS: Final = 10.0
-"""A start that timed out has this long to stop its MCP servers."""
+_STOP_SECONDS: Final = 10.0
+"""Time for a start that timed out to stop its MCP servers."""
 
 _CLOSING_TEXT: Final = "the service is stopping and loads no agents; try again after its restart"
 
@@ -52,15 +52,15 @@ class AgentNotLoadedError(NotFoundError):
 
 
 class AgentAlreadyLoadedError(ConflictError):
-    """Raised when an agent of this name, or from this folder, is loaded already."""
+    """Raised when an agent or graph with this name, or from this folder, is already loaded or loading."""
 
 
 class ReloadRefusedError(QueenrightError):
-    """Raised when an agent cannot be loaded again in place; the running one stays."""
+    """Raised when an agent cannot be reloaded. The running one stays loaded."""
 
 
 class LoadTimeoutError(QueenrightError):
-    """Raised when an agent's code or start takes too long, or another agent's code blocks it."""
+    """Raised when loading or starting an agent times out, or another agent's code blocks loading."""
 
 
 class ManagerClosingError(QueenrightError):
@@ -69,7 +69,7 @@ class ManagerClosingError(QueenrightError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSlot:
-    """One loaded agent."""
+    """A loaded agent with its runtime and added graphs."""
 
     id: str
     path: Path
@@ -79,9 +79,9 @@ class AgentSlot:
     warnings: tuple[str, ...]
     loaded_at: float
     model: str | None = None
-    """The model that it was loaded with instead of its own."""
+    """The model that replaces the agent's own; None if none does."""
     lifecycle: Lifecycle
-    """The tools with which its nodes load further graphs."""
+    """The tools that let its nodes load further graphs."""
     added_graphs: dict[str, AgentRunner] = field(default_factory=dict)
     """Agents that run as further graphs of this one, by graph id."""
     loading_graphs: set[str] = field(default_factory=set)
@@ -98,14 +98,14 @@ class AgentManager:
     The loaded agents. Each has its own runtime, and a bus that forwards to the service's.
 
     Args:
-        roots: Agents are loaded from below these folders only.
-        bus: Makes an agent's bus, given a function that returns the agent's name once it is known.
+        roots: Agents are loaded only from below these folders.
+        bus: Makes an agent's bus. Its argument returns the agent's name, or "" until the name is known.
         companions: Records the sessions of graphs that run next to an agent.
-        storage: Holds a folder for each agent's sessions; None is where `queenright run` keeps them.
+        storage: The folder with a folder for each agent's sessions; None: the folder of `queenright run`.
         clock: Seconds since the epoch.
         guards: Makes the guards of nodes.
         breakers: The circuit breakers.
-        sleep: The clock of time limits.
+        sleep: Sleeps for a number of seconds; used for time limits.
     """
 
     def __init__(
@@ -131,16 +131,16 @@ class AgentManager:
         self._sleep = sleep
         self._slots: dict[str, AgentSlot] = {}
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._reading = asyncio.Lock()
+        self._read_lock = asyncio.Lock()
         self._loading_folders: set[Path] = set()
         """Folders of agents that are being loaded."""
-        self._underway: set[asyncio.Task[Any]] = set()
-        self._starting: set[asyncio.Task[Any]] = set()
-        """Starts in progress, including those that timed out and stop their servers."""
+        self._load_tasks: set[asyncio.Task[Any]] = set()
+        self._start_tasks: set[asyncio.Task[Any]] = set()
+        """Starts in progress, including those that timed out and are stopping their servers."""
         self._threads = ToolThreads()
-        self._hanging: list[Path] = []
+        self._hanging_folders: list[Path] = []
         """Folders whose code still runs although loading timed out."""
-        self._closing = False
+        self._is_closing = False
 
     @property
     def slots(self) -> Mapping[str, AgentSlot]:
@@ -166,8 +166,10 @@ class AgentManager:
     @property
     def is_blocked(self) -> bool:
         """Whether code whose loading timed out still runs. No agent can be loaded until it ends."""
-        self._hanging = [path for path in self._hanging if self._threads.count_running(str(path))]
-        return bool(self._hanging)
+        self._hanging_folders = [
+            path for path in self._hanging_folders if self._threads.count_running(str(path))
+        ]
+        return bool(self._hanging_folders)
 
     async def load(self, path: str | Path, *, model: str | None = None) -> AgentSlot:
         """
@@ -179,25 +181,25 @@ class AgentManager:
 
         Raises:
             PathNotAllowedError: There is no such folder below the roots.
-            AgentLoadError, InvalidAgentError, McpUnavailableError, GraphError: The agent is faulty.
+            AgentLoadError, InvalidAgentError, McpUnavailableError, GraphError: The agent is invalid.
             AgentAlreadyLoadedError: An agent of this name or folder is loaded.
-            LoadTimeoutError: The code does not return, or the MCP servers do not answer.
+            LoadTimeoutError: The code does not return, the MCP servers do not answer, or loading is blocked.
             ManagerClosingError: The service stops.
         """
         return await self._run_unless_closing(self._load_agent(path, model))
 
     async def reload(self, agent_id: str) -> AgentSlot:
         """
-        Load an agent again from its folder, in place of the running one.
+        Reload an agent from its folder, in place of the running one.
 
-        The running one stays until the new one has been read and checked; then its runs are paused, as by
-        ``unload``.
+        The running agent stays until the new one has been read and validated. Then its runs are paused, as
+        in ``unload``.
 
         Raises:
             AgentNotLoadedError: There is no such agent, or it was unloaded in the meantime.
             ReloadRefusedError: Other agents run as its graphs, or its name has changed.
-            PathNotAllowedError, AgentLoadError, InvalidAgentError, LoadTimeoutError: The new one is faulty.
-            McpUnavailableError, GraphError: The new one does not start: no agent of this name is loaded now.
+            PathNotAllowedError, AgentLoadError, InvalidAgentError, LoadTimeoutError: The new one is invalid.
+            McpUnavailableError, GraphError: The new one did not start. No agent of this name is loaded now.
             ManagerClosingError: The service stops.
         """
         return await self._run_unless_closing(self._reload_agent(agent_id))
@@ -210,7 +212,7 @@ class AgentManager:
             AgentNotLoadedError: There is no such agent.
         """
         self.get(agent_id)
-        async with self._lock_for(agent_id):
+        async with self._get_lock(agent_id):
             await self._close(self.get(agent_id))
 
     async def add_graph(
@@ -222,13 +224,13 @@ class AgentManager:
         Args:
             agent_id: The loaded agent.
             path: The folder of the agent to add, below a root.
-            graph_id: The id of the new graph; the added agent's name if left out.
+            graph_id: The id of the new graph; by default the added agent's name.
             model: The model to use instead of the added agent's own.
 
         Raises:
             AgentNotLoadedError: The loaded agent does not exist, or was unloaded in the meantime.
             AgentAlreadyLoadedError: The agent has a graph of this id, or is loading one.
-            GraphError: The graph is invalid. Also raises what ``load`` raises.
+            GraphError: The graph is invalid. The errors of ``load`` are raised too.
         """
         return await self._run_unless_closing(self._add_graph(agent_id, path, graph_id, model))
 
@@ -240,7 +242,7 @@ class AgentManager:
             AgentNotLoadedError: There is no such agent.
             GraphError: There is no such graph, or it is the agent's own.
         """
-        async with self._lock_for(agent_id):
+        async with self._get_lock(agent_id):
             slot = self.get(agent_id)
             await slot.runtime.remove_graph(graph_id)
             runner = slot.added_graphs.pop(graph_id, None)
@@ -249,16 +251,16 @@ class AgentManager:
 
     def stop_loading(self) -> None:
         """Cancel loading, and refuse to load further agents."""
-        self._closing = True
-        for task in self._underway:
+        self._is_closing = True
+        for task in self._load_tasks:
             task.cancel()
 
     async def shutdown_all(self) -> None:
         """Unload all agents, and refuse to load further ones."""
         self.stop_loading()
-        await asyncio.gather(*self._underway, return_exceptions=True)
-        if self._starting:
-            await asyncio.wait(self._starting, timeout=_ENDING_SECONDS)
+        await asyncio.gather(*self._load_tasks, return_exceptions=True)
+        if self._start_tasks:
+            await asyncio.wait(self._start_tasks, timeout=_STOP_SECONDS)
         results = await asyncio.gather(
             *(self.unload(agent_id) for agent_id in list(self._slots)), return_exceptions=True
         )
@@ -269,33 +271,33 @@ class AgentManager:
     # -- private ---------------------------------------------------------------------------------
 
     async def _run_unless_closing(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._closing:
+        if self._is_closing:
             work.close()
             raise ManagerClosingError(_CLOSING_TEXT)
         task = asyncio.create_task(work)
-        self._underway.add(task)
-        task.add_done_callback(self._underway.discard)
+        self._load_tasks.add(task)
+        task.add_done_callback(self._load_tasks.discard)
         try:
             return await task
         except asyncio.CancelledError:
-            if self._closing:
+            if self._is_closing:
                 raise ManagerClosingError(_CLOSING_TEXT) from None
             raise
 
-    def _lock_for(self, agent_id: str) -> asyncio.Lock:
+    def _get_lock(self, agent_id: str) -> asyncio.Lock:
         """Return the lock that is held while an agent of this name is loaded or unloaded."""
         return self._locks.setdefault(agent_id, asyncio.Lock())
 
     async def _load_agent(self, path: str | Path, model: str | None) -> AgentSlot:
-        folder = await asyncio.to_thread(self.roots.agent, str(path))
-        self._refuse_folder(folder)
+        folder = await asyncio.to_thread(self.roots.find_agent, str(path))
+        self._reject_loaded_folder(folder)
         return await self._read_and_start(folder, model)
 
     async def _reload_agent(self, agent_id: str) -> AgentSlot:
         slot = self.get(agent_id)
-        _refuse_reload_with_graphs(slot)
-        folder = await asyncio.to_thread(self.roots.agent, str(slot.path))
-        self._refuse_loading(folder)
+        _reject_reload_with_graphs(slot)
+        folder = await asyncio.to_thread(self.roots.find_agent, str(slot.path))
+        self._reject_loading_folder(folder)
         return await self._read_and_start(folder, slot.model, replaced_slot=slot)
 
     async def _read_and_start(
@@ -324,7 +326,7 @@ class AgentManager:
         """Return the tools with which an agent loads further graphs into ``added_graphs``."""
 
         def load(path: Path) -> AgentRunner:
-            return self._load(self.roots.agent(str(path)), None, None, lifecycle)
+            return self._load_runner(self.roots.find_agent(str(path)), None, None, lifecycle)
 
         lifecycle = Lifecycle(self.roots.folders, load=load, runners=added_graphs)
         return lifecycle
@@ -338,13 +340,13 @@ class AgentManager:
         replaced_slot: AgentSlot | None,
     ) -> AgentSlot:
         name = runner.spec.name
-        async with self._lock_for(name):
+        async with self._get_lock(name):
             if replaced_slot is not None:
-                await self._replace(replaced_slot, runner)
-            elif (same_name := self._slots.get(name)) is not None:
-                raise AgentAlreadyLoadedError(_describe_taken(same_name))
+                await self._close_for_replacement(replaced_slot, runner)
+            elif (loaded_slot := self._slots.get(name)) is not None:
+                raise AgentAlreadyLoadedError(_describe_loaded_agent(loaded_slot))
             self.companions.add(name, await asyncio.to_thread(list_companion_sessions, runner.storage))
-            runtime = await self._within_limit(runner, runner.start())
+            runtime = await self._run_within_limit(runner, runner.start())
             validation = await asyncio.to_thread(runner.validate)
             slot = self._slots[name] = AgentSlot(
                 id=name,
@@ -360,8 +362,8 @@ class AgentManager:
             )
         return slot
 
-    async def _replace(self, slot: AgentSlot, runner: AgentRunner) -> None:
-        """Close an agent for its next version, if that can start."""
+    async def _close_for_replacement(self, slot: AgentSlot, runner: AgentRunner) -> None:
+        """Close an agent so that its new version can start. Check the new version first."""
         if runner.spec.name != slot.id:
             raise ReloadRefusedError(
                 f"the agent in {slot.path} is named {runner.spec.name!r} now, not {slot.id!r}; "
@@ -372,7 +374,7 @@ class AgentManager:
             raise InvalidAgentError(slot.id, validation.errors)
         if self._slots.get(slot.id) is not slot:
             raise AgentNotLoadedError(slot.id)  # it was unloaded in the meantime
-        _refuse_reload_with_graphs(slot)
+        _reject_reload_with_graphs(slot)
         await self._close(slot)
 
     async def _add_graph(
@@ -380,7 +382,7 @@ class AgentManager:
     ) -> str:
         slot = self.get(agent_id)
         runner = await self._read_agent(
-            await asyncio.to_thread(self.roots.agent, str(path)), model, None, slot.lifecycle
+            await asyncio.to_thread(self.roots.find_agent, str(path)), model, None, slot.lifecycle
         )
         name = graph_id or runner.spec.name
         try:
@@ -390,7 +392,7 @@ class AgentManager:
                 )
             slot.loading_graphs.add(name)
             try:
-                await self._within_limit(runner, runner.setup_as_secondary(slot.runtime, name))
+                await self._run_within_limit(runner, runner.setup_as_secondary(slot.runtime, name))
             finally:
                 slot.loading_graphs.discard(name)
             if self._slots.get(agent_id) is not slot or name not in slot.runtime.list_graphs():
@@ -401,13 +403,13 @@ class AgentManager:
             raise
         return name
 
-    async def _within_limit(self, runner: AgentRunner, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_within_limit(self, runner: AgentRunner, work: Coroutine[Any, Any, T]) -> T:
         """Run an agent's start within the time limit: its MCP servers may never answer."""
         task = asyncio.create_task(work)
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        self._start_tasks.add(task)
+        task.add_done_callback(self._start_tasks.discard)
         try:
-            return await within(LOAD_SECONDS, _await_task(task), self._sleep, grace=_ENDING_SECONDS)
+            return await within(LOAD_SECONDS, _await_task(task), self._sleep, grace=_STOP_SECONDS)
         except TimeoutError as error:
             servers = ", ".join(runner.info().mcp_servers) or "none"
             raise LoadTimeoutError(
@@ -423,37 +425,37 @@ class AgentManager:
             await asyncio.gather(*(_clean_up(runner) for runner in list(slot.added_graphs.values())))
             await slot.runtime.bus.close()
 
-    def _refuse_folder(self, folder: Path) -> None:
-        """Refuse a folder whose agent is loaded, before its code runs again."""
+    def _reject_loaded_folder(self, folder: Path) -> None:
+        """Reject a folder whose agent is loaded, before its code runs again."""
         for slot in self._slots.values():
             if slot.path == folder:
-                raise AgentAlreadyLoadedError(_describe_taken(slot))
-        self._refuse_loading(folder)
+                raise AgentAlreadyLoadedError(_describe_loaded_agent(slot))
+        self._reject_loading_folder(folder)
 
-    def _refuse_loading(self, folder: Path) -> None:
+    def _reject_loading_folder(self, folder: Path) -> None:
         if folder in self._loading_folders:
             raise AgentAlreadyLoadedError(
                 f"{folder} is being loaded already; `queenright agents list` shows it once it is loaded"
             )
 
-    def _refuse_blocked(self, folder: Path) -> None:
+    def _reject_if_blocked(self, folder: Path) -> None:
         if self.is_blocked:
             raise LoadTimeoutError(
-                f"{folder} cannot be loaded: the code of {self._hanging[0]} is still running, and agents "
-                "are loaded one at a time; if it never ends, fix it and restart the service"
+                f"{folder} cannot be loaded: the code of {self._hanging_folders[0]} is still running, and "
+                "agents are loaded one at a time; if it never ends, fix it and restart the service"
             )
 
     async def _read_agent(
         self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
     ) -> AgentRunner:
-        """Run an agent's code in a thread. The thread may hang: it cannot be stopped."""
+        """Run an agent's code in a thread. A thread that hangs cannot be stopped."""
         if model is not None:
-            model = await asyncio.to_thread(self.roots.model, model, folder)
-        self._refuse_blocked(folder)
+            model = await asyncio.to_thread(self.roots.resolve_model, model, folder)
+        self._reject_if_blocked(folder)
 
         def work() -> AgentRunner:
             try:
-                return self._load(folder, model, bus, lifecycle)
+                return self._load_runner(folder, model, bus, lifecycle)
             except Exception:
                 raise
             except BaseException as error:
@@ -461,8 +463,8 @@ class AgentManager:
                 raise AgentLoadError(folder, f"its code raised {type(error).__name__}") from error
 
         # One at a time: the time limit does not count the wait for another agent's code.
-        async with self._reading:
-            self._refuse_blocked(folder)
+        async with self._read_lock:
+            self._reject_if_blocked(folder)
             try:
                 return await within(LOAD_SECONDS, self._threads.run(str(folder), work), self._sleep)
             except TimeoutError as error:
@@ -472,9 +474,9 @@ class AgentManager:
                 ) from error
             finally:
                 if self._threads.count_running(str(folder)):
-                    self._hanging.append(folder)
+                    self._hanging_folders.append(folder)
 
-    def _load(
+    def _load_runner(
         self, folder: Path, model: str | None, bus: EventBus | None, lifecycle: Lifecycle
     ) -> AgentRunner:
         """Load an agent. Blocks."""
@@ -495,23 +497,23 @@ async def _await_task(task: asyncio.Task[T]) -> T:
     return await task
 
 
-def _describe_taken(slot: AgentSlot) -> str:
+def _describe_loaded_agent(slot: AgentSlot) -> str:
     return (
         f"agent {slot.id!r} is loaded already, from {slot.path}; unload it first, with "
         f"`queenright agents unload {quote(slot.id)}`"
     )
 
 
-def _refuse_reload_with_graphs(slot: AgentSlot) -> None:
-    if others := [*slot.added_graphs, *slot.loading_graphs]:
+def _reject_reload_with_graphs(slot: AgentSlot) -> None:
+    if graph_ids := [*slot.added_graphs, *slot.loading_graphs]:
         raise ReloadRefusedError(
-            f"agent {slot.id!r} runs other agents as its graphs ({', '.join(others)}); remove them first, "
+            f"agent {slot.id!r} runs other agents as its graphs ({', '.join(graph_ids)}); remove them first, "
             "or unload and load it"
         )
 
 
 async def _clean_up(runner: AgentRunner) -> None:
-    """Clean up after an agent; log what fails."""
+    """Clean up after an agent. Log a failure."""
     try:
         await runner.cleanup_async()
     except Exception as error:

@@ -1,5 +1,5 @@
 """
-Guards: the health layer's detectors inside running nodes.
+Guards, which run the health layer's detectors inside running nodes.
 
 A guard warns the model before the monitor opens a ticket: a loop that the model ends itself needs no
 operator. It stops a critical loop immediately, so that the loop causes no cost before an intervention.
@@ -18,7 +18,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.runtime.nodes.node_guard import GuardFactory, GuardFinding
 from queenright.runtime.nodes.reporting import Origin
 
-GUARDED: Final = frozenset(
+GUARDED_FINDINGS: Final = frozenset(
     {
         FindingKind.DOOM_LOOP,
         FindingKind.ERROR_STREAK,
@@ -66,7 +66,7 @@ class HealthGuard:
         self._vitals: VitalSigns | None = None
 
     def observe(self, event: AgentEvent) -> GuardFinding | None:
-        """Apply one event of the visit; return the worst finding after it, or None."""
+        """Apply an event of the visit. Return the worst finding after it, or None."""
         vitals = self._vitals
         if vitals is None:
             vitals = self._vitals = VitalSigns(self._agent_id, self._session_id, event.time, self._settings)
@@ -78,7 +78,7 @@ class HealthGuard:
         worst_finding = find_worst(
             finding
             for finding in detect(vitals, self._settings, at)
-            if finding.kind in GUARDED and finding.severity.rank >= Severity.MEDIUM.rank
+            if finding.kind in GUARDED_FINDINGS and finding.severity.rank >= Severity.MEDIUM.rank
         )
         if worst_finding is None:
             return None

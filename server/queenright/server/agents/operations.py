@@ -26,7 +26,7 @@ Action = Literal[
 ]
 
 
-def operation_event(
+def make_operation_event(
     action: Action,
     agent_id: str,
     *,
@@ -37,7 +37,7 @@ def operation_event(
     execution_id: str = "",
     detail: str = "",
 ) -> AgentEvent:
-    """Return the event of an action on an agent, with secrets masked."""
+    """Return the event that records an action on an agent. Secrets are masked."""
     return AgentEvent(
         type=EventType.AGENT_OPERATED,
         time=at,

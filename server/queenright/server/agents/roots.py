@@ -13,7 +13,7 @@ from queenright.runtime.llm.litellm_provider import SCRIPTED
 
 
 class PathNotAllowedError(InvalidValueError):
-    """Raised when an agent does not exist below the roots."""
+    """Raised when an agent or a script does not exist below the roots."""
 
 
 class Roots:
@@ -27,20 +27,20 @@ class Roots:
     def __init__(self, folders: Iterable[Path]) -> None:
         self.folders = tuple(dict.fromkeys(folder.resolve() for folder in folders))
 
-    def agent(self, path_text: str) -> Path:
+    def find_agent(self, path_text: str) -> Path:
         """
         Return the folder of an agent, with its links resolved.
 
         Args:
-            path_text: Its path, or that of its ``agent.json`` or ``agent.py``: absolute, or below a root
+            path_text: The path of the agent, its ``agent.json`` or ``agent.py``: absolute, or below a root
                 or the current folder.
 
         Raises:
             PathNotAllowedError: The agent does not exist below the roots.
         """
         path = Path(path_text)
-        base = [] if path.is_absolute() else [*self.folders, Path.cwd()]
-        candidates = [root / path for root in base] or [path]
+        base_folders = [] if path.is_absolute() else [*self.folders, Path.cwd()]
+        candidates = [root / path for root in base_folders] or [path]
         for candidate in candidates:
             try:
                 folder = candidate.resolve()
@@ -60,12 +60,12 @@ class Roots:
         """Return whether a resolved path is a root, or below one."""
         return any(path.is_relative_to(root) for root in self.folders)
 
-    def model(self, name: str, folder: Path) -> str:
+    def resolve_model(self, name: str, folder: Path) -> str:
         """
         Return the name of a requested model, with a script's path resolved.
 
         Raises:
-            PathNotAllowedError: The command is a script that does not exist below the roots.
+            PathNotAllowedError: The model is a script that does not exist below the roots.
         """
         if not name.startswith(SCRIPTED):
             return name
@@ -87,20 +87,22 @@ class Roots:
 
     def check_files(self, folder: Path) -> None:
         """
-        Check everything that an agent's code could import: files, folders and link targets.
+        Check that all files, folders and link targets that an agent's code could import are below the roots.
 
         Raises:
             PathNotAllowedError: A link leads out of the roots.
             OSError: The folder cannot be read.
         """
         visited = {folder}
-        todo = [folder]
-        while todo:
-            with os.scandir(todo.pop()) as entries:
-                inner = [self._find_folder(entry) for entry in entries if not entry.name.startswith(".")]
-            new = {path for path in inner if path is not None} - visited
-            visited |= new
-            todo += new
+        pending_folders = [folder]
+        while pending_folders:
+            with os.scandir(pending_folders.pop()) as entries:
+                inner_folders = [
+                    self._find_folder(entry) for entry in entries if not entry.name.startswith(".")
+                ]
+            new_folders = {path for path in inner_folders if path is not None} - visited
+            visited |= new_folders
+            pending_folders += new_folders
 
     def _find_folder(self, entry: os.DirEntry[str]) -> Path | None:
         """Return the folder that an entry is, or links to; None for a file."""
@@ -112,7 +114,7 @@ class Roots:
                 return None
             if not self.contains(path):
                 raise PathNotAllowedError(
-                    f"{entry.path} is a link that leads out of {self.listing}; agents, and what they import, "
-                    "are loaded from below these only"
+                    f"{entry.path} is a link that leads out of {self.listing}; agents and their imports are "
+                    "loaded only from below these; replace the link with a copy"
                 )
         return path if path.is_dir() else None

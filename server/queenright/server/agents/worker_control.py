@@ -1,4 +1,4 @@
-"""Control and recovery of workers inside the service: a control, or respawner, for each of its runtimes."""
+"""A control and a respawner for each runtime of the service, to stop and recover the workers that it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ServiceRuntimes:
-    """The current runtimes of the service: its own, then those of the loaded agents."""
+    """Iterates over the service's own runtime, then over those of the agents that are loaded now."""
 
     own: AgentRuntime
     agents: AgentManager
@@ -28,19 +28,19 @@ class ServiceRuntimes:
 @dataclass(frozen=True)
 class EachRuntime(Generic[T]):
     """
-    Controls or respawners: one per runtime, made at each iteration, then those of workers elsewhere.
+    Iterates over controls or respawners: one for each runtime, then those for workers outside the service.
 
     Args:
-        make: Makes a control or a respawner of a runtime.
-        runtimes: The runtimes at the time of the iteration: agents are loaded and unloaded.
-        elsewhere: Those of workers outside the service.
+        make: Makes the control or respawner for a runtime.
+        runtimes: The runtimes. They are read at each iteration, because agents are loaded and unloaded.
+        external: The controls or respawners for workers outside the service.
     """
 
     make: Callable[[AgentRuntime], T]
     runtimes: Iterable[AgentRuntime]
-    elsewhere: tuple[T, ...] = ()
+    external: tuple[T, ...] = ()
 
     def __iter__(self) -> Iterator[T]:
-        """Yield them, those of the service's own runtimes first."""
+        """Yield the controls or respawners, those of the service's runtimes first."""
         yield from map(self.make, self.runtimes)
-        yield from self.elsewhere
+        yield from self.external

@@ -1,4 +1,4 @@
-"""The queen's access to a loaded agent: reads files and logs; edits files and restarts for an admin."""
+"""The queen's access to loaded agents. She reads files and logs; for an admin, she edits and restarts."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from queenright.runtime.storage.files import newest_lines
 from queenright.runtime.tooling.tools import ToolError, ToolUnavailableError
 from queenright.server.agents.agent_files import AgentFileError, AgentFiles
 from queenright.server.agents.manager import AgentManager, AgentSlot
-from queenright.server.agents.operations import Action, operation_event
+from queenright.server.agents.operations import Action, make_operation_event
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_BY: Final = "queen"
+_REQUESTER: Final = "queen"
 _MAX_DIFF_LENGTH: Final = 3_500
-_RUNS_NAMED: Final = 5
+_MAX_LISTED_RUNS: Final = 5
 
 
 class LoadedWorkspaces:
@@ -44,7 +44,7 @@ class LoadedWorkspaces:
         agents: The loaded agents.
         bus: Logs each change before it is made.
         stop: The emergency stop, which also stops changes.
-        settings: In a dry run of terminations, changes are only recorded, because a restart stops runs.
+        settings: If terminations are a dry run, changes are only recorded, because a restart stops runs.
         clock: Seconds since the epoch.
     """
 
@@ -65,58 +65,61 @@ class LoadedWorkspaces:
 
     async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
         """Return the paths of the files, and whether there are more."""
-        return await self._on_disk(self._files(agent_id).list)
+        return await self._run_on_disk(self._open_files(agent_id).list)
 
     async def read_file(self, agent_id: str, path: str) -> str:
         """Return a file's text, with secrets masked."""
-        files = self._files(agent_id)
-        return await self._on_disk(lambda: _mask(files.read(path)))
+        files = self._open_files(agent_id)
+        return await self._run_on_disk(lambda: _mask_secrets(files.read(path)))
 
     async def read_log(self, agent_id: str, session_id: str, limit: int) -> Sequence[dict[str, Any]]:
-        """Return the newest steps of a session, newest first."""
-        slot, _, graph_id = self._find(agent_id)
+        """Return up to ``limit`` steps of a session, newest first."""
+        slot, _, graph_id = self._find_slot(agent_id)
 
         def read() -> list[dict[str, Any]]:
             _, session, _ = slot.runtime.find_session(session_id, graph_id)
             return list(islice(newest_lines(session.logs / "tool_logs.jsonl"), limit))
 
-        return await self._on_disk(read)
+        return await self._run_on_disk(read)
 
     async def write_file(
         self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
     ) -> FileChange:
-        """Replace a passage of a file, or the whole file."""
-        self._refuse_if_stopped()
-        files = self._files(agent_id)
+        """Replace the passage ``old`` of a file, or the whole file if ``old`` is empty."""
+        self._reject_if_stopped()
+        files = self._open_files(agent_id)
 
         def plan() -> tuple[str | None, str]:
-            present = files.read(path) if old or files.exists(path) else None
-            return present, _replace_text(path, present, new, old)
+            current_text = files.read(path) if old or files.exists(path) else None
+            return current_text, _replace_text(path, current_text, new, old)
 
-        present, text = await self._on_disk(plan)
-        diff, counts = _diff(path, present or "", text)
-        if self._is_dry:
+        current_text, text = await self._run_on_disk(plan)
+        diff, counts = _build_diff(path, current_text or "", text)
+        if self._is_dry_run:
             await self._record("change_file", agent_id, ordered_by, f"dry run: {path}: {counts}")
             return FileChange(diff, f"dry run: {path} was not changed")
         await self._record("change_file", agent_id, ordered_by, f"{path}: {counts}")
         version = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        backup = await self._on_disk(lambda: files.write(path, text, expected=present, version=version))
+        backup = await self._run_on_disk(
+            lambda: files.write(path, text, expected=current_text, version=version)
+        )
         summary = f"{path} was changed ({counts})" if backup else f"{path} was created ({counts})"
-        where = f"; the earlier version is in {backup}" if backup else ""
-        return FileChange(diff, f"{summary}{where}. The agent uses it after a restart")
+        backup_note = f"; the earlier version is in {backup}" if backup else ""
+        return FileChange(diff, f"{summary}{backup_note}. The agent uses it after a restart")
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
         """Load the agent again from its folder; its runs are paused."""
-        self._refuse_if_stopped()
-        slot, _, _ = self._find(agent_id)
+        self._reject_if_stopped()
+        slot, _, _ = self._find_slot(agent_id)
         if slot.id != agent_id:
             raise ToolError(
                 f"{agent_id!r} runs as a graph of agent {slot.id!r}; remove the graph and add it again"
             )
-        running = _list_runs(slot)
-        if self._is_dry:
+        active_runs = _list_runs(slot)
+        if self._is_dry_run:
             await self._record("reload", agent_id, ordered_by, f"dry run: {slot.path}")
-            return f"dry run: {agent_id} was not restarted. {_describe(running, agent_id, 'would be')}"
+            effect = _describe_effect(active_runs, agent_id, "would be")
+            return f"dry run: {agent_id} was not restarted. {effect}"
         await self._record("reload", agent_id, ordered_by, str(slot.path))
         try:
             await self._agents.reload(agent_id)
@@ -128,11 +131,11 @@ class LoadedWorkspaces:
             )
             raise ToolError(f"{agent_id} could not be reloaded, {state}: {error}") from error
         _log.info("agent %r was reloaded; requested by %s", redact(agent_id, 200), redact(ordered_by, 100))
-        return f"{agent_id} was reloaded from {slot.path}. {_describe(running, agent_id, 'were')}"
+        return f"{agent_id} was reloaded from {slot.path}. {_describe_effect(active_runs, agent_id, 'were')}"
 
     # -- private ---------------------------------------------------------------------------------
 
-    def _find(self, agent_id: str) -> tuple[AgentSlot, AgentRunner, str]:
+    def _find_slot(self, agent_id: str) -> tuple[AgentSlot, AgentRunner, str]:
         """Return the slot of an agent, or of the agent that runs it as a graph; its runner; its graph id."""
         if (slot := self._agents.slots.get(agent_id)) is not None:
             return slot, slot.runner, slot.graph_id
@@ -141,69 +144,68 @@ class LoadedWorkspaces:
                 if runner.spec.name == agent_id:
                     return slot, runner, graph_id
         raise ToolError(
-            f"agent {agent_id!r} is not loaded in this service: it has no files and no log here. "
-            "Look at it where it runs"
+            f"agent {agent_id!r} is not loaded in this service, so its files and logs are not available "
+            "here; look at them where the agent runs"
         )
 
-    def _files(self, agent_id: str) -> AgentFiles:
-        runner = self._find(agent_id)[1]
+    def _open_files(self, agent_id: str) -> AgentFiles:
+        runner = self._find_slot(agent_id)[1]
         return AgentFiles(runner.path, runner.storage / "versions")
 
     @property
-    def _is_dry(self) -> bool:
+    def _is_dry_run(self) -> bool:
         return self._settings.is_dry("terminate")
 
-    def _refuse_if_stopped(self) -> None:
+    def _reject_if_stopped(self) -> None:
         if (reason := self._stop.reason) is not None:
             raise ToolError(reason)
 
     async def _record(self, action: Action, agent_id: str, ordered_by: str, detail: str) -> None:
         """Log a change before it is made; if logging fails, the change is not made."""
-        by = describe_requester(_BY, ordered_by)
+        by = describe_requester(_REQUESTER, ordered_by)
         try:
-            await self._bus.publish(operation_event(action, agent_id, at=self._clock(), by=by, detail=detail))
+            await self._bus.publish(
+                make_operation_event(action, agent_id, at=self._clock(), by=by, detail=detail)
+            )
         except StoreError as error:
             raise ToolUnavailableError(
                 f"the database is unavailable, so nothing was done: {error}"
             ) from error
 
-    async def _on_disk(self, work: Callable[[], T]) -> T:
+    async def _run_on_disk(self, work: Callable[[], T]) -> T:
         try:
             return await asyncio.to_thread(work)
         except (QueenrightError, OSError) as error:
             raise ToolError(str(error)) from error
 
 
-def _mask(text: str) -> str:
+def _mask_secrets(text: str) -> str:
     return redact(text, max(1, len(text)))
 
 
-def _replace_text(path: str, present: str | None, new: str, old: str) -> str:
-    """Return the text of a file after a change. Secrets that are masked for the queen must not be lost."""
+def _replace_text(path: str, current_text: str | None, new: str, old: str) -> str:
+    """Return a file's text after a change. Reject changes that would lose secrets masked for the queen."""
     if MASK in new:
         raise AgentFileError(f"the new text contains {MASK}, which stands for a masked secret; leave it out")
     if not old:
-        if present is not None and _mask(present) != present:
+        if current_text is not None and _mask_secrets(current_text) != current_text:
             raise AgentFileError(f"{path} contains masked secrets; replace a passage with `old` and `new`")
         return new
-    times = (present or "").count(old)
-    if times != 1:
-        raise AgentFileError(f"`old` occurs {times} times in {path}; it must occur once")
-    return (present or "").replace(old, new)
+    count = (current_text or "").count(old)
+    if count != 1:
+        raise AgentFileError(f"`old` occurs {count} times in {path}; it must occur once")
+    return (current_text or "").replace(old, new)
 
 
-def _diff(path: str, before: str, after: str) -> tuple[str, str]:
-    """Return the diff as text, masked and truncated, and its size."""
-    lines = list(
-        difflib.unified_diff(
-            _mask(before).splitlines(), _mask(after).splitlines(), path, path, lineterm="", n=2
-        )
-    )
+def _build_diff(path: str, before: str, after: str) -> tuple[str, str]:
+    """Return a diff, masked and truncated, and its size such as ``+3 -1 lines``."""
+    old_lines, new_lines = _mask_secrets(before).splitlines(), _mask_secrets(after).splitlines()
+    lines = list(difflib.unified_diff(old_lines, new_lines, path, path, lineterm="", n=2))
     added_lines = sum(line.startswith("+") for line in lines[2:])
     removed_lines = sum(line.startswith("-") for line in lines[2:])
     text = "\n".join(lines)
     if len(text) > _MAX_DIFF_LENGTH:
-        text = f"{text[:_MAX_DIFF_LENGTH]}\n… (the whole change is in the file)"
+        text = f"{text[:_MAX_DIFF_LENGTH]}\n… (truncated; the file has the whole change)"
     return text, f"+{added_lines} -{removed_lines} lines"
 
 
@@ -218,15 +220,15 @@ def _list_runs(slot: AgentSlot) -> list[Execution]:
     ]
 
 
-def _describe(runs: Sequence[Execution], agent_id: str, verb: str) -> str:
-    """Describe what a restart does to the runs."""
+def _describe_effect(runs: Sequence[Execution], agent_id: str, verb: str) -> str:
+    """Describe the effect of a restart on runs. ``verb`` is "were" or "would be"."""
     if not runs:
         return "Nothing was running."
     paused_sessions = [run.session_id for run in runs if run.has_begun and run.session_id]
     parts = []
     if paused_sessions:
-        session_names = ", ".join(paused_sessions[:_RUNS_NAMED]) + (
-            ", ..." if len(paused_sessions) > _RUNS_NAMED else ""
+        session_names = ", ".join(paused_sessions[:_MAX_LISTED_RUNS]) + (
+            ", ..." if len(paused_sessions) > _MAX_LISTED_RUNS else ""
         )
         parts.append(
             f"Runs that {verb} paused: {len(paused_sessions)} ({session_names}); continue one with "

@@ -18,7 +18,7 @@ from queenright.health.store.tables import STORED_MESSAGES, STREAM_POSITION
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.cluster.stream import StreamMessage, StreamUnavailableError, TelemetryStream
 from queenright.server.otlp.receiver import OtlpReceiver
-from queenright.server.webhooks.hooks import PREFIX, HookReceiver
+from queenright.server.webhooks.hooks import HOOK_PATH_PREFIX, HookReceiver
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class StreamConsumer:
     async def _store_once(self, group: Sequence[StreamMessage], identity: str) -> None:
         path, _, query = group[0].path.partition("?")
         has_failed = False
-        if path.startswith(PREFIX):
+        if path.startswith(HOOK_PATH_PREFIX):
             # The message may also have been forwarded to this process, which answered late.
             has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
@@ -176,7 +176,7 @@ class StreamConsumer:
         async def ingest(events: Sequence[AgentEvent]) -> None:
             await self._ingest(events, also=also)
 
-        if path.startswith(PREFIX):
+        if path.startswith(HOOK_PATH_PREFIX):
             [call] = group
             if call.message_id in stored_ids:
                 if has_failed:
@@ -192,7 +192,7 @@ def _group_messages(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMe
     group: list[StreamMessage] = []
     size = 0
     for message in messages:
-        is_hook = message.path.startswith(PREFIX)
+        is_hook = message.path.startswith(HOOK_PATH_PREFIX)
         if group and (
             is_hook or message.path != group[0].path or size + len(message.body) > _MAX_GROUP_BYTES
         ):

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 
 from queenright import api
 from queenright.server.access.access import Access
-from queenright.server.access.caller import audit_name, can_view_fleet
+from queenright.server.access.caller import can_view_fleet, get_audit_name
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import choose_content_type
 from queenright.server.middleware.guarded_app import guarded_app
@@ -56,7 +56,7 @@ async def get_emergency_stop(request: Request) -> api.EmergencyStop:
 async def set_emergency_stop(request: Request, body: EmergencyStopRequest) -> api.EmergencyStop:
     """Freeze or resume the interventions of the fleet, even while partitions have no owner."""
     state: cluster.ClusterState = request.state.cluster
-    by = audit_name(request, body.by)
+    by = get_audit_name(request, body.by)
     return api.EmergencyStop.of(await state.set_emergency_stop(body.on, by=by, reason=body.reason))
 
 

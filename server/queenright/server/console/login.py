@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from queenright.server.access.access import Access
-from queenright.server.access.caller import client_address
+from queenright.server.access.caller import get_client_address
 from queenright.server.access.credentials import read_session_cookie
 from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS
 from queenright.server.access.tokens import InvalidTokensError
@@ -48,7 +48,7 @@ async def log_in(request: Request, access: AccessDep) -> Response:
         fault = "The token file cannot be used. The service's log has the reason."
         return render("login.html", 503, next=path, fault=fault)
     if token is None:
-        denial = access.reject_token(client_address(request.scope.get("client")))
+        denial = access.reject_token(get_client_address(request.scope.get("client")))
         page = render("login.html", denial.status, next=path, fault=denial.reason)
         page.headers.update({name: value for name, value in denial.headers if name == "Retry-After"})
         return page

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from queenright.server.access.addresses import rate_limit_network
+from queenright.server.access.addresses import get_rate_limit_network
 
 _log = logging.getLogger(__name__)
 
@@ -210,7 +210,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Add the connection and wait for a request, or refuse the connection."""
         super().connection_made(transport)
-        self.network = rate_limit_network(self.client[0]) if self.client else ""
+        self.network = get_rate_limit_network(self.client[0]) if self.client else ""
         self._is_added = self._connections.add(self)
         if not self._is_added:
             transport.abort()

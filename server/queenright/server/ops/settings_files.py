@@ -10,7 +10,7 @@ from typing import Final
 from queenright.judge.models import check_judging
 from queenright.judge.settings import RULES
 from queenright.runtime.llm.litellm_provider import SCRIPTED, LiteLlmProvider, ProviderUnavailableError
-from queenright.server.access.access import Access, tokens_file
+from queenright.server.access.access import Access, get_tokens_path
 from queenright.server.access.addresses import resolve_listen_address
 from queenright.server.access.token_file import read_tokens
 from queenright.server.access.tokens import InvalidTokensError
@@ -55,7 +55,7 @@ def check_use(settings: Settings) -> None:
     roots = Roots(settings.agents.roots)
     for path in settings.agents.load:
         try:
-            roots.agent(str(path))
+            roots.find_agent(str(path))
         except PathNotAllowedError as error:
             faults.append(f"agents.load: {error}")
     if settings.agents.storage is not None:
@@ -79,7 +79,7 @@ def _check_tokens(settings: Settings) -> list[str]:
         remedy = f"create it with `queenright token create NAME --tokens-file {file}`, or remove the setting"
         return [f"auth.tokens_file: there is no file {file}; {remedy}"]
     try:
-        read_tokens(tokens_file(settings))
+        read_tokens(get_tokens_path(settings))
         hosts = settings.http.host, settings.otlp.host
         Access(settings).require_live_token(*map(resolve_listen_address, hosts))
     except InvalidTokensError as error:

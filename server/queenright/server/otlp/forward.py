@@ -22,7 +22,7 @@ from prometheus_client import Counter
 
 from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.identity import new_id
-from queenright.server.access.tokens import PREFIX
+from queenright.server.access.tokens import TOKEN_PREFIX
 from queenright.server.http.hop_by_hop import Header, forward_headers
 
 logger = logging.getLogger(__name__)
@@ -298,4 +298,4 @@ def _is_own_token(header: Header) -> bool:
     name, value = header
     scheme, _, credentials = value.strip().partition(b" ")
     is_bearer = name == b"authorization" and scheme.lower() == b"bearer"
-    return is_bearer and credentials.strip().startswith(PREFIX.encode())
+    return is_bearer and credentials.strip().startswith(TOKEN_PREFIX.encode())

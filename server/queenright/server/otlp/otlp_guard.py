@@ -9,10 +9,10 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
 from queenright.server.access.access import Access, Denial
-from queenright.server.access.caller import Caller, client_address
+from queenright.server.access.caller import Caller, get_client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
 from queenright.server.access.roles import AccessLevel
-from queenright.server.access.tokens import PREFIX
+from queenright.server.access.tokens import TOKEN_PREFIX
 from queenright.server.middleware.gate import accepted_hosts, check_host, check_origin
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
@@ -77,10 +77,10 @@ class OtlpGuard:
             token_text = read_bearer_token(headers)
         except DuplicateTokenError as error:
             return Denial(400, str(error))
-        if token_text is not None and not self._is_token_required and not token_text.startswith(PREFIX):
+        if token_text is not None and not self._is_token_required and not token_text.startswith(TOKEN_PREFIX):
             token_text = None
         caller = self._access.identify(
-            client_address(scope.get("client")),
+            get_client_address(scope.get("client")),
             token_text=token_text,
             session=None,
             is_token_required=self._is_token_required,

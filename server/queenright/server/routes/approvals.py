@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.server.access.caller import audit_name, person_name
+from queenright.server.access.caller import get_audit_name, get_person_name
 from queenright.server.routes.dependencies import ApprovalsDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import By, Open, SeenWorker, Text
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import By, ExpectedWorker, OnlyOpenQuery, Text
 from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
@@ -23,8 +23,8 @@ ApprovalId = Annotated[
 ]
 
 
-class ApprovalDecision(SeenWorker):
-    """The decision's author and reason."""
+class ApprovalDecision(ExpectedWorker):
+    """Who decides, and why."""
 
     by: By = "operator"
     reason: Text = ""
@@ -32,11 +32,11 @@ class ApprovalDecision(SeenWorker):
 
 @router.get("")
 async def list_approvals(
-    approvals: ApprovalsDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
+    approvals: ApprovalsDep, only_open: OnlyOpenQuery = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.ApprovalsPage:
     """List requests to terminate a worker, newest first; with ``open`` only the pending ones."""
     before = decode_cursor(cursor, "approvals", float, str)
-    return await page(
+    return await build_page(
         api.ApprovalsPage,
         "approvals",
         await approvals.history(limit=limit + 1, only_open=only_open, before=before),
@@ -53,8 +53,8 @@ async def approve_termination(
 ) -> api.Approval:
     """Terminate the worker as requested. Its state is checked again first."""
     decision = body or ApprovalDecision()
-    approval_id = await _complete_and_check(service, decision, approval_id)
-    by = audit_name(request, decision.by)
+    approval_id = await _complete_approval_id(service, decision, approval_id)
+    by = get_audit_name(request, decision.by)
     return api.Approval.of(await service.approvals.approve(approval_id, by=by, reason=decision.reason))
 
 
@@ -64,18 +64,24 @@ async def deny_termination(
 ) -> api.Approval:
     """Deny the request; the worker keeps running."""
     decision = body or ApprovalDecision()
-    approval_id = await _complete_and_check(service, decision, approval_id)
-    by = person_name(request, decision.by)
+    approval_id = await _complete_approval_id(service, decision, approval_id)
+    by = get_person_name(request, decision.by)
     return api.Approval.of(await service.approvals.deny(approval_id, by=by, reason=decision.reason))
 
 
-async def _complete_and_check(service: Service, seen_worker: SeenWorker, prefix: str) -> str:
-    """Return the complete id of a request. Refuse it if its worker has changed since the caller saw it."""
-    pending = {approval.approval_id: approval for approval in service.approvals.pending()}
-    agents = {id_: approval.agent_id for id_, approval in pending.items()}
+async def _complete_approval_id(service: Service, expected_worker: ExpectedWorker, prefix: str) -> str:
+    """
+    Return the complete id of a request.
+
+    Raises:
+        HTTPException: 409 if the abbreviated id is ambiguous or too short, or if the worker of a pending
+            request has changed since the caller saw it.
+    """
+    pending_approvals = {approval.approval_id: approval for approval in service.approvals.pending()}
+    agents = {id_: approval.agent_id for id_, approval in pending_approvals.items()}
     approval_id = complete_id(prefix, "approvals", agents)
-    if approval_id in pending:
-        require_unchanged_worker(service, seen_worker, pending[approval_id].target)
+    if approval_id in pending_approvals:
+        require_unchanged_worker(service, expected_worker, pending_approvals[approval_id].target)
         return approval_id
-    decided = await service.approvals.find_by_prefix(prefix, MAX_CANDIDATES + 1)
-    return complete_id(prefix, "approvals", {each.approval_id: each.agent_id for each in decided})
+    decided_approvals = await service.approvals.find_by_prefix(prefix, MAX_CANDIDATES + 1)
+    return complete_id(prefix, "approvals", {each.approval_id: each.agent_id for each in decided_approvals})

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 
 from queenright import api
-from queenright.server.access.caller import person_name
+from queenright.server.access.caller import get_person_name
 from queenright.server.routes.dependencies import HealthDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import Body, By, Open
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import Body, By, OnlyOpenQuery
 
 router = APIRouter(prefix="/api/breakers", tags=["circuit breakers"])
 
@@ -28,11 +28,11 @@ class Reset(Body):
 
 @router.get("")
 async def list_breakers(
-    health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
+    health: HealthDep, only_open: OnlyOpenQuery = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.BreakersPage:
     """List circuit breakers by name; with ``open`` only those that are not closed."""
     (after,) = decode_cursor(cursor, "breakers", str) or ("",)
-    return await page(
+    return await build_page(
         api.BreakersPage,
         "breakers",
         await health.circuit_breakers(limit + 1, after=after, only_open=only_open),
@@ -53,5 +53,5 @@ async def reset_breaker(
     request: Request, health: HealthDep, name: BreakerName, body: Reset | None = None
 ) -> api.Breaker:
     """Close a circuit breaker manually."""
-    await health.reset_circuit_breaker(name, by=person_name(request, (body or Reset()).by))
+    await health.reset_circuit_breaker(name, by=get_person_name(request, (body or Reset()).by))
     return api.Breaker.of(await health.get_circuit_breaker_status(name))

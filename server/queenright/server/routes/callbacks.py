@@ -10,11 +10,11 @@ from queenright.alerting.callbacks.slack_buttons import post_reply
 from queenright.alerting.config import DELIVERED_PATH
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.gateway_requests import is_from_gateway
-from queenright.server.routes.openapi import body_schema, operation, request_body
+from queenright.server.routes.openapi import make_body_schema, make_request_body, operation
 
 router = APIRouter(tags=["callbacks"])
 
-_SYMPTOMS_SCHEMA = body_schema(
+_SYMPTOMS_SCHEMA = make_body_schema(
     SymptomsBody,
     {
         "version": "4",
@@ -23,7 +23,7 @@ _SYMPTOMS_SCHEMA = body_schema(
     },
 )
 _SIGNATURE_ERRORS = {403: "The signature is missing or invalid.", 404: "The settings have no signing secret."}
-_NOTIFICATIONS_SCHEMA = body_schema(
+_NOTIFICATIONS_SCHEMA = make_body_schema(
     NotificationBody,
     {
         "version": "4",
@@ -50,7 +50,7 @@ _INCIDENT_SCHEMA = {
 @router.post(
     "/api/alertmanager/webhook",
     **operation(status=202),
-    openapi_extra=request_body(_SYMPTOMS_SCHEMA, description="Alertmanager's webhook payload."),
+    openapi_extra=make_request_body(_SYMPTOMS_SCHEMA, description="Alertmanager's webhook payload."),
 )
 async def record_symptoms(request: Request, service: ServiceDep) -> api.SymptomsReceipt:
     """Receive symptom alerts from Alertmanager. They wake the judge and page nobody."""
@@ -63,13 +63,13 @@ async def record_symptoms(request: Request, service: ServiceDep) -> api.Symptoms
 
 @router.post("/api/deadman", **operation(status=204, description="The alert was received."))
 async def record_watchdog() -> None:
-    """Receive the Watchdog alert, which shows that Prometheus and Alertmanager work."""
+    """Receive the Watchdog alert, which proves that Prometheus and Alertmanager work."""
 
 
 @router.post(
     DELIVERED_PATH,
     **operation(status=202),
-    openapi_extra=request_body(_NOTIFICATIONS_SCHEMA, description="Alertmanager's webhook payload."),
+    openapi_extra=make_request_body(_NOTIFICATIONS_SCHEMA, description="Alertmanager's webhook payload."),
 )
 async def record_notifications(request: Request, service: ServiceDep) -> api.DeliveriesReceipt:
     """Receive the notifications that Alertmanager sent to people, and record them for each ticket."""
@@ -79,7 +79,7 @@ async def record_notifications(request: Request, service: ServiceDep) -> api.Del
 @router.post(
     "/api/slack/actions",
     **operation(errors=_SIGNATURE_ERRORS),
-    openapi_extra=request_body(
+    openapi_extra=make_request_body(
         _CLICK_SCHEMA,
         media="application/x-www-form-urlencoded",
         description="An interaction payload of Slack.",
@@ -102,7 +102,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 @router.post(
     "/api/pagerduty/webhook",
     **operation(status=202, errors=_SIGNATURE_ERRORS),
-    openapi_extra=request_body(_INCIDENT_SCHEMA, description="A webhook event of PagerDuty, version 3."),
+    openapi_extra=make_request_body(_INCIDENT_SCHEMA, description="A webhook event of PagerDuty, version 3."),
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident. Return what was done."""
@@ -112,7 +112,7 @@ async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.Incide
 
 
 def _single_header(request: Request, name: str) -> str:
-    """Return a header. Reject a signed request that has it twice, because it is forged."""
+    """Return a header, or "". A signed request that has it twice is forged, and is rejected with a 400."""
     values = request.headers.getlist(name)
     if len(values) > 1:
         raise HTTPException(400, f"the header {name} is present {len(values)} times; send it once")

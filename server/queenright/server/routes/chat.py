@@ -9,7 +9,7 @@ from pydantic import Field
 
 from queenright import api
 from queenright.judge.chat import MAX_MESSAGE_LENGTH, Subject
-from queenright.server.access.caller import find_caller, person_name
+from queenright.server.access.caller import find_caller, get_person_name
 from queenright.server.access.roles import Role
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
@@ -18,10 +18,10 @@ from queenright.server.routes.params import AgentId, Body, By, TicketId
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
-After = Annotated[
+AfterMessageQuery = Annotated[
     str | None, Query(max_length=200, description="The id of the last message that the client has.")
 ]
-SessionId = Annotated[str, Query(max_length=256, description="The worker's session.")]
+SessionIdQuery = Annotated[str, Query(max_length=256, description="The worker's session.")]
 SessionField = Annotated[str, Field(max_length=256, description="The worker's session.")]
 
 
@@ -45,7 +45,7 @@ class MessageRequest(QuestionRequest):
         bool,
         Field(
             description="Treat the message as an order: the queen may act on this ticket and its worker "
-            "as she understands it. Otherwise only `nudge it: TEXT`, `terminate it: REASON`, `acknowledge` "
+            "as she sees fit. Otherwise only `nudge it: TEXT`, `terminate it: REASON`, `acknowledge` "
             "and, from an admin, `restart it` and `change FILE: TEXT` are orders."
         ),
     ] = False
@@ -59,7 +59,7 @@ async def chat_about_ticket(
     answer = await service.judging.chat.ask(
         Subject(ticket_id),
         body.message,
-        by=person_name(request, body.by),
+        by=get_person_name(request, body.by),
         act=body.act,
         is_admin=find_caller(request).role is Role.ADMIN,
     )
@@ -68,7 +68,7 @@ async def chat_about_ticket(
 
 @router.get("/tickets/{ticket_id}/chat", **operation(errors=(404,)))
 async def list_ticket_messages(
-    service: ServiceDep, ticket_id: TicketId, after: After = None, limit: Limit = 100
+    service: ServiceDep, ticket_id: TicketId, after: AfterMessageQuery = None, limit: Limit = 100
 ) -> api.ChatMessages:
     """List the messages about a ticket, oldest first: the newest ones, or those after a message."""
     messages = await service.judging.chat.history(Subject(ticket_id), after=after, limit=limit)
@@ -79,20 +79,24 @@ async def list_ticket_messages(
 async def chat_about_worker(
     request: Request, service: ServiceDep, agent_id: AgentId, body: SessionQuestion
 ) -> api.ChatMessage:
-    """Ask the queen about a session, with or without a ticket, and wait for her answer. She only answers."""
+    """Ask the queen about a session, with or without a ticket, and wait. She answers, but does not act."""
     answer = await service.judging.chat.ask(
         Subject(agent_id=agent_id, session_id=body.session_id),
         body.message,
-        by=person_name(request, body.by),
+        by=get_person_name(request, body.by),
     )
     return api.ChatMessage.of(answer)
 
 
 @router.get("/agents/{agent_id:agent}/queen", **operation(errors=(404,)))
 async def list_worker_messages(
-    service: ServiceDep, agent_id: AgentId, session_id: SessionId, after: After = None, limit: Limit = 100
+    service: ServiceDep,
+    agent_id: AgentId,
+    session_id: SessionIdQuery,
+    after: AfterMessageQuery = None,
+    limit: Limit = 100,
 ) -> api.ChatMessages:
     """List the messages about a session, oldest first: the newest ones, or those after a message."""
-    about = Subject(agent_id=agent_id, session_id=session_id)
-    messages = await service.judging.chat.history(about, after=after, limit=limit)
+    subject = Subject(agent_id=agent_id, session_id=session_id)
+    messages = await service.judging.chat.history(subject, after=after, limit=limit)
     return api.ChatMessages(messages=[api.ChatMessage.of(message) for message in messages])

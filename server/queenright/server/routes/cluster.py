@@ -13,7 +13,7 @@ router = APIRouter(tags=["service"])
 
 
 class ClusterState(Protocol):
-    """The state of a cluster, as one of its processes knows it."""
+    """The state of a cluster, as one of its processes sees it."""
 
     def ready(self) -> list[str]:
         """Return the reasons why the process is not ready, as sentences."""

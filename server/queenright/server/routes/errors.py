@@ -70,7 +70,7 @@ ErrorPage = Callable[[int, str], Response]
 
 
 def add_exception_handlers(app: Starlette, page: ErrorPage) -> None:
-    """Respond to every exception with a problem, or with a page if a browser requests one."""
+    """Respond to every exception with a problem, or with an error page if the client is a browser."""
     for kind in (HTTPException, RequestValidationError, *STATUS):
         app.add_exception_handler(kind, partial(_handle_error, page))
     app.add_exception_handler(Exception, _handle_unexpected_error)
@@ -81,18 +81,18 @@ def to_problem(request: Request, error: Exception) -> Problem | None:
     if isinstance(error, HTTPException):
         title = str(error.detail)
         if title == HTTPStatus.NOT_FOUND.phrase:  # raised by the router
-            title = f"there is no {shorten_value(request.url.path)}; the API is described at /docs"
+            title = f"there is no {shorten_value(request.url.path)}; see /docs for the API"
             if request.url.path in OTLP_PATHS:
                 otlp = request.state.service.settings.otlp
                 title = wrong_port_reason(f"http://{request.url.hostname}:{otlp.port}")
-        return _problem(error.status_code, title)
+        return _make_problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
-        return _invalid_request(request, error)
+        return _describe_invalid_request(request, error)
     if isinstance(error, StoreError):
-        return _problem(503, f"nothing was done: {error}")
+        return _make_problem(503, f"nothing was done: {error}")
     if isinstance(error, SilenceNotFoundError):
         silence_id = shorten_value(request.path_params.get("silence_id", ""))
-        return _problem(
+        return _make_problem(
             404, f"no Alertmanager knows the silence {silence_id}; list them: queenright silences"
         )
     status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), None)
@@ -100,21 +100,21 @@ def to_problem(request: Request, error: Exception) -> Problem | None:
         return None
     reason = error.reason if isinstance(error, ActionRefusedError) else ""
     field = error.field if isinstance(error, InvalidInputError | InvalidThresholdError) else ""
-    return _problem(status, str(error), reason=reason, field=field)
+    return _make_problem(status, str(error), reason=reason, field=field)
 
 
 def wants_page(request: Request) -> bool:
-    """Return whether a browser requests a page."""
+    """Return whether the client is a browser that expects a page."""
     is_api = request.url.path.startswith(("/api/", "/-/"))
     return not is_api and "text/html" in request.headers.get("accept", "")
 
 
 async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> Response:
     if isinstance(error, AgentNotFoundError) and request.method in ("GET", "HEAD"):
-        new = await request.state.service.store.read(
+        current_name = await request.state.service.store.read(
             lambda conn: find_current_name(conn, error.agent_id, error.session_id)
         )
-        if new is not None and (address := _rename_in_url(request, error.agent_id, *new)):
+        if current_name is not None and (address := _rename_in_url(request, error.agent_id, *current_name)):
             return RedirectResponse(address)
     problem = to_problem(request, error)
     assert problem is not None
@@ -133,9 +133,9 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
 
 
 def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -> str:
-    """Return the URL with the new name of a renamed worker; "" if the path does not have the old name."""
-    base, is_found, rest = request.scope["path"].partition(f"/agents/{old}")
-    if not is_found or rest[:1] not in ("", "/"):
+    """Return the URL with a worker's new name; "" if the path does not contain the old name."""
+    base, separator, rest = request.scope["path"].partition(f"/agents/{old}")
+    if not separator or rest[:1] not in ("", "/"):
         return ""
     query = dict(request.query_params)
     if "session_id" in query:
@@ -147,11 +147,12 @@ def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
     # The log has the traceback. The response must not reveal it.
     response = problem(500, "the service has an internal error; see its log before you retry")
-    set_security_headers(response.headers)  # the middleware that does so is further in
+    # The middleware that sets these headers does not see this response.
+    set_security_headers(response.headers)
     return response
 
 
-def _problem(status: int, title: str, *, reason: str = "", field: str = "") -> Problem:
+def _make_problem(status: int, title: str, *, reason: str = "", field: str = "") -> Problem:
     return Problem(type="about:blank", title=title, status=status, reason=reason, field=field)
 
 
@@ -168,18 +169,19 @@ def _find_allowed_methods(request: Request) -> set[str]:
     return {method for route in matching if route.path == path for method in route.methods or ()}
 
 
-def _invalid_request(request: Request, error: RequestValidationError) -> Problem:
+def _describe_invalid_request(request: Request, error: RequestValidationError) -> Problem:
     faults = error.errors()
     if any(fault["loc"] == ("body",) and isinstance(fault.get("input"), bytes) for fault in faults):
-        kind = request.headers.get("content-type", "").partition(";")[0].strip() or "nothing"
-        return _problem(
-            415, f"Content-Type is {shorten_value(kind)}; send JSON with Content-Type: application/json"
+        content_type = request.headers.get("content-type", "").partition(";")[0].strip() or "nothing"
+        return _make_problem(
+            415,
+            f"Content-Type is {shorten_value(content_type)}; send JSON with Content-Type: application/json",
         )
     if faults[0]["type"] == "json_invalid":
-        why = faults[0].get("ctx", {}).get("error", "it cannot be read")
-        where = f"at character {faults[0]['loc'][-1]}"
-        return _problem(422, f"the body is not valid JSON: {where}, {why}")
+        reason = faults[0].get("ctx", {}).get("error", "it cannot be read")
+        position = f"at character {faults[0]['loc'][-1]}"
+        return _make_problem(422, f"the body is not valid JSON: {position}, {reason}")
     named_faults = [
         {**fault, "loc": tuple(part for part in fault["loc"] if part != "body")} for fault in faults
     ]
-    return _problem(422, describe_faults(named_faults))
+    return _make_problem(422, describe_faults(named_faults))

@@ -48,17 +48,17 @@ DEFAULT_TYPES: Final = frozenset(
         EventType.QUEEN_INTERVENTION_REQUESTED,
     }
 )
-"""Event types that a stream has by default."""
+"""Event types of a stream by default."""
 
-_ALL: Final = frozenset({"all", "*"})
+_ALL_TYPES_NAMES: Final = frozenset({"all", "*"})
 _RETRY_MILLISECONDS: Final = 2000
 """Milliseconds after which a browser reconnects."""
 _END_SECONDS: Final = 0.1
-"""Seconds for a client to receive the rest of its stream."""
+"""Time for a client to receive the rest of its stream when the service stops."""
 _BEGINNING: Final = Place(0, "beginning")
-"""The position before the first event, with the id that readers of an empty log get."""
+"""The position before the first event. Its id is sent to readers of an empty log."""
 MAX_STREAMS: Final = 500
-"""Maximum number of open streams. Each holds a socket and a queue. More readers are a leak or an attack."""
+"""Maximum number of open streams, each with a socket and a queue. More are a leak or an attack."""
 
 _EXAMPLE: Final = (
     "retry: 2000\n"
@@ -97,7 +97,7 @@ LastEventIdHeader = Annotated[
 ]
 
 
-async def _is_known(service: Service, agent_id: str) -> bool:
+async def _is_known_worker(service: Service, agent_id: str) -> bool:
     """Return whether an agent is loaded, monitored, or in the event log."""
     if agent_id in service.agents.slots or service.monitor.get(agent_id) is not None:
         return True
@@ -106,10 +106,10 @@ async def _is_known(service: Service, agent_id: str) -> bool:
 
 def parse_event_types(names: Sequence[str] | None) -> frozenset[EventType] | None:
     """
-    Parse the event types of a request; None means all types.
+    Parse the event types of a request. Return None for all types.
 
     Args:
-        names: Comma-separated names; None returns the default types.
+        names: Comma-separated names; None for the default types.
 
     Raises:
         HTTPException: 400 for an unknown type, with similar ones.
@@ -119,34 +119,34 @@ def parse_event_types(names: Sequence[str] | None) -> frozenset[EventType] | Non
     types = [name.strip() for part in names for name in part.split(",")]
     type_names = sorted(EventType)
     for name in types:
-        if name not in type_names and name not in _ALL:
-            near = get_close_matches(name.lower(), type_names, 3)
-            hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        if name not in type_names and name not in _ALL_TYPES_NAMES:
+            similar_names = get_close_matches(name.lower(), type_names, 3)
+            hint = f"Did you mean {' or '.join(similar_names)}? " if similar_names else ""
             raise HTTPException(
                 400,
                 f"types: {redact(name, 80)!r} is not an event type. {hint}"
                 f"Use: {', '.join(type_names)}; or `all`. Omit it for the default types.",
             )
-    return None if _ALL.intersection(types) else frozenset(EventType(name) for name in types)
+    return None if _ALL_TYPES_NAMES.intersection(types) else frozenset(EventType(name) for name in types)
 
 
-class Shares:
+class StreamQuota:
     """
-    Counts the open streams of each caller, who may have a quarter of the maximum.
+    Counts open streams. Each caller may open a quarter of the maximum.
 
     Args:
-        most: The maximum number of streams of all callers.
+        limit: Maximum number of streams of all callers.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.each = max(1, most // 4)
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.limit_per_caller = max(1, limit // 4)
         self._open: Counter[str] = Counter()
 
     def is_used_up(self, caller: Caller) -> bool:
-        """Return whether a caller has used up its share. Loopback without a token has no limit."""
-        local = not caller.token_id and is_loopback(caller.address)
-        return not local and self._open[caller.key] >= self.each
+        """Return whether a caller has reached its limit. Callers on loopback without a token have none."""
+        is_local = not caller.token_id and is_loopback(caller.address)
+        return not is_local and self._open[caller.key] >= self.limit_per_caller
 
     @contextlib.contextmanager
     def count_stream(self, caller: Caller) -> Iterator[None]:
@@ -162,13 +162,13 @@ class Shares:
 
 class EventStream(Response):
     """
-    A stream of events from the feed. It sends no faster than the client receives.
+    A stream of events from the feed, sent no faster than the client receives.
 
     Args:
         feed: The feed.
         event_filter: The events to send.
-        after: The position to resume after; None starts now.
-        unknown: The requested id, if it is not in the log.
+        after: The position to resume after; None to start now.
+        unknown_id: The requested id, if it is not in the log.
         count_stream: Returns a context manager that is entered while the stream is open.
     """
 
@@ -180,7 +180,7 @@ class EventStream(Response):
         event_filter: StreamFilter,
         *,
         after: Place | None = None,
-        unknown: str | None = None,
+        unknown_id: str | None = None,
         count_stream: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
@@ -188,7 +188,7 @@ class EventStream(Response):
         self._feed = feed
         self._event_filter = event_filter
         self._after = after
-        self._unknown = unknown
+        self._unknown_id = unknown_id
         self._count_stream = count_stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -210,7 +210,7 @@ class EventStream(Response):
                     "headers": self.raw_headers,
                 }
                 await send(head)
-                await _send(reader, send, self._first(after))
+                await _send(reader, send, self._format_first_block(after))
                 end = await _send_events(reader, send)
                 limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
                 await send({"type": "http.response.body", "body": end, "more_body": False})
@@ -226,16 +226,16 @@ class EventStream(Response):
             disconnect.cancel()
             reader.close()
 
-    def _first(self, after: Place) -> bytes:
-        """Return the first block: the retry time, and the id to resume after if no event follows."""
-        first = f"retry: {_RETRY_MILLISECONDS}\n".encode()
-        if self._unknown is None:
-            return first + format_id_line(after.event_id) + b"\n"
+    def _format_first_block(self, after: Place) -> bytes:
+        """Return the first block of the stream: the retry time, and the id to resume after."""
+        retry_line = f"retry: {_RETRY_MILLISECONDS}\n".encode()
+        if self._unknown_id is None:
+            return retry_line + format_id_line(after.event_id) + b"\n"
         reason = (
-            f"event {redact(self._unknown, 100)!r} is not in the log, so the events after it are unknown; "
-            "read the lists again, this stream starts now"
+            f"event {redact(self._unknown_id, 100)!r} is not in the log, so the events after it are unknown; "
+            "read the lists again; this stream starts now"
         )
-        return first + b"\n" + format_id_line(after.event_id) + format_reset(reason)
+        return retry_line + b"\n" + format_id_line(after.event_id) + format_reset(reason)
 
 
 async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
@@ -245,18 +245,18 @@ async def _wait_for_disconnect(receive: Receive, reader: Reader) -> None:
 
 
 async def _send_events(reader: Reader, send: Send) -> bytes:
-    """Send events until the stream ends. Return the comment that states why it ends."""
+    """Send events until the stream ends. Return a comment line with the reason for the end."""
     try:
-        while (piece := await reader.read()) is not None:
-            await _send(reader, send, piece)
+        while (chunk := await reader.read()) is not None:
+            await _send(reader, send, chunk)
     except StoreError:
         return b": the event log cannot be read\n\n"
     return b": the service is stopping\n\n"
 
 
-async def _send(reader: Reader, send: Send, piece: bytes) -> None:
+async def _send(reader: Reader, send: Send, chunk: bytes) -> None:
     reader.mark_sending()
-    await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": chunk, "more_body": True})
     reader.mark_sent()
 
 
@@ -308,10 +308,10 @@ async def stream_agent_events(
     For a loaded agent, the stream includes all its graphs, whose workers have their own names.
     With `Last-Event-ID`, the stream resumes after that event and misses nothing that is in the log.
     """
-    wanted = parse_event_types(types)
-    if not await _is_known(service, agent_id):
+    event_types = parse_event_types(types)
+    if not await _is_known_worker(service, agent_id):
         raise AgentNotFoundError(agent_id)
-    return await _open_stream(request, service, wanted, agent_id, last_event_id or after)
+    return await _open_stream(request, service, event_types, agent_id, last_event_id or after)
 
 
 async def _open_stream(
@@ -319,28 +319,33 @@ async def _open_stream(
     service: Service,
     types: frozenset[EventType] | None,
     agent: str | None,
-    last: str | None,
+    last_event_id: str | None,
 ) -> EventStream:
     name = None if agent is None else clean_name(agent)
-    wanted = StreamFilter(types, name, None if name is None else service.agents.companions)
-    shares: Shares = request.state.stream_shares
+    event_filter = StreamFilter(types, name, None if name is None else service.agents.companions)
+    shares: StreamQuota = request.state.stream_shares
     caller = find_caller(request)
-    if service.feed.readers >= shares.most:
+    if service.feed.readers >= shares.limit:
         raise HTTPException(
             503,
-            f"there are {shares.most} event streams already; end one first",
+            f"{shares.limit} event streams are open already, which is the maximum; close one first",
             headers={"Retry-After": "5"},
         )
     if shares.is_used_up(caller):
         raise HTTPException(
             503,
-            f"you have {shares.each} event streams already, as many as one caller may; end one first",
+            f"you have {shares.limit_per_caller} open event streams already, which is the maximum for one "
+            "caller; close one first",
             headers={"Retry-After": "5"},
         )
-    place = _BEGINNING if last == _BEGINNING.event_id else None
-    if last and place is None:
-        place = await service.feed.find_position(last)
-    unknown = last if last and place is None else None
+    position = _BEGINNING if last_event_id == _BEGINNING.event_id else None
+    if last_event_id and position is None:
+        position = await service.feed.find_position(last_event_id)
+    unknown_id = last_event_id if last_event_id and position is None else None
     return EventStream(
-        service.feed, wanted, after=place, unknown=unknown, count_stream=lambda: shares.count_stream(caller)
+        service.feed,
+        event_filter,
+        after=position,
+        unknown=unknown_id,
+        count_stream=lambda: shares.count_stream(caller),
     )

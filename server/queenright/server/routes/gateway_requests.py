@@ -1,4 +1,4 @@
-"""Requests that the gateway of a cluster sends to several partitions, and the responses that only it gets."""
+"""Requests that a cluster's gateway sends to several partitions, and the responses that only it receives."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from queenright.server.views.incident_parts import IncidentPart
 
 
 class LocatedWorker(ApiModel):
-    """The response for a worker that this partition knows."""
+    """The response if this partition has the worker."""
 
     last_activity: float
 
 
 class IncidentParts(ApiModel):
-    """Parts of incidents. A part may have a single worker."""
+    """The parts of incidents in this partition. A part may have a single worker."""
 
     incidents: list[IncidentPart]
 
@@ -40,5 +40,5 @@ def is_from_gateway(request: Request) -> bool:
 
 
 def make_gateway_response(model: ApiModel) -> Response:
-    """Return a response for the gateway. Other callers get the documented model."""
+    """Return a response that only the gateway receives. Other callers get the documented model."""
     return Response(model.model_dump_json(), media_type="application/json")

@@ -11,7 +11,7 @@ from queenright.health.monitoring.heartbeat import parse_heartbeat
 from queenright.server.http.gateway_header import GATEWAY_HEADER, LOCATE_WORKER
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.gateway_requests import LocatedWorker, is_from_gateway, make_gateway_response
-from queenright.server.routes.openapi import operation, request_body
+from queenright.server.routes.openapi import make_request_body, operation
 from queenright.server.routes.params import AgentId
 from queenright.server.routes.preconditions import require_known_worker
 
@@ -24,7 +24,7 @@ _SECONDS = {"anyOf": [{"type": ["number", "null"], "exclusiveMinimum": 0, "maxim
 _NAME = {"type": ["string", "null"], "maxLength": 256}
 _HEARTBEAT: dict[str, Any] = {
     "type": "object",
-    "description": "Activity of a worker. Empty means unknown; `camelCase` is accepted, too.",
+    "description": "Activity of a worker. An empty value means unknown. `camelCase` names are also accepted.",
     "required": ["agent_id"],
     "properties": {
         "agent_id": {"type": "string", "minLength": 1, "maxLength": 256},
@@ -61,10 +61,10 @@ async def get_last_heartbeat(health: HealthDep, agent_id: AgentId) -> api.Heartb
     "/heartbeats",
     response_model=api.HeartbeatReceipt,
     **operation(status=202),
-    openapi_extra=request_body(_HEARTBEAT, description="One heartbeat."),
+    openapi_extra=make_request_body(_HEARTBEAT, description="One heartbeat."),
 )
 async def record_heartbeat(request: Request, service: ServiceDep) -> api.HeartbeatReceipt | Response:
-    """Record a heartbeat in ``snake_case`` or ``camelCase``. The response is sent once it is durable."""
+    """Record a heartbeat, in ``snake_case`` or ``camelCase``. It is durable when this returns."""
     heartbeat = parse_heartbeat(await request.body())
     if is_from_gateway(request):
         worker = require_known_worker(service, heartbeat.agent_id, heartbeat.session_id)

@@ -10,8 +10,8 @@ from queenright import api
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.gateway_requests import IncidentParts, is_from_gateway, make_gateway_response
 from queenright.server.routes.params import AgentQuery, SessionQuery
-from queenright.server.views.api_models import provider_row
-from queenright.server.views.attention import attention, attention_part, incidents_of_tickets
+from queenright.server.views.api_models import make_provider_row
+from queenright.server.views.attention import incidents_of_tickets, list_attention_items, list_attention_part
 from queenright.server.views.incident_parts import IncidentPart
 
 router = APIRouter(prefix="/api")
@@ -27,8 +27,8 @@ async def list_attention(
 ) -> api.AttentionList | Response:
     """List what needs a person, most urgent first: requests, questions, decisions, tickets, incidents."""
     if is_from_gateway(request):
-        return make_gateway_response(attention_part(service, agent_id=agent_id, session_id=session_id))
-    return attention(service, agent_id=agent_id, session_id=session_id)
+        return make_gateway_response(list_attention_part(service, agent_id=agent_id, session_id=session_id))
+    return list_attention_items(service, agent_id=agent_id, session_id=session_id)
 
 
 @router.get("/incidents", tags=["tickets"], response_model=api.Incidents)
@@ -53,4 +53,4 @@ async def list_incidents(service: ServiceDep, request: Request) -> api.Incidents
 async def list_providers(service: ServiceDep) -> api.Providers:
     """List model providers with their health, from the fleet's calls of the last ten minutes."""
     providers = service.providers.providers(service.clock())
-    return api.Providers(providers=[provider_row(provider) for provider in providers])
+    return api.Providers(providers=[make_provider_row(provider) for provider in providers])

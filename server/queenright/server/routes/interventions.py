@@ -11,33 +11,42 @@ from queenright import api
 from queenright.health.action_kind import ActionKind
 from queenright.health.interventions.escalation import Decision
 from queenright.health.interventions.intervention import InterventionOutcome
-from queenright.server.access.caller import audit_name, person_name
+from queenright.server.access.caller import get_audit_name, get_person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import AgentId, AgentQuery, Body, By, Open, Reason, SeenWorker, Text
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import (
+    AgentId,
+    AgentQuery,
+    Body,
+    By,
+    ExpectedWorker,
+    OnlyOpenQuery,
+    Reason,
+    Text,
+)
 from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 
 router = APIRouter(prefix="/api", tags=["interventions"])
 
 
-class NudgeRequest(SeenWorker):
-    """A message to a worker: by default to its newest session."""
+class NudgeRequest(ExpectedWorker):
+    """A message to a session of a worker, by default the newest."""
 
     message: Annotated[str | None, Field(max_length=4000, pattern=r"\S")] = None
     """None sends the default reminder."""
     by: By = "operator"
 
 
-class WorkerRequest(SeenWorker):
-    """A reason, and a session: by default the newest one."""
+class WorkerRequest(ExpectedWorker):
+    """The reason for an action on a session of a worker, by default the newest."""
 
     reason: Reason
     by: By = "operator"
 
 
-class EscalationDecisionRequest(SeenWorker):
+class EscalationDecisionRequest(ExpectedWorker):
     """The answer to an escalation."""
 
     decision: Decision
@@ -47,7 +56,7 @@ class EscalationDecisionRequest(SeenWorker):
 
 
 class EmergencyStopRequest(Body):
-    """Whether interventions are frozen, and why."""
+    """Whether to freeze interventions, and why."""
 
     on: bool
     reason: Reason
@@ -58,14 +67,14 @@ class EmergencyStopRequest(Body):
 async def nudge_agent(
     request: Request, health: HealthDep, agent_id: AgentId, body: NudgeRequest | None = None
 ) -> api.NudgeResult:
-    """Send a message into a worker's context."""
+    """Add a message to a worker's context."""
     nudge = body or NudgeRequest()
     intervention = await health.send_nudge(
         agent_id,
         nudge.message,
         session_id=nudge.session_id,
         incarnation_id=nudge.incarnation_id,
-        by=person_name(request, nudge.by),
+        by=get_person_name(request, nudge.by),
     )
     return api.NudgeResult.of(intervention, delivered=intervention.is_delivered)
 
@@ -81,7 +90,7 @@ async def escalate_agent(
             body.reason,
             session_id=body.session_id,
             incarnation_id=body.incarnation_id,
-            by=person_name(request, body.by),
+            by=get_person_name(request, body.by),
         )
     )
 
@@ -96,7 +105,7 @@ async def terminate_agent(
         body.reason,
         session_id=body.session_id,
         incarnation_id=body.incarnation_id,
-        by=audit_name(request, body.by),
+        by=get_audit_name(request, body.by),
     )
     return api.TerminationResult.of(intervention, terminated=intervention.has_stopped)
 
@@ -114,7 +123,7 @@ async def list_interventions(
 ) -> api.InterventionsPage:
     """List interventions, dry runs included, newest first."""
     before = decode_cursor(cursor, "interventions", float, str)
-    return await page(
+    return await build_page(
         api.InterventionsPage,
         "interventions",
         await health.interventions(limit + 1, agent_id, kind=kind, outcome=outcome, before=before),
@@ -127,11 +136,11 @@ async def list_interventions(
 
 @router.get("/escalations")
 async def list_escalations(
-    health: HealthDep, only_open: Open = False, limit: Limit = 100, cursor: Cursor = None
+    health: HealthDep, only_open: OnlyOpenQuery = False, limit: Limit = 100, cursor: Cursor = None
 ) -> api.EscalationsPage:
     """List escalations to the orchestrator, newest first; with ``open`` only those without a decision."""
     before = decode_cursor(cursor, "escalations", float, str)
-    return await page(
+    return await build_page(
         api.EscalationsPage,
         "escalations",
         await health.escalations(open_only=only_open, limit=limit + 1, before=before),
@@ -152,22 +161,22 @@ async def decide_escalation(
     body: EscalationDecisionRequest,
 ) -> api.Escalation:
     """Decide an escalation: more time, hand-off or termination."""
-    pending = service.interventions.ledger.pending
-    agents = {id_: escalation.target.agent_id for id_, escalation in pending.items()}
+    pending_escalations = service.interventions.ledger.pending
+    agents = {id_: escalation.target.agent_id for id_, escalation in pending_escalations.items()}
     escalation_id = complete_id(escalation_id, "escalations", agents)
-    if escalation_id in pending:
-        require_unchanged_worker(service, body, pending[escalation_id].target)
+    if escalation_id in pending_escalations:
+        require_unchanged_worker(service, body, pending_escalations[escalation_id].target)
     else:
-        decided = await service.interventions.ledger.find_escalations_by_prefix(
+        decided_escalations = await service.interventions.ledger.find_escalations_by_prefix(
             escalation_id, MAX_CANDIDATES + 1
         )
-        agents = {each.escalation_id: each.agent_id for each in decided}
+        agents = {each.escalation_id: each.agent_id for each in decided_escalations}
         escalation_id = complete_id(escalation_id, "escalations", agents)
     return api.Escalation.of(
         await service.health.decide_escalation(
             escalation_id,
             body.decision,
-            by=audit_name(request, body.by),
+            by=get_audit_name(request, body.by),
             reason=body.reason,
             more_time_seconds=body.more_time_seconds,
         )
@@ -185,5 +194,5 @@ async def set_emergency_stop(
     request: Request, health: HealthDep, body: EmergencyStopRequest
 ) -> api.EmergencyStop:
     """Freeze or resume interventions. Detection, judging and paging continue either way."""
-    by = audit_name(request, body.by)
+    by = get_audit_name(request, body.by)
     return api.EmergencyStop.of(await health.emergency_stop(body.on, by=by, reason=body.reason))

@@ -9,7 +9,7 @@ from queenright import api
 from queenright.health.store.event_log import read_latest
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.routes.dependencies import StoreDep
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
 
 router = APIRouter(prefix="/api/judge", tags=["judge"])
 
@@ -20,21 +20,21 @@ async def list_judge_checks(
 ) -> api.JudgeChecksPage:
     """List the judge's checks, newest first: trigger, result and cost."""
     (before,) = decode_cursor(cursor, "checks", int) or (None,)
-    return await page(
+    return await build_page(
         api.JudgeChecksPage,
         "checks",
         await store.read(
             lambda conn: read_latest(conn, EventType.JUDGE_CHECKED, before=before, limit=limit + 1)
         ),
         limit,
-        row=lambda check: check_row(check[1]),
+        row=lambda check: make_check_row(check[1]),
         position=lambda check: (check[0],),
         rank=lambda check: (check[1].time, check[0]),
         descending=True,
     )
 
 
-def check_row(event: AgentEvent) -> api.JudgeCheck:
+def make_check_row(event: AgentEvent) -> api.JudgeCheck:
     """Convert an event to the check that it records. Invalid fields are omitted."""
     data = {**event.data, "checked_at": event.time}
     try:

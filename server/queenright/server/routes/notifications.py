@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from queenright import api
 from queenright.alerting import notification_records
 from queenright.server.routes.dependencies import ServiceDep
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.views.api_models import notification_row
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.views.api_models import make_notification_row
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
@@ -21,14 +21,14 @@ async def list_notifications(
     (before,) = decode_cursor(cursor, "notifications", int) or (None,)
     now = service.clock()
     outbox = api.Outbox.of(service.outbox.status())
-    return await page(
+    return await build_page(
         api.NotificationsPage,
         "notifications",
         await service.store.read(
             lambda conn: notification_records.list_notifications(conn, limit + 1, now=now, before=before)
         ),
         limit,
-        row=lambda notification: notification_row(notification, outbox),
+        row=lambda notification: make_notification_row(notification, outbox),
         position=lambda notification: (notification.id,),
         rank=lambda notification: (notification.written_at, notification.id),
         descending=True,

@@ -32,10 +32,10 @@ ERRORS: Final[Mapping[int, str]] = {
     403: "The role of the token does not allow this, or the request comes from a page of another site.",
     404: "There is no item with this name or id.",
     409: "Not possible in the current state; `title` states why, and what to do.",
-    413: "The body is too long.",
+    413: "The body is too large.",
     415: "The body is not JSON; send `Content-Type: application/json`.",
     422: "A value is not allowed; `title` states it and what is allowed.",
-    429: "Too many requests; retry after `Retry-After` seconds.",
+    429: "Too many requests; retry after the seconds in `Retry-After`.",
     502: "An upstream, such as Alertmanager, did not respond.",
     503: "Nothing was done: the store cannot be written or read, or the service is stopping.",
 }
@@ -70,8 +70,8 @@ TAGS: Final[Mapping[str, str]] = {
 _ABOUT: Final = """\
 Monitors the health of AI agents, notifies operators, and intervenes.
 
-Bodies are JSON in `snake_case`, times are seconds since the epoch unless a field says otherwise, and a name
-with a slash in it is written `team%2Fresearcher`. Lists are paginated: send `next` of a page as `?cursor=`.
+Bodies are JSON in `snake_case`. Times are seconds since the epoch unless a field says otherwise. A slash in a
+name is written `%2F`, as in `team%2Fresearcher`. Lists are paginated: send `next` of a page as `?cursor=`.
 An error is `application/problem+json` and states what is wrong and what to do.
 """
 
@@ -113,7 +113,7 @@ def operation(
     return arguments
 
 
-def request_body(
+def make_request_body(
     schema: Mapping[str, Any], *, media: str = "application/json", description: str
 ) -> dict[str, Any]:
     """Return ``openapi_extra`` for a route that parses its own body; ``schema`` contains an example."""
@@ -121,8 +121,8 @@ def request_body(
     return {"requestBody": {"required": True, "description": description, "content": content}}
 
 
-def body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
-    """Return the schema of a model for ``request_body``: without references, and with an example."""
+def make_body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
+    """Return the schema of a model for ``make_request_body``: without references, and with an example."""
     schema = model.model_json_schema()
     definitions = schema.pop("$defs", {})
 
@@ -139,18 +139,18 @@ def body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
 
 
 def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
-    """Set the app's OpenAPI document: complete it, then apply ``changes`` in order."""
+    """Set the app's OpenAPI document: add the parts that all operations share, then apply ``changes``."""
 
     def document() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(
                 title="Queenright",
-                version=_version(),
+                version=_get_version(),
                 summary="Health monitoring for agents",
                 description=_ABOUT,
                 routes=app.routes,
             )
-            _complete(schema)
+            _add_shared_parts(schema)
             for change in changes:
                 change(schema)
             app.openapi_schema = schema
@@ -159,7 +159,7 @@ def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
     app.openapi = document  # type: ignore[method-assign]
 
 
-def _complete(schema: dict[str, Any]) -> None:
+def _add_shared_parts(schema: dict[str, Any]) -> None:
     """Add the parts that all operations share: problems, tags, and descriptions of responses."""
     components = schema.setdefault("components", {}).setdefault("schemas", {})
     for schema_name in ("HTTPValidationError", "ValidationError"):
@@ -187,7 +187,7 @@ def _complete(schema: dict[str, Any]) -> None:
 
 
 def _add_links(schema: dict[str, Any]) -> None:
-    """Link each operation to those of its tag whose missing path parameters its response contains."""
+    """Link each operation to those with the same tag whose other path parameters are in its response."""
     operations = [
         operation
         for path in schema["paths"].values()
@@ -243,7 +243,7 @@ def _describe_success(operation: dict[str, Any], components: Mapping[str, Any]) 
     for response in operation.get("responses", {}).values():
         if response["description"] == _DEFAULT_DESCRIPTION:
             model = response["content"]["application/json"]["schema"].get("$ref", "").rpartition("/")[2]
-            response["description"] = _first_line(components[model].get("description")) or "Done."
+            response["description"] = _get_first_line(components[model].get("description")) or "Done."
 
 
 def _iter_subclasses(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -278,11 +278,11 @@ def _problem_response(status: int, description: str) -> dict[str, Any]:
     return response
 
 
-def _first_line(text: str | None) -> str:
-    return (text or "").strip().partition("\n")[0]
+def _get_first_line(docstring: str | None) -> str:
+    return (docstring or "").strip().partition("\n")[0]
 
 
-def _version() -> str:
+def _get_version() -> str:
     try:
         return version("queenright")
     except PackageNotFoundError:

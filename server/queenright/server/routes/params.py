@@ -11,18 +11,18 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from queenright.api.terms import list_values
 from queenright.instrumentation.identity import clean_name
-from queenright.server.routes.pagination import NO_TEXT
+from queenright.server.routes.pagination import UNSTORABLE_CHARACTERS
 
 Text = Annotated[str, Field(max_length=2000)]
 Reason = Annotated[str, Field(min_length=1, max_length=2000, pattern=r"\S")]
 
-_ESCAPE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+_ESCAPE_SEQUENCE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
-def _printable(name: str) -> str:
+def _make_printable(name: str) -> str:
     """Remove terminal escape sequences and line breaks from a name."""
-    name = _ESCAPE.sub("", name)
-    printable = " ".join("".join(c if c.isprintable() else " " for c in name).split())
+    name = _ESCAPE_SEQUENCE.sub("", name)
+    printable = " ".join("".join(character if character.isprintable() else " " for character in name).split())
     if not printable:
         raise ValueError("it is blank")
     return printable
@@ -31,7 +31,7 @@ def _printable(name: str) -> str:
 By = Annotated[
     str,
     Field(min_length=1, max_length=100, description="Name of the caller, for the audit trail."),
-    AfterValidator(_printable),
+    AfterValidator(_make_printable),
 ]
 
 
@@ -55,13 +55,13 @@ class AgentName(Convertor[str]):
 
 register_url_convertor("agent", AgentName())
 
-Open = Annotated[bool, Query(alias="open", description="Only open items.")]
+OnlyOpenQuery = Annotated[bool, Query(alias="open", description="Only open items.")]
 AgentId = Annotated[
     str, Path(description="The worker's name; a slash in it is written `%2F`.", examples=["researcher"])
 ]
 AgentQuery = Annotated[
     str | None,
-    Query(description="Only of this worker.", examples=["researcher"]),
+    Query(description="Only items of this worker.", examples=["researcher"]),
     AfterValidator(lambda name: None if name is None else clean_name(name)),
 ]
 TicketId = Annotated[str, Path(description="The ticket's id.")]
@@ -81,7 +81,7 @@ class Body(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _reject_unstorable_text(cls, value: Any) -> Any:
-        if isinstance(value, str) and NO_TEXT.search(value):
+        if isinstance(value, str) and UNSTORABLE_CHARACTERS.search(value):
             raise ValueError("NUL characters and lone surrogates are not allowed")
         return value
 
@@ -93,7 +93,7 @@ Incarnation = Annotated[
 ]
 
 
-class SeenWorker(Body):
+class ExpectedWorker(Body):
     """The worker as the caller saw it. The action is refused if another worker has replaced it."""
 
     session_id: Annotated[
@@ -108,7 +108,7 @@ def split_words(text: str) -> list[str]:
 
 
 def allow_words(term: Any) -> AfterValidator:
-    """Return a validator that allows a comma-separated list of words of an API term."""
+    """Return a validator that allows a comma-separated list of an API term's values."""
     words = list_values(term)
 
     def check(text: str) -> str:
@@ -120,7 +120,7 @@ def allow_words(term: Any) -> AfterValidator:
 
 
 def allow_word(term: Any) -> AfterValidator:
-    """Return a validator that allows only the words of an API term."""
+    """Return a validator that allows only the values of an API term."""
     words = list_values(term)
 
     def check(value: str | None) -> str | None:

@@ -9,18 +9,18 @@ from fastapi import APIRouter, Path, Request
 from queenright import api
 from queenright.health.interventions.intervention import InterventionOutcome
 from queenright.health.interventions.permissions import PermissionDecision
-from queenright.server.access.caller import audit_name
+from queenright.server.access.caller import get_audit_name
 from queenright.server.routes.dependencies import PermissionsDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import AgentQuery, By, SeenWorker, Text
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import AgentQuery, By, ExpectedWorker, Text
 from queenright.server.routes.preconditions import require_unchanged_worker
 from queenright.server.routes.short_ids import complete_id
 
 router = APIRouter(prefix="/api/permissions", tags=["interventions"])
 
 
-class PermissionAnswerRequest(SeenWorker):
+class PermissionAnswerRequest(ExpectedWorker):
     """The answer to a permission request."""
 
     decision: PermissionDecision
@@ -34,7 +34,7 @@ async def list_permissions(
 ) -> api.PermissionsPage:
     """List permission requests without an answer, newest first."""
     before = decode_cursor(cursor, "permissions", float, str)
-    return await page(
+    return await build_page(
         api.PermissionsPage,
         "permissions",
         [
@@ -65,6 +65,6 @@ async def answer_permission(
         request_id = complete_id(request_id, "requests", agents)
     require_unchanged_worker(service, body, service.permissions.find(request_id)[0].target)
     permission = await service.permissions.answer(
-        request_id, body.decision, by=audit_name(request, body.by), reason=body.reason
+        request_id, body.decision, by=get_audit_name(request, body.by), reason=body.reason
     )
     return api.PermissionResult.of(permission, delivered=permission.outcome is InterventionOutcome.DONE)

@@ -1,4 +1,4 @@
-"""Probes of the process, and its metrics."""
+"""Liveness and readiness probes, and the metrics."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from queenright.server.routes.openapi import operation
 
 router = APIRouter()
 
-_OK: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "example": "ok\n"}}
+_OK_CONTENT: Final[dict[str, Any]] = {"text/plain": {"schema": {"type": "string"}, "example": "ok\n"}}
 
 
 @router.get(
     "/healthz",
     tags=["service"],
     response_class=PlainTextResponse,
-    **operation(description="`ok`", content=_OK),
+    **operation(description="`ok`", content=_OK_CONTENT),
 )
 async def get_alive() -> PlainTextResponse:
     """Return `ok` while the process runs."""
@@ -42,6 +42,6 @@ async def get_ready(request: Request, response: Response, service: ServiceDep) -
 
 @router.get("/metrics", include_in_schema=False)
 async def get_metrics(request: Request, service: ServiceDep) -> Response:
-    """Return the metrics in the format that the scraper accepts."""
+    """Return the metrics in a format that the scraper accepts."""
     content_type = choose_content_type(request.headers.get("accept", ""))
     return Response(await service.metrics.render(content_type), headers={"Content-Type": content_type})

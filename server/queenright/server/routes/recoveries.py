@@ -9,17 +9,17 @@ from pydantic import Field
 
 from queenright import api
 from queenright.health.recovery.recovery import RecoveryState
-from queenright.server.access.caller import person_name
+from queenright.server.access.caller import get_person_name
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import By, SeenWorker
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import By, ExpectedWorker
 from queenright.server.routes.preconditions import require_unchanged_worker
 
 router = APIRouter(prefix="/api/recoveries", tags=["recoveries"])
 
 
-class Recover(SeenWorker):
+class Recover(ExpectedWorker):
     """The task to recover, and its worker as the caller saw it."""
 
     task_id: Annotated[str, Field(min_length=1, max_length=256)]
@@ -40,7 +40,7 @@ async def list_recoveries(
 ) -> api.RecoveriesPage:
     """List recoveries, newest first."""
     before = decode_cursor(cursor, "recoveries", float, str)
-    return await page(
+    return await build_page(
         api.RecoveriesPage,
         "recoveries",
         await health.recoveries(limit + 1, state=state, before=before),
@@ -55,7 +55,7 @@ async def list_recoveries(
 async def get_recovery(
     health: HealthDep, task_id: Annotated[str, Path(description="The task's id.", examples=["report-7"])]
 ) -> api.RecoveryStatus:
-    """Return the recovery of a task: attempts, limits, and the attempt in progress."""
+    """Return the recovery of a task: its attempts, its limits, and the attempt in progress."""
     return api.RecoveryStatus.of(await health.get_recovery_status(task_id))
 
 
@@ -67,6 +67,9 @@ async def initiate_recovery(
     require_unchanged_worker(service, body, await health.target_of_task(body.task_id))
     return api.RecoveryResult.of(
         await health.initiate_recovery(
-            body.task_id, by=person_name(request, body.by), reviewed=body.reviewed, from_start=body.from_start
+            body.task_id,
+            by=get_person_name(request, body.by),
+            reviewed=body.reviewed,
+            from_start=body.from_start,
         )
     )

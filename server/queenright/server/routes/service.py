@@ -17,10 +17,10 @@ from queenright.server.access.roles import AccessLevel, is_allowed
 from queenright.server.reload import RELOADABLE, reload
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
 from queenright.server.routes.params import AgentQuery
-from queenright.server.views.api_models import status
-from queenright.server.views.telemetry import telemetry_view
+from queenright.server.views.api_models import build_status
+from queenright.server.views.telemetry import build_telemetry_view
 
 router = APIRouter(tags=["service"])
 
@@ -37,7 +37,7 @@ TimestampQuery = Annotated[
 @router.get("/api/status")
 async def get_status(service: ServiceDep) -> api.Status:
     """Return the worst workers, the latest events, and interventions in progress."""
-    return status(service)
+    return build_status(service)
 
 
 @router.get("/api/version")
@@ -80,7 +80,7 @@ async def get_telemetry(service: ServiceDep) -> api.Telemetry:
 
     Counts start when the service starts. At most the last 100 senders are listed.
     """
-    return telemetry_view(service.intake, service.monitor)
+    return build_telemetry_view(service.intake, service.monitor)
 
 
 @router.post("/-/reload", **operation(errors=(409, 422)))
@@ -111,7 +111,7 @@ async def list_audit(
     `since` and `until` are in seconds since the epoch and apply to the time of the event.
     """
     (before,) = decode_cursor(cursor, "events", int) or (None,)
-    return await page(
+    return await build_page(
         api.AuditPage,
         "events",
         await store.read(

@@ -8,18 +8,18 @@ from typing import Final
 from fastapi import HTTPException
 
 MAX_CANDIDATES: Final = 5
-"""Maximum number of matches in an error message."""
+"""Maximum number of matching ids in an error message."""
 MIN_PREFIX_LENGTH: Final = 8
-"""Minimum characters of an abbreviated id, so that a typing error matches nothing."""
+"""Minimum characters of an abbreviated id. A shorter one could match a different id by a typing error."""
 
 
-def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
+def complete_id(prefix: str, item_type: str, ids: Mapping[str, str]) -> str:
     """
-    Return the only id that begins with ``prefix``, or ``prefix`` itself without a match.
+    Return the only id that begins with ``prefix``, or ``prefix`` itself if there is no match.
 
     Args:
         prefix: The id, or its beginning.
-        what: The kind of item, in the plural, for the error message.
+        item_type: The kind of item, in the plural, for the error message.
         ids: The known ids, each with a name that people recognize.
 
     Raises:
@@ -32,7 +32,9 @@ def complete_id(prefix: str, what: str, ids: Mapping[str, str]) -> str:
     if len(matches) > 1:
         id_list = ", ".join(f"{id_} ({ids[id_]})" for id_ in matches[:MAX_CANDIDATES])
         count = f"more than {MAX_CANDIDATES}" if len(matches) > MAX_CANDIDATES else len(matches)
-        raise HTTPException(409, f"{count} {what} begin with {prefix[:80]!r}: {id_list}; give more of the id")
+        raise HTTPException(
+            409, f"{count} {item_type} begin with {prefix[:80]!r}: {id_list}; give more characters of the id"
+        )
     if len(prefix) < MIN_PREFIX_LENGTH:
         raise HTTPException(
             409,

@@ -1,4 +1,4 @@
-"""Add, list and end silences of tickets. A silence lasts one minute up to a maximum."""
+"""Routes that add, list and end silences of tickets. A silence lasts between a minute and 30 days."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pydantic import Field
 from queenright import api
 from queenright.alerting.peer_silences import Silence
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import person_name
+from queenright.server.access.caller import get_person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.params import By, Reason, SeenWorker
+from queenright.server.routes.params import By, ExpectedWorker, Reason
 from queenright.server.routes.preconditions import require_unchanged_ticket
 from queenright.server.routes.short_ids import complete_id
 
@@ -22,7 +22,7 @@ router = APIRouter(prefix="/api/silences", tags=["silences"])
 _MAX_SECONDS = 30 * 86_400
 
 
-class CreateSilence(SeenWorker):
+class CreateSilence(ExpectedWorker):
     """The ticket to silence, for how long, and why."""
 
     ticket_id: Annotated[str, Field(min_length=1, max_length=100)]
@@ -33,10 +33,10 @@ class CreateSilence(SeenWorker):
 
 @router.get("")
 async def list_silences(service: ServiceDep) -> api.Silences:
-    """List active and pending silences by end time, and the Alertmanagers whose silences are unknown."""
+    """List active and pending silences by end time, and the state of each Alertmanager."""
     watch = service.silences
     return api.Silences(
-        silences=[_row(*silence) for silence in watch.silences()],
+        silences=[_make_silence_row(*silence) for silence in watch.silences()],
         unknown=watch.unknown,
         peers=[
             api.SilencePeer(peer=view.peer, read_at=view.read_at, error=view.error or None)
@@ -51,7 +51,7 @@ async def add_silence(request: Request, service: ServiceDep, body: CreateSilence
     await require_unchanged_ticket(service, body, body.ticket_id)
     silence_id, peer = await service.silences.add(
         body.ticket_id,
-        by=redact(person_name(request, body.by), 100),
+        by=redact(get_person_name(request, body.by), 100),
         comment=f"{redact(body.comment, 1000)} (ticket {body.ticket_id})",
         seconds=body.seconds,
     )
@@ -72,5 +72,5 @@ async def expire_silence(
     await service.silences.expire(complete_id(silence_id, "silences", comments))
 
 
-def _row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:
+def _make_silence_row(silence: Silence, peers: list[str], tickets: list[str]) -> api.Silence:
     return api.Silence.of(silence, silence_id=silence.id, peers=sorted(peers), tickets=sorted(tickets))

@@ -33,10 +33,10 @@ MAX_REPLAYED: Final = 5000
 """Maximum events of a session that are replayed for one request."""
 MAX_RECORDED: Final = 20_000
 """Maximum events in one recording."""
-_NO_EVENT: Final = "There is no such worker, session or step."
-_NO_SESSION: Final = "There is no such worker or session, or its events exceeded the retention time."
-_REPLAYS: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay")
-"""Allows one replay at a time, because a replay uses the CPU that the event loop needs."""
+_STEP_NOT_FOUND: Final = "There is no such worker, session or step."
+_SESSION_NOT_FOUND: Final = "There is no such worker or session, or its events exceeded the retention time."
+_REPLAY_EXECUTOR: Final = ThreadPoolExecutor(max_workers=1, thread_name_prefix="replay")
+"""Runs one replay at a time, because a replay uses the CPU that the event loop needs."""
 _EXAMPLE: Final = {
     "kind": "event",
     "type": "step_completed",
@@ -45,17 +45,17 @@ _EXAMPLE: Final = {
     "node_id": "",
     "data": {"index": 0},
 }
-_RECORDING: Final[dict[str, Any]] = {
+_RECORDING_CONTENT: Final[dict[str, Any]] = {
     "application/x-ndjson": {
         "schema": {"type": "object", "description": "A recorded run; `docs/detection.md` has the format."},
         "example": {"dataset": "researcher", "run_id": "s1", "until": 1769248800.0, "steps": [_EXAMPLE]},
     }
 }
-_UNSAFE: Final = re.compile(r"[^A-Za-z0-9._-]+")
+_UNSAFE_FILENAME_CHARACTERS: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 class SessionReplay(Body):
-    """The session to replay, and the thresholds to change."""
+    """The session to replay, and the changed thresholds."""
 
     session_id: Annotated[
         str | None, Field(max_length=256, description="The worker's session; by default the newest.")
@@ -64,13 +64,13 @@ class SessionReplay(Body):
         dict[str, Annotated[float, Field(allow_inf_nan=False)]],
         Field(
             max_length=100,
-            description="Values by name, as in `settings` of the response; by default those in force.",
+            description="Thresholds by name, as in `settings` of the response; by default those in force.",
             examples=[{"health_monitoring.loops.repeats": 6}],
         ),
     ] = Field(default_factory=dict)
 
 
-@router.get("/agents/{agent_id:agent}/steps", **operation(errors={404: _NO_EVENT}))
+@router.get("/agents/{agent_id:agent}/steps", **operation(errors={404: _STEP_NOT_FOUND}))
 async def list_session_steps(
     service: ServiceDep,
     agent_id: AgentId,
@@ -116,18 +116,18 @@ async def find_session(service: Service, agent_id: str, session_id: str | None) 
     worker = service.monitor.get(agent_id, session_id)
     if worker is not None:
         return worker.vitals.session_id
-    session, new = await service.store.read(
+    session, current_name = await service.store.read(
         lambda conn: (
             session_id or latest_session(conn, agent_id),
             find_current_name(conn, agent_id, session_id),
         )
     )
-    if session is None or new is not None:
+    if session is None or current_name is not None:
         raise AgentNotFoundError(agent_id, session_id)
     return session
 
 
-@router.post("/agents/{agent_id:agent}/evaluation", **operation(errors={404: _NO_SESSION}))
+@router.post("/agents/{agent_id:agent}/evaluation", **operation(errors={404: _SESSION_NOT_FOUND}))
 async def evaluate_agent_session(
     service: ServiceDep, agent_id: AgentId, body: SessionReplay
 ) -> api.Evaluation:
@@ -142,7 +142,7 @@ async def evaluate_agent_session(
     events, until = await _read_session_events(service, agent_id, session, MAX_REPLAYED + 1)
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(
-        _REPLAYS,
+        _REPLAY_EXECUTOR,
         lambda: evaluate_session(
             events[-MAX_REPLAYED:],
             settings,
@@ -157,7 +157,9 @@ async def evaluate_agent_session(
     "/agents/{agent_id:agent}/recording",
     response_class=Response,
     **operation(
-        errors={404: _NO_SESSION}, description="One line of JSON: a recorded run.", content=_RECORDING
+        errors={404: _SESSION_NOT_FOUND},
+        description="One line of JSON: a recorded run.",
+        content=_RECORDING_CONTENT,
     ),
 )
 async def get_session_recording(
@@ -173,7 +175,7 @@ async def get_session_recording(
     events, until = await _read_session_events(service, agent_id, session, MAX_RECORDED)
     run = recorded_run(events, agent_id=agent_id, session_id=session, until=until)
     line = await asyncio.to_thread(orjson.dumps, run, option=orjson.OPT_APPEND_NEWLINE)
-    name = _UNSAFE.sub("-", f"{agent_id}-{session}")[:150]
+    name = _UNSAFE_FILENAME_CHARACTERS.sub("-", f"{agent_id}-{session}")[:150]
     return Response(
         line,
         media_type="application/x-ndjson",
@@ -182,16 +184,16 @@ async def get_session_recording(
 
 
 async def _read_session_events(
-    service: Service, agent_id: str, session_id: str, most: int
+    service: Service, agent_id: str, session_id: str, limit: int
 ) -> tuple[list[AgentEvent], float]:
     """
-    Return the newest events of a session for a replay, and the time until which the session was watched.
+    Return the newest events of a session for a replay, and the end of its monitoring, in epoch seconds.
 
     Raises:
         AgentNotFoundError: The log has no events of the session.
     """
     logged_events = await service.store.read(
-        lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=most)
+        lambda conn: read_session(conn, agent_id, session_id, types=REPLAYED_EVENTS, limit=limit)
     )
     if not logged_events:
         raise AgentNotFoundError(agent_id, session_id)

@@ -15,7 +15,7 @@ from queenright.health.findings import Severity
 from queenright.health.store.former_names import find_current_name
 from queenright.health.tickets.ticket import AckChannel, EscalationTicket, TicketNotFoundError, TicketStatus
 from queenright.runtime.events import LATEST_TIME
-from queenright.server.access.caller import person_name
+from queenright.server.access.caller import get_person_name
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.gateway_requests import (
     MatchingTicket,
@@ -24,19 +24,19 @@ from queenright.server.routes.gateway_requests import (
     make_gateway_response,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
-from queenright.server.routes.params import AgentId, AgentQuery, By, Reason, SeenWorker, TicketId
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
+from queenright.server.routes.params import AgentId, AgentQuery, By, ExpectedWorker, Reason, TicketId
 from queenright.server.routes.preconditions import require_unchanged_ticket
 from queenright.server.routes.short_ids import MAX_CANDIDATES, complete_id
 from queenright.server.service import Service
-from queenright.server.views.api_models import ticket_row
-from queenright.server.views.possible_actions import ticket_actions
-from queenright.server.views.ticket_timeline import timeline
+from queenright.server.views.api_models import make_ticket_row
+from queenright.server.views.possible_actions import list_ticket_actions
+from queenright.server.views.ticket_timeline import build_timeline
 
 router = APIRouter(prefix="/api", tags=["tickets"])
 
 
-class TicketRequest(SeenWorker):
+class TicketRequest(ExpectedWorker):
     """Who acts on the ticket."""
 
     by: By = "operator"
@@ -96,38 +96,40 @@ async def find_ticket_by_prefix(service: Service, prefix: str) -> EscalationTick
 
 async def read_ticket(service: Service, ticket_id: str) -> api.Ticket:
     """Return a ticket as a model of the API. Raises ``TicketNotFoundError`` if there is none."""
-    [row] = await _rows(service, [await find_ticket(service, ticket_id)])
+    [row] = await _make_ticket_rows(service, [await find_ticket(service, ticket_id)])
     return row
 
 
-async def _rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
+async def _make_ticket_rows(service: Service, tickets: Sequence[EscalationTicket]) -> list[api.Ticket]:
     ids = [ticket.ticket_id for ticket in tickets]
     deliveries = await service.store.read(lambda conn: list_deliveries(conn, ids)) if ids else {}
     return [
-        ticket_row(
+        make_ticket_row(
             ticket,
             active_silence=service.silences.find_silence(ticket.ticket_id),
             delivered_notifications=deliveries.get(ticket.ticket_id, ()),
             trace_url=trace_link(ticket, service.settings.alerting),
-            actions=ticket_actions(service, ticket),
+            actions=list_ticket_actions(service, ticket),
         )
         for ticket in tickets
     ]
 
 
-async def _page(service: Service, limit: int, cursor: str | None, **filters: Any) -> api.TicketsPage:
+async def _build_tickets_page(
+    service: Service, limit: int, cursor: str | None, **filters: Any
+) -> api.TicketsPage:
     before = decode_cursor(cursor, "tickets", float, str)
     tickets = await service.tickets.history(limit + 1, before=before, **filters)
     if not tickets and (name := filters.get("agent_id")):
-        new = await service.store.read(lambda conn: find_current_name(conn, name))
-        if new is not None:
+        current_name = await service.store.read(lambda conn: find_current_name(conn, name))
+        if current_name is not None:
             tickets = await service.tickets.history(
-                limit + 1, before=before, **filters | {"agent_id": new[0]}
+                limit + 1, before=before, **filters | {"agent_id": current_name[0]}
             )
-    return await page(
+    return await build_page(
         api.TicketsPage,
         "tickets",
-        await _rows(service, tickets),
+        await _make_ticket_rows(service, tickets),
         limit,
         row=lambda row: row,
         position=lambda row: (row.first_seen, row.ticket_id),
@@ -157,7 +159,7 @@ async def list_tickets(
 ) -> api.TicketsPage:
     """List tickets, newest first, open or closed."""
     filters = {"statuses": status, "severity": severity, "agent_id": agent_id, "since": since}
-    return await _page(service, limit, cursor, **filters)
+    return await _build_tickets_page(service, limit, cursor, **filters)
 
 
 @router.get("/agents/{agent_id:agent}/escalations")
@@ -165,12 +167,12 @@ async def list_agent_escalations(
     service: ServiceDep, agent_id: AgentId, limit: Limit = 100, cursor: Cursor = None
 ) -> api.TicketsPage:
     """List the tickets of a worker, newest first, open or closed."""
-    return await _page(service, limit, cursor, agent_id=agent_id)
+    return await _build_tickets_page(service, limit, cursor, agent_id=agent_id)
 
 
 @router.get("/agents/{agent_id:agent}/escalations/{ticket_id}", **operation(errors=(404,)))
 async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id: TicketId) -> api.Ticket:
-    """Return a ticket of a worker. A ticket of another worker is an error (404)."""
+    """Return a ticket of a worker; a 404 if the ticket belongs to another worker."""
     ticket = await read_ticket(service, ticket_id)
     if ticket.agent_id != agent_id:
         raise HTTPException(404, f"ticket {ticket_id!r} belongs to {ticket.agent_id!r}, not to {agent_id!r}")
@@ -180,7 +182,7 @@ async def get_agent_escalation(service: ServiceDep, agent_id: AgentId, ticket_id
 @router.get(
     "/tickets/{ticket_id}",
     response_model=api.Ticket,
-    **operation(errors={404: "There is no such ticket.", 409: "The ids of several tickets begin with it."}),
+    **operation(errors={404: "There is no such ticket.", 409: "Several tickets' ids begin with this id."}),
 )
 async def get_ticket(
     request: Request,
@@ -195,7 +197,7 @@ async def get_ticket(
         return make_gateway_response(
             MatchingTickets(tickets=[MatchingTicket.of(ticket) for ticket in matches])
         )
-    [row] = await _rows(service, [await find_ticket_by_prefix(service, ticket_id)])
+    [row] = await _make_ticket_rows(service, [await find_ticket_by_prefix(service, ticket_id)])
     return row
 
 
@@ -203,11 +205,11 @@ async def get_ticket(
 async def acknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Acknowledge | None = None
 ) -> api.Ticket:
-    """Acknowledge a ticket: its reminders stop."""
+    """Acknowledge a ticket. Its reminders stop."""
     change = body or Acknowledge()
     await require_unchanged_ticket(service, change, ticket_id)
     await service.tickets.acknowledge(
-        ticket_id, by=person_name(request, change.by), via=AckChannel(change.via), note=change.note
+        ticket_id, by=get_person_name(request, change.by), via=AckChannel(change.via), note=change.note
     )
     return await read_ticket(service, ticket_id)
 
@@ -216,11 +218,11 @@ async def acknowledge_ticket(
 async def unacknowledge_ticket(
     request: Request, service: ServiceDep, ticket_id: TicketId, body: Unacknowledge | None = None
 ) -> api.Ticket:
-    """Withdraw an acknowledgement: reminders start again."""
+    """Withdraw an acknowledgement. Reminders start again."""
     change = body or Unacknowledge()
     await require_unchanged_ticket(service, change, ticket_id)
     await service.tickets.unacknowledge(
-        ticket_id, by=person_name(request, change.by), via=AckChannel(change.via)
+        ticket_id, by=get_person_name(request, change.by), via=AckChannel(change.via)
     )
     return await read_ticket(service, ticket_id)
 
@@ -237,7 +239,7 @@ async def dismiss_ticket(
     its severity. Close tickets about abandoned recoveries and failed runs with `resolve`.
     """
     await require_unchanged_ticket(service, body, ticket_id)
-    ticket, by = await service.tickets.find(ticket_id), person_name(request, body.by)
+    ticket, by = await service.tickets.find(ticket_id), get_person_name(request, body.by)
     if ticket is not None and service.tickets.is_about_dead_worker(ticket):
         await service.tickets.resolve(ticket_id, f"dismissed: {body.reason}", by=by)
     else:
@@ -249,7 +251,7 @@ async def dismiss_ticket(
 async def get_ticket_timeline(service: ServiceDep, ticket_id: TicketId) -> api.Timeline:
     """Return the timeline of a ticket, oldest first: triage, notifications, interventions, and its end."""
     ticket = await find_ticket(service, ticket_id)
-    return await service.store.read(lambda conn: timeline(conn, ticket))
+    return await service.store.read(lambda conn: build_timeline(conn, ticket))
 
 
 @router.post("/tickets/{ticket_id}/resolve", **operation(errors=(404, 409)))
@@ -258,5 +260,5 @@ async def resolve_ticket(
 ) -> api.Ticket:
     """Close a ticket about a dead worker, an abandoned recovery or failed runs."""
     await require_unchanged_ticket(service, body, ticket_id)
-    await service.tickets.resolve(ticket_id, body.reason, by=person_name(request, body.by))
+    await service.tickets.resolve(ticket_id, body.reason, by=get_person_name(request, body.by))
     return await read_ticket(service, ticket_id)

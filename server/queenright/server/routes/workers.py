@@ -11,9 +11,9 @@ from queenright.api import terms
 from queenright.health.detection.health_state import HealthState
 from queenright.health.monitoring_service import AgentNotFoundError
 from queenright.server.routes.dependencies import HealthDep, ServiceDep
-from queenright.server.routes.loaded_agents.rows import slot_row
+from queenright.server.routes.loaded_agents.rows import make_slot_row
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, InvalidCursorError, Limit, build_page, decode_cursor
 from queenright.server.routes.params import (
     AgentId,
     AgentQuery,
@@ -23,7 +23,7 @@ from queenright.server.routes.params import (
     split_words,
 )
 from queenright.server.views.fleet_list import FleetQuery, Position, find_sessions
-from queenright.server.views.worker_rows import agent_health_row, agent_row
+from queenright.server.views.worker_rows import make_agent_health_row, make_agent_row
 
 router = APIRouter(prefix="/api", tags=["health"])
 
@@ -65,9 +65,9 @@ async def list_agents(
     sort: Annotated[
         terms.AgentSort,
         Query(
-            description="`attention`: the worst health first, then the longest time without progress. "
-            "`agent`: by name. `activity`, `progress` (the longest time without it first), `tokens`, `cost` "
-            "(the least first). A `-` before it reverses the order."
+            description="`attention`: worst health first, then longest time without progress. `agent`: by "
+            "name. `activity`: by activity. `progress`: longest time without progress first. `tokens`, "
+            "`cost`: lowest first. A leading `-` reverses the order."
         ),
         allow_word(terms.AgentSort),
     ] = "attention",
@@ -95,22 +95,22 @@ async def list_agents(
         limit=limit + 1,
         after=_decode_cursor(cursor, sort),
     )
-    return await page(
+    return await build_page(
         api.AgentsPage,
         "agents",
         sessions.page,
         limit,
-        row=lambda worker: agent_row(service, worker[1]),
+        row=lambda worker: make_agent_row(service, worker[1]),
         position=lambda key: (sort, *key[0]),
         descending=sort.startswith("-"),
-        loaded=[slot_row(slot) for slot in service.agents.slots.values()],
+        loaded=[make_slot_row(slot) for slot in service.agents.slots.values()],
         total=sessions.total,
         counts=sessions.counts,
     )
 
 
 def _decode_cursor(cursor: str | None, sort: str) -> Position | None:
-    """Return the position in a cursor of this order."""
+    """Return the position in a cursor. Raises ``InvalidCursorError`` if its list is sorted differently."""
     place = decode_cursor(cursor, "agents", str, float, float, str, str)
     if place is None:
         return None
@@ -130,12 +130,12 @@ async def list_agent_health(
     after = decode_cursor(cursor, "agents", str, str)
     # A worker that is removed while the health of others is computed stays in this page.
     workers = {worker.key: worker for worker in health.workers(limit=limit + 1, after=after)}
-    return await page(
+    return await build_page(
         api.AgentHealthPage,
         "agents",
         await health.get_all_agent_health(limit=limit + 1, after=after),
         limit,
-        row=lambda row: agent_health_row(service, workers[row.agent_id, row.session_id], row),
+        row=lambda row: make_agent_health_row(service, workers[row.agent_id, row.session_id], row),
         position=lambda row: (row.agent_id, row.session_id),
     )
 
@@ -149,7 +149,7 @@ async def get_agent_health(
     if worker is None:
         raise AgentNotFoundError(agent_id, session_id)
     health = service.health.health_of(worker)
-    return agent_health_row(service, worker, health)
+    return make_agent_health_row(service, worker, health)
 
 
 @router.get("/agents/{agent_id:agent}/history")
@@ -169,7 +169,7 @@ async def get_agent_history(
     """
     (before,) = decode_cursor(cursor, "history", int) or (None,)
     events = await health.get_health_history(agent_id, seconds, limit=limit + 1, before=before)
-    return await page(
+    return await build_page(
         api.HistoryPage,
         "history",
         events[::-1],

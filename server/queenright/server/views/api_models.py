@@ -24,7 +24,7 @@ from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.fleet_list import WORST_FIRST, get_listed_state, list_unresolved_sessions
 from queenright.server.views.interventions import acting_view
-from queenright.server.views.worker_rows import agent_row
+from queenright.server.views.worker_rows import make_agent_row
 
 _MAX_LINE_LENGTH: Final = 220
 """Maximum characters of a line of the feed."""
@@ -35,7 +35,7 @@ MAX_WORKERS_SHOWN: Final = 200
 """Maximum workers in the console, worst first. Each takes time to render."""
 
 
-def ticket_row(
+def make_ticket_row(
     ticket: EscalationTicket,
     *,
     active_silence: ActiveSilence | None = None,
@@ -78,7 +78,7 @@ def _without_advice(ticket: EscalationTicket) -> str:
     return " ".join(text.split())
 
 
-def notification_row(record: NotificationRecord, outbox: api.Outbox) -> api.Notification:
+def make_notification_row(record: NotificationRecord, outbox: api.Outbox) -> api.Notification:
     """
     Return a notification and its delivery to each peer.
 
@@ -181,7 +181,7 @@ def read_ticket_id(event: AgentEvent) -> str:
     return str(ticket_id or "")
 
 
-def status(service: Service) -> api.Status:
+def build_status(service: Service) -> api.Status:
     """Return the worst workers, the latest events, and interventions in progress."""
     now = service.clock()
     by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
@@ -198,7 +198,7 @@ def status(service: Service) -> api.Status:
         at=now,
         started_at=service.started_at,
         counts={state.value: len(workers) for state, workers in by_state.items()},
-        agents=[agent_row(service, health) for health in shown_workers],
+        agents=[make_agent_row(service, health) for health in shown_workers],
         agents_left_out=sum(map(len, by_state.values())) - len(shown_workers),
         tickets=[ticket.ticket_id for ticket in newest[:_MAX_TICKETS]],
         outbox=api.Outbox.of(service.outbox.status()),
@@ -218,7 +218,7 @@ def feed(service: Service) -> list[api.FeedLine]:
     ]
 
 
-def provider_row(provider: ProviderHealth) -> api.Provider:
+def make_provider_row(provider: ProviderHealth) -> api.Provider:
     """Return the health of a model provider."""
     errors = [api.ProviderError(error_type=kind, count=count) for kind, count in provider.errors]
     return api.Provider.model_validate(asdict(provider) | {"errors": errors})

@@ -26,18 +26,18 @@ from queenright.server.views.attention_parts import (
     merge_attention,
     urgency,
 )
-from queenright.server.views.possible_actions import ticket_actions
+from queenright.server.views.possible_actions import list_ticket_actions
 from queenright.server.views.worker_rows import describe_reason
 
 
-def attention(
+def list_attention_items(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> api.AttentionList:
     """Return the items that need a person now, most urgent first; by default of all workers."""
-    return merge_attention([attention_part(service, agent_id=agent_id, session_id=session_id)])
+    return merge_attention([list_attention_part(service, agent_id=agent_id, session_id=session_id)])
 
 
-def attention_part(
+def list_attention_part(
     service: Service, *, agent_id: str | None = None, session_id: str | None = None
 ) -> AttentionPart:
     """Return the attention items of this service, which may be one partition of a cluster."""
@@ -191,7 +191,7 @@ def _ticket(service: Service, ticket: EscalationTicket) -> api.AttentionItem:
     # If the worker was restarted, actions apply to the current process.
     worker = service.monitor.get(ticket.agent_id, ticket.session_id)
     current = ticket.incarnation_id if worker is None else worker.vitals.incarnation_id
-    actions = ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
+    actions = list_ticket_actions(service, ticket.model_copy(update={"incarnation_id": current}))
     return attention_item(
         Target(agent_id=ticket.agent_id, session_id=ticket.session_id, incarnation_id=current),
         ticket.ticket_id,

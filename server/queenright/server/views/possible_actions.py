@@ -45,7 +45,7 @@ def explain_objection(
     return ""
 
 
-def ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
+def list_ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
     """Return the possible actions on a ticket, and whether its worker can be terminated."""
     actions = ["acknowledge"] if ticket_lifecycle.can_be_acknowledged(ticket, now=service.clock()) else []
     if not ticket.is_live:

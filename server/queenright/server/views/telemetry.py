@@ -29,7 +29,7 @@ _REASONS: Final[Mapping[str, str]] = {
 }
 
 
-def telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
+def build_telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetry:
     """Return the senders of telemetry, the unused records with the reasons, and the refused requests."""
     return api.Telemetry(
         sources=[

@@ -49,7 +49,7 @@ _AFTER_SECONDS: Final = 60.0
 """Seconds after a ticket closed for which its consequences may still be logged."""
 
 
-def timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
+def build_timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     """
     Return the timeline of a ticket, oldest entry first.
 

@@ -58,7 +58,7 @@ def describe_reason(health: WorkerHealth) -> str:
     return "" if health.vitals.status is WorkerStatus.COMPLETED else end_reason(health.vitals)
 
 
-def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
+def make_agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
     """Return the row of a worker: identity, state, reason and vital signs."""
     vitals = health.vitals
     state = health.fleet_state or health.state
@@ -103,7 +103,7 @@ def agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
     )
 
 
-def agent_health_row(service: Service, worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
+def make_agent_health_row(service: Service, worker: WorkerHealth, health: AgentHealth) -> api.AgentHealth:
     """Return the row of a worker, with the signals and the metrics behind its state."""
-    values = vars(agent_row(service, worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
+    values = vars(make_agent_row(service, worker)) | {name: getattr(health, name) for name in _HEALTH_FIELDS}
     return api.AgentHealth.model_validate(values, from_attributes=True)

@@ -46,8 +46,8 @@ from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError, UnusedReason
 
-PREFIX: Final = "/hooks/"
-CLIENT_BY_PATH: Final = {f"{PREFIX}{client.name}": client for client in CLIENTS}
+HOOK_PATH_PREFIX: Final = "/hooks/"
+CLIENT_BY_PATH: Final = {f"{HOOK_PATH_PREFIX}{client.name}": client for client in CLIENTS}
 _UNKNOWN_CLIENT: Final = "other"
 """The client label for an unknown path."""
 ANSWER_SECONDS: Final = 0.8
@@ -79,7 +79,7 @@ class _Question:
 def count_denied(intake: Intake, calls: Counter, clock: Clock, path: str, status: int, reason: str) -> None:
     """Count a request that the guard denied, because it has no valid token or comes from a web page."""
     intake.add_refusal(path, status, reason, clock())
-    if path.startswith(PREFIX):
+    if path.startswith(HOOK_PATH_PREFIX):
         client = CLIENT_BY_PATH.get(path)
         calls.labels(_UNKNOWN_CLIENT if client is None else client.name, "refused").inc()
 
@@ -265,7 +265,9 @@ class HookReceiver:
         self, client: Client, status: int, reason: str, fault: RecordFault | None = None
     ) -> tuple[int, dict[str, Any] | _Question]:
         self.calls.labels(client.name, "refused").inc()
-        self._intake.add_refusal(f"{PREFIX}{client.name}", status, reason, self._clock(), fault=fault)
+        self._intake.add_refusal(
+            f"{HOOK_PATH_PREFIX}{client.name}", status, reason, self._clock(), fault=fault
+        )
         return status, {"error": reason}
 
     async def end_call(self, call_id: str) -> bool:
@@ -335,7 +337,7 @@ class HookReceiver:
                 raise
             _log.warning("a hook call waits in the stream: %s", error)
             _remember(self._failed_calls, call_id)
-            await keeper.keep(f"{PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
+            await keeper.keep(f"{HOOK_PATH_PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
             return {}
         source.note(self._session(observation).run, observation)
         self._intake.add(sources, now)
@@ -391,7 +393,7 @@ def route_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
     """Return an ASGI app that routes hook calls to ``hooks`` and everything else to ``receiver``."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        is_hook = scope["type"] == "http" and scope["path"].startswith(PREFIX)
+        is_hook = scope["type"] == "http" and scope["path"].startswith(HOOK_PATH_PREFIX)
         await (hooks if is_hook else receiver)(scope, receive, send)
 
     return app

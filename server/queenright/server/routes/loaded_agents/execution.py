@@ -33,9 +33,9 @@ from queenright.server.routes.loaded_agents.requests import (
     read_session,
     run_on_disk,
 )
-from queenright.server.routes.loaded_agents.rows import execution_row
+from queenright.server.routes.loaded_agents.rows import make_execution_row
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import NO_TEXT
+from queenright.server.routes.pagination import UNSTORABLE_CHARACTERS
 from queenright.server.routes.params import Body, Incarnation
 from queenright.server.routes.preconditions import require_unchanged_run
 
@@ -57,7 +57,7 @@ class TriggerRequest(Body):
     """The entry point of a run, and its input."""
 
     entry_point_id: Annotated[
-        OptionalName, Field(description="By default the first manual entry point, else the first.")
+        OptionalName, Field(description="By default the first manual entry point, otherwise the first.")
     ] = None
     input_data: Annotated[
         dict[str, Any], Field(description="JSON values by name.", examples=[{"folder": "docs"}])
@@ -82,15 +82,13 @@ class ChatRequest(Body):
         Field(
             min_length=1,
             max_length=200,
-            description="Only to this graph; by default to the active graph first.",
+            description="Send it only to this graph; by default, the active graph is tried first.",
         ),
     ] = None
-    session_id: Annotated[OptionalName, Field(description="Only in this session, if several nodes wait.")] = (
-        None
-    )
+    session_id: Annotated[OptionalName, Field(description="The session, if nodes wait in several.")] = None
     question_id: Annotated[
         OptionalName,
-        Field(description="Only as the answer to this question, of `GET /api/attention`."),
+        Field(description="The question to answer, from `GET /api/attention`; no other node gets it."),
     ] = None
 
 
@@ -101,12 +99,12 @@ class Inject(Body):
     content: Annotated[Message, Field(examples=["Yes, go on."])]
     graph_id: Annotated[
         str | None,
-        Field(min_length=1, max_length=200, description="By default the active graph first."),
+        Field(min_length=1, max_length=200, description="By default, the active graph is tried first."),
     ] = None
     session_id: Annotated[OptionalName, Field(description="The session, if the node runs in several.")] = None
     question_id: Annotated[
         OptionalName,
-        Field(description="The question that it answers, of `GET /api/attention`; by default the open one."),
+        Field(description="The question to answer, from `GET /api/attention`; by default the open one."),
     ] = None
     incarnation_id: Incarnation = None
 
@@ -133,7 +131,7 @@ class Stop(Body):
 
 
 class CheckpointReplay(Body):
-    """The checkpoint from which a new run starts."""
+    """The checkpoint that the new run starts from."""
 
     session_id: Session
     checkpoint_id: Annotated[Name, Field(examples=["0000000003-5f2c9a"])]
@@ -142,7 +140,7 @@ class CheckpointReplay(Body):
 
 def _is_storable(value: Any) -> bool:
     if isinstance(value, str):
-        return NO_TEXT.search(value) is None
+        return UNSTORABLE_CHARACTERS.search(value) is None
     if isinstance(value, float):
         return math.isfinite(value)
     if isinstance(value, Mapping):
@@ -155,16 +153,16 @@ async def trigger_agent(
     log: OperatorLogDep, slot: SlotDep, body: TriggerRequest | None = None
 ) -> api.Started:
     """
-    Start a run, and return as soon as it has its session, or is queued.
+    Start a run. Return when its session exists, or when it is queued.
 
-    `queued`: the entry point has as many active runs as its `max_concurrent` allows. The run waits in memory,
-    and is lost if the service is killed. A run that waits for its user does not count. 429: as many runs wait
-    as `max_waiting` allows.
+    A run is `queued` if the entry point already has `max_concurrent` active runs; runs that wait for their
+    user do not count. A queued run is in memory, and is lost if the service is killed. 429: `max_waiting`
+    runs are already queued.
     """
     trigger = body or TriggerRequest()
     graph = find_graph(slot, trigger.graph_id)
     entry_point = find_entry_point(graph, trigger.entry_point_id)
-    start = await _start(slot, graph, entry_point, trigger.input_data, trigger.session_id)
+    start = await _start_run(slot, graph, entry_point, trigger.input_data, trigger.session_id)
     await log.write_result("trigger", slot.id, start, entry_point)
     return start
 
@@ -174,7 +172,7 @@ async def resume_agent(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
     """
     Resume the newest unfinished run of a session.
 
-    `queued`: other runs are first. 409 also if another process runs the session.
+    The run is `queued` if others come first. 409 also if another process runs the session.
     """
     graph = find_graph(slot, body.graph_id)
     require_unchanged_run(service, slot.id, body.session_id, body.incarnation_id)
@@ -198,7 +196,7 @@ async def replay_agent(log: OperatorLogDep, slot: SlotDep, body: CheckpointRepla
 async def stop_agent(
     service: ServiceDep, log: OperatorLogDep, slot: SlotDep, body: Stop | None = None
 ) -> api.Stopped:
-    """Pause runs, and return when they have stopped. They can be resumed."""
+    """Pause runs. Return when they have stopped. They can be resumed."""
     stop = body or Stop()
     if stop.graph_id is not None:
         find_graph(slot, stop.graph_id)
@@ -207,11 +205,11 @@ async def stop_agent(
     if stop.execution_id is not None:
         run = _find_run(slot, stop.execution_id)
         if run.done:
-            raise HTTPException(409, f"run {run.id!r} has ended already: {execution_row(run).status}")
+            raise HTTPException(409, f"run {run.id!r} has ended already: {make_execution_row(run).status}")
     require_unchanged_run(service, slot.id, stop.session_id, stop.incarnation_id)
     chosen_runs = [
         run
-        for run in _current_runs(slot)
+        for run in _list_current_runs(slot)
         if stop.execution_id in (None, run.id)
         and stop.session_id in (None, run.session_id)
         and stop.graph_id in (None, run.graph_id)
@@ -265,14 +263,14 @@ async def chat_with_agent(
             node.session_id,
             question_id=body.question_id,
         )
-        if injection is not None:  # it still runs
+        if injection is not None:  # the node is still running
             await log.write_result("chat", slot.id, injection, injection.node_id)
             return injection
     if body.question_id is not None:
         raise QuestionAnsweredError(None)
     entry_point = find_entry_point(graph, None)
-    start = await _start(
-        slot, graph, entry_point, _message_input(graph, entry_point, body.message), body.session_id
+    start = await _start_run(
+        slot, graph, entry_point, _build_message_input(graph, entry_point, body.message), body.session_id
     )
     await log.write_result("chat", slot.id, start, entry_point)
     return start
@@ -285,10 +283,10 @@ async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 
     409 also if the node's question, or that of `question_id`, has been answered.
     """
-    graphs = _graphs(slot) if body.graph_id is None else [find_graph(slot, body.graph_id)]
+    graphs = _list_graphs(slot) if body.graph_id is None else [find_graph(slot, body.graph_id)]
     nodes = [node.id for graph in graphs for node in graph.nodes]
     if body.node_id not in nodes:
-        raise HTTPException(404, f"there is no node {body.node_id!r}; there are: {', '.join(nodes)}")
+        raise HTTPException(404, f"there is no node {body.node_id!r}; the nodes are: {', '.join(nodes)}")
     require_unchanged_run(service, slot.id, body.session_id, body.incarnation_id)
     injection = await _inject(
         slot, body.node_id, body.content, body.graph_id, body.session_id, question_id=body.question_id
@@ -306,7 +304,7 @@ async def inject_input(service: ServiceDep, log: OperatorLogDep, slot: SlotDep, 
 @router.get("/executions/{execution_id}", **operation(errors=(404,)))
 async def get_execution(slot: SlotDep, execution_id: ExecutionId) -> api.ExecutionRow:
     """Return a run of a loaded agent: its state or its result. The last 1000 runs are kept."""
-    return execution_row(_find_run(slot, execution_id))
+    return make_execution_row(_find_run(slot, execution_id))
 
 
 # -- runs -------------------------------------------------------------------------------------------
@@ -328,7 +326,7 @@ async def resume_session(
     return await _describe_start(slot.runtime.get_execution(execution_id), slot, graph, status)
 
 
-async def _start(
+async def _start_run(
     slot: AgentSlot,
     graph: GraphSpec,
     entry_point_id: str,
@@ -354,7 +352,7 @@ async def _start(
 
 async def _describe_start(run: Execution, slot: AgentSlot, graph: GraphSpec, status: Any) -> api.Started:
     """
-    Return a run that was resumed or replayed.
+    Return the response for a run that was resumed or replayed.
 
     Raises:
         HTTPException: 409 if the run ended before it began.
@@ -390,20 +388,22 @@ async def _inject(
     question_id: str | None = None,
 ) -> api.Injected | None:
     """Send a message to a node. Return None if the node is not running."""
-    running = {
+    running_nodes = {
         (run.graph_id, str(run.session_id))
-        for graph in _graphs(slot)
+        for graph in _list_graphs(slot)
         if graph_id in (None, graph.id)
         for entry in graph.entry_points
         for run, name, _ in slot.runtime.get_stream(entry.id, graph_id=graph.id).nodes()
         if name == node_id and session_id in (None, run.session_id)
     }
-    waiting = {
+    waiting_nodes = {
         (node.graph_id, node.session_id) for node in slot.runtime.waiting_nodes() if node.node_id == node_id
     }
     # The runtime chooses in this order: the active graph first, and within a graph waiting nodes first.
-    order = [graph.id for graph in _graphs(slot)]
-    chosen_node = min(running, key=lambda node: (order.index(node[0]), node not in waiting), default=None)
+    graph_order = [graph.id for graph in _list_graphs(slot)]
+    chosen_node = min(
+        running_nodes, key=lambda node: (graph_order.index(node[0]), node not in waiting_nodes), default=None
+    )
     if chosen_node is None:
         return None
     with convert_storage_errors():
@@ -416,30 +416,30 @@ async def _inject(
     )
 
 
-def _graphs(slot: AgentSlot) -> list[GraphSpec]:
+def _list_graphs(slot: AgentSlot) -> list[GraphSpec]:
     """Return the graphs of an agent, the active one first."""
-    active = slot.runtime.active_graph_id
-    names = sorted(slot.runtime.list_graphs(), key=lambda name: name != active)
-    return [slot.runtime.get_graph(name) for name in names]
+    active_id = slot.runtime.active_graph_id
+    graph_ids = sorted(slot.runtime.list_graphs(), key=lambda name: name != active_id)
+    return [slot.runtime.get_graph(name) for name in graph_ids]
 
 
-def _current_runs(slot: AgentSlot) -> list[Execution]:
+def _list_current_runs(slot: AgentSlot) -> list[Execution]:
     return [
         run
-        for graph in _graphs(slot)
+        for graph in _list_graphs(slot)
         for entry in graph.entry_points
         for run in slot.runtime.get_stream(entry.id, graph_id=graph.id).executions
     ]
 
 
 def _require_session(slot: AgentSlot, graph_id: str | None, session_id: str) -> None:
-    """Find a session of one graph, or of any. Raises the errors of ``read_session``. Blocks."""
-    *others, last = [graph_id] if graph_id is not None else [graph.id for graph in _graphs(slot)]
-    for graph in others:
+    """Check that a graph, or any graph of the agent, has a session. Raises as ``read_session``. Blocks."""
+    *other_ids, last_id = [graph_id] if graph_id is not None else [graph.id for graph in _list_graphs(slot)]
+    for graph in other_ids:
         with suppress(SessionNotFoundError):
             read_session(slot, graph, session_id)
             return
-    read_session(slot, last, session_id)
+    read_session(slot, last_id, session_id)
 
 
 def _find_run(slot: AgentSlot, execution_id: str) -> Execution:
@@ -449,7 +449,7 @@ def _find_run(slot: AgentSlot, execution_id: str) -> Execution:
         raise HTTPException(404, str(error)) from error
 
 
-def _message_input(graph: GraphSpec, entry_point_id: str, message: str) -> dict[str, Any]:
+def _build_message_input(graph: GraphSpec, entry_point_id: str, message: str) -> dict[str, Any]:
     """
     Return the input of a run that starts with a user's message, under the input key of its first node.
 

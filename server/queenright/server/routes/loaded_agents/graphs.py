@@ -21,19 +21,24 @@ from queenright.server.routes.loaded_agents.requests import (
     PREFIX,
     TAG,
     GraphId,
+    GraphQuery,
     NodeDep,
-    OfGraph,
     ReadableGraphDep,
     ReadableSlotDep,
     SlotDep,
     find_goal,
     find_graph,
     run_on_disk,
-    use_runtime_of,
+    select_runtime,
 )
-from queenright.server.routes.loaded_agents.rows import graph_row, iter_streams, node_detail, node_row
+from queenright.server.routes.loaded_agents.rows import (
+    iter_streams,
+    make_graph_row,
+    make_node_detail,
+    make_node_row,
+)
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
 from queenright.server.routes.params import AgentId, Body, By
 
 # The longest paths come first, because an agent's name may contain slashes.
@@ -92,22 +97,22 @@ async def get_node_criteria(
 @router.get("/graphs/{graph_id}/nodes/{node_id}", **operation(errors=(404,)))
 async def get_node(slot: ReadableSlotDep, graph: ReadableGraphDep, node: NodeDep) -> api.NodeDetail:
     """Return a node: its prompt, its tools, and its edges."""
-    return node_detail(slot, graph, node)
+    return make_node_detail(slot, graph, node)
 
 
 @router.get("/graphs/{graph_id}/nodes", **operation(errors=(404,)))
 async def list_nodes(
     slot: ReadableSlotDep, graph: ReadableGraphDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.NodePage:
-    """List the nodes of a graph, in its order."""
+    """List the nodes of a graph, in the graph's order."""
     # A graph does not change while it is loaded, so a position stays valid.
     (after,) = decode_cursor(cursor, "nodes", int) or (0,)
-    return await page(
+    return await build_page(
         api.NodePage,
         "nodes",
         list(enumerate(graph.nodes, start=1))[max(after, 0) :],
         limit,
-        row=lambda node: node_row(slot, graph, node[1]),
+        row=lambda node: make_node_row(slot, graph, node[1]),
         position=lambda node: (node[0],),
     )
 
@@ -116,15 +121,15 @@ async def list_nodes(
 async def list_graphs(
     service: ServiceDep, slot: SlotDep, limit: Limit = 100, cursor: Cursor = None
 ) -> api.GraphPage:
-    """List the graphs of a loaded agent by id: its own, the added ones, and judge and queen."""
+    """List the graphs of a loaded agent by id: its own, added graphs, and those of the judge and queen."""
     (after,) = decode_cursor(cursor, "graphs", str) or ("",)
-    names = sorted({*slot.runtime.list_graphs(), *service.runtime.list_graphs()})
-    return await page(
+    graph_ids = sorted({*slot.runtime.list_graphs(), *service.runtime.list_graphs()})
+    return await build_page(
         api.GraphPage,
         "graphs",
-        [name for name in names if name > after],
+        [name for name in graph_ids if name > after],
         limit,
-        row=lambda name: graph_row(use_runtime_of(name, slot, service.runtime), name),
+        row=lambda name: make_graph_row(select_runtime(name, slot, service.runtime), name),
         position=lambda name: (name,),
         active_graph_id=slot.runtime.active_graph_id,
     )
@@ -137,8 +142,8 @@ async def list_graphs(
         errors={
             404: "The agent is not loaded here.",
             409: "It has a graph of this id already.",
-            422: "There is no such agent below the roots, or it cannot work; `title` names every reason.",
-            503: "Its code does not return.",
+            422: "There is no such agent below the roots, or it is invalid; `title` has every reason.",
+            503: "Loading the agent timed out.",
         },
     ),
 )
@@ -147,10 +152,10 @@ async def add_graph(
 ) -> api.GraphRow:
     """Load another agent as an additional graph of this one. It shares the bus, but has separate sessions."""
     agents = service.agents
-    name = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
-    await log.write("add_graph", agent_id, by=body.by, graph_id=name, detail=body.path)
-    response.headers["Location"] = f"/api/agents/{agent_id}/graphs/{name}"
-    return graph_row(agents.get(agent_id), name)
+    graph_id = await agents.add_graph(agent_id, body.path, graph_id=body.graph_id, model=body.model)
+    await log.write("add_graph", agent_id, by=body.by, graph_id=graph_id, detail=body.path)
+    response.headers["Location"] = f"/api/agents/{agent_id}/graphs/{graph_id}"
+    return make_graph_row(agents.get(agent_id), graph_id)
 
 
 @router.delete(
@@ -186,7 +191,7 @@ async def set_active_graph(log: OperatorLogDep, slot: SlotDep, body: SwitchGraph
 
 
 @router.get("/goal-progress", **operation(errors=(404,)))
-async def get_goal_progress(slot: SlotDep, graph_id: OfGraph = None) -> api.GoalState:
+async def get_goal_progress(slot: SlotDep, graph_id: GraphQuery = None) -> api.GoalState:
     """Return the goal of a graph, by default the active one, and the progress of its newest run."""
     graph = find_graph(slot, graph_id)
     goal, progress = find_goal(slot, graph.id), slot.runtime.get_goal_progress(graph.id)
@@ -262,7 +267,9 @@ def _list_criteria(
 
 
 def _uses_name(expression: str, name: str) -> bool:
-    words = "".join(c if c.isalnum() or c == "_" else " " for c in expression).split()
+    words = "".join(
+        character if character.isalnum() or character == "_" else " " for character in expression
+    ).split()
     return name in words
 
 

@@ -24,7 +24,7 @@ from queenright.server.routes.loaded_agents.requests import (
     run_on_disk,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
 from queenright.server.routes.params import allow_word
 
 # The longest paths come first, because an agent's name may contain slashes.
@@ -40,8 +40,9 @@ NodeLevel = Annotated[
     allow_word(api.NodeLogLevel),
     Query(description="One row per visit of the node, or per step of its model."),
 ]
-SessionQuery = Annotated[
-    str | None, Query(description="Only of this session; by default the newest, and runs of all sessions.")
+LogSessionQuery = Annotated[
+    str | None,
+    Query(description="Only this session; by default the newest session, or for runs all sessions."),
 ]
 
 
@@ -51,12 +52,12 @@ async def list_node_logs(
     graph: ReadableGraphDep,
     node: NodeDep,
     level: NodeLevel = "visits",
-    session_id: SessionQuery = None,
+    session_id: LogSessionQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.LogPage:
     """List the log of a node in a session, newest first: its visits, or the steps of its model."""
-    return await _page(slot, graph.id, level, session_id, node.id, limit, cursor)
+    return await _build_log_page(slot, graph.id, level, session_id, node.id, limit, cursor)
 
 
 @router.get("/logs", **operation(errors=(404, 409)))
@@ -64,15 +65,15 @@ async def list_agent_logs(
     slot: SlotDep,
     graph: SessionGraphDep,
     level: Level = "executions",
-    session_id: SessionQuery = None,
+    session_id: LogSessionQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.LogPage:
     """List the log of a loaded agent, newest first: its runs, or the visits and steps of a session."""
-    return await _page(slot, graph.id, level, session_id, None, limit, cursor)
+    return await _build_log_page(slot, graph.id, level, session_id, None, limit, cursor)
 
 
-async def _page(
+async def _build_log_page(
     slot: AgentSlot,
     graph_id: str,
     level: str,
@@ -82,26 +83,26 @@ async def _page(
     cursor: str | None,
 ) -> api.LogPage:
     # The file is append-only, so the offset of a line identifies it.
-    place = decode_cursor(cursor, "rows", str, str, int)
+    position = decode_cursor(cursor, "rows", str, str, int)
     before = None
-    if place is not None:
-        session_id = session_id or place[0] or None
-        before = place[2] if place[1] == level else None
+    if position is not None:
+        session_id = session_id or position[0] or None
+        before = position[2] if position[1] == level else None
 
     def read() -> tuple[str | None, list[tuple[int, dict[str, Any]]]]:
         path, session = _find_file(slot, graph_id, level, session_id)
         if path is None:
             return session, []
         rows = (
-            (at, row)
-            for at, row in lines_before(path, before)
+            (offset, row)
+            for offset, row in lines_before(path, before)
             if (node_id is None or row.get("node_id") == node_id)
             and (level != "executions" or session_id in (None, row.get("session_id")))
         )
         return session, list(islice(rows, limit + 1))
 
     session, rows = await run_on_disk(slot.runtime, read)
-    return await page(
+    return await build_page(
         api.LogPage,
         "rows",
         rows,

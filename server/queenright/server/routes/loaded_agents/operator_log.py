@@ -10,8 +10,8 @@ from fastapi import Depends, Request
 from queenright.api.loaded_agents import Injected, Started
 from queenright.health.store.store import StoreError
 from queenright.instrumentation.redaction import redact
-from queenright.server.access.caller import DEFAULT_NAME, person_name
-from queenright.server.agents.operations import Action, operation_event
+from queenright.server.access.caller import DEFAULT_NAME, get_person_name
+from queenright.server.agents.operations import Action, make_operation_event
 from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.service import Service
 
@@ -56,11 +56,11 @@ class OperatorLog:
             execution_id: The run that was started or resumed.
             detail: Details, such as a folder, a checkpoint, or the runs that were stopped.
         """
-        event = operation_event(
+        event = make_operation_event(
             action,
             agent_id,
             at=self._service.clock(),
-            by=person_name(self._request, by),
+            by=get_person_name(self._request, by),
             graph_id=graph_id,
             session_id=session_id,
             execution_id=execution_id,

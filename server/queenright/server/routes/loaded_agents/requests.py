@@ -32,11 +32,11 @@ NodeId = Annotated[str, Path(description="The node's id, from `list_nodes`.", ma
 SessionId = Annotated[str, Path(description="The session's id, from `list_sessions`.")]
 CheckpointId = Annotated[str, Path(description="The checkpoint's id, from `list_checkpoints`.")]
 ExecutionId = Annotated[str, Path(description="The run's id, from the response that started it.")]
-OfGraph = Annotated[str | None, Query(description="Only of this graph.")]
+GraphQuery = Annotated[str | None, Query(description="Only items of this graph.")]
 
 
 def find_graph(slot: AgentSlot, graph_id: str | None) -> GraphSpec:
-    """Return a graph of an agent, by default the active one. Raises ``HTTPException`` 404."""
+    """Return a graph of an agent, by default the active graph. Raises ``HTTPException`` 404."""
     known_ids = slot.runtime.list_graphs()
     if graph_id is not None and graph_id not in known_ids:
         raise HTTPException(
@@ -53,11 +53,11 @@ async def get_slot(service: ServiceDep, agent_id: AgentId) -> AgentSlot:
 SlotDep = Annotated[AgentSlot, Depends(get_slot)]
 
 
-def use_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> AgentSlot:
+def select_runtime(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> AgentSlot:
     """
-    Return an agent with the runtime that runs a graph: its own, or the service's for judge and queen.
+    Return an agent with the runtime of a graph: the agent's own, or the service's for judge and queen.
 
-    The judge and the queen can be read through every agent, but not changed.
+    The graphs of judge and queen can be read through every agent, but not changed.
     """
     if graph_id in slot.runtime.list_graphs() or graph_id not in runtime.list_graphs():
         return slot
@@ -66,7 +66,7 @@ def use_runtime_of(graph_id: str, slot: AgentSlot, runtime: AgentRuntime) -> Age
 
 async def get_readable_slot(service: ServiceDep, slot: SlotDep, graph_id: GraphId) -> AgentSlot:
     """Return the loaded agent with the runtime of the graph of the path."""
-    return use_runtime_of(graph_id, slot, service.runtime)
+    return select_runtime(graph_id, slot, service.runtime)
 
 
 ReadableSlotDep = Annotated[AgentSlot, Depends(get_readable_slot)]
@@ -112,7 +112,7 @@ def find_node(graph: GraphSpec, node_id: str) -> NodeSpec:
 
 def find_entry_point(graph: GraphSpec, entry_point_id: str | None) -> str:
     """
-    Return the id of an entry point of a graph; by default the first manual one, otherwise the first.
+    Return the id of an entry point: by default the first manual one, or the first if none is manual.
 
     Raises:
         HTTPException: 404 if no entry point has this name; 409 if the graph has no entry point.
@@ -125,11 +125,13 @@ def find_entry_point(graph: GraphSpec, entry_point_id: str | None) -> str:
                 404, f"graph {graph.id!r} has no entry point {entry_point_id!r}; it has: {known_ids}"
             )
         return entry_point_id
-    manual = [entry.id for entry in entries if entry.trigger_type == "manual"]
-    ids = manual or [entry.id for entry in entries]
-    if not ids:
-        raise HTTPException(409, f"graph {graph.id!r} has no entry point; nothing can start it")
-    return ids[0]
+    manual_ids = [entry.id for entry in entries if entry.trigger_type == "manual"]
+    entry_point_ids = manual_ids or [entry.id for entry in entries]
+    if not entry_point_ids:
+        raise HTTPException(
+            409, f"graph {graph.id!r} has no entry point, so it cannot be started; add one to the graph"
+        )
+    return entry_point_ids[0]
 
 
 def find_goal(slot: AgentSlot, graph_id: str) -> Goal | None:
@@ -144,8 +146,8 @@ def convert_storage_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = error.strerror or type(error).__name__
-        raise HTTPException(503, f"the agent's storage cannot be used: {why}") from error
+        reason = error.strerror or type(error).__name__
+        raise HTTPException(503, f"the agent's storage cannot be used: {reason}") from error
 
 
 async def run_on_disk(runtime: AgentRuntime, work: Callable[[], T]) -> T:

@@ -20,7 +20,7 @@ _MAX_RUNS: Final = 10_000
 _COUNTED_KEYS: Final = ("steps", "input_tokens", "output_tokens", "cost")
 
 
-def slot_row(slot: AgentSlot) -> api.AgentSlot:
+def make_slot_row(slot: AgentSlot) -> api.AgentSlot:
     """Convert a loaded agent."""
     info = slot.info
     return api.AgentSlot.of(
@@ -46,23 +46,23 @@ def iter_streams(
             yield entry, slot.runtime.get_stream(entry.id, graph_id=name)
 
 
-def entry_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
+def make_entry_point_row(entry: EntryPointSpec, stream: ExecutionStream) -> api.EntryPoint:
     """Convert an entry point."""
-    running = sum(not run.is_queued for run in stream.executions)
+    running_count = sum(not run.is_queued for run in stream.executions)
     return api.EntryPoint.of(
         entry,
         graph_id=stream.graph_id,
         entry_point_id=entry.id,
         event_types=sorted(type_.value for type_ in entry.event_types),
-        running=running,
-        queued=stream.pending - running,
+        running=running_count,
+        queued=stream.pending - running_count,
         ticks_skipped=stream.ticks_skipped,
     )
 
 
-def stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTotals) -> api.AgentStats:
+def make_stats_row(slot: AgentSlot, now: float, *, sessions: int, totals: api.RunTotals) -> api.AgentStats:
     """Convert an agent's statistics."""
-    streams = [entry_row(entry, stream) for entry, stream in iter_streams(slot)]
+    streams = [make_entry_point_row(entry, stream) for entry, stream in iter_streams(slot)]
     return api.AgentStats(
         agent_id=slot.id,
         loaded_at=slot.loaded_at,
@@ -101,7 +101,7 @@ def count_totals(slot: AgentSlot) -> api.RunTotals:
     )
 
 
-def execution_row(run: Execution) -> api.ExecutionRow:
+def make_execution_row(run: Execution) -> api.ExecutionRow:
     """Convert a run: its current state, or its result."""
     result = run.result
     if result is None:
@@ -130,7 +130,7 @@ def execution_row(run: Execution) -> api.ExecutionRow:
 # -- graphs -----------------------------------------------------------------------------------------
 
 
-def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
+def make_graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
     """Convert a graph of an agent."""
     graph = slot.runtime.get_graph(graph_id)
     is_of_agent = slot.graph_id in slot.runtime.list_graphs()
@@ -148,9 +148,9 @@ def graph_row(slot: AgentSlot, graph_id: str) -> api.GraphRow:
     )
 
 
-def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
+def make_node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
     """Convert a node."""
-    running = [
+    active_nodes = [
         active_node
         for _, stream in iter_streams(slot, graph.id)
         for _, node_id, active_node in stream.nodes()
@@ -159,26 +159,26 @@ def node_row(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeRow:
     return api.NodeRow.of(
         node,
         node_id=node.id,
-        running=len(running),
-        waiting_for_user=sum(active.is_waiting_for_user for active in running),
+        running=len(active_nodes),
+        waiting_for_user=sum(active.is_waiting_for_user for active in active_nodes),
     )
 
 
-def node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
+def make_node_detail(slot: AgentSlot, graph: GraphSpec, node: NodeSpec) -> api.NodeDetail:
     """Convert a node with all details."""
     return api.NodeDetail.of(
         node,
-        **dict(node_row(slot, graph, node)),
+        **dict(make_node_row(slot, graph, node)),
         graph_id=graph.id,
         system_prompt=mask_values(node.system_prompt),
         routes=dict(node.routes),
         model=redact(node.model, 200),
         input_schema=slot.runtime.get_input_schema(graph.id, node.id),
-        edges_in=[_edge(edge) for edge in graph.edges if edge.target == node.id],
-        edges_out=[_edge(edge) for edge in graph.edges_from(node.id)],
+        edges_in=[_make_edge(edge) for edge in graph.edges if edge.target == node.id],
+        edges_out=[_make_edge(edge) for edge in graph.edges_from(node.id)],
         entry_points=[entry.id for entry in graph.entry_points if entry.node_id == node.id],
     )
 
 
-def _edge(edge: EdgeSpec) -> api.Edge:
+def _make_edge(edge: EdgeSpec) -> api.Edge:
     return api.Edge.of(edge, edge_id=edge.id)

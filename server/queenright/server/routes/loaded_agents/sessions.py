@@ -34,14 +34,14 @@ from queenright.server.routes.loaded_agents.requests import (
     run_on_disk,
 )
 from queenright.server.routes.openapi import operation
-from queenright.server.routes.pagination import Cursor, Limit, decode_cursor, page
+from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
 from queenright.server.routes.params import Body, Incarnation, allow_word
 from queenright.server.routes.preconditions import require_unchanged_run
 
 # The longest paths come first, because an agent's name may contain slashes.
 router = APIRouter(prefix=PREFIX, tags=[TAG])
 
-OfStatus = Annotated[
+StatusQuery = Annotated[
     api.RunStatus | None, allow_word(api.RunStatus), Query(description="Only sessions with this status.")
 ]
 
@@ -67,7 +67,7 @@ async def restore_checkpoint(
     """
     Resume a session from a checkpoint. Everything after the checkpoint is discarded.
 
-    `queued`: other runs are first. 409 also if another process runs the session.
+    The run is `queued` if others come first. 409 also if another process runs the session.
     """
     require_unchanged_run(service, slot.id, session_id, body.incarnation_id if body else None)
     start = await resume_session(slot, graph, session_id, checkpoint_id, status="restored")
@@ -83,17 +83,21 @@ async def list_checkpoints(
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.CheckpointPage:
-    """List the checkpoints of a session, newest first. Invalid ones have a reason."""
+    """List the checkpoints of a session, newest first. An invalid checkpoint has a reason."""
     before = decode_cursor(cursor, "checkpoints", str)
     chain = await run_on_disk(slot.runtime, lambda: _read_chain(slot, graph.id, session_id))
     if before is not None:
-        chain = [checkpoint for checkpoint in chain if _order(checkpoint.checkpoint_id) < _order(before[0])]
-    return await page(
+        chain = [
+            checkpoint
+            for checkpoint in chain
+            if _get_sort_key(checkpoint.checkpoint_id) < _get_sort_key(before[0])
+        ]
+    return await build_page(
         api.CheckpointPage,
         "checkpoints",
         chain,
         limit,
-        row=_checkpoint,
+        row=_make_checkpoint_row,
         position=lambda checkpoint: (checkpoint.checkpoint_id,),
     )
 
@@ -103,7 +107,7 @@ async def list_session_messages(
     slot: SlotDep,
     graph: SessionGraphDep,
     session_id: SessionId,
-    conversation: Annotated[str | None, Query(description="Only of this node's conversation.")] = None,
+    conversation: Annotated[str | None, Query(description="Only messages of this node.")] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.MessagePage:
@@ -112,18 +116,20 @@ async def list_session_messages(
     messages = await run_on_disk(
         slot.runtime, lambda: _read_messages(slot, graph.id, session_id, conversation)
     )
-    messages.sort(key=_place, reverse=True)
+    messages.sort(key=_get_position, reverse=True)
     if before is not None:
         messages = [
-            message for message in messages if _place(message) < (float(before[0]), before[1], before[2])
+            message
+            for message in messages
+            if _get_position(message) < (float(before[0]), before[1], before[2])
         ]
-    return await page(
+    return await build_page(
         api.MessagePage,
         "messages",
         messages,
         limit,
-        row=lambda message: _message(*message),
-        position=_place,
+        row=lambda message: _make_message_row(*message),
+        position=_get_position,
         backwards=True,
     )
 
@@ -140,12 +146,12 @@ async def get_graph_session(
 async def list_graph_sessions(
     slot: ReadableSlotDep,
     graph: ReadableGraphDep,
-    status: OfStatus = None,
+    status: StatusQuery = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> api.SessionPage:
     """List the sessions of a graph, newest first."""
-    return await _page(slot, graph.id, status, limit, cursor)
+    return await _build_session_page(slot, graph.id, status, limit, cursor)
 
 
 @router.get("/sessions/{session_id}", **operation(errors=(404, 409)))
@@ -176,16 +182,16 @@ async def delete_session(
 
 @router.get("/sessions", **operation(errors=(404,)))
 async def list_sessions(
-    slot: SlotDep, status: OfStatus = None, limit: Limit = 100, cursor: Cursor = None
+    slot: SlotDep, status: StatusQuery = None, limit: Limit = 100, cursor: Cursor = None
 ) -> api.SessionPage:
     """List the sessions of a loaded agent's own graph, newest first."""
-    return await _page(slot, slot.graph_id, status, limit, cursor)
+    return await _build_session_page(slot, slot.graph_id, status, limit, cursor)
 
 
 # -- reading from disk -----------------------------------------------------------------------------
 
 
-async def _page(
+async def _build_session_page(
     slot: AgentSlot, graph_id: str, status: str | None, limit: int, cursor: str | None
 ) -> api.SessionPage:
     before = decode_cursor(cursor, "sessions", float, str)
@@ -199,18 +205,18 @@ async def _page(
             and (before is None or (session.created_at, session.session_id) < before)
         ]
         # Read one more than the limit, to know whether there is a next page.
-        rows = [_session_row(store, session) for store, session in states[: limit + 1]]
+        rows = [_make_session_row(store, session) for store, session in states[: limit + 1]]
         return rows, len(slot.runtime.session_store(graph_id).skipped_files)
 
-    rows, unreadable = await run_on_disk(slot.runtime, read)
-    return await page(
+    rows, unreadable_count = await run_on_disk(slot.runtime, read)
+    return await build_page(
         api.SessionPage,
         "sessions",
         rows,
         limit,
         row=lambda row: row,
         position=lambda row: (row.created_at, row.session_id),
-        unreadable=unreadable,
+        unreadable=unreadable_count,
     )
 
 
@@ -219,9 +225,9 @@ async def _read_detail(slot: AgentSlot, graph_id: str, session_id: str) -> api.S
         store, _, state = read_session(slot, graph_id, session_id)
         runs = sorted(state.executions.values(), key=lambda run: run.started_at)
         return api.SessionDetail(
-            **dict(_session_row(store, state)),
+            **dict(_make_session_row(store, state)),
             memory=mask_values(state.memory),
-            runs=[_run(run) for run in runs],
+            runs=[_make_run_row(run) for run in runs],
         )
 
     return await run_on_disk(slot.runtime, read)
@@ -234,24 +240,24 @@ def _is_interrupted(store: SessionStore, state: SessionState) -> bool:
     try:
         if store.is_claimed(store.open(state.session_id)):
             return False
-        return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # it may have just ended
+        return store.read_state(state.session_id).status is SessionStatus.ACTIVE  # may have just ended
     except (SessionNotFoundError, UnusableFileError):
-        return False  # it was deleted or damaged in the meantime
+        return False  # deleted or damaged in the meantime
 
 
-def _session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
+def _make_session_row(store: SessionStore, state: SessionState) -> api.SessionRow:
     """Blocks."""
-    newest = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
+    newest_run = max(state.executions.values(), key=lambda run: run.updated_at, default=None)
     return api.SessionRow.of(
         state,
         entry_point_id=state.entry_point,
         executions=len(state.executions),
-        error="" if newest is None else redact(newest.error, 4000),
+        error="" if newest_run is None else redact(newest_run.error, 4000),
         interrupted=_is_interrupted(store, state),
     )
 
 
-def _run(run: ExecutionState) -> api.SessionRun:
+def _make_run_row(run: ExecutionState) -> api.SessionRun:
     return api.SessionRun.model_validate(
         run.model_dump()
         | {
@@ -269,12 +275,12 @@ def _read_chain(slot: AgentSlot, graph_id: str, session_id: str) -> list[ChainLi
     return CheckpointStore(session.checkpoints, clock=lambda: 0.0, ids=str).chain()
 
 
-def _order(checkpoint_id: str) -> tuple[int, str]:
+def _get_sort_key(checkpoint_id: str) -> tuple[int, str]:
     number = checkpoint_id.partition("-")[0]
     return (int(number) if number.isdecimal() and len(number) < 100 else 0), checkpoint_id
 
 
-def _checkpoint(link: ChainLink) -> api.CheckpointRow:
+def _make_checkpoint_row(link: ChainLink) -> api.CheckpointRow:
     checkpoint = link.checkpoint
     return api.CheckpointRow(
         checkpoint_id=link.checkpoint_id,
@@ -305,11 +311,11 @@ def _read_messages(
     ]
 
 
-def _place(entry: tuple[str, Entry]) -> tuple[float, str, int]:
+def _get_position(entry: tuple[str, Entry]) -> tuple[float, str, int]:
     return entry[1].at, entry[0], entry[1].seq
 
 
-def _message(conversation: str, entry: Entry) -> api.MessageRow:
+def _make_message_row(conversation: str, entry: Entry) -> api.MessageRow:
     message = entry.message
     return api.MessageRow(
         conversation=conversation,
