@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queenright.server.cluster.assignment import assign_partitions
-from queenright.server.cluster.partition import partition_settings
+from queenright.server.cluster.partition import make_partition_settings
 from queenright.server.reload import read_reloadable, watch_reloadable
 from queenright.server.settings import load_settings
 
@@ -126,17 +126,17 @@ def test_only_the_first_partition_loads_agents(tmp_path: Path) -> None:
     shared_settings: dict[str, Any] = {"database": "postgresql://queenright@127.0.0.1/queenright"}
     nats = {"nats": "nats://127.0.0.1:4222"}
     settings = load_settings(agents={"load": [tmp_path]}, cluster=nats | {"partitions": 4}, **shared_settings)
-    all_settings = [partition_settings(settings, number) for number in range(4)]
+    all_settings = [make_partition_settings(settings, number) for number in range(4)]
     assert [len(loaded.agents.load) for loaded in all_settings] == [1, 0, 0, 0]
     single_settings = load_settings(cluster=nats, **shared_settings)
-    assert partition_settings(single_settings, 0) is single_settings
+    assert make_partition_settings(single_settings, 0) is single_settings
 
 
 def test_taken_over_partition_has_the_reloaded_settings(tmp_path: Path) -> None:
     """The new owner of the partition started before the file was changed and before `POST /-/reload`."""
     file = tmp_path / "queenright.yaml"
     file.write_text("health_monitoring: {tickets: {hold_seconds: 60}}\n")
-    settings = partition_settings(load_settings(file), 0)
+    settings = make_partition_settings(load_settings(file), 0)
     file.write_text("health_monitoring: {tickets: {hold_seconds: 7}}\nstorage: elsewhere\n")
     reloaded, fault = read_reloadable(settings)
     assert fault == ""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queenright.health.cluster.cluster_lease import Member, MemberState, Ownership, SeenMember, View
-from queenright.server.cluster.assignment import agreed_partitions, find_candidates, is_first
+from queenright.server.cluster.assignment import find_candidates, find_partition_count, is_oldest_member
 
 
 def make_seen_member(
@@ -95,7 +95,7 @@ def test_agreed_number_of_partitions_ignores_members_with_fewer_than_stored(
 ) -> None:
     view = View(members=members, partitions=(Ownership(),), stored_partitions=stored_partitions)
 
-    count = agreed_partitions(view, 1)
+    count = find_partition_count(view, 1)
 
     assert count == expected
     assert {
@@ -113,5 +113,5 @@ def test_first_process_is_the_oldest_running_one() -> None:
     )
     view = View(members=(ended_member, oldest_member, younger_member), partitions=())
 
-    assert [is_first(view, name) for name in ("gone", "first", "second")] == [False, True, False]
-    assert is_first(View(members=(), partitions=()), "own")
+    assert [is_oldest_member(view, name) for name in ("gone", "first", "second")] == [False, True, False]
+    assert is_oldest_member(View(members=(), partitions=()), "own")

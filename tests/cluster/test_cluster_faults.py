@@ -16,7 +16,9 @@ from tests.cluster.conftest import Cluster, Process
 from tests.cluster.test_candidates import make_seen_member
 from tests.cluster.test_partitions import wait_for_faults
 
-WATCH = "the workers{} are not watched at the moment: http://a:1 is taking them over or handing them over"
+WATCH = (
+    "the workers{} are not watched at the moment, because http://a:1 is taking them over or handing them over"
+)
 
 
 def make_view(*members: SeenMember, owners: tuple[str | None, ...] = ()) -> View:
@@ -62,11 +64,12 @@ def test_different_number_of_partitions_is_a_fault_at_every_process() -> None:
     misconfigured = make_seen_member("c", partitions=3, is_counted=False)
 
     assert find_faults(make_view(make_seen_member("a"), starting_member, misconfigured)) == [
-        "cluster.partitions is 3 at http://c:1, and the cluster has 4: it owns nothing and takes no telemetry"
+        "cluster.partitions is 3 at http://c:1, but the cluster has 4, so this process owns no partition and "
+        "accepts no telemetry"
     ]
     assert find_faults(make_view(starting_member)) == []
     [fault] = find_faults(replace(make_view(make_seen_member("a")), stored_partitions=8))
-    assert fault.startswith("cluster.partitions is 4 at http://a:1, and the cluster has 8: ")
+    assert fault.startswith("cluster.partitions is 4 at http://a:1, but the cluster has 8, ")
 
 
 def test_member_with_another_number_of_partitions_reports_the_fault_itself() -> None:

@@ -28,7 +28,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.app import create_app
 from queenright.server.cluster.fleet import ClusterFleet, OwnedService
 from queenright.server.cluster.gateway.gateway import Gateway
-from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.service import Service
 from queenright.server.serving import run_service, serving
 from queenright.server.settings import Settings, load_settings
@@ -96,7 +96,7 @@ async def run_process(database: str, partition: int, settings: Settings) -> Asyn
                 "http://127.0.0.1:4318",
                 open_store=open_store,
                 folder=settings.storage / str(partition),
-                fleet=fleet.partition(partition),
+                fleet=fleet.get_partition_state(partition),
             )
         )
         yield Process(fleet, OwnedService(partition, stores[0].writer_token, service))
@@ -285,7 +285,9 @@ async def test_workers_that_become_unhealthy_in_several_partitions_are_one_storm
             partial(_has_storm_tickets, process.service, storm_id, count),
             "the tickets of the process are in the storm",
         )
-    apps = [RowOrders(create_app(process.service, bind_address="127.0.0.1")) for process in processes]
+    apps = [
+        RowOrderMiddleware(create_app(process.service, bind_address="127.0.0.1")) for process in processes
+    ]
     async with make_client(Gateway(lambda: apps, lambda agent, namespace="": 0, unowned_app)) as http:
         [incident] = (await http.get("/api/incidents")).json()["incidents"]
         assert (incident["cause"], incident["workers"], len(incident["ticket_ids"])) == ("storm", 5, 5)
@@ -490,7 +492,7 @@ async def test_cause_of_several_partitions_is_one_item_that_needs_attention(
                 partial(_has_shared_provider_cause, watched_service, count), "the tickets have the cause"
             )
         apps = [
-            RowOrders(create_app(watched_service.service, bind_address="127.0.0.1"))
+            RowOrderMiddleware(create_app(watched_service.service, bind_address="127.0.0.1"))
             for watched_service in processes
         ]
         gateway = Gateway(lambda: apps, lambda agent, namespace="": 0, unowned_app)

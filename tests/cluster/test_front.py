@@ -14,7 +14,7 @@ from queenright.health.cluster.cluster_lease import Member
 from queenright.server.access.access import Access
 from queenright.server.cluster.front import ClusterFront, sign_call_id
 from queenright.server.cluster.partition import OwnerApps
-from queenright.server.cluster.proxy import FORWARDED, PARTITION, Proxy
+from queenright.server.cluster.proxy import FORWARDED_HEADER, PARTITION_HEADER, Proxy
 from queenright.server.ops.sockets import listen, serve_app
 from queenright.server.settings import Settings
 from queenright.server.webhooks.hooks import CALL_ID
@@ -104,7 +104,7 @@ async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED, b"1")]
+    headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED_HEADER, b"1")]
     for app in (make_apps(stream), make_apps(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
         async with make_client(app) as http:
             assert (await http.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200
@@ -127,5 +127,5 @@ async def test_partition_that_does_not_exist_is_not_looked_up(number: str) -> No
         guard=lambda gateway: Response("gateway"),
     )
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app.api), base_url="http://q") as http:
-        response = await http.get("/api/tickets", headers={PARTITION.decode(): number})
+        response = await http.get("/api/tickets", headers={PARTITION_HEADER.decode(): number})
     assert response.text == "gateway"

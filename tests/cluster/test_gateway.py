@@ -21,7 +21,7 @@ from queenright.api.examples import make_example
 from queenright.runtime.events import AgentEvent
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
-from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.cluster.gateway.summaries import Json, get_merge, merge_fields
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
@@ -55,7 +55,7 @@ def make_gateway(apps: Callable[[], Sequence[ASGIApp | None]]) -> Gateway:
 async def run_demo_service(storage: Path) -> AsyncIterator[tuple[Service, ASGIApp]]:
     settings = demo_settings(storage)
     async with run_service(settings, "http://127.0.0.1:4318") as service:
-        yield service, RowOrders(create_app(service, bind_address="127.0.0.1"))
+        yield service, RowOrderMiddleware(create_app(service, bind_address="127.0.0.1"))
 
 
 def make_client(app: ASGIApp) -> httpx.AsyncClient:

@@ -16,7 +16,7 @@ import pytest_asyncio
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queenright.server.app import create_app
-from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.http.problems import problem
 from queenright.server.service import Service
@@ -53,7 +53,7 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         for number in range(2):
             settings = demo_settings(folder / str(number), orchestrator="none")
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
-            app = RowOrders(create_app(service, bind_address="127.0.0.1"))
+            app = RowOrderMiddleware(create_app(service, bind_address="127.0.0.1"))
             await loop_until_termination_request(service, app, f"looper-{number}")
             services.append(service)
             apps.append(app)

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from queenright.server.app import create_app
-from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.cluster.gateway.summaries import get_merge
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -79,7 +79,7 @@ async def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
             service = await stack.enter_async_context(run_service(settings, "http://127.0.0.1:4318"))
             await service.ingest(list(looping(service.clock(), agent=f"looper-{number}")))
             services.append(service)
-            apps.append(RowOrders(create_app(service, bind_address="127.0.0.1")))
+            apps.append(RowOrderMiddleware(create_app(service, bind_address="127.0.0.1")))
         count_posts = recorder.count_messages
         await until(lambda: count_posts("looper-0") and count_posts("looper-1"), "each ticket is notified")
         http = await stack.enter_async_context(make_client(make_gateway(lambda: apps)))

@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry
 from queenright.instrumentation import Telemetry, Worker, names
 from queenright.runtime.events import AgentEvent
 from queenright.server.cluster.keys import (
-    partition_of,
-    partition_of_agent,
-    partition_of_hook,
+    compute_partition,
+    find_agent_partition,
+    find_hook_partition,
     split_request,
 )
 from queenright.server.otlp.decode import decode_logs, decode_spans
@@ -145,7 +145,7 @@ def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence
                 for number, split_body in split_request(path, body, count).items():
                     partition_records.setdefault(number, []).append((offset, path, split_body))
             elif path.startswith("/hooks/"):
-                number = partition_of_hook(json.dumps(body).encode(), count)
+                number = find_hook_partition(json.dumps(body).encode(), count)
                 partition_records.setdefault(number, []).append((offset, path, body))
         assert (
             sum(
@@ -158,12 +158,12 @@ def check_partitions(records: Sequence[tuple[float, str, Any]], counts: Sequence
 
 @given(key=st.text(max_size=50), count=st.integers(1, 64))
 def test_key_belongs_to_one_of_the_partitions(key: str, count: int) -> None:
-    assert 0 <= partition_of(key, count) < count
+    assert 0 <= compute_partition(key, count) < count
 
 
 def test_partition_of_a_key_never_changes() -> None:
     """Different versions of Queenright in one cluster must agree on the partition."""
-    assert [partition_of_agent(name, count=64) for name in ("researcher", "writer", "")] == [31, 22, 4]
+    assert [find_agent_partition(name, count=64) for name in ("researcher", "writer", "")] == [31, 22, 4]
 
 
 @pytest.mark.parametrize("namespace", ["", "eu"])
@@ -176,19 +176,19 @@ def test_heartbeat_that_names_its_service_goes_to_the_partition_of_its_telemetry
     request = ParseDict(body, ExportTraceServiceRequest()).SerializeToString()
     for count in (*PARTITION_COUNTS, HUGE_PARTITION_COUNT):
         assert set(split_request("/v1/traces", request, count)) == {
-            partition_of_agent("shop", namespace, count=count)
+            find_agent_partition("shop", namespace, count=count)
         }
 
 
 def test_agent_goes_to_the_partition_of_the_service_with_its_name() -> None:
     body = make_request(**{"service.name": "researcher"})
-    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
+    assert split_request("/v1/traces", body, 64) == {find_agent_partition("researcher", count=64): body}
 
 
 def test_agent_named_by_the_resource_goes_to_its_partition() -> None:
     """The processes of a service can be in several partitions if each process names its agent."""
     body = make_request(**{"service.name": "fleet", "gen_ai.agent.name": "researcher"})
-    assert split_request("/v1/traces", body, 64) == {partition_of_agent("researcher", count=64): body}
+    assert split_request("/v1/traces", body, 64) == {find_agent_partition("researcher", count=64): body}
 
 
 def test_records_that_name_an_agent_go_to_its_partition() -> None:
@@ -197,7 +197,7 @@ def test_records_that_name_an_agent_go_to_its_partition() -> None:
     agents = [f"agent-{number % 7}" for number in range(40)]
     body = make_request(*agents, **resource)
     bodies = split_request("/v1/traces", body, 64)
-    assert set(bodies) == {partition_of_agent(agent, count=64) for agent in agents}
+    assert set(bodies) == {find_agent_partition(agent, count=64) for agent in agents}
     placements: list[tuple[int, str]] = []
     for number, split_body in bodies.items():
         [group] = ExportTraceServiceRequest.FromString(split_body).resource_spans
@@ -205,9 +205,9 @@ def test_records_that_name_an_agent_go_to_its_partition() -> None:
             agent_id.key: agent_id.value.string_value for agent_id in group.resource.attributes
         } == resource
         placements += [(number, span.attributes[0].value.string_value) for span in group.scope_spans[0].spans]
-    assert sorted(placements) == sorted((partition_of_agent(agent, count=64), agent) for agent in agents)
+    assert sorted(placements) == sorted((find_agent_partition(agent, count=64), agent) for agent in agents)
     assert split_request("/v1/traces", make_request("agent-1", "agent-1", **resource), 64) == {
-        partition_of_agent("agent-1", count=64): make_request("agent-1", "agent-1", **resource)
+        find_agent_partition("agent-1", count=64): make_request("agent-1", "agent-1", **resource)
     }
 
 
@@ -235,12 +235,12 @@ def make_request(*agents: str, **resource: str) -> bytes:
 )
 def test_hook_call_goes_to_the_partition_of_its_session(body: bytes) -> None:
     """Coding agents truncate text within a character; the receiver accepts such a call."""
-    assert partition_of_hook(body, 64) == partition_of_hook(b'{"session_id": "one"}', 64) != 0
+    assert find_hook_partition(body, 64) == find_hook_partition(b'{"session_id": "one"}', 64) != 0
 
 
 @pytest.mark.parametrize("body", [b"", b"\x0a\x00", b"[]", b'{"session_id": 7}', b"\xff"])
 def test_hook_call_without_a_session_goes_to_the_first_partition(body: bytes) -> None:
-    assert partition_of_hook(body, 8) == 0
+    assert find_hook_partition(body, 8) == 0
 
 
 def test_split_request_is_not_much_longer_than_the_original() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queenright.server.cluster.member import ClusterMember, cluster_member
+from queenright.server.cluster.member import ClusterMember, run_cluster_member
 from queenright.server.cluster.stream import NatsConnection
 from queenright.server.settings import Settings, load_settings
 from tests.databases import Postgres
@@ -39,11 +39,11 @@ async def test_failed_background_task_is_a_fault_of_the_process(
     monkeypatch.setattr(ClusterMember, "run", fail)
     monkeypatch.setattr(ClusterMember, "watch_settings", fail)
 
-    async with cluster_member(settings) as member:
+    async with run_cluster_member(settings) as member:
         names = ("nats-connection", "cluster-view", "settings-file")
         expected_faults = [f"{name} has stopped" for name in names]
         await until(lambda: member.ready()[:3] == expected_faults, "the stopped tasks are reported")
-        assert member.faults()[:3] == expected_faults
+        assert member.list_faults()[:3] == expected_faults
 
     assert caplog.text.count("RuntimeError: no file descriptors left") == 3
 
@@ -56,7 +56,7 @@ async def test_status_is_available_before_the_first_connection_to_nats(
 
     monkeypatch.setattr(NatsConnection, "run", fail)
 
-    async with cluster_member(settings) as member:
+    async with run_cluster_member(settings) as member:
         status = await member.status()
 
     assert [listed_member.member_id for listed_member in status.members] == [status.answered_by]

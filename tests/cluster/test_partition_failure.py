@@ -63,7 +63,7 @@ async def test_fleet_state_cannot_be_read_while_the_database_is_unavailable() ->
     """A service reads this state when it starts; the failure is not one of the process either."""
     member = Member(member_id="one", host="127.0.0.1", api_port=1, otlp_port=2, version="1", partitions=2)
     lease = ClusterLease(parse_address("postgresql://127.0.0.1:1/none"), member)
-    state = ClusterFleet(lease).partition(0)
+    state = ClusterFleet(lease).get_partition_state(0)
 
     for read_state in (state.read_storm, state.read_emergency_stop):
         with pytest.raises(DatabaseUnavailableError, match="the database cannot be reached"):

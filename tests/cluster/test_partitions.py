@@ -244,7 +244,7 @@ async def test_process_with_another_number_of_partitions_owns_nothing(
     assert (response.status_code, f"cluster.partitions is {number} here" in response.text) == (503, True)
     [fault] = await wait_for_faults(client, second_process, lambda faults: len(faults) == 1)
 
-    assert fault.startswith(f"cluster.partitions is {number} here, and the cluster has 4")
+    assert fault.startswith(f"cluster.partitions is {number} here, but the cluster has 4")
     [fault] = await wait_for_faults(client, first_process, lambda faults: len(faults) == 1)
     assert fault.startswith(f"cluster.partitions is {number} at http://127.0.0.1:")
     assert await count_owned(client, first_process) == {first_process.url: 4}

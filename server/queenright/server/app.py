@@ -15,7 +15,7 @@ from queenright.server.console import api_page, login
 from queenright.server.console.browser_app import add_console
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
-from queenright.server.middleware.guarded_app import guarded_app
+from queenright.server.middleware.guarded_app import build_guarded_app
 from queenright.server.middleware.idempotency import Idempotency
 from queenright.server.middleware.idempotency import describe as describe_keys
 from queenright.server.middleware.shutdown import ShutdownMiddleware
@@ -124,7 +124,7 @@ def create_app(
         "cluster": None,
         "stream_shares": StreamQuota(MAX_STREAMS),
     }
-    app = guarded_app(
+    app = build_guarded_app(
         create_routes(),
         state,
         access=access,

@@ -1,8 +1,8 @@
 """
-The service's object graph, built in dependency order.
+Build the parts of the service, in the order of their dependencies.
 
-Each ``_make_`` function builds a group of parts from the groups before it, by constructor arguments.
-Then ``_subscribe`` subscribes the parts that follow events.
+Each ``_make_`` function builds a group of parts from the groups before it. Then ``_subscribe`` subscribes the
+parts that follow events.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ _NOTIFICATION_CHANGES = frozenset(
         EventType.NOTIFICATION_FAILED,
     }
 )
-"""Events that may have changed the outbox."""
+"""Events that may change the outbox."""
 _MAX_RECENT_RECOVERIES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Base:
+class _CoreParts:
     """The parts that every other part depends on."""
 
     settings: Settings
@@ -103,7 +103,7 @@ class _Base:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Runtimes:
+class _RuntimeParts:
     """The runtimes of graphs: judge, queen and loaded agents."""
 
     breakers: BreakerStore
@@ -112,8 +112,8 @@ class _Runtimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Response:
-    """The parts that react to findings: tickets, notifications and actions."""
+class _ResponseParts:
+    """The parts that respond to findings: tickets, notifications and actions."""
 
     outbox: Outbox
     silences: SilenceWatch
@@ -123,8 +123,8 @@ class _Response:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _EventPath:
-    """The pipeline, with the metrics and streams that it feeds."""
+class _EventParts:
+    """The event pipeline, with the metrics and streams that it updates."""
 
     metrics: ServiceMetrics
     providers: ProviderTraffic
@@ -134,8 +134,8 @@ class _EventPath:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Judging:
-    """The judge and the queen, and the parts that they and the API read."""
+class _JudgingParts:
+    """The judge and the queen, and the data that they and the API read."""
 
     user_stack: UserStack
     health: HealthMonitoringService
@@ -165,12 +165,12 @@ async def build(
         may_deliver: Whether this process may deliver notifications; see ``Outbox``.
         can_receive: Whether agents can send telemetry; see ``EventPipeline.check_listening``.
         open_store: Opens the store at a URL, in a thread.
-        folder: The folder for its files, except the audit key; by default the storage folder.
-        fleet: The services that watch other parts of the fleet; by default there are none.
+        folder: The folder for the service's files, except the audit key; by default the storage folder.
+        fleet: State shared with the services of other partitions; by default there are none.
 
     Raises:
         InvalidSecretError, ModelUnavailableError, InvalidPromptError: A file or model that a setting names
-            cannot be used. The database has not been opened.
+            cannot be used. In this case, the database is not opened.
         StoreError: The database cannot be used.
     """
     check_files(settings)
@@ -178,7 +178,7 @@ async def build(
     require_usable_storage(folder)
     store = await asyncio.to_thread(open_store, settings.database_url)
     try:
-        base = _make_base(
+        base = _make_core_parts(
             settings,
             store,
             clock=clock,
@@ -187,10 +187,10 @@ async def build(
             folder=folder,
             fleet=fleet or FleetState(),
         )
-        runtimes = _make_runtimes(base)
-        response = _make_response(base, runtimes, may_deliver)
-        event_path = _make_event_path(base, runtimes, response, can_receive)
-        judging = _make_judging(base, runtimes, response, event_path.pipeline)
+        runtimes = _make_runtime_parts(base)
+        response = _make_response_parts(base, runtimes, may_deliver)
+        event_path = _make_event_parts(base, runtimes, response, can_receive)
+        judging = _make_judging_parts(base, runtimes, response, event_path.pipeline)
         service = _make_service(base, runtimes, response, event_path, judging)
         _subscribe(service, EventTracer(base.tracer, response.tickets), base.event_metrics)
     except BaseException:
@@ -199,7 +199,7 @@ async def build(
     return service
 
 
-def _make_base(
+def _make_core_parts(
     settings: Settings,
     store: Store,
     *,
@@ -208,7 +208,7 @@ def _make_base(
     tracer: Tracer,
     folder: Path,
     fleet: FleetState,
-) -> _Base:
+) -> _CoreParts:
     health_settings = settings.health_monitoring
     event_metrics = EventMetrics(registry)
     bus = EventBus(log=store, on_drop=event_metrics.count_dropped)
@@ -221,7 +221,7 @@ def _make_base(
         spent_elsewhere=fleet.spent_elsewhere if shares_spending else None,
         is_stopping=ledger.is_stopping,
     )
-    return _Base(
+    return _CoreParts(
         settings=settings,
         store=store,
         clock=clock,
@@ -237,7 +237,7 @@ def _make_base(
     )
 
 
-def _make_runtimes(base: _Base) -> _Runtimes:
+def _make_runtime_parts(base: _CoreParts) -> _RuntimeParts:
     store, bus, clock, health_settings = base.store, base.bus, base.clock, base.health_settings
     breakers = BreakerStore(store, settings=health_settings.circuit_breaker, clock=clock, publish=bus.fan_out)
     guards = make_health_guard(health_settings, hold_seconds=compute_ladder_seconds(health_settings))
@@ -254,10 +254,12 @@ def _make_runtimes(base: _Base) -> _Runtimes:
         guards=guards,
         breakers=breakers.registry,
     )
-    return _Runtimes(breakers=breakers, runtime=runtime, agents=agents)
+    return _RuntimeParts(breakers=breakers, runtime=runtime, agents=agents)
 
 
-def _make_response(base: _Base, runtimes: _Runtimes, may_deliver: Callable[[], bool]) -> _Response:
+def _make_response_parts(
+    base: _CoreParts, runtimes: _RuntimeParts, may_deliver: Callable[[], bool]
+) -> _ResponseParts:
     settings, store, clock, bus, monitor = base.settings, base.store, base.clock, base.bus, base.monitor
     outbox = Outbox(
         store,
@@ -301,7 +303,7 @@ def _make_response(base: _Base, runtimes: _Runtimes, may_deliver: Callable[[], b
         dead_from=monitor.dead_from,
         find_joined=ticket_notifications.find_joined,
     )
-    return _Response(
+    return _ResponseParts(
         outbox=outbox,
         silences=silences,
         ticket_notifications=ticket_notifications,
@@ -310,9 +312,9 @@ def _make_response(base: _Base, runtimes: _Runtimes, may_deliver: Callable[[], b
     )
 
 
-def _make_event_path(
-    base: _Base, runtimes: _Runtimes, response: _Response, can_receive: Callable[[], bool]
-) -> _EventPath:
+def _make_event_parts(
+    base: _CoreParts, runtimes: _RuntimeParts, response: _ResponseParts, can_receive: Callable[[], bool]
+) -> _EventParts:
     registry, monitor, clock = base.registry, base.monitor, base.clock
     remediation, tickets = response.remediation, response.tickets
     metrics = ServiceMetrics(
@@ -351,12 +353,14 @@ def _make_event_path(
         stopping=base.stopping,
         clock=clock,
     )
-    return _EventPath(
+    return _EventParts(
         metrics=metrics, providers=providers, worker_series=worker_series, feed=feed, pipeline=pipeline
     )
 
 
-def _make_judging(base: _Base, runtimes: _Runtimes, response: _Response, pipeline: EventPipeline) -> _Judging:
+def _make_judging_parts(
+    base: _CoreParts, runtimes: _RuntimeParts, response: _ResponseParts, pipeline: EventPipeline
+) -> _JudgingParts:
     settings, monitor, clock, remediation = base.settings, base.monitor, base.clock, response.remediation
     user_stack = UserStack(settings.judging, base.store, clock)
     health = HealthMonitoringService(
@@ -394,11 +398,15 @@ def _make_judging(base: _Base, runtimes: _Runtimes, response: _Response, pipelin
         workspaces=workspaces,
         fleet=base.fleet,
     )
-    return _Judging(user_stack=user_stack, health=health, judging=judging)
+    return _JudgingParts(user_stack=user_stack, health=health, judging=judging)
 
 
 def _make_service(
-    base: _Base, runtimes: _Runtimes, response: _Response, event_path: _EventPath, judging: _Judging
+    base: _CoreParts,
+    runtimes: _RuntimeParts,
+    response: _ResponseParts,
+    event_path: _EventParts,
+    judging: _JudgingParts,
 ) -> Service:
     settings, store, clock = base.settings, base.store, base.clock
     remediation, tickets, pipeline = response.remediation, response.tickets, event_path.pipeline
@@ -454,7 +462,7 @@ def _make_service(
 
 
 def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetrics) -> None:
-    """Subscribe the parts that follow events. Each event reaches them in this order."""
+    """Subscribe the parts that follow events. They receive each event in this order."""
     bus, pipeline, remediation = service.bus, service.pipeline, service.remediation
     bus.on_publish(pipeline.observe)
     service.store.on_commit(pipeline.note_stored)
@@ -471,11 +479,11 @@ def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetric
 def _open_agent_bus(
     agent_id: Callable[[], str], *, store: Store, bus: EventBus, companions: CompanionSessions
 ) -> EventBus:
-    """Return the bus of a loaded agent: its events are durable, and the service observes them."""
+    """Return the bus of a loaded agent. It stores events durably, and forwards them to the service's bus."""
     agent_bus = EventBus(log=companions.wrap_log(store, agent_id), on_drop=bus.report_drop)
-    agent_bus.on_publish(partial(_forward, bus))
+    agent_bus.on_publish(partial(_forward_events, bus))
     return agent_bus
 
 
-def _forward(bus: EventBus, events: Sequence[AgentEvent]) -> None:
+def _forward_events(bus: EventBus, events: Sequence[AgentEvent]) -> None:
     bus.fan_out(*events)

@@ -66,10 +66,10 @@ def run_serve(settings: Settings) -> int:
             await stop.wait()
 
     async def run_member() -> None:
-        from queenright.server.cluster.member import cluster_member
+        from queenright.server.cluster.member import run_cluster_member
 
         stop = _stop_event()
-        async with cluster_member(settings) as member:
+        async with run_cluster_member(settings) as member:
             reload_on_sighup(member.services)
             typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
             await stop.wait()

@@ -1,7 +1,7 @@
 """
 Decide which member of a cluster should own which partition.
 
-The results depend only on the database, so all members compute the same ones.
+The results depend only on the state in the database, so all members compute the same results.
 """
 
 from __future__ import annotations
@@ -12,22 +12,24 @@ from hashlib import blake2b
 from queenright.health.cluster.cluster_lease import View
 
 
-def agreed_partitions(view: View, own: int) -> int:
+def find_partition_count(view: View, own: int) -> int:
     """
-    Return the number of partitions of the cluster, as set by the oldest eligible live member.
+    Return the cluster's number of partitions: the setting of the oldest live member that counts.
 
-    It is never less than the number in the database; otherwise workers and tickets would not be watched.
+    It is at least the number in the database; otherwise some workers and tickets would not be watched.
 
     Args:
         view: The cluster.
-        own: The number of this process, used if the database has no tables and no other process runs.
+        own: The setting of this process, for a database without tables while no other process runs.
     """
     alive = view.alive
-    first = next((member_view.member.partitions for member_view in alive if member_view.state.is_counted), 0)
-    return max(first, view.stored_partitions) or (alive[0].member.partitions if alive else own)
+    configured_count = next(
+        (member_view.member.partitions for member_view in alive if member_view.state.is_counted), 0
+    )
+    return max(configured_count, view.stored_partitions) or (alive[0].member.partitions if alive else own)
 
 
-def is_first(view: View, member_id: str) -> bool:
+def is_oldest_member(view: View, member_id: str) -> bool:
     """Return whether this member is the oldest running one."""
     return next((member_view.member.member_id for member_view in view.alive), member_id) == member_id
 
@@ -61,13 +63,13 @@ def assign_partitions(
     """
     Return the member that should own each partition; None for all if there are no members.
 
-    The shares of members differ by one partition at most. An owner keeps its partitions, the lowest numbers
-    first, up to its share; the larger shares go to the members that own most.
+    The shares of members differ by at most one partition. An owner keeps its partitions, lowest numbers
+    first, up to its share. The larger shares go to the members that own the most.
 
     Args:
         owners: The current owner of each partition, by number. None, or an unknown member, means no owner.
         members: The members that can own partitions.
-        failed_members: Members that recently failed to run a partition. They get no more, unless all have
+        failed_members: Members that recently failed to run a partition. They get no further ones, unless all
             failed.
     """
     if not members:
@@ -75,7 +77,7 @@ def assign_partitions(
     owned_partitions = {
         member: [k for k, owner in enumerate(owners) if owner == member] for member in members
     }
-    shares = _shares(
+    shares = _compute_shares(
         len(owners),
         {member: len(numbers) for member, numbers in owned_partitions.items()},
         set() if set(members) <= set(failed_members) else failed_members,
@@ -86,29 +88,32 @@ def assign_partitions(
         if owner not in kept_partitions or partition not in kept_partitions[owner]:
             open_members = [member for member in members if len(kept_partitions[member]) < shares[member]]
             owner = min(
-                open_members, key=lambda member: (len(kept_partitions[member]), _rank(member, str(partition)))
+                open_members,
+                key=lambda member: (len(kept_partitions[member]), _compute_rank(member, str(partition))),
             )
             kept_partitions[owner].add(partition)
         assignment.append(owner)
     return assignment
 
 
-def _shares(count: int, owned_counts: Mapping[str, int], failed_members: Collection[str]) -> dict[str, int]:
+def _compute_shares(
+    count: int, owned_counts: Mapping[str, int], failed_members: Collection[str]
+) -> dict[str, int]:
     """Return the number of partitions that each member should own, given the numbers that they own now."""
     share, larger = divmod(count, len(owned_counts))
-    by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _rank(member, "share")))
+    by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _compute_rank(member, "share")))
     shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
-    full = {
+    capped_shares = {
         member: owned_counts[member]
         for member in failed_members
         if member in owned_counts and owned_counts[member] < shares[member]
     }
-    if not full:
+    if not capped_shares:
         return shares
-    others = {member: size for member, size in owned_counts.items() if member not in full}
-    return full | _shares(count - sum(full.values()), others, failed_members)
+    other_counts = {member: size for member, size in owned_counts.items() if member not in capped_shares}
+    return capped_shares | _compute_shares(count - sum(capped_shares.values()), other_counts, failed_members)
 
 
-def _rank(member: str, purpose: str) -> bytes:
+def _compute_rank(member: str, purpose: str) -> bytes:
     """Return a pseudo-random rank of a member, which breaks ties differently for each purpose."""
     return blake2b(f"{purpose} {member}".encode(), digest_size=8).digest()

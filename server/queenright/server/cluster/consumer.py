@@ -1,4 +1,4 @@
-"""The owner's reader of the telemetry stream: stores each published message as events exactly once."""
+"""Read the telemetry stream of an owned partition, and store the events of each message exactly once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_GROUP_BYTES: Final = 256 * 1024
 _RETRY_SECONDS: Final = 1.0
 _PRUNE_SECONDS: Final = 60.0
 _KEEP_ID_SECONDS: Final = 900.0
-"""Seconds for which the id of a stored message is kept. Senders stop retrying earlier."""
+"""Seconds for which the id of a stored message is kept. Senders give up retrying earlier."""
 _REMOVE_SECONDS: Final = 2.0
 """Seconds between removals of stored messages."""
 
@@ -40,7 +40,7 @@ class IngestWith(Protocol):
 
 
 class UnknownCommitError(Exception):
-    """Raised when stored events did not reach the monitor. The monitor must be rebuilt from the log."""
+    """Raised when events were stored but did not reach the monitor, which must be rebuilt from the log."""
 
 
 class StreamConsumer:
@@ -53,7 +53,7 @@ class StreamConsumer:
         receiver: Reads OTLP messages.
         hooks: Reads hook calls.
         ingest: Stores events.
-        on_drop: Called with the path of a message that cannot be read.
+        on_drop: Called with the path of a message that cannot be stored.
         clock: Seconds since the epoch.
     """
 
@@ -79,7 +79,7 @@ class StreamConsumer:
 
     async def run(self) -> None:
         """
-        Store messages as they arrive, until cancelled. Read a recreated stream from its start.
+        Store messages as they arrive, until cancelled. A recreated stream is read from its start.
 
         Raises:
             UnknownCommitError: Stored events did not reach the monitor.
@@ -149,7 +149,7 @@ class StreamConsumer:
                 await self._store_group([message], identity)
 
     async def _is_committed(self, group: Sequence[StreamMessage], identity: str) -> bool:
-        """Wait for the database, and return whether messages were stored although the answer was lost."""
+        """Wait for the database. Return whether messages were stored although the response was lost."""
         while True:
             await asyncio.sleep(_RETRY_SECONDS)
             with contextlib.suppress(StoreError):
@@ -160,21 +160,21 @@ class StreamConsumer:
         path, _, query = group[0].path.partition("?")
         has_failed = False
         if path.startswith(HOOK_PATH_PREFIX):
-            # The message may also have been forwarded to this process, which answered late.
+            # Another process may have forwarded this call, and published it because the answer was late.
             has_failed = await self._hooks.end_call(group[0].message_id)
         ids = {message.message_id for message in group if message.message_id}
         # The writer waits for the end of a broken session, which may still be committing the call.
-        look_up = self._store.transact if has_failed else self._store.read
-        stored_ids = await look_up(partial(list_stored_ids, message_ids=ids))
+        run_query = self._store.transact if has_failed else self._store.read
+        stored_ids = await run_query(partial(list_stored_ids, message_ids=ids))
         # A retried message may be in the group twice.
-        new = {message.message_id or message.seq: message for message in group}
+        new_messages = {message.message_id or message.seq: message for message in group}
 
-        def also(conn: Connection) -> None:
+        def write_positions(conn: Connection) -> None:
             write_position(conn, stream=identity, seq=group[-1].seq)
             record_stored_ids(conn, message_ids=ids - stored_ids, now=self._clock())
 
         async def ingest(events: Sequence[AgentEvent]) -> None:
-            await self._ingest(events, also=also)
+            await self._ingest(events, also=write_positions)
 
         if path.startswith(HOOK_PATH_PREFIX):
             [call] = group
@@ -183,12 +183,14 @@ class StreamConsumer:
                     raise UnknownCommitError
                 return
             await self._hooks.store_call(path, query.encode("latin-1"), call.body, call.time, ingest)
-        elif pieces := [message.body for message in new.values() if message.message_id not in stored_ids]:
-            await self._receiver.store_pieces(path, pieces, ingest)
+        elif bodies := [
+            message.body for message in new_messages.values() if message.message_id not in stored_ids
+        ]:
+            await self._receiver.store_pieces(path, bodies, ingest)
 
 
 def _group_messages(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMessage]]:
-    """Yield groups of messages to store together: consecutive ones with one OTLP path, or one hook call."""
+    """Yield groups to store together: consecutive messages with the same OTLP path, or a single hook call."""
     group: list[StreamMessage] = []
     size = 0
     for message in messages:
@@ -205,13 +207,13 @@ def _group_messages(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMe
 
 
 def read_position(conn: Connection, *, stream: str) -> int:
-    """Return the number of the last stored message of a stream; 0 if there is none."""
+    """Return the sequence number of a stream's last stored message; 0 if there is none."""
     where = STREAM_POSITION.c.stream == stream
     return conn.execute(select(STREAM_POSITION.c.seq).where(where)).scalar() or 0
 
 
 def write_position(conn: Connection, *, stream: str, seq: int) -> None:
-    """Write the number of the last stored message of a stream, and delete those of other streams."""
+    """Write the sequence number of a stream's last stored message. Delete those of other streams."""
     statement = insert(STREAM_POSITION).values(stream=stream, seq=seq)
     conn.execute(statement.on_conflict_do_update(index_elements=["stream"], set_={"seq": seq}))
     conn.execute(delete(STREAM_POSITION).where(STREAM_POSITION.c.stream != stream))

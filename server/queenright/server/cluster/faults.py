@@ -1,4 +1,4 @@
-"""Faults of the members of a cluster, as every member reports them."""
+"""Find the faults of a cluster's members. Every member reports them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from queenright.health.cluster.cluster_lease import LEASE_SECONDS, SeenMember, View
 from queenright.instrumentation.durations import format_duration
-from queenright.server.cluster.assignment import agreed_partitions
+from queenright.server.cluster.assignment import find_partition_count
 
 MAX_CLOCK_OFFSET: Final = 2.0
 """Maximum clock offset, in seconds. Event ages and shared limits are wrong by this much."""
@@ -37,9 +37,9 @@ def format_partitions(numbers: Sequence[int]) -> str:
 def _describe_lost_members(view: View) -> Iterator[str]:
     for member_view in view.members:
         if member_view.unseen_seconds >= LEASE_SECONDS and not member_view.state.is_stopping:
-            why = "it hangs" if member_view.is_connected else "it crashed, or cannot reach the database"
-            unseen = format_duration(member_view.unseen_seconds)
-            yield f"{member_view.member.api_url} was not seen for {unseen}: {why}"
+            reason = "it hangs" if member_view.is_connected else "it crashed, or cannot reach the database"
+            duration = format_duration(member_view.unseen_seconds)
+            yield f"{member_view.member.api_url} was not seen for {duration}: {reason}"
 
 
 def _describe_unwatched_partitions(view: View) -> Iterator[str]:
@@ -50,21 +50,20 @@ def _describe_unwatched_partitions(view: View) -> Iterator[str]:
             if view.find_owner(number) == member_view.member and not view.is_served(number)
         ]
         if numbers:
-            which = f" of {format_partitions(numbers)}" if len(view.partitions) > 1 else ""
+            scope = f" of {format_partitions(numbers)}" if len(view.partitions) > 1 else ""
             yield (
-                f"the workers{which} are not watched at the moment: "
-                f"{member_view.member.api_url} is taking them "
-                "over or handing them over"
+                f"the workers{scope} are not watched at the moment, because {member_view.member.api_url} is "
+                "taking them over or handing them over"
             )
 
 
 def _compare_partition_counts(view: View, own_id: str) -> Iterator[str]:
-    count = agreed_partitions(view, 0)
+    count = find_partition_count(view, 0)
     for member in (member_view.member for member_view in view.alive):
         if member.partitions != count and member.member_id != own_id:
             yield (
-                f"cluster.partitions is {member.partitions} at {member.api_url}, and the cluster has "
-                f"{count}: it owns nothing and takes no telemetry"
+                f"cluster.partitions is {member.partitions} at {member.api_url}, but the cluster has "
+                f"{count}, so this process owns no partition and accepts no telemetry"
             )
 
 
@@ -72,14 +71,16 @@ def _compare_settings(view: View) -> Iterator[str]:
     """Compare each member with the oldest of its version, because versions have different settings."""
     oldest: dict[str, SeenMember] = {}
     for member_view in view.alive:
-        first = oldest.setdefault(member_view.member.version, member_view)
-        first_settings, own = first.state.settings, member_view.state.settings
+        oldest_view = oldest.setdefault(member_view.member.version, member_view)
+        first_settings, own_settings = oldest_view.state.settings, member_view.state.settings
         if blocks := sorted(
-            name for name in first_settings.keys() | own.keys() if first_settings.get(name) != own.get(name)
+            name
+            for name in first_settings.keys() | own_settings.keys()
+            if first_settings.get(name) != own_settings.get(name)
         ):
             yield (
-                f"the settings of {member_view.member.api_url} and {first.member.api_url} differ in "
-                f"{', '.join(blocks)}; give both the same file, and restart the one that had another"
+                f"the settings of {member_view.member.api_url} and {oldest_view.member.api_url} differ in "
+                f"{', '.join(blocks)}; give both the same settings, and restart the process that you changed"
             )
 
 
@@ -91,15 +92,15 @@ def _describe_clocks(view: View) -> Iterator[str]:
 
 def describe_clock(offset: float) -> str:
     """
-    Return the fault of the clock of a machine, or "".
+    Return a sentence about a machine's wrong clock, or "" if the clock is accurate enough.
 
     Args:
-        offset: Seconds by which the clock is ahead of that of the database.
+        offset: Seconds by which the machine's clock is ahead of the database's clock.
     """
     if abs(offset) <= MAX_CLOCK_OFFSET:
         return ""
-    where = "ahead of" if offset > 0 else "behind"
+    direction = "ahead of" if offset > 0 else "behind"
     return (
-        f"the clock of its machine is {format_duration(abs(offset))} {where} the clock of the database; "
-        "synchronise both"
+        f"the clock of its machine is {format_duration(abs(offset))} {direction} the clock of the database; "
+        "synchronize both"
     )

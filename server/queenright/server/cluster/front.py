@@ -1,4 +1,4 @@
-"""The ASGI apps of a process. Telemetry goes to the streams, other requests to the partitions' owners."""
+"""The ASGI apps of a process. They send telemetry to the streams, and other requests to the owners."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.cluster.gateway.gateway import RETRY_SECONDS, Gateway
-from queenright.server.cluster.keys import partition_of_agent, partition_of_hook, split_request
-from queenright.server.cluster.local import EMERGENCY_STOP, LOCAL_PATHS
+from queenright.server.cluster.keys import find_agent_partition, find_hook_partition, split_request
+from queenright.server.cluster.local import EMERGENCY_STOP_PATH, LOCAL_PATHS
 from queenright.server.cluster.partition import OwnerApps, Partition
-from queenright.server.cluster.proxy import FORWARDED, PARTITION, OwnerUnreachableError, Proxy
+from queenright.server.cluster.proxy import FORWARDED_HEADER, PARTITION_HEADER, OwnerUnreachableError, Proxy
 from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import problem
@@ -38,8 +38,10 @@ _MAX_INLINE_BYTES: Final = 64 * 1024
 """Maximum length of a hook call that is parsed on the event loop; longer ones are parsed in a thread."""
 _HOOK_SECONDS: Final = ANSWER_SECONDS + 0.1
 """Timeout of a hook call: more than the owner's, and less than the one second of clients."""
-_NO_OWNER: Final = "no process of the cluster watches the workers at the moment; try again in a few seconds"
-_UNOWNED: Final = (
+_NO_OWNER_REASON: Final = (
+    "no process of the cluster watches the workers at the moment; try again in a few seconds"
+)
+_PARTITION_UNOWNED_REASON: Final = (
     "no process of the cluster watches a part of the workers at the moment; try again in a few seconds; "
     "`queenright cluster status` shows which"
 )
@@ -47,15 +49,15 @@ _UNOWNED: Final = (
 
 class ClusterFront:
     """
-    The ASGI apps of a process of a cluster.
+    The ASGI apps of a cluster's process.
 
     Args:
         partitions: All partitions, by number.
         proxy: Forwards requests to owners.
-        local: Answers requests to `LOCAL_PATHS` and `EMERGENCY_STOP`.
-        access: Has the key that the processes share.
-        is_exposed: Whether other machines reach this process.
-        guard: Puts the guards of the API before an app.
+        local: Answers requests to `LOCAL_PATHS` and `EMERGENCY_STOP_PATH`.
+        access: Holds the key that the processes share.
+        is_exposed: Whether other machines can reach this process.
+        guard: Wraps an app in the guards of the API.
 
     Attributes:
         refusal: Why this process accepts no telemetry; None if it does.
@@ -77,25 +79,27 @@ class ClusterFront:
         self._local = local
         self._access = access
         self._is_exposed = is_exposed
-        # One thread, so that requests get at most half of the GIL.
-        self._thread = ThreadPoolExecutor(1, "split")
+        # A single thread, so that large requests use at most half of the GIL.
+        self._executor = ThreadPoolExecutor(1, "split")
         count = len(partitions)
-        self._local_paths = LOCAL_PATHS if count == 1 else LOCAL_PATHS | {EMERGENCY_STOP}
+        self._local_paths = LOCAL_PATHS if count == 1 else LOCAL_PATHS | {EMERGENCY_STOP_PATH}
         self._gateway: ASGIApp | None = None
         if count > 1:
             gateway = Gateway(
-                self.backends, partial(partition_of_agent, count=count), partial(_answer_no_owner, _UNOWNED)
+                self.list_backends,
+                partial(find_agent_partition, count=count),
+                partial(_answer_no_owner, _PARTITION_UNOWNED_REASON),
             )
-            # Check the token before asking the partitions; otherwise each would count an invalid one.
+            # Check the token here. Otherwise, each partition would count an invalid token.
             self._gateway = guard(gateway)
 
-    def backends(self) -> Sequence[ASGIApp | None]:
+    def list_backends(self) -> Sequence[ASGIApp | None]:
         """
-        Return the app of each partition's API, by number; None for a partition without an owner.
+        Return the API app of each partition, by number; None for a partition without an owner.
 
-        If this process is the owner, this is the partition's own app; otherwise it forwards to the owner.
+        The app of a partition that another process owns forwards requests to the owner.
         """
-        return [self._backend(partition) for partition in self._partitions]
+        return [self._get_backend(partition) for partition in self._partitions]
 
     async def publish(self, path: str, piece: bytes) -> None:
         """
@@ -130,19 +134,21 @@ class ClusterFront:
             await self._gateway(scope, receive, send)
         else:
             partition = self._partitions[0 if self._gateway is None else number or 0]
-            await (self._backend(partition) or partial(_answer_no_owner, _NO_OWNER))(scope, receive, send)
+            await (self._get_backend(partition) or partial(_answer_no_owner, _NO_OWNER_REASON))(
+                scope, receive, send
+            )
 
     async def hooks(self, scope: Scope, receive: Receive, send: Send) -> None:
         """
         Serve hooks of coding agents.
 
-        If the owner does not answer in time, the hook is stored in the stream, and its agent continues.
+        If the owner does not answer in time, the call is published to the stream, and its agent continues.
         """
         if self.refusal is not None:
             await JSONResponse({}, 503)(scope, receive, send)
             return
-        # The id prevents a second copy if the owner is only late and stores it too.
-        call_id = self._call_id(scope)
+        # The id prevents a duplicate if the owner was only late, and stores the call too.
+        call_id = self._get_call_id(scope)
         headers = [header for header in scope["headers"] if header[0] != CALL_ID]
         scope = {**scope, "headers": [*headers, (CALL_ID, call_id.encode())]}
         if len(self._partitions) == 1 and (apps := self._partitions[0].apps) is not None:
@@ -181,7 +187,7 @@ class ClusterFront:
                 _log.warning("a hook call is lost; its agent continues: %s", error)
         await JSONResponse({})(scope, receive, send)
 
-    def _call_id(self, scope: Scope) -> str:
+    def _get_call_id(self, scope: Scope) -> str:
         """Return the id of a hook call: from the process that forwarded it, otherwise a new one."""
         call_id = Headers(scope=scope).get(CALL_ID.decode(), "")
         key = self._access.sessions.key
@@ -196,47 +202,49 @@ class ClusterFront:
         if count == 1:
             return 0
         if len(body) > _MAX_INLINE_BYTES:
-            return await self._run_in_thread(partition_of_hook, body, count)
-        return partition_of_hook(body, count)
+            return await self._run_in_thread(find_hook_partition, body, count)
+        return find_hook_partition(body, count)
 
     async def _run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
 
     def _read_forwarded_partition(self, scope: Scope) -> int | None:
         """Return the partition that a forwarding process has set in the headers."""
-        value = next((value for name, value in scope["headers"] if name == PARTITION), b"")
+        value = next((value for name, value in scope["headers"] if name == PARTITION_HEADER), b"")
         numbers = {str(number).encode(): number for number in range(len(self._partitions))}
         return numbers.get(value)
 
-    def _backend(self, partition: Partition) -> ASGIApp | None:
+    def _get_backend(self, partition: Partition) -> ASGIApp | None:
         apps: OwnerApps | None = partition.apps
         if apps is not None:
             return apps.api
-        return None if partition.owner is None else partial(self._ask_owner, partition)
+        return None if partition.owner is None else partial(self._forward_to_owner, partition)
 
-    async def _ask_owner(self, partition: Partition, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _forward_to_owner(
+        self, partition: Partition, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         try:
             await self._forward(partition, lambda owner: owner.api_url, scope, receive, send)
         except OwnerUnreachableError:
-            await _answer_no_owner(_NO_OWNER, scope, receive, send)
+            await _answer_no_owner(_NO_OWNER_REASON, scope, receive, send)
 
     async def _forward(
         self,
         partition: Partition,
-        url_of: Callable[[Member], str],
+        get_url: Callable[[Member], str],
         scope: Scope,
         receive: Receive,
         send: Send,
         **options: Any,
     ) -> None:
         owner = partition.owner
-        if owner is None or any(name == FORWARDED for name, _ in scope["headers"]):
+        if owner is None or any(name == FORWARDED_HEADER for name, _ in scope["headers"]):
             raise OwnerUnreachableError
         if self._is_exposed and is_loopback(owner.host):
-            # A port on loopback trusts callers without a token.
+            # Its port on loopback would trust callers without a token.
             raise OwnerUnreachableError
         await self._proxy.forward(
-            url_of(owner),
+            get_url(owner),
             scope,
             receive,
             send,
@@ -260,7 +268,7 @@ def sign_call_id(call_id: str, key: bytes) -> str:
 
 
 async def _read_body(receive: Receive) -> bytes:
-    """Return the body: truncated if it is too long, empty if the client disconnects."""
+    """Return the body. It is truncated above ``MAX_BODY``, and empty if the client disconnects."""
     parts, size = [], 0
     while True:
         message = await receive()
@@ -274,10 +282,10 @@ async def _read_body(receive: Receive) -> bytes:
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a receive function that replays a body, then continues with ``receive``."""
-    first: list[Message] = [{"type": "http.request", "body": body}]
+    remaining_messages: list[Message] = [{"type": "http.request", "body": body}]
 
     async def replay() -> Message:
-        return first.pop() if first else await receive()
+        return remaining_messages.pop() if remaining_messages else await receive()
 
     return replay
 

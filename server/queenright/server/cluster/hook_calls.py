@@ -1,4 +1,4 @@
-"""Hook calls, which an owner may receive twice: from another process and from the stream."""
+"""Store hook calls, which an owner may receive twice: from another process and from the stream."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """
-The partition of a cluster to which telemetry belongs. Pure.
+Find the partition of a cluster that telemetry belongs to. These functions are pure.
 
-All telemetry of a session must be in one partition, whichever process receives it:
+All telemetry of a session must be in one partition, regardless of the process that receives it:
 
 * Records and hook calls of a coding agent share only the session id, so it is their key.
 * All records of Queenright's own tracer name the agent, so its name is their key.
@@ -33,26 +33,26 @@ from queenright.server.telemetry.process import UNKNOWN_SERVICE
 from queenright.server.telemetry.values import id_in, text_of
 from queenright.server.webhooks.hooks import parse_call
 
-_RESOURCES: Final = 1
+_RESOURCE_FIELD: Final = 1
 """The field number of the resources in a request, and of the resource in each."""
-_SCOPES: Final = 2
+_SCOPE_FIELD: Final = 2
 """The field number of the scopes in a resource."""
-_RECORDS: Final = 2
+_RECORD_FIELD: Final = 2
 """The field number of the records in a scope."""
-_SESSIONS: Final = ("session.id", "conversation.id", names.GEN_AI_CONVERSATION_ID)
+_SESSION_ATTRIBUTES: Final = ("session.id", "conversation.id", names.GEN_AI_CONVERSATION_ID)
 """The attributes with the session id in records of coding agents."""
-_SENDER: Final = (
+_SENDER_ATTRIBUTES: Final = (
     "service.namespace",
     names.SERVICE_NAME,
     names.GEN_AI_AGENT_NAME,
     names.DISTRIBUTION_NAME,
 )
 """The resource attributes that are read."""
-_PARTIAL: Final = PARTIAL_EVENT.encode()
+_PARTIAL_EVENT_BYTES: Final = PARTIAL_EVENT.encode()
 
 
 class _Signal(NamedTuple):
-    """The message types of one kind of request, and the scopes of coding agents."""
+    """The message types of a kind of request, and the scopes that coding agents use in it."""
 
     request: Any
     resources: str
@@ -73,7 +73,7 @@ _SIGNALS: Final[Mapping[str, _Signal]] = {
 
 
 class _Sender(NamedTuple):
-    """What a resource states about its records."""
+    """The sender of a resource's records."""
 
     key: str
     """The key of records without a more specific key."""
@@ -81,23 +81,23 @@ class _Sender(NamedTuple):
     """Whether all records come from Queenright's own tracer."""
 
 
-def partition_of(key: str, count: int) -> int:
-    """Return the partition of a key among ``count``. It is the same in every process and version."""
+def compute_partition(key: str, count: int) -> int:
+    """Return the partition of a key: from 0 to ``count`` - 1, the same in every process and version."""
     return int.from_bytes(blake2b(key.encode(errors="replace"), digest_size=8).digest()) % count
 
 
-def partition_of_agent(name: str, namespace: str = "", *, count: int) -> int:
-    """Return the partition of an agent that sends its name, or of the service with this name."""
-    return partition_of(_service_key(namespace, name), count)
+def find_agent_partition(name: str, namespace: str = "", *, count: int) -> int:
+    """Return the partition of an agent, or of a service if ``namespace`` or the name is one of a service."""
+    return compute_partition(_make_service_key(namespace, name), count)
 
 
-def partition_of_hook(body: bytes, count: int) -> int:
+def find_hook_partition(body: bytes, count: int) -> int:
     """Return the partition of a hook call of a coding agent; 0 if the call has no session id."""
     try:
         session = id_in(parse_call(body).get("session_id"))
     except ValueError:
         return 0
-    return partition_of(_session_key(session), count) if session else 0
+    return compute_partition(_make_session_key(session), count) if session else 0
 
 
 def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
@@ -118,7 +118,7 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
     parts: dict[int, bytearray] = defaultdict(bytearray)
     groups = 0
     for number, begin, value, end, has_length in iter_fields(body, 0, len(body)):
-        if number != _RESOURCES or not has_length:
+        if number != _RESOURCE_FIELD or not has_length:
             continue
         sender, scopes = _read_group(body, value, end)
         groups += 1 + len(scopes)
@@ -128,22 +128,22 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
         if signal is not None and (
             sender.is_own
             or not signal.clients.keys().isdisjoint(scopes)
-            or (signal.clients is CLIENT_OF_LOGS and _PARTIAL in piece)
+            or (signal.clients is CLIENT_OF_LOGS and _PARTIAL_EVENT_BYTES in piece)
         ):
-            for place, part in _split_by_record(signal, piece, sender, count):
-                parts[place] += part
+            for partition, part in _split_by_record(signal, piece, sender, count):
+                parts[partition] += part
         else:
-            parts[partition_of(sender.key, count)] += piece
-    return {place: bytes(part) for place, part in parts.items()} or {0: body}
+            parts[compute_partition(sender.key, count)] += piece
+    return {partition: bytes(part) for partition, part in parts.items()} or {0: body}
 
 
 def _read_group(body: bytes, at: int, end: int) -> tuple[_Sender, list[str]]:
-    """Return what a resource states, and the names of its scopes."""
+    """Return the sender of a resource, and the names of its scopes."""
     sender, scopes = _parse_sender(Resource()), list[str]()
     for number, _, value, stop, has_length in iter_fields(body, at, end):
-        if number == _RESOURCES and has_length:
+        if number == _RESOURCE_FIELD and has_length:
             sender = _parse_sender(Resource.FromString(body[value:stop]))
-        elif number == _SCOPES and has_length:
+        elif number == _SCOPE_FIELD and has_length:
             scopes.append(_read_scope(body, value, stop))
     return sender, scopes
 
@@ -157,8 +157,8 @@ def _read_scope(body: bytes, at: int, end: int) -> str:
 
 def _parse_sender(resource: Resource) -> _Sender:
     attributes = {attribute.key: attribute.value for attribute in resource.attributes}
-    namespace, service, agent, distribution = (text_of(attributes.get(name)) for name in _SENDER)
-    key = _service_key("", agent) if agent else _service_key(namespace, service)
+    namespace, service, agent, distribution = (text_of(attributes.get(name)) for name in _SENDER_ATTRIBUTES)
+    key = _make_service_key("", agent) if agent else _make_service_key(namespace, service)
     return _Sender(key, distribution == names.DISTRIBUTION)
 
 
@@ -167,69 +167,76 @@ def _split_by_record(
 ) -> Iterator[tuple[int, bytes]]:
     """Yield the parts of a request with one resource, by the keys of its records."""
     [resource] = getattr(signal.request.FromString(piece), signal.resources)
-    places = [_assign_records(signal, scope, sender, count) for scope in getattr(resource, signal.scopes)]
-    distinct = {place for found in places for place in found}
-    if len(distinct) < 2:
-        yield distinct.pop() if distinct else partition_of(sender.key, count), piece
+    record_partitions = [
+        _assign_records(signal, scope, sender, count) for scope in getattr(resource, signal.scopes)
+    ]
+    distinct_partitions = {
+        partition for partitions_of_scope in record_partitions for partition in partitions_of_scope
+    }
+    if len(distinct_partitions) < 2:
+        yield (
+            distinct_partitions.pop() if distinct_partitions else compute_partition(sender.key, count),
+            piece,
+        )
         return
     [(_, _, value, end, _)] = iter_fields(piece, 0, len(piece))
-    rest, scopes = _split_children(piece, value, end, _SCOPES)
+    resource_header, scopes = _split_children(piece, value, end, _SCOPE_FIELD)
     parts: dict[int, bytearray] = {}
-    for (_, first, last), found in zip(scopes, places, strict=True):
-        scope_fields, records = _split_children(piece, first, last, _RECORDS)
-        by_place: dict[int, bytearray] = {}
-        for (begin, _, stop), place in zip(records, found, strict=True):
-            if place not in by_place:
-                by_place[place] = bytearray(scope_fields)
-            by_place[place] += piece[begin:stop]
-        for place, part in by_place.items():
-            if place not in parts:
-                parts[place] = bytearray(rest)
-            parts[place] += encode_field_header(_SCOPES, len(part)) + part
-    for place, part in parts.items():
-        yield place, encode_field_header(_RESOURCES, len(part)) + part
+    for (_, first, last), partitions_of_scope in zip(scopes, record_partitions, strict=True):
+        scope_fields, records = _split_children(piece, first, last, _RECORD_FIELD)
+        scope_parts: dict[int, bytearray] = {}
+        for (begin, _, stop), partition in zip(records, partitions_of_scope, strict=True):
+            if partition not in scope_parts:
+                scope_parts[partition] = bytearray(scope_fields)
+            scope_parts[partition] += piece[begin:stop]
+        for partition, part in scope_parts.items():
+            if partition not in parts:
+                parts[partition] = bytearray(resource_header)
+            parts[partition] += encode_field_header(_SCOPE_FIELD, len(part)) + part
+    for partition, part in parts.items():
+        yield partition, encode_field_header(_RESOURCE_FIELD, len(part)) + part
 
 
 def _split_children(body: bytes, at: int, end: int, number: int) -> tuple[bytes, list[tuple[int, int, int]]]:
-    """Return a message without the fields of one number, and the offsets of these fields, values and ends."""
-    rest, children = bytearray(), list[tuple[int, int, int]]()
-    for found, begin, value, stop, has_length in iter_fields(body, at, end):
-        if found == number and has_length:
+    """Return a message without the fields of one number, and the offsets of these: begin, value and end."""
+    header, children = bytearray(), list[tuple[int, int, int]]()
+    for field_number, begin, value, stop, has_length in iter_fields(body, at, end):
+        if field_number == number and has_length:
             children.append((begin, value, stop))
         else:
-            rest += body[begin:stop]
-    return bytes(rest), children
+            header += body[begin:stop]
+    return bytes(header), children
 
 
 def _assign_records(signal: _Signal, scope: Any, sender: _Sender, count: int) -> list[int]:
     """Return the partition of each record of a scope."""
-    name_of: Callable[[Any], str]
-    key_of: Callable[[str], str]
+    read_name: Callable[[Any], str]
+    make_key: Callable[[str], str]
     if scope.scope.name in signal.clients:
-        name_of, key_of = _find_session, _key_of_session
+        read_name, make_key = _find_session, _clean_session_key
     elif sender.is_own:
-        name_of, key_of = _find_agent, _key_of_agent
+        read_name, make_key = _find_agent, _clean_agent_key
     else:
-        name_of, key_of = _find_partial_span, str
-    by_name: dict[str, int] = {"": partition_of(sender.key, count)}
-    found = []
+        read_name, make_key = _find_partial_span, str
+    partitions_by_name: dict[str, int] = {"": compute_partition(sender.key, count)}
+    partitions = []
     for record in getattr(scope, signal.records):
-        name = name_of(record)
-        place = by_name.get(name)
-        if place is None:
-            by_name[name] = place = partition_of(key_of(name) or sender.key, count)
-        found.append(place)
-    return found
+        name = read_name(record)
+        partition = partitions_by_name.get(name)
+        if partition is None:
+            partitions_by_name[name] = partition = compute_partition(make_key(name) or sender.key, count)
+        partitions.append(partition)
+    return partitions
 
 
 def _find_session(record: Any) -> str:
     """Return the session id in a record of a coding agent, or ""."""
-    best, session = len(_SESSIONS), ""
+    best_index, session = len(_SESSION_ATTRIBUTES), ""
     for attribute in record.attributes:
         key = attribute.key
-        if key in _SESSIONS and _SESSIONS.index(key) < best:
-            best, session = _SESSIONS.index(key), attribute.value.string_value
-            if not best:
+        if key in _SESSION_ATTRIBUTES and _SESSION_ATTRIBUTES.index(key) < best_index:
+            best_index, session = _SESSION_ATTRIBUTES.index(key), attribute.value.string_value
+            if not best_index:
                 break
     return session
 
@@ -249,19 +256,19 @@ def _find_partial_span(record: Any) -> str:
     return "" if resource is None else _parse_sender(resource).key
 
 
-def _key_of_session(name: str) -> str:
+def _clean_session_key(name: str) -> str:
     session = id_in(name)
-    return _session_key(session) if session else ""
+    return _make_session_key(session) if session else ""
 
 
-def _key_of_agent(name: str) -> str:
+def _clean_agent_key(name: str) -> str:
     agent = text_of(AnyValue(string_value=name))
-    return _service_key("", agent) if agent else ""
+    return _make_service_key("", agent) if agent else ""
 
 
-def _session_key(session: str) -> str:
+def _make_session_key(session: str) -> str:
     return f"session {session}"
 
 
-def _service_key(namespace: str, service: str) -> str:
+def _make_service_key(namespace: str, service: str) -> str:
     return f"service {namespace}/{service or UNKNOWN_SERVICE}"

@@ -1,4 +1,4 @@
-"""Routes that each process of a cluster answers itself: probes, metrics and the cluster."""
+"""Routes that each process of a cluster answers itself: probes, metrics, cluster state, emergency stop."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from queenright.server.access.access import Access
 from queenright.server.access.caller import can_view_fleet, get_audit_name
 from queenright.server.console.templates import render_error
 from queenright.server.metrics.metrics import choose_content_type
-from queenright.server.middleware.guarded_app import guarded_app
+from queenright.server.middleware.guarded_app import build_guarded_app
 from queenright.server.routes import cluster, probes
 from queenright.server.routes.errors import add_exception_handlers
 from queenright.server.routes.interventions import EmergencyStopRequest
 
 LOCAL_PATHS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/api/cluster"})
 """Paths that each process answers for itself."""
-EMERGENCY_STOP: Final = "/api/emergency-stop"
-"""Paths that each process answers for the fleet, if the fleet has several partitions."""
+EMERGENCY_STOP_PATH: Final = "/api/emergency-stop"
+"""The path that each process answers for the whole fleet, if the fleet has several partitions."""
 
 router = APIRouter()
 router.add_api_route("/healthz", probes.get_alive)
@@ -29,7 +29,7 @@ router.add_api_route("/healthz", probes.get_alive)
 
 @router.get("/readyz")
 async def get_ready(request: Request, response: Response) -> api.Ready:
-    """Return whether this process can take telemetry and answer requests."""
+    """Return whether this process can accept telemetry and answer requests."""
     state: cluster.ClusterState = request.state.cluster
     missing = state.ready()
     if missing:
@@ -45,14 +45,14 @@ async def get_metrics(request: Request) -> Response:
     return Response(await state.render_metrics(content_type), headers={"Content-Type": content_type})
 
 
-@router.get(EMERGENCY_STOP)
+@router.get(EMERGENCY_STOP_PATH)
 async def get_emergency_stop(request: Request) -> api.EmergencyStop:
     """Return whether interventions are frozen, since when, by whom and why."""
     state: cluster.ClusterState = request.state.cluster
     return api.EmergencyStop.of(await state.emergency_stop())
 
 
-@router.put(EMERGENCY_STOP)
+@router.put(EMERGENCY_STOP_PATH)
 async def set_emergency_stop(request: Request, body: EmergencyStopRequest) -> api.EmergencyStop:
     """Freeze or resume the interventions of the fleet, even while partitions have no owner."""
     state: cluster.ClusterState = request.state.cluster
@@ -71,13 +71,13 @@ def _create_routes() -> FastAPI:
 
 def create_local_app(state: cluster.ClusterState, *, access: Access, bind_address: str) -> Starlette:
     """
-    Return the app for `LOCAL_PATHS` and `EMERGENCY_STOP`.
+    Return the app for `LOCAL_PATHS` and `EMERGENCY_STOP_PATH`.
 
     Args:
         state: The cluster.
-        access: Authenticates and authorises callers.
+        access: Authenticates and authorizes callers.
         bind_address: The address of the port.
     """
-    return guarded_app(
+    return build_guarded_app(
         _create_routes(), {"cluster": state}, access=access, bind_address=bind_address, page=render_error
     )

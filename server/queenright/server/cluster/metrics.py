@@ -14,7 +14,7 @@ from queenright.instrumentation import names
 
 
 class OwnedPartition(Protocol):
-    """The metrics of a partition in a process."""
+    """The metrics of a partition, in one process."""
 
     number: int
     backlog: int | None
@@ -27,7 +27,7 @@ class OwnedPartition(Protocol):
 
 @dataclass(slots=True, eq=False)
 class ClusterMetrics(Collector):
-    """The metrics of the cluster, which every process exports."""
+    """The metrics of the cluster. Every process exports them."""
 
     members: int = 0
     is_stream_available: bool = False
@@ -52,13 +52,13 @@ class ClusterMetrics(Collector):
 
 def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]) -> Iterator[Metric]:
     """
-    Yield the families of a process and of its partitions. Names may repeat.
+    Yield the metric families of a process and of its partitions. Names may repeat.
 
     Args:
         own: The metrics of the process.
-        partitions: All partitions. If there are several, series of their services get the partition label.
-            Counters that the process also has always get it, because a sum of both would fall when the
-            service ends.
+        partitions: All partitions. If there are several, their series get the partition label. Series whose
+            name the process also has always get it, because the sum of both would fall when the service
+            ends.
     """
     process = {family.name: family for family in own.collect()}
     for partition in partitions:
@@ -75,7 +75,7 @@ def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]
 
 
 def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
-    """Merge families of the same name, because the formats allow each name once."""
+    """Merge families with the same name, because the exposition formats allow each name once."""
     families_by_name: dict[str, Metric] = {}
     for family in families:
         if (known_family := families_by_name.setdefault(family.name, family)) is not family:

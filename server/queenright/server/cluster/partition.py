@@ -1,5 +1,5 @@
 """
-A partition of a cluster in one process. Its service runs here while this process is the owner.
+A partition of a cluster, in one process. Its service runs here while this process is the owner.
 
 A partition is a complete service with its own database schema, telemetry stream and lease.
 """
@@ -32,7 +32,7 @@ from queenright.health.store.store import Store, StoreError
 from queenright.server.app import create_app
 from queenright.server.cluster.consumer import StreamConsumer, UnknownCommitError
 from queenright.server.cluster.fleet import OwnedService
-from queenright.server.cluster.gateway.pages import RowOrders
+from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.cluster.hook_calls import HookCalls
 from queenright.server.cluster.stream import StreamUnavailableError, TelemetryStream
 from queenright.server.ports import Ports
@@ -43,7 +43,7 @@ from queenright.server.settings import Settings
 
 _log = logging.getLogger(__name__)
 
-_CLAIM_SECONDS: Final = 2.0
+_CLAIM_TIMEOUT_SECONDS: Final = 2.0
 """Seconds to wait for the lock of an owner whose session has just ended."""
 _BACKLOG_SECONDS: Final = 5.0
 _LONGEST_PAUSE_SECONDS: Final = 32.0
@@ -78,7 +78,7 @@ class Partition:
         surplus_since: Monotonic time since which another process should own it instead of this one, else
             None.
         unserved_since: Monotonic time since which no process watches its workers; None if one does.
-        failure: Why the last attempt of this process to run it failed, unless the database was unavailable.
+        failure: Why this process last failed to run it, except because the database was unavailable.
             The member resets it.
     """
 
@@ -104,12 +104,12 @@ class Partition:
         self._failures = 0
         self._retry_at = float("-inf")
         self._ports = ports
-        self._settings = partition_settings(ports.settings, number)
+        self._settings = make_partition_settings(ports.settings, number)
         self._lease = lease
         self._starting = starting
         self._fleet = fleet
         self._token: str | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._own_task: asyncio.Task[None] | None = None
         self._is_released = False
         self._loss_event = asyncio.Event()
         self._claim_event = asyncio.Event()
@@ -144,7 +144,7 @@ class Partition:
     @property
     def is_running(self) -> bool:
         """Whether this process owns, claims or releases the partition."""
-        return self._running is not None and not self._running.done()
+        return self._own_task is not None and not self._own_task.done()
 
     @property
     def is_claimed(self) -> bool:
@@ -170,7 +170,7 @@ class Partition:
             self._loss_event.clear()
             self._claim_event.clear()
             self._is_released = False
-            self._running = asyncio.create_task(self._own(), name=f"partition-{self.number}")
+            self._own_task = asyncio.create_task(self._own(), name=f"partition-{self.number}")
 
     def hand_over(self) -> None:
         """Hand over to another process: stop serving, store received messages, and release the lease."""
@@ -180,8 +180,8 @@ class Partition:
 
     async def wait_released(self) -> None:
         """Wait until this process has released the partition."""
-        if self._running is not None:
-            await self._running
+        if self._own_task is not None:
+            await self._own_task
 
     async def _own(self) -> None:
         """Run the service until the lease is lost or the partition is handed over."""
@@ -189,7 +189,7 @@ class Partition:
         failure: str | None = None
         try:
             async with contextlib.AsyncExitStack() as stack:
-                stack.push_async_callback(_cancel, asyncio.create_task(self._keep_lease()))
+                stack.push_async_callback(_cancel_task, asyncio.create_task(self._keep_lease()))
                 async with self._starting:
                     if self._loss_event.is_set():
                         return
@@ -239,7 +239,7 @@ class Partition:
         """Open the store for writing, which makes this process the owner. Runs in a thread."""
         store = Store.open(
             url,
-            busy_timeout=_CLAIM_SECONDS,
+            busy_timeout=_CLAIM_TIMEOUT_SECONDS,
             member_id=self._lease.member.member_id,
             partition=self.number,
         )
@@ -284,7 +284,7 @@ class Partition:
         self._failures = 0
         self.service = service
         self.apps = OwnerApps(
-            api=RowOrders(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
+            api=RowOrderMiddleware(app) if self._settings.cluster.partitions > 1 else app, hooks=intake.hooks
         )
         stack.callback(self._end_serving, service)
         _log.info("this process watches the workers now%s", self._suffix)
@@ -294,7 +294,9 @@ class Partition:
         try:
             await consumer.run()
         except UnknownCommitError:
-            _log.warning("events were stored without an answer of the database; starting again from the log")
+            _log.warning(
+                "events were stored, but the database's answer was lost; starting again from the log"
+            )
         finally:
             self._loss_event.set()
 
@@ -316,23 +318,21 @@ class Partition:
 
 
 def find_start(since: float | None, holds: bool, now: float) -> float | None:
-    """Return when a condition began: ``since`` or, if it is new, ``now``; None if it does not hold."""
+    """Return when a condition began: ``since``, or ``now`` if it has just begun; None if it does not hold."""
     if not holds:
         return None
     return now if since is None else since
 
 
-def partition_settings(settings: Settings, partition: int) -> Settings:
-    """
-    Return the settings of a partition's service. Tasks that run once per fleet run in partition 0.
-    """
+def make_partition_settings(settings: Settings, partition: int) -> Settings:
+    """Return the settings of a partition's service. Tasks that run once per fleet run in partition 0."""
     if not partition:
         return settings
     agents = settings.agents.model_copy(update={"load": ()})
     return settings.model_copy(update={"agents": agents, "step_logs": ()})
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
+async def _cancel_task(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

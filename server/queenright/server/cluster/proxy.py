@@ -12,10 +12,10 @@ from starlette.types import Receive, Scope, Send
 
 from queenright.server.http.hop_by_hop import forward_headers
 
-FORWARDED: Final = b"x-queenright-forwarded"
+FORWARDED_HEADER: Final = b"x-queenright-forwarded"
 """Header of a request that a member has forwarded. It is not forwarded again."""
 
-PARTITION: Final = b"x-queenright-partition"
+PARTITION_HEADER: Final = b"x-queenright-partition"
 """Header with the partition whose service answers a forwarded request."""
 
 _BODY_HEADERS: Final = (b"content-length", b"transfer-encoding")
@@ -25,11 +25,11 @@ _CONNECT_SECONDS: Final = 2.0
 
 
 class OwnerUnreachableError(Exception):
-    """Raised when the owner does not start a response."""
+    """Raised when the owner does not begin to respond."""
 
 
 class Proxy:
-    """Forwards requests without changing headers and bodies. Has the connection pool of one event loop."""
+    """Forwards requests with unchanged headers and bodies. An instance belongs to one event loop."""
 
     def __init__(self) -> None:
         self._client = httpx.AsyncClient(
@@ -73,10 +73,10 @@ class Proxy:
         Raises:
             OwnerUnreachableError: The owner did not start a response.
         """
-        headers = forward_headers(scope["headers"], without=frozenset({FORWARDED, PARTITION}))
-        headers = [*headers, (FORWARDED, b"1")]
+        headers = forward_headers(scope["headers"], without=frozenset({FORWARDED_HEADER, PARTITION_HEADER}))
+        headers = [*headers, (FORWARDED_HEADER, b"1")]
         if partition is not None:
-            headers.append((PARTITION, str(partition).encode()))
+            headers.append((PARTITION_HEADER, str(partition).encode()))
         path = scope.get("raw_path") or scope["path"].encode()
         query = scope.get("query_string", b"")
         target = httpx.URL(url).copy_with(raw_path=path + (b"?" + query if query else b""))
@@ -98,19 +98,19 @@ class Proxy:
 
     async def _send(self, request: httpx.Request, end_event: asyncio.Event | None) -> httpx.Response:
         """Return the response once it starts. Stop waiting if the owner is lost."""
-        sending = asyncio.create_task(self._client.send(request, stream=True))
+        send_task = asyncio.create_task(self._client.send(request, stream=True))
         end_task = asyncio.create_task(asyncio.Event().wait() if end_event is None else end_event.wait())
         try:
-            await asyncio.wait((sending, end_task), return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done():
+            await asyncio.wait((send_task, end_task), return_when=asyncio.FIRST_COMPLETED)
+            if not send_task.done():
                 raise OwnerUnreachableError("another process is the owner now")
-            return sending.result()
+            return send_task.result()
         finally:
             end_task.cancel()
-            if not sending.done():
-                sending.cancel()
+            if not send_task.done():
+                send_task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, httpx.TransportError):
-                    await sending
+                    await send_task
 
 
 async def _stream_body(receive: Receive, disconnect_event: asyncio.Event) -> AsyncIterator[bytes]:
@@ -131,7 +131,7 @@ async def _send_response(
     disconnect_event: asyncio.Event,
     end_event: asyncio.Event | None,
 ) -> None:
-    """Send the response until it ends, the client disconnects, or its event stream is ended."""
+    """Send a response until it ends or the client disconnects. ``end_event`` ends an event stream."""
     start: dict[str, Any] = {
         "type": "http.response.start",
         "status": response.status_code,
@@ -141,8 +141,8 @@ async def _send_response(
     await send(start)
 
     async def copy() -> None:
-        async for piece in response.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        async for chunk in response.aiter_raw():
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def watch() -> None:
@@ -150,17 +150,17 @@ async def _send_response(
             if (await receive())["type"] == "http.disconnect":
                 disconnect_event.set()
 
-    copying = asyncio.create_task(copy())
-    tasks: list[asyncio.Task[Any]] = [copying, asyncio.create_task(watch())]
+    copy_task = asyncio.create_task(copy())
+    tasks: list[asyncio.Task[Any]] = [copy_task, asyncio.create_task(watch())]
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     if is_stream and end_event is not None:
         tasks.append(asyncio.create_task(end_event.wait()))
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        is_complete = copying.done()
+        is_complete = copy_task.done()
         if is_complete:
             # A broken connection must break the response, so that the client notices.
-            copying.result()
+            copy_task.result()
     finally:
         for task in tasks:
             task.cancel()

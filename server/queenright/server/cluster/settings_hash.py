@@ -1,4 +1,4 @@
-"""Hashes of the settings that all processes of a cluster should share, for comparison."""
+"""Hash the settings that all processes of a cluster should share, to compare them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.server.settings import Settings
 
 _BLOCKS: Final = ("cluster", "health_monitoring", "judging", "alerting")
 _EXCLUDED: Final = frozenset({"host", "nats", "partitions"})
-"""Addresses, which may differ like paths and URLs, and settings that have their own fault message."""
+"""Addresses, which may differ between processes, and settings that have their own fault message."""
 
 
 def hash_settings(settings: Settings) -> dict[str, str]:
@@ -24,13 +24,13 @@ def hash_settings(settings: Settings) -> dict[str, str]:
     }
 
 
-def _list_values(block: BaseModel, where: str = "") -> Iterator[tuple[str, str]]:
+def _list_values(block: BaseModel, path: str = "") -> Iterator[tuple[str, str]]:
     for name in type(block).model_fields:
         value = getattr(block, name)
         if isinstance(value, BaseModel):
-            yield from _list_values(value, f"{where}{name}.")
+            yield from _list_values(value, f"{path}{name}.")
         elif not (name in _EXCLUDED or name.endswith(("url", "urls")) or _is_path(value)):
-            yield f"{where}{name}", repr(_sort_keys(value))
+            yield f"{path}{name}", repr(_sort_keys(value))
 
 
 def _is_path(value: Any) -> bool:

@@ -29,14 +29,14 @@ from nats.js.errors import APIError, NoStreamResponseError, NotFoundError
 
 from queenright.instrumentation.errors import QueenrightError
 
-_PATH: Final = "Queenright-Path"
-_MESSAGE_ID: Final = "Nats-Msg-Id"
+_PATH_HEADER: Final = "Queenright-Path"
+_MESSAGE_ID_HEADER: Final = "Nats-Msg-Id"
 
 _ACK_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 2
 _RETRY_SECONDS: Final = 1.0
 _REFUSED_SECONDS: Final = 10.0
-"""Seconds for which a refusal counts. Senders may use another process, so no later message may arrive."""
+"""Seconds that a refusal counts as current. Senders may switch processes, so no later message may arrive."""
 _DUPLICATE_WINDOW_SECONDS: Final = 120.0
 _MIN_BYTES: Final = 1 << 20
 """Minimum size limit of a stream."""
@@ -69,7 +69,7 @@ class StreamMessage:
     message_id: str
     """Equal for retries of a message; empty for a message that is always new."""
     time: float
-    """When it was stored in the stream, in seconds since the epoch."""
+    """When the stream stored it, in seconds since the epoch."""
     delivery: int
     """Its number among the messages delivered to this reader, from 1."""
 
@@ -79,7 +79,7 @@ class StreamState:
     """The state of a stream."""
 
     identity: str
-    """Changes when the stream is deleted and recreated, which restarts its numbers."""
+    """Changes when the stream is deleted and recreated, which restarts its sequence numbers."""
     messages: int
     bytes: int
     last_seq: int
@@ -87,20 +87,20 @@ class StreamState:
 
 class NatsConnection:
     """
-    The connection of a process to NATS, and its streams. Belongs to one event loop; `run` connects.
+    The connection of a process to NATS, and its streams. An instance belongs to one event loop.
 
     Args:
-        url: Addresses of nats-servers, separated by commas. They may hold credentials, and are never logged.
+        url: Comma-separated addresses of NATS servers. They may have credentials, and are never logged.
         partitions: The number of partitions, each with a stream.
         replicas: Copies of each stream among the servers of a NATS cluster.
-        max_bytes: Maximum size of all streams together. Beyond it, messages are refused.
+        max_bytes: Maximum size of all streams together. Above this, messages are refused.
     """
 
     def __init__(self, url: str, *, partitions: int = 1, replicas: int, max_bytes: int) -> None:
         self._url = url
         self._client = Client()
         self.jetstream: JetStreamContext = self._client.jetstream(timeout=_ACK_SECONDS)
-        """The JetStream client. It is replaced when its connection gives up."""
+        """The JetStream client. It is replaced when its connection closes."""
         self._logged_fault: str | None = None
         self.streams = [
             TelemetryStream(
@@ -153,12 +153,12 @@ class NatsConnection:
             # An unreachable server is detected after three or four seconds.
             ping_interval=1,
             max_outstanding_pings=2,
-            # Keep nothing for later, because the sender retries messages that are not acknowledged.
+            # Buffer nothing, because the sender retries messages that are not acknowledged.
             pending_size=0,
         )
 
     async def _on_disconnect(self) -> None:
-        # The servers may come back without their data.
+        # The servers may restart without their data.
         for stream in self.streams:
             stream.is_created = False
 
@@ -171,13 +171,13 @@ class NatsConnection:
 
 class TelemetryStream:
     """
-    The stream of a partition. `NatsConnection` creates it.
+    The telemetry stream of a partition. `NatsConnection` creates it.
 
     Args:
         connection: The connection.
         partition: The partition; also an attribute.
         replicas: Copies of the stream among the servers of a NATS cluster.
-        max_bytes: Maximum size of the stream. Beyond it, messages are refused.
+        max_bytes: Maximum size of the stream. Above this, messages are refused.
     """
 
     def __init__(self, connection: NatsConnection, partition: int, *, replicas: int, max_bytes: int) -> None:
@@ -194,7 +194,7 @@ class TelemetryStream:
 
     @property
     def is_accepting(self) -> bool:
-        """Whether it is available and has not refused messages recently, as when full or without a quorum."""
+        """Whether it is available and has not recently refused messages, as a full stream does."""
         return self.is_available and time.monotonic() - self._refused_at > _REFUSED_SECONDS
 
     @property
@@ -229,8 +229,8 @@ class TelemetryStream:
             )
         if message_id is None:
             message_id = blake2b(body, digest_size=16, key=path.encode()[:64]).hexdigest()
-        headers = {_PATH: path, _MESSAGE_ID: message_id}
-        began = time.monotonic()
+        headers = {_PATH_HEADER: path, _MESSAGE_ID_HEADER: message_id}
+        started_at = time.monotonic()
         try:
             await self._jetstream.publish(
                 self._subject, body, timeout=_ACK_SECONDS, stream=self._name, headers=headers
@@ -239,8 +239,8 @@ class TelemetryStream:
             self.is_created = False
             raise StreamUnavailableError("the stream was deleted; it is being created again") from None
         except (NatsError, OSError, TimeoutError) as error:
-            # A message in flight when the connection broke says nothing about the new connection.
-            if began > self._created_at:
+            # A message that was in flight when the connection broke says nothing about the new connection.
+            if started_at > self._created_at:
                 self._refused_at = time.monotonic()
             raise StreamUnavailableError(f"NATS did not acknowledge a message: {_describe(error)}") from error
 
@@ -252,7 +252,7 @@ class TelemetryStream:
             StreamUnavailableError: NATS does not answer.
         """
         if not self._connection.is_connected:
-            # A client that is not connecting yet raises other errors and does not recover.
+            # Before the first connection, the client would raise other errors and not recover.
             raise StreamUnavailableError("NATS is not connected")
         try:
             info = await self._jetstream.stream_info(self._name)
@@ -365,9 +365,9 @@ def _parse_message(message: Msg) -> StreamMessage:
     headers = message.headers or {}
     return StreamMessage(
         seq=message.metadata.sequence.stream,
-        path=headers.get(_PATH, ""),
+        path=headers.get(_PATH_HEADER, ""),
         body=message.data,
-        message_id=headers.get(_MESSAGE_ID, ""),
+        message_id=headers.get(_MESSAGE_ID_HEADER, ""),
         time=message.metadata.timestamp.timestamp(),
         delivery=message.metadata.sequence.consumer,
     )

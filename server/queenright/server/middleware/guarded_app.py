@@ -15,7 +15,7 @@ from queenright.server.access.api_guard import ApiGuard, Page
 from queenright.server.middleware.gate import Gate, accepted_hosts
 
 
-def guarded_app(
+def build_guarded_app(
     routes: ASGIApp,
     state: Mapping[str, Any],
     *,

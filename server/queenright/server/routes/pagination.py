@@ -36,9 +36,13 @@ UNSTORABLE_CHARACTERS: Final = re.compile("[\0\ud800-\udfff]")
 
 @dataclass
 class RowOrder:
-    """The order of the rows of a page, which the gateway of a cluster uses to merge pages."""
+    """
+    The order of the rows of a page, which the gateway of a cluster uses to merge pages.
 
-    list_name: str = ""
+    Processes send it to each other, and may have different versions: do not rename or remove fields.
+    """
+
+    what: str = ""
     """The list's name in the model; empty if the response is not a page."""
     limit: int = 0
     is_descending: bool = False
@@ -140,7 +144,7 @@ async def build_page(
         if number % _CHUNK_SIZE == 0:
             await asyncio.sleep(0)
     if (order := row_order.get()) is not None:
-        order.list_name, order.limit = list_name, limit
+        order.what, order.limit = list_name, limit
         order.is_descending, order.is_backwards = descending, backwards
         order.cursors = [encode_cursor(list_name, *position(item)) for item in page_values]
         order.ranks = [list((rank or position)(item)) for item in page_values]

@@ -1,1 +1,1 @@
-"""The gateway: one API for a fleet in several partitions."""
+"""The gateway: a single API for a fleet that is split into partitions."""

@@ -93,7 +93,7 @@ async def ask(app: ASGIApp, scope: Scope, receive: Receive) -> Reply:
 def make_get_scope(
     scope: Scope, *, path: str | None = None, query: bytes | None = None, mark: str = "1"
 ) -> Scope:
-    """Return the scope of a GET to one of several partitions, by default with the same path and query."""
+    """Return the scope of a GET request to a partition, by default with the same path and query."""
     headers = [
         header for header in scope["headers"] if header[0] not in (b"content-length", b"transfer-encoding")
     ]
@@ -106,7 +106,7 @@ def make_get_scope(
 
 
 def mark_scope(scope: Scope, value: str = "1") -> Scope:
-    """Return the scope of a request that is sent to several partitions."""
+    """Return the scope of a request with the gateway's mark, for requests to several partitions."""
     return {**scope, "headers": [*scope["headers"], (GATEWAY_HEADER.encode(), value.encode())]}
 
 

@@ -1,4 +1,4 @@
-"""The gateway app: finds the partition of a request, or merges the responses of all partitions."""
+"""The gateway app. It finds the partition of a request, or merges the responses of all partitions."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ _MAX_SESSIONS: Final = 100_000
 RETRY_SECONDS: Final = 2
 """Value of ``Retry-After``, in seconds. By then, the partition usually has an owner."""
 _OWNER_SECONDS: Final = 4.0
-"""Seconds for which a request that needs all partitions waits for one that is being handed over."""
+"""Maximum seconds that a request to all partitions waits for one that is being handed over."""
 _POLL_SECONDS: Final = 0.1
-_OF_ALL: Final = frozenset(
+_MERGED_KINDS: Final = frozenset(
     {RouteKind.PAGE, RouteKind.SUMMARY, RouteKind.AGENT, RouteKind.STREAM, RouteKind.CLICK}
 )
 
@@ -63,13 +63,13 @@ class SessionKey(NamedTuple):
 
 
 class Search(NamedTuple):
-    """The session that a request refers to, and the partition in which to look for it first."""
+    """The session that a request refers to, and the partition to try first."""
 
     session: SessionKey | None = None
     first: int | None = None
-    """The partition of the latest session, if none is named. None: the one that last or likely has it."""
+    """The partition to try first; None: the one that last had the session, or likely has it."""
     likely: int | None = None
-    """The partition of a new session. None: that of the agent's name."""
+    """The likely partition of a new session; None: the partition of the agent's name."""
     takes_new: bool = False
     """Whether a partition accepts an unknown session."""
 
@@ -115,7 +115,7 @@ class Gateway:
         scope = unmark_scope(scope)
         kind = classify_route(scope["method"], scope["path"])
         backends = self._backends()
-        if kind in _OF_ALL:
+        if kind in _MERGED_KINDS:
             backends = await self._wait_for_owners()
         try:
             if kind is RouteKind.ANY:
@@ -141,7 +141,7 @@ class Gateway:
             return
 
     async def _wait_for_owners(self) -> Sequence[ASGIApp | None]:
-        """Return the app of each partition once all have an owner, or at the time limit."""
+        """Return the app of each partition once all have an owner, or after ``_OWNER_SECONDS``."""
         deadline = self._clock() + _OWNER_SECONDS
         while None in (backends := self._backends()) and self._clock() < deadline:
             await self._sleep(_POLL_SECONDS)
@@ -177,7 +177,7 @@ class Gateway:
             unowned_partitions = ", ".join(str(number) for number, app in enumerate(backends) if app is None)
             reason = (
                 f"done, but not in the partitions without an owner: {unowned_partitions}; "
-                "send it again in some seconds"
+                "send it again in a few seconds"
             )
             await _send_refusal(503, reason, send)
         else:
@@ -200,7 +200,7 @@ class Gateway:
                 await app(scope, replay(body, receive), send)
                 return
             replies = await self._ask_health(backends, agent_id, scope, receive)
-            if _is_one_away(replies) and scope["method"] != "GET":
+            if _is_any_unavailable(replies) and scope["method"] != "GET":
                 await self._answer_unowned(scope, receive, send)
                 return
             search = search._replace(first=_find_latest(replies))
@@ -209,20 +209,20 @@ class Gateway:
     async def _ask_health(
         self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
     ) -> dict[int, Reply]:
-        """Return what each partition with an owner knows of the latest session of an agent."""
+        """Return the health of an agent's latest session in each partition that has an owner."""
         health = make_get_scope(scope, path=f"/api/agents/{agent_id}/health", query=b"")
         health["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
-        present = {number: app for number, app in enumerate(backends) if app is not None}
-        replies = await ask_all(list(present.values()), [health] * len(present), receive)
-        return dict(zip(present, replies, strict=True))
+        available_apps = {number: app for number, app in enumerate(backends) if app is not None}
+        replies = await ask_all(list(available_apps.values()), [health] * len(available_apps), receive)
+        return dict(zip(available_apps, replies, strict=True))
 
     async def _find_repeated(
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive
     ) -> ASGIApp | None:
         """
-        Return the app that already knows the Idempotency-Key of a request; None if the key is new.
+        Return the app that already has the request's Idempotency-Key; None if the key is new.
 
-        When it is repeated, a request without a session or with an abbreviated id may match another item.
+        Without this, a repeated request without a session or with an abbreviated id could match another item.
         """
         if scope["method"] == "GET" or HEADER not in Headers(scope=scope):
             return None
@@ -259,7 +259,7 @@ class Gateway:
                 return
             apps = [app for app in backends if app is not None]
             replies = dict(enumerate(await _ask_each(apps, mark_scope(scope, LOCATE_WORKER), body, receive)))
-            if _is_one_away(replies):
+            if _is_any_unavailable(replies):
                 await self._answer_unowned(scope, receive, send)
                 return
             search = search._replace(first=_find_latest(replies))
@@ -269,8 +269,8 @@ class Gateway:
         self, backends: Sequence[ASGIApp | None], scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request about one item. An abbreviated id must be unique across all partitions."""
-        short = find_short_id(scope["path"])
-        if short is None:
+        short_id = find_short_id(scope["path"])
+        if short_id is None:
             await self._find_partition(backends, Search(), scope, receive, send)
             return
         body = await read_body(receive)
@@ -279,28 +279,50 @@ class Gateway:
         if (app := await self._find_repeated(backends, scope, receive)) is not None:
             await app(scope, replay(body, receive), send)
             return
-        candidates = await find_matches(apps, short, scope, receive)
-        refused = next((each for each in candidates if isinstance(each, Reply)), None)
-        unknown = len(apps) < len(backends) or None in candidates
-        if unknown or (refused is not None and refused.status == 503):
+        candidates = await find_matches(apps, short_id, scope, receive)
+        refusal = next(
+            (
+                matches_of_partition
+                for matches_of_partition in candidates
+                if isinstance(matches_of_partition, Reply)
+            ),
+            None,
+        )
+        is_incomplete = len(apps) < len(backends) or None in candidates
+        if is_incomplete or (refusal is not None and refusal.status == 503):
             # The partition may know another match.
             reason = (
-                f"{short.prefix[:80]!r} is not a whole id, and a partition that may know another that begins "
-                "so cannot be asked at the moment; give the whole id, or try again in a few seconds"
+                f"{short_id.prefix[:80]!r} is an abbreviated id, and a partition that may have another match "
+                "is not available at the moment; give the complete id, or try again in a few seconds"
             )
             await _send_refusal(503, reason, send)
             return
-        if refused is not None:
-            await refused.send(send)
+        if refusal is not None:
+            await refusal.send(send)
             return
-        matches = [each for each in candidates if isinstance(each, dict)]
-        ids = dict(sorted((id_, name) for each in matches for id_, name in each.items()))
+        matches = [
+            matches_of_partition
+            for matches_of_partition in candidates
+            if isinstance(matches_of_partition, dict)
+        ]
+        ids = dict(
+            sorted(
+                (id_, name) for matches_of_partition in matches for id_, name in matches_of_partition.items()
+            )
+        )
         try:
-            complete = complete_id(short.prefix, short.what, ids)
+            complete_item_id = complete_id(short_id.prefix, short_id.item_type, ids)
         except HTTPException as error:
             await _send_refusal(error.status_code, error.detail, send)
             return
-        app = next((app for app, each in zip(apps, matches, strict=True) if complete in each), None)
+        app = next(
+            (
+                app
+                for app, matches_of_partition in zip(apps, matches, strict=True)
+                if complete_item_id in matches_of_partition
+            ),
+            None,
+        )
         if app is None:
             await self._find_partition(backends, Search(), scope, replay(body, receive), send)
         else:
@@ -315,22 +337,22 @@ class Gateway:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Try partitions until one knows the session or item of a request."""
+        """Try the partitions in turn, until one has the session or item of a request."""
         body = await read_body(receive)
         session = search.session
-        likely = search.likely
-        if likely is None:
-            likely = 0 if session is None else self._partition_of_agent(session.agent_id)
-        first = search.first
-        if first is None and session is not None:
-            first = self._session_partitions.get(session, likely)
-        order = sorted(range(len(backends)), key=lambda number: number != first)
+        likely_partition = search.likely
+        if likely_partition is None:
+            likely_partition = 0 if session is None else self._partition_of_agent(session.agent_id)
+        first_partition = search.first
+        if first_partition is None and session is not None:
+            first_partition = self._session_partitions.get(session, likely_partition)
+        partition_order = sorted(range(len(backends)), key=lambda number: number != first_partition)
         # The mark makes a partition refuse an unknown session with 404 instead of creating it.
         request = mark_scope(scope) if search.takes_new else scope
         refusals: dict[int, list[Message]] = {}
-        for number in order:
+        for number in partition_order:
             app = backends[number]
-            answer = _UnlessMissing(send)
+            answer = _HoldMissing(send)
             await (self._answer_unowned if app is None else app)(request, replay(body, receive), answer)
             if answer.is_sent:
                 if session is not None and session.session_id:
@@ -338,10 +360,10 @@ class Gateway:
                 return
             refusals.setdefault(answer.status, answer.messages)
             if number == search.first and answer.status == 503 and scope["method"] != "GET":
-                # The others know older sessions, which are not meant.
+                # The other partitions have only older sessions, which the request does not mean.
                 break
         if 503 not in refusals and search.takes_new:
-            await (backends[likely] or self._answer_unowned)(scope, replay(body, receive), send)
+            await (backends[likely_partition] or self._answer_unowned)(scope, replay(body, receive), send)
             return
         # It may be in a partition that cannot answer at the moment.
         for message in refusals.get(503) or refusals[404]:
@@ -352,13 +374,13 @@ async def _send_refusal(status: int, reason: str, send: Send) -> None:
     response = problem(status, reason)
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
-    # No partition is asked, so no middleware does this.
+    # No partition answers, so no middleware sets these headers.
     set_security_headers(response.headers)
     await Reply(status, response.raw_headers, bytes(response.body)).send(send)
 
 
-class _UnlessMissing:
-    """Sends a response as it arrives, but holds back one with status 404 or 503."""
+class _HoldMissing:
+    """Sends a response as it arrives, except one with status 404 or 503, which it holds back."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -377,8 +399,8 @@ class _UnlessMissing:
             self.messages.append(message)
 
 
-def _is_one_away(replies: Mapping[int, Reply]) -> bool:
-    """Return whether a partition that may have the latest session cannot be asked."""
+def _is_any_unavailable(replies: Mapping[int, Reply]) -> bool:
+    """Return whether a partition that may have the latest session is unavailable."""
     return any(reply.status == 503 for reply in replies.values())
 
 
@@ -404,9 +426,9 @@ def _read_session_id(body: bytes) -> str:
 
 def _merge_replies(replies: Sequence[Reply], merge: Callable[[Sequence[Any]], Any]) -> Reply:
     known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
-    refused = [reply for reply in known_replies if reply.status != 200]
-    if refused:
-        return refused[0]
+    refusals = [reply for reply in known_replies if reply.status != 200]
+    if refusals:
+        return refusals[0]
     return make_json_reply(merge([reply.json() for reply in known_replies]), known_replies[0])
 
 
@@ -422,14 +444,14 @@ async def _send_to_all(kind: RouteKind, apps: Sequence[ASGIApp], scope: Scope, r
     body = await read_body(receive)
     replies = await _ask_each(apps, mark_scope(scope) if kind is RouteKind.CLICK else scope, body, receive)
     known_replies = [reply for reply in replies if reply.status != 404] or replies[:1]
-    refused = [reply for reply in known_replies if reply.status >= 400]
-    if refused:
-        return refused[0]
+    refusals = [reply for reply in known_replies if reply.status >= 400]
+    if refusals:
+        return refusals[0]
     if kind is RouteKind.CLICK:
         done_reply = next(
             (reply for reply in replies if reply.json().get("response_type") == "in_channel"), None
         )
-        # No partition knows the ticket: without the mark, the answer is also posted below the message.
+        # No partition has the ticket. Without the mark, a partition also posts its reply to Slack.
         return done_reply or await ask(apps[0], scope, replay(body, receive))
     return make_json_reply(
         get_merge(scope["path"])([reply.json() for reply in known_replies]), known_replies[0]

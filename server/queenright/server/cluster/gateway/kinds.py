@@ -8,14 +8,14 @@ from typing import Final
 from urllib.parse import unquote
 
 from queenright.instrumentation.identity import clean_name
-from queenright.server.cluster.gateway.summaries import SUMMARIES
+from queenright.server.cluster.gateway.summaries import MERGE_FUNCTIONS
 
 
 class RouteKind(Enum):
-    """Which partitions answer a request."""
+    """The partitions that answer a request."""
 
     ANY = auto()
-    """Any partition: all give the same answer."""
+    """Any partition, because all give the same answer."""
     FIRST = auto()
     """The first partition, where agents are loaded."""
     AGENT = auto()
@@ -23,15 +23,15 @@ class RouteKind(Enum):
     SESSION = auto()
     """The partition of the session, or of the latest session of the agent, in the request."""
     POLL = auto()
-    """The same, but the worker may be new."""
+    """As ``SESSION``, but the worker may be new."""
     FIND = auto()
-    """The partition that knows the ticket or task in the path or body. They are asked in turn."""
+    """The partition that has the item in the path or body. The partitions are asked in turn."""
     HEARTBEAT = auto()
     """The partition of the agent in the body."""
     ALL = auto()
-    """All partitions: the request changes each."""
+    """All partitions: the request changes each of them."""
     CLICK = auto()
-    """All partitions, some of which may have the tickets."""
+    """All partitions: any of them may have the tickets of a click in Slack."""
     PAGE = auto()
     """All partitions: their pages are merged."""
     SUMMARY = auto()
@@ -40,7 +40,7 @@ class RouteKind(Enum):
     """All partitions: their events are merged into one stream."""
 
 
-_PAGES: Final = frozenset(
+_PAGE_PATHS: Final = frozenset(
     {
         "/api/agents",
         "/api/agents/health",
@@ -56,7 +56,7 @@ _PAGES: Final = frozenset(
         "/api/tickets",
     }
 )
-_ALL: Final = frozenset(
+_ALL_ROUTES: Final = frozenset(
     {
         ("POST", "/-/reload"),
         ("POST", "/api/alertmanager/webhook"),
@@ -64,12 +64,12 @@ _ALL: Final = frozenset(
         ("POST", "/api/pagerduty/webhook"),
     }
 )
-_FIRST: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents")})
-_FIND: Final = re.compile(
+_FIRST_ROUTES: Final = frozenset({("GET", "/api/discover"), ("POST", "/api/agents")})
+_FIND_PATTERN: Final = re.compile(
     r"/api/(tickets|escalations|approvals|permissions|recoveries|silences)(/.*)?", re.DOTALL
 )
-_AGENT: Final = re.compile(r"/api/agents/(?P<agent>.+)", re.DOTALL)
-_OF_AGENT: Final = re.compile(
+_AGENT_PATTERN: Final = re.compile(r"/api/agents/(?P<agent>.+)", re.DOTALL)
+_AGENT_SUBPATH_PATTERN: Final = re.compile(
     r"/(active-graph|agents|chat|entry-points|escalations|evaluation|events|executions|goal-progress|graphs"
     r"|health|heartbeat|history|inject|instructions|logs|nudge|escalate|terminate|queen|recording|replay"
     r"|resume|sessions|stats|steps|stop|trigger)(/.*)?$",
@@ -85,26 +85,26 @@ def classify_route(method: str, path: str) -> RouteKind:
         method: The HTTP method. HEAD is treated as GET.
         path: The decoded path.
     """
-    reads = method in ("GET", "HEAD")
-    if (method, path) in _ALL:
+    is_read = method in ("GET", "HEAD")
+    if (method, path) in _ALL_ROUTES:
         return RouteKind.ALL
-    if (method, path) in _FIRST:
+    if (method, path) in _FIRST_ROUTES:
         return RouteKind.FIRST
-    if reads and path in _PAGES:
+    if is_read and path in _PAGE_PATHS:
         return RouteKind.PAGE
-    if reads and path in SUMMARIES:
+    if is_read and path in MERGE_FUNCTIONS:
         return RouteKind.SUMMARY
-    if reads and path == "/api/events":
+    if is_read and path == "/api/events":
         return RouteKind.STREAM
     if path.startswith("/api/breakers/"):
-        # Several partitions may have a row with this name.
-        return RouteKind.SUMMARY if reads else RouteKind.ALL
+        # Several partitions may have a breaker with this name.
+        return RouteKind.SUMMARY if is_read else RouteKind.ALL
     if path == "/api/heartbeats":
         return RouteKind.HEARTBEAT
     if path == "/api/slack/actions":
         return RouteKind.CLICK
-    if (match := _AGENT.fullmatch(path)) is not None:
-        if not reads:
+    if (match := _AGENT_PATTERN.fullmatch(path)) is not None:
+        if not is_read:
             return RouteKind.SESSION
         if path.endswith("/events"):
             return RouteKind.STREAM
@@ -112,8 +112,8 @@ def classify_route(method: str, path: str) -> RouteKind:
             return RouteKind.POLL
         if path.endswith(("/escalations", "/history")):
             return RouteKind.PAGE
-        return RouteKind.SESSION if _OF_AGENT.search(match["agent"]) else RouteKind.AGENT
-    return RouteKind.FIND if _FIND.fullmatch(path) else RouteKind.ANY
+        return RouteKind.SESSION if _AGENT_SUBPATH_PATTERN.search(match["agent"]) else RouteKind.AGENT
+    return RouteKind.FIND if _FIND_PATTERN.fullmatch(path) else RouteKind.ANY
 
 
 def read_agent_name(path: str, raw_path: bytes | None) -> str:
@@ -128,5 +128,5 @@ def read_agent_name(path: str, raw_path: bytes | None) -> str:
         parts = raw_path.split(b"?")[0].split(b"/")
         if len(parts) > 3 and b"%2f" in parts[3].lower():
             return clean_name(unquote(parts[3].decode("latin-1")))
-    match = _AGENT.fullmatch(path)
-    return "" if match is None else clean_name(_OF_AGENT.sub("", match["agent"], count=1))
+    match = _AGENT_PATTERN.fullmatch(path)
+    return "" if match is None else clean_name(_AGENT_SUBPATH_PATTERN.sub("", match["agent"], count=1))

@@ -1,4 +1,4 @@
-"""Pages of lists, merged from one page of each partition."""
+"""Merge pages of lists from all partitions."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from queenright.server.http.gateway_header import GATEWAY_HEADER
 from queenright.server.routes.pagination import RowOrder, decode_cursor, encode_cursor, row_order
 
 
-class RowOrders:
+class RowOrderMiddleware:
     """
-    ASGI middleware of a partition that adds the sort keys of rows to pages for the gateway.
+    ASGI middleware of a partition that adds the sort keys of rows to the pages that the gateway requests.
 
     Args:
         app: The app.
@@ -60,11 +60,13 @@ async def fetch_merged_page(apps: Sequence[ASGIApp], scope: Scope, receive: Rece
     """
     parameters = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     cursor = next((value for name, value in parameters if name == "cursor"), None)
-    others = [(name, value) for name, value in parameters if name != "cursor"]
+    other_parameters = [(name, value) for name, value in parameters if name != "cursor"]
     list_name = scope["path"].rpartition("/")[2]
     position = decode_cursor(cursor, list_name, *[str] * len(apps)) or ("",) * len(apps)
     scopes = [
-        make_get_scope(scope, query=urlencode([*others, *[("cursor", after)] * bool(after)]).encode())
+        make_get_scope(
+            scope, query=urlencode([*other_parameters, *[("cursor", after)] * bool(after)]).encode()
+        )
         for after in position
     ]
     replies = await ask_all(apps, scopes, receive)
@@ -85,29 +87,29 @@ async def ask_all(apps: Sequence[ASGIApp], scopes: Sequence[Scope], receive: Rec
 
 def _merge(replies: Sequence[Reply], list_name: str, position: Sequence[str]) -> dict[str, Any]:
     """Merge the first rows of all pages. The cursor contains a cursor for each partition."""
-    merging = [
+    partition_pages = [
         _Page(number, reply, after)
         for number, (reply, after) in enumerate(zip(replies, position, strict=True))
     ]
-    pages = [page for page in merging if page.is_known]
+    pages = [page for page in partition_pages if page.is_known]
     first = pages[0]
     rows: list[Any] = []
     while len(rows) < first.limit:
-        with_rows = [page for page in pages if page.has_row]
-        if not with_rows:
+        remaining_pages = [page for page in pages if page.has_row]
+        if not remaining_pages:
             break
-        following = (max if first.is_descending else min)(with_rows, key=lambda page: page.rank)
-        if first.what == "breakers":
+        next_page = (max if first.is_descending else min)(remaining_pages, key=lambda page: page.rank)
+        if first.list_name == "breakers":
             # Positions are names, which several partitions may share.
-            same = [page for page in with_rows if page.rank == following.rank]
-            rows.append(find_worst_breaker([page.take() for page in same]))
+            equal_pages = [page for page in remaining_pages if page.rank == next_page.rank]
+            rows.append(find_worst_breaker([page.take() for page in equal_pages]))
         else:
-            rows.append(following.take())
-    more = any(page.has_row or page.has_more for page in pages)
+            rows.append(next_page.take())
+    has_more = any(page.has_row or page.has_more for page in pages)
     fields = merge_fields([page.fields for page in pages])
     return fields | {
-        first.what: rows[::-1] if first.is_backwards else rows,
-        "next": encode_cursor(list_name, *(page.after for page in merging)) if more else None,
+        first.list_name: rows[::-1] if first.is_backwards else rows,
+        "next": encode_cursor(list_name, *(page.after for page in partition_pages)) if has_more else None,
     }
 
 
@@ -124,7 +126,7 @@ class _Page:
         value = reply.json()
         order = RowOrder(**value["order"])
         self.fields: dict[str, Any] = value["page"]
-        self.what, self.limit = order.what, order.limit
+        self.list_name, self.limit = order.what, order.limit
         self.is_descending, self.is_backwards = order.is_descending, order.is_backwards
         self.has_more = self.fields.pop("next") is not None
         rows = self.fields.pop(order.what)
@@ -144,7 +146,7 @@ class _Page:
         return self._rows[self._taken_count][0]
 
     def take(self) -> Any:
-        """Return the next row, with the number of its partition, which the partition itself does not know."""
+        """Return the next row. Set the number of its partition, which the partition itself does not know."""
         _, self.after, row = self._rows[self._taken_count]
         self._taken_count += 1
         if "partition" in row:

@@ -1,4 +1,4 @@
-"""Abbreviated ids in paths, and the matching ids in all partitions."""
+"""Find the items in all partitions that match an abbreviated id in a path."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from starlette.types import ASGIApp, Receive, Scope
 
 from queenright.server.cluster.gateway.ask import Reply, ask, make_get_scope
 
-_PATH: Final = re.compile(
+_ID_PATH_PATTERN: Final = re.compile(
     r"/api/(tickets|silences|approvals|escalations|permissions)/([^/]+)(/(approve|deny|decision|answer))?"
 )
-_WHOLE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UUID_PATTERN: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ID_FIELDS: Final = {
     "tickets": "ticket_id",
     "silences": "silence_id",
@@ -22,35 +22,35 @@ _ID_FIELDS: Final = {
     "escalations": "escalation_id",
     "permissions": "request_id",
 }
-_PAGE: Final = "open=true&limit=1000"
+_PAGE_QUERY: Final = "open=true&limit=1000"
 
 Matches = dict[str, str]
 """Ids, each with a name that people recognize."""
 
 
 class ShortId(NamedTuple):
-    """An abbreviated id, and the list of the rows that it may match."""
+    """An abbreviated id, and the list whose rows it may match."""
 
     list_name: str
     prefix: str
 
     @property
-    def what(self) -> str:
+    def item_type(self) -> str:
         """The kind of item, in the plural, for error messages."""
         return "requests" if self.list_name == "permissions" else self.list_name
 
 
 def find_short_id(path: str) -> ShortId | None:
     """Return the abbreviated id in a path; None if the path has no id or a complete id."""
-    match = _PATH.fullmatch(path)
-    return None if match is None or _WHOLE.fullmatch(match[2]) else ShortId(match[1], match[2])
+    match = _ID_PATH_PATTERN.fullmatch(path)
+    return None if match is None or _UUID_PATTERN.fullmatch(match[2]) else ShortId(match[1], match[2])
 
 
 async def find_matches(
     apps: Sequence[ASGIApp], short: ShortId, scope: Scope, receive: Receive
 ) -> list[Matches | Reply | None]:
     """
-    Return the matches of an abbreviated id in each partition, or the response of a partition that refuses.
+    Return the matches of an abbreviated id in each partition, or the error response of a partition.
 
     Matches are None if the owner has an older version that cannot list them.
     """
@@ -63,9 +63,9 @@ async def _list_matches(
     app: ASGIApp, short: ShortId, scope: Scope, receive: Receive
 ) -> Matches | Reply | None:
     matches: Matches = {}
-    # There may be too many tickets to list; for the gateway, a partition lists only those that match.
+    # There may be too many tickets to list. For the gateway, a partition lists only matching tickets.
     path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
-    query = _PAGE
+    query = _PAGE_QUERY
     while True:
         reply = await ask(app, make_get_scope(scope, path=path, query=query.encode()), receive)
         if reply.status in (404, 409):
@@ -83,4 +83,4 @@ async def _list_matches(
                 matches[id_] = row["agent_id"] if "agent_id" in row else row["comment"][:80]
         if page.get("next") is None:
             return matches
-        query = f"{_PAGE}&cursor={page['next']}"
+        query = f"{_PAGE_QUERY}&cursor={page['next']}"

@@ -1,8 +1,8 @@
 """
-The event streams of all partitions, merged into one.
+Merge the event streams of all partitions into one.
 
-Events of one partition keep their order. An event id of the merged stream has the position in each
-partition's log, so any process can resume it.
+Events of one partition keep their order. An event id of the merged stream has the positions in all logs, so
+any process can resume the stream.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from queenright.server.cluster.gateway.kinds import read_agent_name
 from queenright.server.middleware.connections import ABORT
 from queenright.server.routes.pagination import InvalidCursorError, decode_cursor, encode_cursor
 
-_LIST: Final = "events"
+_CURSOR_LIST: Final = "events"
 _ID_LINE: Final = re.compile(rb"^id: ?(.*)\n?", re.MULTILINE)
-_ALIVE: Final = b"event: alive\n"
+_KEEP_ALIVE: Final = b"event: alive\n"
 _QUIET_SECONDS: Final = 10.0
-"""Seconds of silence before a keep-alive is passed on. All partitions send them."""
+"""Seconds of silence before a keep-alive is passed on. Each partition sends its own keep-alives."""
 _STALL_SECONDS: Final = 30.0
 """Seconds after which a client that does not receive a chunk is disconnected."""
 _END_SECONDS: Final = 0.1
-"""Seconds for a client to receive the end of the stream."""
+"""Time for a client to receive the end of the stream."""
 _MAX_ID_LENGTH: Final = 100
 """Maximum length of an unknown id that is passed to the partitions."""
-_UNKNOWN: Final = "unknown"
-"""An unknown position. A partition answers it with a reset."""
+_UNKNOWN_POSITION: Final = "unknown"
+"""An unknown position. A partition answers it with a ``reset`` event."""
 
 
 async def stream_events(
@@ -49,7 +49,7 @@ async def stream_events(
     """
     Stream the events of all partitions until the client stops receiving or a partition ends its stream.
 
-    If a partition knows the agent in the path, the others wait for events of that agent.
+    If one partition knows the agent in the path, the others wait for events of that agent.
 
     Args:
         apps: The apps of the partitions.
@@ -75,7 +75,7 @@ async def stream_events(
                 await max(refusals, key=lambda reply: reply.status != 404).send(send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": parts[0].headers})
-            await merged_stream.begin(parts[0].first)
+            await merged_stream.begin(parts[0].first_block)
             await asyncio.wait(
                 [disconnect_task, *(part.task for part in parts)], return_when=asyncio.FIRST_COMPLETED
             )
@@ -106,14 +106,14 @@ class _MergedStream:
         self._clock = clock
         self._stall_seconds = stall_seconds
         self._has_begun = asyncio.Event()
-        # The parts take turns; a waiting part reads nothing.
+        # The parts take turns to send. A waiting part reads nothing.
         self._turn = asyncio.Lock()
         self._sent_at = clock()
         self.is_stalled = False
         """Whether the client failed to receive a chunk in time."""
 
     def begin_part(self, number: int, first: bytes) -> None:
-        """Record the start position of a part, from its first block, which has no event."""
+        """Record the start position of a part from its first block, which contains no event."""
         if match := _ID_LINE.search(first):
             self._positions[number] = match[1].decode()
 
@@ -140,9 +140,9 @@ class _MergedStream:
         # An id before all positions are known would make a resuming client miss events.
         await self._has_begun.wait()
         async with self._turn:
-            piece = b"".join(self._add_positions(number, block) for block in blocks)
-            if piece:
-                await self._send_piece(piece)
+            chunk = b"".join(self._add_positions(number, block) for block in blocks)
+            if chunk:
+                await self._send_piece(chunk)
 
     async def end(self) -> bool:
         """Send the end of the stream, and return whether the client has received it."""
@@ -157,19 +157,19 @@ class _MergedStream:
         match = _ID_LINE.search(block)
         if match is not None:
             self._positions[number] = match[1].decode()
-        if block.startswith(_ALIVE) and self._clock() - self._sent_at < _QUIET_SECONDS:
+        if block.startswith(_KEEP_ALIVE) and self._clock() - self._sent_at < _QUIET_SECONDS:
             return b""
         if match is None:
             return block + b"\n\n"
         return block[: match.start()] + self._format_id_line() + block[match.end() :] + b"\n\n"
 
     def _format_id_line(self) -> bytes:
-        return f"id: {encode_cursor(_LIST, *self._positions)}\n".encode()
+        return f"id: {encode_cursor(_CURSOR_LIST, *self._positions)}\n".encode()
 
-    async def _send_piece(self, piece: bytes) -> None:
+    async def _send_piece(self, chunk: bytes) -> None:
         try:
             async with asyncio.timeout(self._stall_seconds):
-                await self._send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         except TimeoutError:
             self.is_stalled = True
             raise OSError("the client does not receive the event stream") from None
@@ -188,16 +188,16 @@ class _Part:
         """Set once the first block or a refusal is received."""
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
-        self.first = b""
+        self.first_block = b""
         """Its first block."""
-        self._rest = b""
+        self._buffer = b""
         self.task = asyncio.create_task(self._run())
 
     def refusal(self) -> Reply:
         """Return the response of a partition that does not stream."""
         if not self.status:
             self.task.result()
-        return Reply(self.status or 503, self.headers, self._rest)
+        return Reply(self.status or 503, self.headers, self._buffer)
 
     async def _run(self) -> None:
         try:
@@ -210,13 +210,13 @@ class _Part:
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], list(message.get("headers", ()))
             return
-        self._rest += message.get("body", b"")
+        self._buffer += message.get("body", b"")
         if self.status != 200:
             return
-        *blocks, self._rest = self._rest.split(b"\n\n")
+        *blocks, self._buffer = self._buffer.split(b"\n\n")
         if blocks and not self.ready.is_set():
-            self.first = blocks.pop(0)
-            self._merged_stream.begin_part(self._number, self.first)
+            self.first_block = blocks.pop(0)
+            self._merged_stream.begin_part(self._number, self.first_block)
             self.ready.set()
         if blocks:
             await self._merged_stream.send_blocks(self._number, blocks)
@@ -226,7 +226,7 @@ async def _begin(
     parts: list[_Part], merged_stream: _MergedStream, scope: Scope, disconnect_task: asyncio.Task[None]
 ) -> bool:
     """
-    Wait until all parts have started or are refused. Return False if the client disconnects first.
+    Wait until all parts have started or failed. Return False if the client disconnects first.
 
     If a part knows the agent in the path, the others are replaced by streams that wait for it.
     """
@@ -276,11 +276,11 @@ def _read_positions(scope: Scope, count: int) -> list[str]:
     if not last_event_id:
         return [""] * count
     try:
-        positions = decode_cursor(last_event_id, _LIST, *[str] * count) or ()
+        positions = decode_cursor(last_event_id, _CURSOR_LIST, *[str] * count) or ()
     except InvalidCursorError:
-        # The id of one event: its partition resumes there, and the others report that they cannot.
+        # This is the id of an event: its partition resumes after it, and the others send a reset.
         return [last_event_id[:_MAX_ID_LENGTH]] * count
-    return [position or _UNKNOWN for position in positions]
+    return [position or _UNKNOWN_POSITION for position in positions]
 
 
 def _resume_scope(scope: Scope, position: str) -> Scope:

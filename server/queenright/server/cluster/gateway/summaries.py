@@ -1,4 +1,4 @@
-"""Summaries of a fleet in several partitions, merged from the summary of each."""
+"""Merge the summaries of all partitions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from queenright.server.views.incident_parts import IncidentPart, join_parts
 
 Json = dict[str, Any]
 
-_EARLIEST: Final = frozenset(
+_EARLIEST_FIELDS: Final = frozenset(
     {"started_at", "first_seen", "oldest", "failing_since", "next_attempt_at", "since"}
 )
-_LATEST: Final = frozenset(
+_LATEST_FIELDS: Final = frozenset(
     {
         "at",
         "last_seen",
@@ -30,7 +30,7 @@ _LATEST: Final = frozenset(
         "changed_at",
     }
 )
-_KEYS: Final[dict[str, Callable[[Json], Hashable]]] = {
+_ROW_KEYS: Final[dict[str, Callable[[Json], Hashable]]] = {
     "peers": lambda row: row["peer"],
     "sources": lambda row: (row["service"], row["dialect"]),
     "unused": lambda row: (row["dialect"], row["reason"], row["rejected"]),
@@ -38,11 +38,11 @@ _KEYS: Final[dict[str, Callable[[Json], Hashable]]] = {
     "providers": lambda row: (row["provider"], row["model"]),
     "errors": lambda row: row["error_type"],
 }
-"""Lists in which several partitions may have a row with the same key; such rows are merged."""
+"""Keys of rows, by list. Rows of several partitions with the same key are merged."""
 _STATE_RANK: Final = {state.value: rank for rank, state in enumerate(WORST_FIRST)}
-_AGENTS: Final = 200
-_TICKETS: Final = 100
-_FEED: Final = 200
+_MAX_AGENTS: Final = 200
+_MAX_TICKETS: Final = 100
+_MAX_FEED_ITEMS: Final = 200
 
 
 def merge_fields(values: Sequence[Json]) -> Json:
@@ -65,18 +65,18 @@ def _merge(name: str, values: list[Any]) -> Any:
         return merge_fields(known_values)
     if isinstance(first, list):
         rows = [row for value in known_values for row in value]
-        key = _KEYS.get(name)
-        return list(dict.fromkeys(rows)) if rows and isinstance(rows[0], str) else _group(rows, key)
+        key = _ROW_KEYS.get(name)
+        return list(dict.fromkeys(rows)) if rows and isinstance(rows[0], str) else _merge_rows(rows, key)
     if isinstance(first, bool):
         return all(known_values) if name == "ok" else any(known_values)
     if isinstance(first, str):
         return next((value for value in known_values if value), "")
-    if name in _EARLIEST:
+    if name in _EARLIEST_FIELDS:
         return min(known_values)
-    return max(known_values) if name in _LATEST else sum(known_values)
+    return max(known_values) if name in _LATEST_FIELDS else sum(known_values)
 
 
-def _group(rows: list[Json], key: Callable[[Json], Hashable] | None) -> list[Json]:
+def _merge_rows(rows: list[Json], key: Callable[[Json], Hashable] | None) -> list[Json]:
     if key is None:
         return rows
     groups: dict[Hashable, list[Json]] = {}
@@ -85,7 +85,7 @@ def _group(rows: list[Json], key: Callable[[Json], Hashable] | None) -> list[Jso
     return [group[0] if len(group) == 1 else merge_fields(group) for group in groups.values()]
 
 
-def _status(values: Sequence[Json]) -> Json:
+def _merge_status(values: Sequence[Json]) -> Json:
     status = merge_fields(values)
     agents = sorted(status["agents"], key=lambda row: _STATE_RANK.get(row["state"], len(_STATE_RANK)))
     acting = status["acting"]
@@ -99,41 +99,43 @@ def _status(values: Sequence[Json]) -> Json:
         "budget": max((part["budget"] for part in parts), key=lambda budget: budget["used"]),
     }
     return status | {
-        "agents": agents[:_AGENTS],
-        "agents_left_out": status["agents_left_out"] + len(agents[_AGENTS:]),
+        "agents": agents[:_MAX_AGENTS],
+        "agents_left_out": status["agents_left_out"] + len(agents[_MAX_AGENTS:]),
         # Ids are ordered by time.
-        "tickets": sorted(status["tickets"], reverse=True)[:_TICKETS],
-        "feed": _newest(status["feed"], "at")[:_FEED],
-        "paged": _newest(status["paged"], "at"),
+        "tickets": sorted(status["tickets"], reverse=True)[:_MAX_TICKETS],
+        "feed": _sort_newest_first(status["feed"], "at")[:_MAX_FEED_ITEMS],
+        "paged": _sort_newest_first(status["paged"], "at"),
     }
 
 
-def _attention(values: Sequence[Json]) -> Json:
+def _merge_attention_lists(values: Sequence[Json]) -> Json:
     return merge_attention([AttentionPart.model_validate(value) for value in values]).model_dump(mode="json")
 
 
-def _incidents(values: Sequence[Json]) -> Json:
+def _merge_incidents(values: Sequence[Json]) -> Json:
     parts = [IncidentPart.model_validate(row) for value in values for row in value["incidents"]]
     newest = reversed(join_parts(parts))
     return api.Incidents(incidents=[api.Incident.of(incident) for incident in newest]).model_dump(mode="json")
 
 
-def _telemetry(values: Sequence[Json]) -> Json:
+def _merge_telemetry(values: Sequence[Json]) -> Json:
     merged = merge_fields(values)
-    return merged | {"sources": _newest(merged["sources"], "last_seen")}
+    return merged | {"sources": _sort_newest_first(merged["sources"], "last_seen")}
 
 
-def _providers(values: Sequence[Json]) -> Json:
+def _merge_providers(values: Sequence[Json]) -> Json:
     merged = {}
     rows = [row for value in values for row in value["providers"]]
     for key in sorted({(row["provider"], row["model"]) for row in rows}):
-        same = [row for row in rows if (row["provider"], row["model"]) == key]
-        merged[key] = same[0] if len(same) == 1 else _provider(same)
+        same_model_rows = [row for row in rows if (row["provider"], row["model"]) == key]
+        merged[key] = (
+            same_model_rows[0] if len(same_model_rows) == 1 else _merge_provider_rows(same_model_rows)
+        )
     return {"providers": list(merged.values())}
 
 
-def _provider(rows: list[Json]) -> Json:
-    """Return the health of one model: the worst status, and the median of the busiest partition."""
+def _merge_provider_rows(rows: list[Json]) -> Json:
+    """Merge the health of a model: the worst status, and the median latency of the busiest partition."""
     errors: Counter[str] = Counter()
     for row in rows:
         errors.update({error["error_type"]: error["count"] for error in row["errors"]})
@@ -151,30 +153,33 @@ _PROVIDER_RANK: Final = {
 }
 
 
-def _silences(values: Sequence[Json]) -> Json:
+def _merge_silences(values: Sequence[Json]) -> Json:
     """
     Merge the silences that the partitions have read from the same Alertmanagers.
 
-    A silence may match tickets of several partitions, each of which knows only its own. The partition that
-    read an Alertmanager last has its current silences; the others read a change up to half a minute later.
+    A silence may match tickets of several partitions, each of which has only its own tickets. The partition
+    that read an Alertmanager last has its current silences. The others may be half a minute behind.
     """
     rows = [row for value in values for row in value["peers"]]
-    latest = {row["peer"]: row["read_at"] for row in sorted(rows, key=_read_at)}
+    latest = {row["peer"]: row["read_at"] for row in sorted(rows, key=_get_read_time)}
     silences: dict[str, Json] = {}
-    for value in sorted(values, key=lambda value: max(map(_read_at, value["peers"]), default=0.0)):
-        current = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
+    for value in sorted(values, key=lambda value: max(map(_get_read_time, value["peers"]), default=0.0)):
+        current_peers = {row["peer"] for row in value["peers"] if row["read_at"] == latest[row["peer"]]}
         for row in value["silences"]:
-            known = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
-            # The last reader has the current end.
+            earlier_row = silences.get(row["silence_id"], {"peers": set(), "tickets": set()})
+            # The partition that read last has the current end time.
             silences[row["silence_id"]] = row | {
-                "peers": known["peers"] | current.intersection(row["peers"]),
-                "tickets": known["tickets"] | set(row["tickets"]),
+                "peers": earlier_row["peers"] | current_peers.intersection(row["peers"]),
+                "tickets": earlier_row["tickets"] | set(row["tickets"]),
             }
-    # The matching tickets of a partition that cannot read a peer are unknown.
-    by_peer: dict[str, list[Json]] = {}
+    # If a partition cannot read a peer, the matching tickets of that partition are unknown.
+    rows_by_peer: dict[str, list[Json]] = {}
     for row in rows:
-        by_peer.setdefault(row["peer"], []).append(row)
-    peers = [min(same, key=lambda row: (not row["error"], _read_at(row))) for same in by_peer.values()]
+        rows_by_peer.setdefault(row["peer"], []).append(row)
+    peers = [
+        min(peer_rows, key=lambda row: (not row["error"], _get_read_time(row)))
+        for peer_rows in rows_by_peer.values()
+    ]
     views = [PeerView(peer=row["peer"], error=row["error"] or "") for row in peers]
     return {
         "silences": [
@@ -187,12 +192,12 @@ def _silences(values: Sequence[Json]) -> Json:
     }
 
 
-def _read_at(row: Json) -> float:
+def _get_read_time(row: Json) -> float:
     return row["read_at"] or 0.0
 
 
 def find_worst_breaker(values: Sequence[Json]) -> Json:
-    """Return the breaker with the most severe state among those with one name in several partitions."""
+    """Return the breaker with the most severe state, of breakers with the same name."""
     return max(values, key=lambda value: _BREAKER_RANK.get(value["state"], -1))
 
 
@@ -201,19 +206,21 @@ _BREAKER_RANK: Final = {name: rank for rank, name in enumerate(("closed", "half_
 
 def get_merge(path: str) -> Callable[[Sequence[Json]], Json]:
     """Return the function that merges the responses to a path."""
-    return find_worst_breaker if path.startswith("/api/breakers/") else SUMMARIES.get(path, merge_fields)
+    return (
+        find_worst_breaker if path.startswith("/api/breakers/") else MERGE_FUNCTIONS.get(path, merge_fields)
+    )
 
 
-def _newest(rows: list[Json], name: str) -> list[Json]:
+def _sort_newest_first(rows: list[Json], name: str) -> list[Json]:
     return sorted(rows, key=lambda row: row.get(name) or 0.0, reverse=True)
 
 
-SUMMARIES: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
-    "/api/status": _status,
-    "/api/attention": _attention,
-    "/api/incidents": _incidents,
-    "/api/telemetry": _telemetry,
-    "/api/providers": _providers,
-    "/api/silences": _silences,
+MERGE_FUNCTIONS: Final[dict[str, Callable[[Sequence[Json]], Json]]] = {
+    "/api/status": _merge_status,
+    "/api/attention": _merge_attention_lists,
+    "/api/incidents": _merge_incidents,
+    "/api/telemetry": _merge_telemetry,
+    "/api/providers": _merge_providers,
+    "/api/silences": _merge_silences,
 }
-"""By path."""
+"""The function that merges the responses of all partitions, by path."""
