@@ -45,7 +45,7 @@ from queenright.health.tickets import ticket_rules as rules
 from queenright.health.tickets.ticket import EscalationTicket, TicketDraft, TicketRejectedError
 from queenright.instrumentation.identity import new_id
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild_workers
 
 DAY = 86_400.0
 SETTINGS = HealthSettings.model_validate(
@@ -158,7 +158,7 @@ class MonitorRun:
 
         def replay(conn: Connection) -> int:
             self.known = {event.id for event in event_log.replay(conn, now - DAY)}
-            return rebuild(conn, self.monitor, since=now - DAY, now=now).events
+            return rebuild_workers(conn, self.monitor, since=now - DAY, now=now).events
 
         if self.store.read_now(replay):
             self.monitor.handle_clock_jump(now)

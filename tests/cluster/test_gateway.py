@@ -23,7 +23,7 @@ from queenright.server.app import create_app
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.cluster.gateway.summaries import Json, get_merge, merge_fields
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.server.conftest import demo_settings, looping
@@ -39,7 +39,7 @@ def find_partition(agent_id: str, namespace: str = "") -> int:
 
 
 async def unowned_app(scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(503, "no process monitors the workers")(scope, receive, send)
+    await make_problem_response(503, "no process monitors the workers")(scope, receive, send)
 
 
 async def skip_sleep(seconds: float) -> None:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queenright.server.app import create_app
 from queenright.server.cluster.gateway.pages import RowOrderMiddleware
 from queenright.server.http.gateway_header import GATEWAY_HEADER
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 from queenright.server.service import Service
 from queenright.server.serving import run_service
 from tests.cluster.test_gateway import make_client, make_gateway
@@ -134,7 +134,7 @@ async def test_abbreviated_id_is_rejected_while_an_owner_answers_503(fleet: Flee
     """The response says what to do instead of repeating the owner's error."""
     length = len(find_common_prefix(fleet.tickets)) + 1
     ticket = fleet.tickets[0]
-    starting_app = problem(503, "the service is starting")
+    starting_app = make_problem_response(503, "the service is starting")
     async with make_client(make_gateway(lambda: [fleet.apps[0], starting_app])) as http:
         abbreviated_response = await http.get(f"/api/tickets/{ticket[:length]}")
         full_response = await http.get(f"/api/tickets/{ticket}")
@@ -245,7 +245,7 @@ async def test_request_without_a_session_reaches_no_older_session_if_its_owner_g
     requests = itertools.count()
 
     async def leave_after_request(scope: Scope, receive: Receive, send: Send) -> None:
-        app = fleet.apps[1] if next(requests) < request_number else problem(503, "no owner")
+        app = fleet.apps[1] if next(requests) < request_number else make_problem_response(503, "no owner")
         assert app is not None
         await app(scope, receive, send)
 

@@ -25,7 +25,7 @@ from queenright.server.app import create_app
 from queenright.server.cluster.gateway import streams
 from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.streams import stream_events
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 from queenright.server.middleware.connections import ABORT
 from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.routes import events as event_routes
@@ -115,7 +115,7 @@ def list_stream_tasks() -> list[str]:
 
 
 async def unowned_app(scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(503, "no process monitors the workers")(scope, receive, send)
+    await make_problem_response(503, "no process monitors the workers")(scope, receive, send)
 
 
 @dataclass

@@ -44,7 +44,7 @@ class MetricsPage:
         return self.registry.get_sample_value(f"queenright_{name}", labels)
 
     def record_event(self, kind: EventType, /, **data: object) -> None:
-        self.metrics.acting.count_events(
+        self.metrics.interventions.count_events(
             [AgentEvent(type=kind, time=1.0, agent_id="bee", session_id="s", data=data)]
         )
 
@@ -218,7 +218,7 @@ async def test_recovery_from_the_start_of_a_task_is_counted_separately(
         monitor=HealthMonitor(HealthSettings()),
         respawners=[Respawner(*links)],
         clock=lambda: 100.0,
-        publish=lambda *events: metrics_page.metrics.acting.count_events(events),
+        publish=lambda *events: metrics_page.metrics.interventions.count_events(events),
     )
     try:
         lost_target = Target(agent_id="bee", session_id="s", incarnation_id="one")
@@ -322,7 +322,7 @@ def test_breaker_series_has_failures_and_retry_time(metrics_page: MetricsPage) -
 
 def test_unfinished_recoveries_are_counted_by_current_state() -> None:
     registry, active_recoveries = CollectorRegistry(), ["one", "two"]
-    ServiceMetrics(registry, list, recovering=lambda: active_recoveries)
+    ServiceMetrics(registry, list, list_recoveries=lambda: active_recoveries)
 
     initial_count = registry.get_sample_value("queenright_recoveries_active")
     active_recoveries.clear()

@@ -22,7 +22,7 @@ from queenright.server.build import build
 from queenright.server.monitoring import remediation, scheduler
 from queenright.server.ops import arrivals
 from queenright.server.ops.arrivals import ArrivalLog, ArrivalMark, Gap
-from queenright.server.ops.rebuild import ArrivalBounds, rebuild
+from queenright.server.ops.rebuild import ArrivalBounds, rebuild_workers
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.waiting import until
@@ -556,7 +556,7 @@ async def test_housekeeping_continues_after_a_failed_write(
         calls.append(now)
         raise StoreError("the database is unavailable")
 
-    monkeypatch.setattr(remediation, "_EXPIRE_SECONDS", 0.001)
+    monkeypatch.setattr(remediation, "_EXPIRY_CHECK_SECONDS", 0.001)
     async with ServiceRun(settings, clock) as service:
         monkeypatch.setattr(service.instructions, "expire", fail_write)
         await until(lambda: len(calls) >= 3, "three calls")
@@ -646,7 +646,7 @@ def test_time_of_a_row_is_bounded_by_later_rows() -> None:
         [(2, START_TIME + 10), (4, START_TIME + 5), (6, START_TIME + 20)], [], START_TIME + 30
     )
 
-    assert [timeline.at(seq, START_TIME + HOUR) - START_TIME for seq in (1, 2, 3, 4, 5, 6, 7)] == [
+    assert [timeline.find_arrival_time(seq, START_TIME + HOUR) - START_TIME for seq in (1, 2, 3, 4, 5, 6, 7)] == [
         *(5, 5, 5, 5, 20, 20, 30)
     ]
 
@@ -658,10 +658,10 @@ def test_clock_that_is_set_back_bounds_only_later_rows() -> None:
         START_TIME - HOUR + 10,
     )
 
-    assert timeline.at(1, START_TIME - 5) == START_TIME - 5
-    assert timeline.at(2, START_TIME) == START_TIME
-    assert list(timeline.gaps_before(3)) == [Gap("jump", START_TIME, START_TIME - HOUR)]
-    assert timeline.at(3, START_TIME) == START_TIME - HOUR + 9
+    assert timeline.find_arrival_time(1, START_TIME - 5) == START_TIME - 5
+    assert timeline.find_arrival_time(2, START_TIME) == START_TIME
+    assert list(timeline.take_gaps_before(3)) == [Gap("jump", START_TIME, START_TIME - HOUR)]
+    assert timeline.find_arrival_time(3, START_TIME) == START_TIME - HOUR + 9
 
 
 # -- fleets ---------------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ async def test_fleet_that_started_before_the_replayed_day_is_known(database_url:
     monitor = HealthMonitor(HealthSettings())
 
     def read(conn: Connection) -> int:
-        return rebuild(conn, monitor, since=START_TIME - DAY, now=START_TIME).events
+        return rebuild_workers(conn, monitor, since=START_TIME - DAY, now=START_TIME).events
 
     assert await store.read(read) == 2000
     await store.close()

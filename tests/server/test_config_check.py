@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queenright.instrumentation.errors import QueenrightError
-from queenright.server.ops.settings_files import check_files, check_use
+from queenright.server.ops.settings_files import check_files, check_usability
 from queenright.server.settings import load_settings
 
 
@@ -16,7 +16,7 @@ def check_settings(block: dict[str, object]) -> None:
     Path("queenright.yaml").write_text(json.dumps(block))
     settings = load_settings()
     check_files(settings)
-    check_use(settings)
+    check_usability(settings)
 
 
 @pytest.fixture(autouse=True)

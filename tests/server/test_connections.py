@@ -15,11 +15,11 @@ from uvicorn.protocols.websockets import auto
 
 from queenright.server.middleware import connections
 from queenright.server.middleware.connections import (
-    HEAD_BYTES,
+    MAX_HEAD_BYTES,
     MAX_HEADERS,
     MAX_PIPELINED,
     SLICE_BYTES,
-    connection_limit,
+    compute_connection_limit,
     raise_descriptor_limit,
 )
 from queenright.server.ops import sockets
@@ -105,7 +105,7 @@ async def is_closed(connection: Connection) -> bool:
 async def test_incomplete_request_is_closed_after_the_deadline(
     request_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
+    for name in ("HEADERS_TIMEOUT_SECONDS", "BODY_TIMEOUT_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (_, connect):
         assert await is_closed(await connect(request_bytes))
@@ -114,7 +114,7 @@ async def test_incomplete_request_is_closed_after_the_deadline(
 
 
 async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
+    for name in ("HEADERS_TIMEOUT_SECONDS", "BODY_TIMEOUT_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (app, connect):
         slow_connection = await connect(REQUEST.replace(b"/ ", b"/slow "))
@@ -128,7 +128,7 @@ async def test_slow_response_does_not_time_out(monkeypatch: pytest.MonkeyPatch) 
 async def test_full_port_closes_the_longest_idle_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sockets, "connection_limit", lambda: 4)
+    monkeypatch.setattr(sockets, "compute_connection_limit", lambda: 4)
     async with run_app() as (app, connect):
         active_connection = await connect(REQUEST.replace(b"/ ", b"/slow "))
         await asyncio.wait_for(app.started.wait(), 60)
@@ -141,7 +141,7 @@ async def test_full_port_closes_the_longest_idle_connection(
 
 
 async def test_port_with_only_active_connections_refuses_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "connection_limit", lambda: 2)
+    monkeypatch.setattr(sockets, "compute_connection_limit", lambda: 2)
     async with run_app() as (app, connect):
         active_connections = []
         for _ in range(2):
@@ -199,7 +199,7 @@ async def test_parser_reads_no_more_than_the_head_limit(
                 while await connection[0].read(65_536):
                     pass
         assert max(parsed_sizes) <= SLICE_BYTES
-        assert sum(parsed_sizes) <= len(first_bytes) + HEAD_BYTES + 2 * SLICE_BYTES
+        assert sum(parsed_sizes) <= len(first_bytes) + MAX_HEAD_BYTES + 2 * SLICE_BYTES
         assert app.calls <= 1
         assert await is_answered(await connect(REQUEST))
 
@@ -214,7 +214,7 @@ async def test_head_above_the_limit_is_rejected_with_the_reason(
             if first_bytes.startswith(REQUEST):
                 writer.write(REQUEST)
                 await reader.readuntil(b"ok")
-            writer.write(first_bytes.removeprefix(REQUEST) + endless_part[: HEAD_BYTES + SLICE_BYTES])
+            writer.write(first_bytes.removeprefix(REQUEST) + endless_part[: MAX_HEAD_BYTES + SLICE_BYTES])
             answer = await reader.read()
         assert answer.startswith(b"HTTP/1.1 %d " % status)
         assert b"connection: close" in answer
@@ -310,7 +310,7 @@ async def test_bad_body_does_not_break_preceding_responses(valid_requests: int) 
 async def test_response_is_sent_although_the_body_that_follows_is_invalid(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("HEADERS_SECONDS", "BODY_SECONDS", "_SWEEP_SECONDS"):
+    for name in ("HEADERS_TIMEOUT_SECONDS", "BODY_TIMEOUT_SECONDS", "_SWEEP_SECONDS"):
         monkeypatch.setattr(connections, name, 0.05)
     async with run_app() as (app, connect):
         slow_connection = await connect(REQUEST.replace(b"/ ", b"/slow ") + CHUNKED + b"no chunk\r\n\r\n")
@@ -334,7 +334,7 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
         receive(self, data)
 
     monkeypatch.setattr(connections.GuardedProtocol, "data_received", record_size)
-    size = 64 * connections.DROPPED_BYTES
+    size = 64 * connections.MAX_DROPPED_BYTES
     async with run_app() as (app, connect):
         reader, writer = await connect(REQUEST.replace(b"/ ", b"/slow ") + b"no request\r\n\r\n")
         await asyncio.wait_for(app.started.wait(), 60)
@@ -342,7 +342,7 @@ async def test_data_after_a_refused_request_is_read_up_to_a_limit(
         async with asyncio.timeout(60):
             while sum(received_sizes) < size and not protocols[-1].flow.read_paused:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert sum(received_sizes) < 4 * connections.DROPPED_BYTES
+        assert sum(received_sizes) < 4 * connections.MAX_DROPPED_BYTES
         app.may_respond.set()
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(60):
@@ -375,7 +375,7 @@ async def test_websocket_upgrade_request_is_answered_like_any_other(
             b"GET / HTTP/1.1\r\n%s\r\n" % (b"a: b\r\n" * MAX_HEADERS), id="maximum number of headers"
         ),
         pytest.param(
-            b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (HEAD_BYTES - 23)), id="maximum size of the head"
+            b"GET / HTTP/1.1\r\na: %s\r\n\r\n" % (b"a" * (MAX_HEAD_BYTES - 23)), id="maximum size of the head"
         ),
         pytest.param(
             b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%s" % (BODY_BYTES, b"b" * BODY_BYTES), id="body"
@@ -420,4 +420,4 @@ def test_open_file_limit_is_raised_and_ports_use_at_most_half(
     raise_descriptor_limit()
 
     assert limits[-1] == (4_096, 4_096)
-    assert 2 * connection_limit() <= 4_096 // 2
+    assert 2 * compute_connection_limit() <= 4_096 // 2

@@ -17,7 +17,7 @@ from queenright.health.store.event_log import append_events
 from queenright.health.store.tables import EVENT_LOG_HEAD, METADATA
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild_workers
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.server.test_clocks import DAY, START_TIME, Clock, ServiceRun
@@ -349,6 +349,6 @@ def test_failed_runs_are_the_same_after_a_restart(
         METADATA.create_all(conn)
         conn.execute(EVENT_LOG_HEAD.insert().values(id=1, length=0, hash=bytes(32)))
         append_events(conn, log)
-        rebuild(conn, rebuilt, since=clock_time + downtime - DAY, now=clock_time + downtime)
+        rebuild_workers(conn, rebuilt, since=clock_time + downtime - DAY, now=clock_time + downtime)
     engine.dispose()
     assert rebuilt.failed_runs("nightly").count == monitor.failed_runs("nightly").count

@@ -10,7 +10,13 @@ import pytest
 from starlette.datastructures import Headers
 
 from queenright.server.http.json_limits import MAX_DEPTH
-from queenright.server.middleware.gate import MAX_BODY, MAX_VALUES, accepted_hosts, check_host, check_origin
+from queenright.server.middleware.gate import (
+    MAX_BODY,
+    MAX_VALUES,
+    check_host,
+    check_origin,
+    list_accepted_hosts,
+)
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
@@ -29,7 +35,7 @@ async def test_cross_site_request_is_refused_without_effect(
 
     assert response.status_code == 403
     assert response.headers["content-type"] == "application/problem+json"
-    assert "may not change anything" in response.json()["title"]
+    assert "must not change anything" in response.json()["title"]
 
 
 async def test_same_origin_and_programs_are_allowed(
@@ -106,7 +112,7 @@ def test_lookalike_of_loopback_is_foreign(host: str) -> None:
 
 
 def test_host_names_from_the_settings_are_accepted() -> None:
-    names = accepted_hosts("queen.internal", "https://Bees.Example/console", bind_address="127.0.0.1")
+    names = list_accepted_hosts("queen.internal", "https://Bees.Example/console", bind_address="127.0.0.1")
 
     assert names == frozenset({"queen.internal", "bees.example"})
     assert check_host(["bees.example:443"], names) is None
@@ -116,7 +122,7 @@ def test_host_names_from_the_settings_are_accepted() -> None:
 @pytest.mark.parametrize("bind_address", ["0.0.0.0", "::", "192.0.2.7"])
 def test_service_on_a_public_address_accepts_any_host_name(bind_address: str) -> None:
     """Containers have host names that are not in any settings."""
-    assert accepted_hosts(bind_address, bind_address=bind_address) is None
+    assert list_accepted_hosts(bind_address, bind_address=bind_address) is None
     assert check_host(["queenright:8420"], None) is None
 
 
@@ -259,4 +265,4 @@ async def test_deeply_nested_json_is_rejected(idle_http: httpx.AsyncClient) -> N
         response = await idle_http.post(path, content=body, headers=JSON)
 
         assert response.status_code == 400, path
-        assert f"more than {MAX_DEPTH} deep" in response.json()["title"]
+        assert f"more than {MAX_DEPTH} levels deep" in response.json()["title"]

@@ -85,8 +85,8 @@ def test_strings_do_not_count_as_values_and_width_does_not_count_as_depth(body: 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        (b"[" * (MAX_DEPTH + 1), "nested more than 64 deep"),
-        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "nested more than 64 deep"),
+        (b"[" * (MAX_DEPTH + 1), "nested more than 64 levels deep"),
+        (b'{"a":' * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1), "nested more than 64 levels deep"),
         (b"[" + b"1" * (MAX_DIGITS + 1) + b"]", "more than 400 digits"),
         (b'["' + b"1" * 500 + b'",-' + b"1" * 500 + b"]", "more than 400 digits"),
         ('["\u2200[[]]"]'.encode("utf-16"), "send JSON as UTF-8"),

@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.health.store.store import Store
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.rebuild import rebuild
+from queenright.server.ops.rebuild import rebuild_workers
 
 SETTINGS = HealthSettings()
 START_TIME = 1_700_000_000.0
@@ -42,7 +42,7 @@ def make_event(type_: EventType, seconds: float, incarnation: str = "first", **d
 
 def rebuild_monitor(store: Store, since: float, end_time: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
-    store.read_now(lambda conn: rebuild(conn, monitor, since=START_TIME + since, now=START_TIME + end_time))
+    store.read_now(lambda conn: rebuild_workers(conn, monitor, since=START_TIME + since, now=START_TIME + end_time))
     monitor.handle_clock_jump(START_TIME + end_time)
     return monitor
 

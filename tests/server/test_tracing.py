@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanContext
 
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.build import build
-from queenright.server.metrics.tracing import tracer_provider
+from queenright.server.metrics.tracing import make_tracer_provider
 from queenright.server.service import Service
 from queenright.server.settings import Settings
 from tests.isolation import CLOSED_URL
@@ -98,7 +98,7 @@ def test_service_never_sends_its_spans_to_itself(
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint)
 
-    provider = tracer_provider("http://127.0.0.1:4318")
+    provider = make_tracer_provider("http://127.0.0.1:4318")
 
     assert bool(provider._active_span_processor._span_processors) is is_sending
     provider.shutdown()
@@ -107,7 +107,7 @@ def test_service_never_sends_its_spans_to_itself(
 def test_stop_does_not_wait_for_an_unavailable_trace_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", CLOSED_URL)
     monkeypatch.setattr("queenright.server.metrics.tracing._LAST_EXPORT_SECONDS", 0.01)
-    provider = tracer_provider("http://127.0.0.1:4318")
+    provider = make_tracer_provider("http://127.0.0.1:4318")
     provider.get_tracer("test").start_span("last").end()
 
     start_time = time.monotonic()

@@ -16,8 +16,7 @@ from queenright.server.console.browser_app import add_console
 from queenright.server.console.pages import add_pages
 from queenright.server.console.templates import render_error
 from queenright.server.middleware.guarded_app import build_guarded_app
-from queenright.server.middleware.idempotency import Idempotency
-from queenright.server.middleware.idempotency import describe as describe_keys
+from queenright.server.middleware.idempotency import Idempotency, add_idempotency_header
 from queenright.server.middleware.shutdown import ShutdownMiddleware
 from queenright.server.routes import (
     approvals,
@@ -99,7 +98,7 @@ def create_routes() -> FastAPI:
     app.include_router(api_page.router)
     add_console(app)
     add_pages(app)
-    set_openapi(app, describe_keys, add_access_requirements)
+    set_openapi(app, add_idempotency_header, add_access_requirements)
     return app
 
 

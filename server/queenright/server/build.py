@@ -42,11 +42,11 @@ from queenright.server.agents.manager import AgentManager
 from queenright.server.agents.node_guards import make_health_guard
 from queenright.server.agents.worker_control import ServiceRuntimes
 from queenright.server.agents.workspaces import LoadedWorkspaces
-from queenright.server.latest import Latest
+from queenright.server.latest import LatestRows
 from queenright.server.metrics.event_metrics import EventMetrics
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.providers import ProviderMetrics
-from queenright.server.metrics.tracing import TRACED, EventTracer
+from queenright.server.metrics.tracing import TRACED_EVENTS, EventTracer
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.monitoring.pipeline import WORKER_CHANGES, EventPipeline
 from queenright.server.monitoring.remediation import TICKET_DECISIONS, Remediation
@@ -322,7 +322,7 @@ def _make_event_parts(
         monitor.workers,
         list_paged=tickets.paged_agents,
         breakers=runtimes.breakers.registry.all,
-        recovering=remediation.recovery.active,
+        list_recoveries=remediation.recovery.active,
     )
     providers = ProviderTraffic()
     worker_series = WorkerSeries(registry, monitor.workers, monitor.get, clock)
@@ -456,7 +456,9 @@ def _make_service(
         judging=judging.judging,
         retention=Retention(store, base.health_settings.retention, clock=clock),
         snapshots=Snapshots(store=store, monitor=base.monitor, pipeline=pipeline, feed=event_path.feed),
-        recoveries=Latest(partial(judging.health.recoveries, _MAX_RECENT_RECOVERIES), row_name="recoveries"),
+        recoveries=LatestRows(
+            partial(judging.health.recoveries, _MAX_RECENT_RECOVERIES), row_name="recoveries"
+        ),
         stopping=base.stopping,
     )
 
@@ -465,10 +467,10 @@ def _subscribe(service: Service, tracer: EventTracer, event_metrics: EventMetric
     """Subscribe the parts that follow events. They receive each event in this order."""
     bus, pipeline, remediation = service.bus, service.pipeline, service.remediation
     bus.on_publish(pipeline.observe)
-    service.store.on_commit(pipeline.note_stored)
+    service.store.on_commit(pipeline.record_stored)
     bus.subscribe(service.recent.append, name="status", types=ALERT_CLASS)
     bus.subscribe(service.silences.note_change, name="silences", types=_NOTIFICATION_CHANGES)
-    bus.subscribe(tracer.trace, name="traces", types=TRACED)
+    bus.subscribe(tracer.trace, name="traces", types=TRACED_EVENTS)
     bus.subscribe(pipeline.update_tickets, name="tickets", types=WORKER_CHANGES)
     bus.subscribe(remediation.close_approvals, name="approvals", types=TICKET_DECISIONS)
     bus.subscribe(service.recoveries.note_change, name="recoveries", types=RECOVERY_EVENTS)

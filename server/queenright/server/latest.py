@@ -1,4 +1,4 @@
-"""Recent rows of the store, cached in memory. Pages read them often; the store is read only after changes."""
+"""Cache recent rows of the store. Pages read them often, but the store is read only after changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _PAUSE_SECONDS: Final = 0.1
-"""Seconds between reads, so that a burst of events causes one or two reads."""
+"""Seconds between reads, so that a burst of events causes only one or two reads."""
 _MAX_AGE_SECONDS: Final = 5.0
 """Seconds after which the store is read without an event, because not every change publishes one."""
 
 
-class Latest(Generic[T]):
+class LatestRows(Generic[T]):
     """
-    The newest rows of one kind.
+    The newest rows of a table, cached in memory.
 
     Args:
         read: Reads the rows, newest first.

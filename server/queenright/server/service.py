@@ -38,7 +38,7 @@ from queenright.runtime.agent_runtime import AgentRuntime
 from queenright.runtime.bus import EventBus
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.agents.manager import AgentManager
-from queenright.server.latest import Latest
+from queenright.server.latest import LatestRows
 from queenright.server.metrics.metrics import ServiceMetrics
 from queenright.server.metrics.worker_series import WorkerSeries
 from queenright.server.monitoring.log_replay import replay_log
@@ -96,7 +96,7 @@ class Service:
     judging: JudgeAndQueen
     retention: Retention
     snapshots: Snapshots
-    recoveries: Latest[Recovery]
+    recoveries: LatestRows[Recovery]
     stopping: asyncio.Event
     """Set when open event streams should end."""
     tasks: BackgroundTasks = field(default_factory=BackgroundTasks)

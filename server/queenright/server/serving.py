@@ -20,7 +20,7 @@ from queenright.server.access.access import Access
 from queenright.server.access.token_watch import TokenWatch
 from queenright.server.app import create_app
 from queenright.server.build import build
-from queenright.server.metrics.tracing import tracer_provider
+from queenright.server.metrics.tracing import make_tracer_provider
 from queenright.server.otlp.forward import Forwarder, run_forwarder
 from queenright.server.otlp.otlp_guard import OtlpGuard
 from queenright.server.otlp.receiver import OtlpReceiver
@@ -127,7 +127,7 @@ async def run_service(
         otlp_url: The URL to which the service sends its own spans.
         hold_outbox: Whether to deliver nothing until ``Outbox.release``.
     """
-    provider = tracer_provider(otlp_url)
+    provider = make_tracer_provider(otlp_url)
     service = await build(
         settings,
         registry=registry,

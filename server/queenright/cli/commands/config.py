@@ -12,12 +12,12 @@ config = typer.Typer(no_args_is_help=True)
 @config.command("check", epilog="Example: queenright config check --config queenright.yaml")
 def config_check(config: Config = None) -> None:
     """Check the settings; print every error with its path and value."""
-    from queenright.server.ops.settings_files import check_files, check_use
+    from queenright.server.ops.settings_files import check_files, check_usability
     from queenright.server.settings import load_settings
 
     settings = load_settings(config)
     check_files(settings)
-    check_use(settings)
+    check_usability(settings)
     typer.echo("The settings are valid.")
 
 

@@ -17,7 +17,7 @@ from queenright.server.access.credentials import DuplicateTokenError, read_beare
 from queenright.server.access.rights import find_required_level
 from queenright.server.access.roles import AccessLevel
 from queenright.server.http.methods import CHANGING_METHODS
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 
 RECHECK_SECONDS: Final = 5.0
 """Seconds between checks that the token of an open stream is still valid."""
@@ -125,7 +125,7 @@ class ApiGuard:
         path = scope["path"]
         wants_html = "text/html" in headers.get("accept", "") and not path.startswith(("/api/", "/-/"))
         if not wants_html:
-            response: Response = problem(denial.status, denial.reason)
+            response: Response = make_problem_response(denial.status, denial.reason)
         elif denial.status == 401:
             if headers.get("sec-fetch-site") == "cross-site" and scope["method"] == "GET":
                 # A request from another site carries no SameSite cookie; the reload from this page does.

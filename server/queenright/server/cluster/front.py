@@ -26,7 +26,7 @@ from queenright.server.cluster.partition import OwnerApps, Partition
 from queenright.server.cluster.proxy import FORWARDED_HEADER, PARTITION_HEADER, OwnerUnreachableError, Proxy
 from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError
 from queenright.server.console.templates import render_error
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
 from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CALL_ID, CLIENT_BY_PATH, MAX_BODY
 
@@ -292,7 +292,9 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def _answer_no_owner(reason: str, scope: Scope, receive: Receive, send: Send) -> None:
     wants_page = "text/html" in Headers(scope=scope).get("accept", "")
-    response = render_error(503, f"Not available: {reason}.") if wants_page else problem(503, reason)
+    response = (
+        render_error(503, f"Not available: {reason}.") if wants_page else make_problem_response(503, reason)
+    )
     response.headers["Retry-After"] = str(RETRY_SECONDS)
     set_security_headers(response.headers)
     await response(scope, receive, send)

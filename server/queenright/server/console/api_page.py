@@ -1,5 +1,5 @@
 """
-The page ``/docs``: the operations of the OpenAPI document and the role that each requires.
+The page ``/docs``, which lists the operations of the OpenAPI document and the role that each requires.
 
 It has no script, so that no third-party code runs with the rights of the signed-in user.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
-from queenright.server.console.templates import render
+from queenright.server.console.templates import render_page
 
 router = APIRouter(include_in_schema=False)
 
@@ -21,12 +21,12 @@ _METHODS: Final = ("get", "post", "put", "delete")
 
 @router.get("/docs")
 async def get_docs(request: Request) -> HTMLResponse:
-    """Return the page."""
-    return render("api.html", groups=group_operations(request.app.openapi()))
+    """Return the page as HTML."""
+    return render_page("api.html", groups=group_operations(request.app.openapi()))
 
 
 def group_operations(document: dict[str, Any]) -> list[tuple[str, list[dict[str, Any]]]]:
-    """Return the rows of the page by tag."""
+    """Return the operations of an OpenAPI document as rows of the page, by tag."""
     groups_by_tag: dict[str, list[dict[str, Any]]] = {}
     for path, operations in document.get("paths", {}).items():
         for method in _METHODS:
@@ -39,19 +39,18 @@ def group_operations(document: dict[str, Any]) -> list[tuple[str, list[dict[str,
                     str(details.get("description") or details.get("summary") or "").split("\n\n")[0]
                 ),
                 "role": details.get("x-role", ""),
-                "asks": [
+                "parameters": [
                     (parameter["name"], parameter["in"])
                     for parameter in details.get("parameters", ())
                     if parameter.get("in") in ("query", "header")
                 ],
                 "body": "requestBody" in details,
-                "answers": sorted(details.get("responses", {})),
             }
             groups_by_tag.setdefault((details.get("tags") or ["service"])[0], []).append(row)
     return sorted(groups_by_tag.items())
 
 
 def split_code_spans(text: str) -> list[tuple[str, bool]]:
-    """Split a text into pieces, each with whether it is code (between one or two backticks)."""
+    """Split a text into parts, each with whether it is code, between one or two backticks."""
     parts = re.split(r"``?([^`]+)``?", text)
-    return [(piece, bool(place % 2)) for place, piece in enumerate(parts) if piece]
+    return [(part, bool(index % 2)) for index, part in enumerate(parts) if part]

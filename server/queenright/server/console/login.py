@@ -13,9 +13,9 @@ from queenright.server.access.caller import get_client_address
 from queenright.server.access.credentials import read_session_cookie
 from queenright.server.access.login_sessions import SESSION_COOKIE, SESSION_SECONDS
 from queenright.server.access.tokens import InvalidTokensError
-from queenright.server.console.templates import render
+from queenright.server.console.templates import render_page
 
-_FORM: Final = "application/x-www-form-urlencoded"
+_FORM_CONTENT_TYPE: Final = "application/x-www-form-urlencoded"
 _MAX_FIELDS: Final = 30
 
 
@@ -32,24 +32,24 @@ AccessDep = Annotated[Access, Depends(get_access)]
 
 
 @router.get("/login")
-async def login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
+async def get_login_page(path: Annotated[str, Query(alias="next")] = "/") -> Response:
     """Return the sign-in page."""
-    return render("login.html", next=safe_redirect_path(path))
+    return render_page("login.html", next=get_safe_redirect_path(path))
 
 
 @router.post("/login")
 async def log_in(request: Request, access: AccessDep) -> Response:
     """Start a session, and redirect to the requested page."""
     form = await _read_form(request)
-    path = safe_redirect_path(form.get("next", "/"))
+    path = get_safe_redirect_path(form.get("next", "/"))
     try:
         token = access.find_token(form.get("token", "").strip())
     except InvalidTokensError:
         fault = "The token file cannot be used. The service's log has the reason."
-        return render("login.html", 503, next=path, fault=fault)
+        return render_page("login.html", 503, next=path, fault=fault)
     if token is None:
         denial = access.reject_token(get_client_address(request.scope.get("client")))
-        page = render("login.html", denial.status, next=path, fault=denial.reason)
+        page = render_page("login.html", denial.status, next=path, fault=denial.reason)
         page.headers.update({name: value for name, value in denial.headers if name == "Retry-After"})
         return page
     _end_session(request, access)
@@ -75,8 +75,8 @@ async def log_out(request: Request, access: AccessDep) -> Response:
     return response
 
 
-def safe_redirect_path(path: str) -> str:
-    """Return the path to redirect to after sign-in: always a local one."""
+def get_safe_redirect_path(path: str) -> str:
+    """Return the path to redirect to after sign-in, which is always on this site."""
     if not path.startswith("/") or path.startswith("//") or "\\" in path or not path.isprintable():
         return "/"
     return "/" if urlsplit(path).path in ("/login", "/logout") else path
@@ -88,10 +88,12 @@ def _end_session(request: Request, access: Access) -> None:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     body = await request.body()
-    if body and kind != _FORM:
-        raise HTTPException(415, f"Content-Type is {kind or 'missing'}; send a form as {_FORM}")
+    if body and content_type != _FORM_CONTENT_TYPE:
+        raise HTTPException(
+            415, f"Content-Type is {content_type or 'missing'}; send a form as {_FORM_CONTENT_TYPE}"
+        )
     try:
         return dict(
             parse_qsl(body.decode(), keep_blank_values=True, errors="strict", max_num_fields=_MAX_FIELDS)

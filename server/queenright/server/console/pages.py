@@ -12,7 +12,7 @@ from markdown_it import MarkdownIt
 from starlette.staticfiles import StaticFiles
 
 from queenright.alerting.files import read_runbook
-from queenright.server.console.templates import PAGES, render
+from queenright.server.console.templates import PAGES, render_page
 
 _REDIRECTS: Final = {
     "/": "/console/",
@@ -62,12 +62,12 @@ def add_pages(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=PAGES / "static"))
 
 
-def _add_redirect(address: str, page: str) -> None:
-    @router.get(address)
-    @router.get(f"{address.rstrip('/')}/")
+def _add_redirect(source_path: str, target: str) -> None:
+    @router.get(source_path)
+    @router.get(f"{source_path.rstrip('/')}/")
     async def redirect(request: Request) -> RedirectResponse:
         path_values = {name: quote(text.rstrip("/"), safe="") for name, text in request.path_params.items()}
-        path = page.format_map(path_values)
+        path = target.format_map(path_values)
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 
@@ -80,7 +80,10 @@ async def get_runbook(name: str) -> HTMLResponse:
     """Return the page of a runbook."""
     text = read_runbook(name) if re.fullmatch(r"[A-Za-z]{1,80}", name) else None
     if text is None:
-        raise HTTPException(404, f"there is no runbook {name!r}")
-    # Runbooks link to each other as Markdown files; make them links to pages.
+        raise HTTPException(
+            404,
+            f"there is no runbook {name!r}; runbooks have the names of alerts, such as QueenrightMonitorDown",
+        )
+    # Runbooks link to each other as Markdown files. Turn these into links to pages.
     body = _markdown.render(re.sub(r"\]\((\w+)\.md\)", r"](\1)", text))
-    return render("runbook.html", name=name, body=body)
+    return render_page("runbook.html", name=name, body=body)

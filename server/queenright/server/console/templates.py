@@ -10,7 +10,7 @@ from jinja2 import Environment, FileSystemLoader, select_autoescape
 
 PAGES: Final = Path(__file__).parents[1] / "pages"
 
-_HEADERS: Final = {
+_PAGE_HEADERS: Final = {
     # No script, no framing; forms post only to this origin.
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; img-src data:; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'",
@@ -20,11 +20,11 @@ _environment: Final = Environment(loader=FileSystemLoader(PAGES), autoescape=sel
 
 
 def render_error(status: int, fault: str) -> HTMLResponse:
-    """Return the page of an error."""
-    return render("error.html", status, fault=fault)
+    """Return an error page."""
+    return render_page("error.html", status, fault=fault)
 
 
-def render(template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template."""
+def render_page(template: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """Return the page that a template renders."""
     html = _environment.get_template(template).render(status_code=status, **values)
-    return HTMLResponse(html, status, headers=dict(_HEADERS))
+    return HTMLResponse(html, status, headers=dict(_PAGE_HEADERS))

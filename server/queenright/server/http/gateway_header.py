@@ -6,6 +6,6 @@ from typing import Final
 
 GATEWAY_HEADER: Final = "x-queenright-gateway"
 LOCATE_WORKER: Final = "locate"
-"""Value that asks a partition only for the last activity of the worker."""
+"""Header value that asks a partition only for the last activity of a worker."""
 FIND_KEY: Final = "key"
-"""Value that asks a partition only whether it has the Idempotency-Key. It answers 204 or 404."""
+"""Header value that asks a partition only whether it has the Idempotency-Key. It responds 204 or 404."""

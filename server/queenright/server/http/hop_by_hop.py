@@ -30,7 +30,7 @@ def forward_headers(headers: Iterable[Header], *, without: frozenset[bytes] = fr
         headers: Names and values as received.
         without: Further header names to omit, in lower case.
     """
-    lower = [(name.lower(), value) for name, value in headers]
-    listed_names = b",".join(value for name, value in lower if name == b"connection")
-    left_out = _HOP_BY_HOP | without | {part.strip().lower() for part in listed_names.split(b",")}
-    return [header for header in lower if header[0] not in left_out]
+    lowercase_headers = [(name.lower(), value) for name, value in headers]
+    listed_names = b",".join(value for name, value in lowercase_headers if name == b"connection")
+    excluded_names = _HOP_BY_HOP | without | {part.strip().lower() for part in listed_names.split(b",")}
+    return [header for header in lowercase_headers if header[0] not in excluded_names]

@@ -1,4 +1,4 @@
-"""Limits of JSON, checked before parsing, because the parser blocks the interpreter until it ends."""
+"""Check limits of JSON before parsing it, because the parser blocks the interpreter until it ends."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 400
 """Maximum digits of a number. Parsing time grows with their square."""
 
-_OPENING: Final = frozenset(b"[{")
+_OPENING_BRACKETS: Final = frozenset(b"[{")
 _CHUNK_BYTES: Final = 256 * 1_024
-"""Maximum bytes to scan in one call, because the call blocks the interpreter."""
+"""Maximum bytes to scan in one call, because each call blocks the interpreter."""
 _LONG_NUMBER: Final = re.compile(rb"(?<![0-9])[0-9]{%d}" % (MAX_DIGITS + 1))
-_SURROGATE: Final = re.compile(
+_SURROGATE_ESCAPE: Final = re.compile(
     rb"(\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
-_NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_NON_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class JsonSizeError(QueenrightError):
@@ -26,12 +26,12 @@ class JsonSizeError(QueenrightError):
 
 
 class JsonFormatError(QueenrightError):
-    """Raised when JSON is nested too deep, has a number that is too long, or is not UTF-8."""
+    """Raised when JSON is nested too deeply, has too long a number, or is not UTF-8."""
 
 
 def check_json_size(body: bytes | bytearray, max_values: int) -> None:
     """
-    Reject JSON that would take long to parse. The check takes bounded time; strings are cheap.
+    Reject JSON that would take long to parse. The check itself takes bounded time. Strings count as cheap.
 
     Args:
         body: The body to parse. It need not be JSON.
@@ -39,7 +39,7 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
 
     Raises:
         JsonSizeError: The body has more than ``max_values``.
-        JsonFormatError: The body is nested more than `MAX_DEPTH` deep, has a number of more than `MAX_DIGITS`
+        JsonFormatError: The body is nested more than `MAX_DEPTH` levels, has a number with over `MAX_DIGITS`
             digits, or contains a NUL byte, as UTF-16 and UTF-32 do.
     """
     if b"\0" in body:
@@ -54,34 +54,43 @@ def check_json_size(body: bytes | bytearray, max_values: int) -> None:
     ):
         return
     # Strings may contain these characters. JSON has at most one more string than it has separators.
-    rest, strings = _strip_strings(body, max_values + 2)
-    open_count = rest.count(b"[") + rest.count(b"{")
-    close_count = rest.count(b"]") + rest.count(b"}")
-    if max(open_count + rest.count(b",") + rest.count(b":"), close_count, strings - 1) > max_values:
-        raise JsonSizeError(f"the body holds more than {max_values} values")
+    text_outside_strings, string_count = _strip_strings(body, max_values + 2)
+    open_count = text_outside_strings.count(b"[") + text_outside_strings.count(b"{")
+    close_count = text_outside_strings.count(b"]") + text_outside_strings.count(b"}")
+    if (
+        max(
+            open_count + text_outside_strings.count(b",") + text_outside_strings.count(b":"),
+            close_count,
+            string_count - 1,
+        )
+        > max_values
+    ):
+        raise JsonSizeError(f"the body has more than {max_values} values")
     depth = 0
-    for sign in rest.translate(None, _NO_BRACKETS):
-        depth += 1 if sign in _OPENING else -1
+    for bracket in text_outside_strings.translate(None, _NON_BRACKETS):
+        depth += 1 if bracket in _OPENING_BRACKETS else -1
         if depth > MAX_DEPTH:
-            raise JsonFormatError(f"the body is nested more than {MAX_DEPTH} deep")
-    if _has_long_number(rest):
-        raise JsonFormatError(f"the body has a number of more than {MAX_DIGITS} digits")
+            raise JsonFormatError(f"the body is nested more than {MAX_DEPTH} levels deep; nest it less")
+    if _has_long_number(text_outside_strings):
+        raise JsonFormatError(
+            f"the body has a number with more than {MAX_DIGITS} digits; send it as a string"
+        )
 
 
-def _strip_strings(body: bytes | bytearray, most: int) -> tuple[bytearray, int]:
-    """Return a body with each string replaced by a quote, and how many strings it has."""
-    outside = bytearray()
+def _strip_strings(body: bytes | bytearray, max_strings: int) -> tuple[bytearray, int]:
+    """Return a body with each string replaced by a quote, and the number of strings."""
+    text_outside = bytearray()
     start = quotes = 0
-    while start < len(body) and quotes <= 2 * most:
-        part = body[start : start + _CHUNK_BYTES]
-        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+    while start < len(body) and quotes <= 2 * max_strings:
+        chunk = body[start : start + _CHUNK_BYTES]
+        if (len(chunk) - len(chunk.rstrip(b"\\"))) % 2:
             # Do not split an escape sequence.
-            part = body[start : start + _CHUNK_BYTES + 1]
-        start += len(part)
-        pieces = part.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        outside += b'"'.join([b"", *pieces[1::2]] if quotes % 2 else pieces[::2])
-        quotes += len(pieces) - 1
-    return outside, (quotes + 1) // 2
+            chunk = body[start : start + _CHUNK_BYTES + 1]
+        start += len(chunk)
+        parts = chunk.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        text_outside += b'"'.join([b"", *parts[1::2]] if quotes % 2 else parts[::2])
+        quotes += len(parts) - 1
+    return text_outside, (quotes + 1) // 2
 
 
 def _has_long_number(text: bytes | bytearray) -> bool:
@@ -97,4 +106,4 @@ def replace_lone_surrogates(body: bytes | bytearray) -> bytes:
 
     JavaScript programs send them when they cut a string in the middle of an emoji. UTF-8 cannot encode them.
     """
-    return _SURROGATE.sub(lambda match: match[1] or rb"\ufffd", body)
+    return _SURROGATE_ESCAPE.sub(lambda match: match[1] or rb"\ufffd", body)

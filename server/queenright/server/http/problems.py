@@ -12,23 +12,21 @@ from queenright.instrumentation.redaction import redact
 MAX_TEXT_LENGTH: Final = 4000
 
 
-def problem(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
+def make_problem_response(status: int, title: str, *, reason: str = "", field: str = "") -> JSONResponse:
     """
     Return an error response. Secrets are masked, because a title may repeat a value of the request.
 
     Args:
         status: The HTTP status.
         title: What is wrong, the value, and what to do.
-        reason: Only the reason why an action is refused.
+        reason: The reason why an action was refused, without the rest of the title.
         field: The invalid field of an agent's input.
     """
-    return problem_response(
-        Problem(type="about:blank", title=title, status=status, reason=reason, field=field)
-    )
+    return render_problem(Problem(type="about:blank", title=title, status=status, reason=reason, field=field))
 
 
-def problem_response(body: Problem) -> JSONResponse:
-    """Return the response of a problem, with secrets masked."""
+def render_problem(body: Problem) -> JSONResponse:
+    """Return a problem as a response, with secrets masked."""
     texts = {name: redact(getattr(body, name), MAX_TEXT_LENGTH) for name in ("title", "reason", "field")}
     return JSONResponse(
         body.model_copy(update=texts).model_dump(exclude_defaults=True),

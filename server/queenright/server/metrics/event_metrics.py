@@ -1,4 +1,4 @@
-"""Counters for the event bus: events, findings, state changes and dropped events."""
+"""Metrics of the event bus: events, findings, state changes and dropped events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DELAY_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
 
 class EventMetrics:
     """
-    Metrics of events. They depend on no other part, so the bus and the monitor can be built with them.
+    Metrics of events. They depend on no other part of the service, so the bus and the monitor can use them.
 
     Args:
         registry: The registry.
@@ -39,9 +39,9 @@ class EventMetrics:
                 self._findings.labels(kind.value, severity.value)
                 self._shadow_findings.labels(kind.value, severity.value)
         self._transitions = counter(names.STATE_TRANSITIONS, registry)
-        for before in HealthState:
-            for after in HealthState:
-                self._transitions.labels(before.value, after.value)
+        for old_state in HealthState:
+            for new_state in HealthState:
+                self._transitions.labels(old_state.value, new_state.value)
         self._dropped_events = counter(names.EVENT_BUS_DROPPED, registry)
         self._delay = histogram(names.DETECTION_DELAY, registry, buckets=_DELAY_BUCKETS)
         for kind in FindingKind:
@@ -67,7 +67,7 @@ class EventMetrics:
         self._dropped_events.labels(subscriber).inc(count)
 
     def observe_detection(self, kind: FindingKind, delay: float) -> None:
-        """Observe the delay between crossing a threshold and the state change, in seconds."""
+        """Observe the seconds between crossing a threshold and the state change."""
         self._delay.labels(kind.value).observe(max(delay, 0.0))
 
     def record_shadow_finding(self, worker: WorkerKey, finding: Finding) -> None:

@@ -1,7 +1,7 @@
 """
 The service's own metrics: counters, and gauges that each scrape reads from the live state.
 
-The rendered page is cached for a second in each format, so that additional scrapers cost nothing.
+The rendered page is cached for a second per format, so that additional scrapers cost little.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # the library leaves
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 _MAX_AGENTS = 1000
-"""Beyond this number of agents, only unhealthy ones have their own series."""
+"""Above this number of agents, only unhealthy agents have their own series."""
 
 
 class ServiceMetrics:
     """
-    Metrics of the service. ``EventMetrics`` has those of events.
+    Metrics of the service, except those of events, which ``EventMetrics`` has.
 
     Args:
         registry: The registry.
         workers: Returns the current workers.
         list_paged: Returns the agents with an active page.
         breakers: Returns the current circuit breakers.
-        recovering: Returns the open recoveries.
+        list_recoveries: Returns the open recoveries.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ServiceMetrics:
         *,
         list_paged: Callable[[], Collection[str]] = frozenset,
         breakers: Callable[[], Iterable[BreakerSeries]] = tuple,
-        recovering: Callable[[], Sized] = tuple,
+        list_recoveries: Callable[[], Sized] = tuple,
     ) -> None:
         self.registry = registry
         self._checks = counter(names.HEALTH_CHECKS, registry)
@@ -69,8 +69,10 @@ class ServiceMetrics:
             self._checks.labels(outcome)
             self._check_duration.labels(outcome)
         limit_counter = LimitCounter(registry, (names.CIRCUIT_BREAKER_TRANSITIONS,))
-        left_out = gauge(names.SERIES_LEFT_OUT, None)
-        self.acting = InterventionMetrics(registry, breakers, limit_counter, left_out, recovering=recovering)
+        left_out_gauge = gauge(names.SERIES_LEFT_OUT, None)
+        self.interventions = InterventionMetrics(
+            registry, breakers, limit_counter, left_out_gauge, list_recoveries=list_recoveries
+        )
         self.telemetry_dropped = counter(names.TELEMETRY_DROPPED, registry)
         """Requests that could not be forwarded, by signal, and lines of step logs that are not steps."""
         for signal in ("traces", "logs", "metrics", "step_log"):
@@ -79,8 +81,10 @@ class ServiceMetrics:
         """The number of workers that the last sweep evaluated."""
         self.is_listening = True
         """Whether telemetry can arrive and be stored."""
-        registry.register(_FleetCollector(self, workers, list_paged, left_out.labels(names.AGENT_STATE.name)))
-        registry.register(left_out)  # collected after the collectors that set it
+        registry.register(
+            _FleetCollector(self, workers, list_paged, left_out_gauge.labels(names.AGENT_STATE.name))
+        )
+        registry.register(left_out_gauge)  # collected after the collectors that set it
         self._exposition = Exposition(registry.collect)
 
     def record_sweep(self, worker_count: int, duration: float, *, has_failed: bool = False) -> None:
@@ -101,7 +105,7 @@ class Exposition:
 
     Args:
         collect: Returns the families. They are iterated on the event loop, because they read its state.
-        merge: Merges families of the same name, if there may be any. Called in a thread.
+        merge: Merges families with the same name, if names may repeat. Called in a thread.
     """
 
     def __init__(
@@ -112,7 +116,7 @@ class Exposition:
         self._collect = collect
         self._merge = merge
         self._pages: dict[str, tuple[float, bytes]] = {}
-        self._rendering = asyncio.Lock()
+        self._render_lock = asyncio.Lock()
 
     async def render(self, content_type: str = PROMETHEUS_TEXT, *, now: float | None = None) -> bytes:
         """
@@ -121,16 +125,16 @@ class Exposition:
         Families are collected on the event loop, one per iteration. Rendering takes longest, and runs in a
         thread.
         """
-        async with self._rendering:
-            moment = time.monotonic() if now is None else now
+        async with self._render_lock:
+            read_at = time.monotonic() if now is None else now
             rendered_at, page = self._pages.get(content_type, (0.0, b""))
-            if not page or moment - rendered_at >= 1.0:
+            if not page or read_at - rendered_at >= 1.0:
                 families: list[Metric] = []
                 for family in self._collect():
                     families.append(family)
                     await asyncio.sleep(0)
                 page = await asyncio.to_thread(render_families, self._merge(families), content_type)
-                self._pages[content_type] = (moment, page)
+                self._pages[content_type] = (read_at, page)
             return page
 
 
@@ -144,10 +148,10 @@ def choose_content_type(accept: str) -> str:
     return PROMETHEUS_TEXT
 
 
-_RUNNING: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
-"""The agent states that are counted. The outcome of an ended run is not a state."""
-_TROUBLE: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
-_UNPAGED_ONLY: Final = {FindingKind.MCP_SERVER_MISSING}
+_COUNTED_STATES: Final = tuple(state for state in HealthState if state is not HealthState.TERMINATED)
+"""The agent states that are counted. The outcome of an ended run is not an agent state."""
+_TROUBLE_STATES: Final = (HealthState.DEGRADED, HealthState.STUCK, HealthState.FAILING)
+_FINDINGS_WITHOUT_PAGE: Final = {FindingKind.MCP_SERVER_MISSING}
 """An agent with only this finding continues with its other tools, so it needs no page."""
 
 
@@ -159,10 +163,10 @@ class _FleetCollector(Collector):
         metrics: ServiceMetrics,
         workers: Callable[[], Iterable[WorkerHealth]],
         list_paged: Callable[[], Collection[str]],
-        left_out: Gauge,
+        left_out_gauge: Gauge,
     ) -> None:
         self._metrics, self._workers, self._list_paged = metrics, workers, list_paged
-        self._left_out = left_out
+        self._left_out_gauge = left_out_gauge
 
     def describe(self) -> Iterable[Metric]:
         """Return empty families, so that registering does not read the workers."""
@@ -174,76 +178,82 @@ class _FleetCollector(Collector):
         ]
 
     def collect(self) -> Iterator[Metric]:
-        """Yield counts of agents by state and finding, the state and start of each, and the swept workers."""
-        worst: dict[str, tuple[HealthState, float]] = {}
-        by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
-        kinds: dict[str, set[FindingKind]] = {}
+        """Yield the gauges of agents by state and finding, of each agent's state, and of the last sweep."""
+        worst_states: dict[str, tuple[HealthState, float]] = {}
+        agents_by_finding: dict[FindingKind, set[str]] = {kind: set() for kind in FindingKind}
+        kinds_by_agent: dict[str, set[FindingKind]] = {}
         for health in self._workers():
             state = health.fleet_state
             if state is None:
                 continue
-            # The state of an agent is that of its worst session; of equally bad ones, the oldest state.
-            agent, current_worst = health.vitals.agent_id, worst.get(health.vitals.agent_id)
+            # An agent has the state of its worst session. Among equally bad ones, the oldest state counts.
+            agent, current_worst = health.vitals.agent_id, worst_states.get(health.vitals.agent_id)
             if current_worst is None or (state.rank, -health.state_since) > (
                 current_worst[0].rank,
                 -current_worst[1],
             ):
-                worst[agent] = state, health.state_since
+                worst_states[agent] = state, health.state_since
             for finding in health.findings:
-                by_finding[finding.kind].add(agent)  # a set: an agent with two sessions counts once
-                kinds.setdefault(agent, set()).add(finding.kind)
+                agents_by_finding[finding.kind].add(agent)  # a set, so an agent with two sessions counts once
+                kinds_by_agent.setdefault(agent, set()).add(finding.kind)
 
-        agents = gauge_family(names.AGENTS)
-        tally = Tally(state for state, _ in worst.values())
-        for state in _RUNNING:
-            agents.add_metric([state.value], tally[state])
-        yield agents
-        with_finding = gauge_family(names.AGENTS_WITH_FINDING)
-        for kind, found_in in by_finding.items():
-            with_finding.add_metric([kind.value], len(found_in))
-        yield with_finding
-        with_one_kind = gauge_family(names.AGENTS_WITH_ONE_KIND)
-        single = Tally(
-            next(iter(counts))
-            for agent, counts in kinds.items()
-            if len(counts) == 1 and worst[agent][0] is HealthState.DEGRADED
+        state_family = gauge_family(names.AGENTS)
+        state_counts = Tally(state for state, _ in worst_states.values())
+        for state in _COUNTED_STATES:
+            state_family.add_metric([state.value], state_counts[state])
+        yield state_family
+        finding_family = gauge_family(names.AGENTS_WITH_FINDING)
+        for kind, agents_with_finding in agents_by_finding.items():
+            finding_family.add_metric([kind.value], len(agents_with_finding))
+        yield finding_family
+        one_kind_family = gauge_family(names.AGENTS_WITH_ONE_KIND)
+        one_kind_counts = Tally(
+            next(iter(values))
+            for agent, values in kinds_by_agent.items()
+            if len(values) == 1 and worst_states[agent][0] is HealthState.DEGRADED
         )
         for kind in FindingKind:
-            with_one_kind.add_metric([kind.value], single[kind])
-        yield with_one_kind
+            one_kind_family.add_metric([kind.value], one_kind_counts[kind])
+        yield one_kind_family
         paged_agents = self._list_paged()
         is_unpaged = {
             agent: agent not in paged_agents
-            for agent, (state, _) in worst.items()
-            if state in _TROUBLE and kinds.get(agent) != _UNPAGED_ONLY
+            for agent, (state, _) in worst_states.items()
+            if state in _TROUBLE_STATES and kinds_by_agent.get(agent) != _FINDINGS_WITHOUT_PAGE
         }
-        unpaged_family, unpaged_agent = gauge_family(names.UNPAGED_AGENTS), gauge_family(names.AGENT_UNPAGED)
+        unpaged_family, unpaged_agent_family = (
+            gauge_family(names.UNPAGED_AGENTS),
+            gauge_family(names.AGENT_UNPAGED),
+        )
         unpaged_family.add_metric([], sum(is_unpaged.values()))
         for agent, value in islice(is_unpaged.items(), _MAX_AGENTS):
-            unpaged_agent.add_metric([agent], float(value))
+            unpaged_agent_family.add_metric([agent], float(value))
         yield unpaged_family
-        yield unpaged_agent
+        yield unpaged_agent_family
 
-        listed_agents = list(worst.items())
-        if len(worst) > _MAX_AGENTS:
-            listed_agents = [(agent, counts) for agent, counts in listed_agents if counts[0].rank > 0][
+        listed_agents = list(worst_states.items())
+        if len(worst_states) > _MAX_AGENTS:
+            listed_agents = [(agent, values) for agent, values in listed_agents if values[0].rank > 0][
                 :_MAX_AGENTS
             ]
-        self._left_out.set(len(worst) - len(listed_agents))
-        states, since = gauge_family(names.AGENT_STATE), gauge_family(names.AGENT_STATE_SINCE)
-        for agent, (current, entered_at) in listed_agents:
-            for state in _RUNNING:
-                states.add_metric([agent, state.value], float(state is current))
-            since.add_metric([agent], entered_at)
-        yield states
-        yield since
+        self._left_out_gauge.set(len(worst_states) - len(listed_agents))
+        agent_state_family, since_family = (
+            gauge_family(names.AGENT_STATE),
+            gauge_family(names.AGENT_STATE_SINCE),
+        )
+        for agent, (current_state, entered_at) in listed_agents:
+            for state in _COUNTED_STATES:
+                agent_state_family.add_metric([agent, state.value], float(state is current_state))
+            since_family.add_metric([agent], entered_at)
+        yield agent_state_family
+        yield since_family
 
         evaluated_family = gauge_family(names.WORKERS_EVALUATED)
         evaluated_family.add_metric([], self._metrics.evaluated_workers)
         yield evaluated_family
-        listening = gauge_family(names.LISTENING)
-        listening.add_metric([], self._metrics.is_listening)
-        yield listening
+        listening_family = gauge_family(names.LISTENING)
+        listening_family.add_metric([], self._metrics.is_listening)
+        yield listening_family
 
 
 def render_families(families: Iterable[Metric], content_type: str) -> bytes:
@@ -259,7 +269,7 @@ def render_families(families: Iterable[Metric], content_type: str) -> bytes:
 
 
 class _CollectedFamilies(Collector):
-    """A collector of families that are already collected."""
+    """Returns families that are already collected."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
         self._families = families

@@ -15,7 +15,7 @@ from queenright.runtime.events import Clock
 
 MAX_MODELS: Final = 50
 """Maximum number of model labels. Further models have the label ``other``."""
-_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+_DURATION_BUCKETS: Final = (0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
 
 
 class ProviderMetrics:
@@ -24,13 +24,14 @@ class ProviderMetrics:
 
     Args:
         registry: The registry.
-        providers: The current health of each provider.
+        providers: The health of providers, from their recent calls.
+        clock: Seconds since the epoch.
     """
 
     def __init__(self, registry: CollectorRegistry, providers: ProviderTraffic, clock: Clock) -> None:
         self._providers, self._clock = providers, clock
         self._calls = counter(names.PROVIDER_CALLS, registry)
-        self._duration = histogram(names.PROVIDER_CALL_DURATION, registry, _BUCKETS)
+        self._duration = histogram(names.PROVIDER_CALL_DURATION, registry, _DURATION_BUCKETS)
         self._limit_counter = LimitCounter(registry, (names.PROVIDER_CALLS,))
         self._labels: dict[tuple[str, str], tuple[str, str]] = {}
         registry.register(LiveGauges(self._read_limits, names.PROVIDER_LIMITED_UNTIL))

@@ -1,5 +1,5 @@
 """
-The service's own spans: one trace connects a page with the worker's step.
+Create the service's own spans. A single trace connects a notification with the worker's step.
 
 Spans of health state changes, notifications, interventions and recoveries are created here, from events.
 Judge and queen create their own.
@@ -24,48 +24,48 @@ from queenright.judge.tracing import build_links, child_context
 from queenright.runtime.events import RECOVERY_EVENTS, AgentEvent, EventType
 
 ENDPOINT_ENV = "OTEL_EXPORTER_OTLP_ENDPOINT"
-_INTERVENTIONS: Final = {
+_INTERVENTION_KINDS: Final = {
     EventType.NUDGE_SENT: ActionKind.NUDGE,
     EventType.ESCALATION_TRIGGERED: ActionKind.ESCALATE,
     EventType.AGENT_TERMINATED: ActionKind.TERMINATE,
 }
-TRACED = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
-    _INTERVENTIONS, RECOVERY_EVENTS
+TRACED_EVENTS = frozenset({EventType.HEALTH_STATE_CHANGED, EventType.NOTIFICATION_DELIVERED}).union(
+    _INTERVENTION_KINDS, RECOVERY_EVENTS
 )
 _LAST_EXPORT_SECONDS: Final = 2.0
-"""Maximum seconds for which a stop waits for the export of the last spans."""
+"""Maximum seconds that a stop waits for the export of the last spans."""
 
 _MAX_RECOVERIES: Final = 1000
 """Maximum number of open recoveries to remember; the newest are kept."""
 
 
-def tracer_provider(own_url: str) -> TracerProvider:
+def make_tracer_provider(own_url: str) -> TracerProvider:
     """
     Return a provider that exports spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``, if it is set.
 
-    Without an exporter, spans still have ids for tickets. The service never exports to its own receiver at
-    ``own_url``, which the variable may name in a shell that starts agents.
+    Without an exporter, spans still have ids, which tickets use. The service never exports to its own
+    receiver at ``own_url``, which the variable names in a shell that is set up for agents.
     """
     provider = TracerProvider(resource=Resource.create({SERVICE_NAME: "queenright"}))
     endpoint = os.environ.get(ENDPOINT_ENV, "")
-    if endpoint and _address(endpoint) != _address(own_url):
+    if endpoint and _parse_address(endpoint) != _parse_address(own_url):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         class Processor(BatchSpanProcessor):
             def shutdown(self) -> None:
                 # `shutdown` has no time limit, and the exporter retries for ten seconds.
-                limit = threading.Timer(_LAST_EXPORT_SECONDS, self.span_exporter.shutdown)
-                limit.daemon = True
-                limit.start()
+                timer = threading.Timer(_LAST_EXPORT_SECONDS, self.span_exporter.shutdown)
+                timer.daemon = True
+                timer.start()
                 super().shutdown()  # type: ignore[no-untyped-call]  # the SDK annotates no result
-                limit.cancel()
+                timer.cancel()
 
         provider.add_span_processor(Processor(OTLPSpanExporter()))
     return provider
 
 
-def _address(url: str) -> tuple[str | None, int | None]:
+def _parse_address(url: str) -> tuple[str | None, int | None]:
     parts = urlsplit(url)
     host = "127.0.0.1" if parts.hostname in ("localhost", "0.0.0.0", "::1") else parts.hostname
     return host, parts.port
@@ -73,11 +73,11 @@ def _address(url: str) -> tuple[str | None, int | None]:
 
 class EventTracer:
     """
-    Creates spans from events. Subscribe `trace` to the types in `TRACED`.
+    Creates spans from events. Subscribe `trace` to the types in `TRACED_EVENTS`.
 
     Args:
         tracer: Creates the spans.
-        tickets: Returns the ticket of a notification or an intervention, and thereby its trace.
+        tickets: Finds the ticket of a notification or an intervention, which has the trace.
     """
 
     def __init__(self, tracer: Tracer, tickets: TicketService) -> None:
@@ -88,15 +88,15 @@ class EventTracer:
     def trace(self, event: AgentEvent) -> None:
         """Create the span of an event, at the event's time."""
         if event.type is EventType.HEALTH_STATE_CHANGED:
-            self._health_check(event)
-        elif event.type in _INTERVENTIONS:
-            self._intervene(event, _INTERVENTIONS[event.type])
+            self._trace_state_change(event)
+        elif event.type in _INTERVENTION_KINDS:
+            self._trace_intervention(event, _INTERVENTION_KINDS[event.type])
         elif event.type in RECOVERY_EVENTS:
-            self._recover(event)
+            self._trace_recovery(event)
         else:
-            self._notify(event)
+            self._trace_notification(event)
 
-    def _health_check(self, event: AgentEvent) -> None:
+    def _trace_state_change(self, event: AgentEvent) -> None:
         at = int(event.time * 1e9)
         span = self._tracer.start_span(
             f"{names.SPAN_HEALTH_CHECK} {event.agent_id}",
@@ -113,7 +113,7 @@ class EventTracer:
             span.add_event("queenright.finding", attributes, timestamp=at)
         span.end(at)
 
-    def _notify(self, event: AgentEvent) -> None:
+    def _trace_notification(self, event: AgentEvent) -> None:
         ticket = self._tickets.get(str(event.data["ticket_id"]))
         if ticket is None:
             return
@@ -129,14 +129,14 @@ class EventTracer:
             start_time=at,
         ).end(at)
 
-    def _intervene(self, event: AgentEvent, kind: ActionKind) -> None:
+    def _trace_intervention(self, event: AgentEvent, kind: ActionKind) -> None:
         span = self._start_span(event, f"{names.SPAN_INTERVENE} {kind.value}", kind, event.time)
         if event.type is EventType.AGENT_TERMINATED and not event.data.get("confirmed", True):
             span.set_status(Status(StatusCode.ERROR, "it did not confirm that it has stopped"))
         span.end(int(event.time * 1e9))
 
-    def _recover(self, event: AgentEvent) -> None:
-        """Create one span from the start and end of a recovery."""
+    def _trace_recovery(self, event: AgentEvent) -> None:
+        """Create a single span from the start and end of a recovery."""
         recovery = str(event.data.get("recovery_id", ""))
         if event.type is EventType.RECOVERY_INITIATED:
             if recovery:
@@ -144,13 +144,15 @@ class EventTracer:
             if len(self._started_at) > _MAX_RECOVERIES:
                 self._started_at.popitem(last=False)
             return
-        began = min(self._started_at.pop(recovery, event.time), event.time)
-        span = self._start_span(event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, began)
+        started_at = min(self._started_at.pop(recovery, event.time), event.time)
+        span = self._start_span(
+            event, f"{names.SPAN_RECOVER} {event.agent_id}", ActionKind.RECOVER, started_at
+        )
         if event.type is EventType.RECOVERY_FAILED:
             span.set_status(Status(StatusCode.ERROR, str(event.data.get("reason", ""))))
         span.end(int(event.time * 1e9))
 
-    def _start_span(self, event: AgentEvent, name: str, kind: ActionKind, began: float) -> Span:
+    def _start_span(self, event: AgentEvent, name: str, kind: ActionKind, started_at: float) -> Span:
         """Start a span in the ticket's trace, or in a new trace, with a link to the worker's step."""
         ticket = self._tickets.open_for(event.agent_id, event.session_id)
         attributes = {
@@ -167,5 +169,5 @@ class EventTracer:
             context=child_context(ticket.trace_id, ticket.span_id) if ticket is not None else None,
             attributes=attributes,
             links=links,
-            start_time=int(began * 1e9),
+            start_time=int(started_at * 1e9),
         )

@@ -1,8 +1,8 @@
 """
-Limits of the connections of one port: their number, their idle time, and the size of request headers.
+Limit the connections of a port: their number, their idle time, and the size of request headers.
 
-All parts of the process share its file descriptors. Those of clients are not available to the store, the
-judge and the outbox.
+All parts of the process share its file descriptors. Without a limit, connections of clients could leave none
+for the store, the judge and the outbox.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ _log = logging.getLogger(__name__)
 ABORT: Final = "queenright.abort"
 """Key in a scope's ``extensions`` of a function that aborts the connection and drops unsent data."""
 
-HEADERS_SECONDS: Final = 10.0
-BODY_SECONDS: Final = 35.0
-"""Longer than the 30 s of the OTLP receiver, which then responds itself."""
-RESPONSE_SECONDS: Final = 30.0
+HEADERS_TIMEOUT_SECONDS: Final = 10.0
+BODY_TIMEOUT_SECONDS: Final = 35.0
+"""Longer than the 30 s of the OTLP receiver, so that the receiver can respond first."""
+RESPONSE_TIMEOUT_SECONDS: Final = 30.0
 """Time for a client to receive the end of a response and to send another request."""
 
-HEAD_BYTES: Final = 64 * 1_024
-"""Maximum size of the URL and headers of a request; also of trailers and of a chunk header."""
-URL_BYTES: Final = 16 * 1_024
+MAX_HEAD_BYTES: Final = 64 * 1_024
+"""Maximum size of the URL and headers of a request, and of trailers and chunk headers."""
+MAX_URL_BYTES: Final = 16 * 1_024
 MAX_HEADERS: Final = 200
 MAX_PIPELINED: Final = 16
 """Maximum number of pipelined requests of a connection that wait for an earlier response."""
-DROPPED_BYTES: Final = 1_048_576
-"""Maximum bytes read after a refused request, so that its client receives earlier responses."""
+MAX_DROPPED_BYTES: Final = 1_048_576
+"""Maximum bytes to read after a refused request, so that its client still receives earlier responses."""
 SLICE_BYTES: Final = 16 * 1_024
 """Bytes passed to the parser at once. Limits may be exceeded by this much."""
-_REFUSALS: Final = {
+_REFUSAL_TEXTS: Final = {
     400: "Invalid HTTP request received.",
-    414: f"The URL is longer than {URL_BYTES} bytes. Send a shorter one.",
+    414: f"The URL is longer than {MAX_URL_BYTES} bytes. Send a shorter one.",
     431: f"The request has more than {MAX_HEADERS} headers, "
-    f"or more than {HEAD_BYTES} bytes of URL and headers. Send fewer.",
+    f"or more than {MAX_HEAD_BYTES} bytes of URL and headers. Send fewer.",
 }
 
 DESCRIPTOR_SHARE: Final = 4
-"""A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors. Half of all remain for the service itself."""
+"""A port may use 1 / ``DESCRIPTOR_SHARE`` of the descriptors, so two ports leave half to the service."""
 MAX_CONNECTIONS: Final = 10_000
 _SWEEP_SECONDS: Final = 1.0
 _LOG_SECONDS: Final = 60.0
@@ -70,7 +70,7 @@ def raise_descriptor_limit() -> None:
             _log.warning("the limit of open files stays at %d: %s", soft, error)
 
 
-def connection_limit() -> int:
+def compute_connection_limit() -> int:
     """Return the maximum number of connections of one port."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -82,9 +82,9 @@ class Connections:
     """
     The connections of one port.
 
-    A connection waits while its client has not sent a complete request. If a connection arrives when the port
-    is full, the longest-waiting connection of the network with the most connections is aborted. If none of
-    that network waits, the new connection is refused.
+    A connection is waiting while its client has not sent a complete request. If the port is full when a
+    connection arrives, the longest-waiting connection of the network with the most connections is aborted.
+    If that network has no waiting connection, the new connection is refused.
 
     Args:
         limit: The maximum number of connections.
@@ -94,36 +94,36 @@ class Connections:
     def __init__(self, limit: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._limit = limit
         self._clock = clock
-        self._open: dict[str, int] = {}
-        self._waiting: dict[str, dict[GuardedProtocol, None]] = {}
+        self._open_counts: dict[str, int] = {}
+        self._waiting_by_network: dict[str, dict[GuardedProtocol, None]] = {}
         self._due_at: dict[GuardedProtocol, float] = {}
         self._logged_at = -_LOG_SECONDS
         self.refused_count = 0
 
     def __len__(self) -> int:
-        return sum(self._open.values())
+        return sum(self._open_counts.values())
 
     def add(self, connection: GuardedProtocol) -> bool:
         """Add a new connection. Return False if there is no room for it."""
         has_room = len(self) < self._limit or self._make_room()
         if has_room:
             network = connection.network
-            self._open[network] = self._open.get(network, 0) + 1
-            self.wait(connection, HEADERS_SECONDS)
+            self._open_counts[network] = self._open_counts.get(network, 0) + 1
+            self.wait(connection, HEADERS_TIMEOUT_SECONDS)
         return has_room
 
     def remove(self, connection: GuardedProtocol) -> None:
         """Remove a connection."""
         self.stop_waiting(connection)
         network = connection.network
-        self._open[network] -= 1
-        if not self._open[network]:
-            del self._open[network]
+        self._open_counts[network] -= 1
+        if not self._open_counts[network]:
+            del self._open_counts[network]
 
     def wait(self, connection: GuardedProtocol, seconds: float) -> None:
         """Start a wait of at most ``seconds`` for the client."""
         self._due_at[connection] = self._clock() + seconds
-        self._waiting.setdefault(connection.network, {}).setdefault(connection)
+        self._waiting_by_network.setdefault(connection.network, {}).setdefault(connection)
 
     def is_waiting(self, connection: GuardedProtocol) -> bool:
         """Return whether a connection waits for its client."""
@@ -132,11 +132,11 @@ class Connections:
     def stop_waiting(self, connection: GuardedProtocol) -> None:
         """End the wait for the client."""
         self._due_at.pop(connection, None)
-        waiting = self._waiting.get(connection.network)
-        if waiting is not None:
-            waiting.pop(connection, None)
-            if not waiting:
-                del self._waiting[connection.network]
+        waiting_connections = self._waiting_by_network.get(connection.network)
+        if waiting_connections is not None:
+            waiting_connections.pop(connection, None)
+            if not waiting_connections:
+                del self._waiting_by_network[connection.network]
 
     def sweep(self) -> None:
         """Abort the connections that have waited too long."""
@@ -146,7 +146,7 @@ class Connections:
                 continue
             if connection.flow.read_paused and not connection.transport.is_closing():
                 # The client is not slow, because the server has paused reading.
-                self._due_at[connection] = now + HEADERS_SECONDS
+                self._due_at[connection] = now + HEADERS_TIMEOUT_SECONDS
             else:
                 connection.abort()
 
@@ -166,8 +166,8 @@ class Connections:
             task.cancel()
 
     def _make_room(self) -> bool:
-        network = max(self._open, key=lambda name: self._open[name])
-        oldest = next(iter(self._waiting.get(network, ())), None)
+        network = max(self._open_counts, key=lambda name: self._open_counts[name])
+        oldest_connection = next(iter(self._waiting_by_network.get(network, ())), None)
         self.refused_count += 1
         now = self._clock()
         if now - self._logged_at >= _LOG_SECONDS:
@@ -178,9 +178,9 @@ class Connections:
                 len(self),
                 network,
             )
-        if oldest is None:
+        if oldest_connection is None:
             return False
-        oldest.abort()
+        oldest_connection.abort()
         return True
 
 
@@ -230,14 +230,14 @@ class GuardedProtocol(HttpToolsProtocol):
             if self._is_refused:
                 self._drop(len(data) - start)
                 return
-            part = data[start : start + SLICE_BYTES]
-            self._head_bytes += len(part)
-            super().data_received(part)
-            if self._head_bytes > HEAD_BYTES and not self._is_refused:
+            chunk = data[start : start + SLICE_BYTES]
+            self._head_bytes += len(chunk)
+            super().data_received(chunk)
+            if self._head_bytes > MAX_HEAD_BYTES and not self._is_refused:
                 self._status = 431
                 self.send_400_response("")
         if self._is_added and self._is_idle() and not self._connections.is_waiting(self):
-            self._connections.wait(self, HEADERS_SECONDS)
+            self._connections.wait(self, HEADERS_TIMEOUT_SECONDS)
 
     def send_400_response(self, msg: str) -> None:
         """Refuse the request, and close the connection once earlier requests are answered."""
@@ -251,7 +251,7 @@ class GuardedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
             return
         if self._is_idle() or not self.cycle.response_started:
-            text = _REFUSALS[self._status].encode()
+            text = _REFUSAL_TEXTS[self._status].encode()
             head = (
                 b"content-type: text/plain; charset=utf-8\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             )
@@ -264,7 +264,7 @@ class GuardedProtocol(HttpToolsProtocol):
     def on_url(self, url: bytes) -> None:
         """Add a part of the URL."""
         super().on_url(url)
-        if len(self.url) > URL_BYTES:
+        if len(self.url) > MAX_URL_BYTES:
             self._status = 414
             raise _LimitError
 
@@ -288,7 +288,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._previous = self.cycle
         super().on_headers_complete()
         if self._is_added:
-            self._connections.wait(self, BODY_SECONDS)
+            self._connections.wait(self, BODY_TIMEOUT_SECONDS)
         cast("dict[str, Any]", self.scope).setdefault("extensions", {})[ABORT] = self.transport.abort
 
     def on_message_complete(self) -> None:
@@ -301,7 +301,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Wait for the next request, or for the client to receive the end of this response."""
         super().on_response_complete()
         if self._is_added and self._is_idle():
-            self._connections.wait(self, RESPONSE_SECONDS)
+            self._connections.wait(self, RESPONSE_TIMEOUT_SECONDS)
 
     def abort(self) -> None:
         """Abort the connection, and remove it from the limit immediately."""
@@ -310,7 +310,7 @@ class GuardedProtocol(HttpToolsProtocol):
 
     def _drop(self, size: int) -> None:
         self._dropped_bytes += size
-        if self._dropped_bytes > DROPPED_BYTES:
+        if self._dropped_bytes > MAX_DROPPED_BYTES:
             self.flow.pause_reading()
 
     def _is_idle(self) -> bool:

@@ -1,9 +1,9 @@
 """
-Checks of every request before authentication: its origin, its host, and its size.
+Check the origin, the host and the size of every request, before authentication.
 
-A browser sends requests on behalf of any page that it shows. A page of another site must not change anything
-(``Origin``). While the service listens only on loopback, requests for other host names are refused, because
-the owner of a name could point it here and read the responses (DNS rebinding; ``Host``).
+A browser sends requests on behalf of any page that it shows. ``Origin`` prevents a page of another site from
+changing anything. While the service listens only on loopback, requests with another ``Host`` are refused,
+because the owner of a domain could point it to 127.0.0.1 and read the responses (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from queenright.server.access.addresses import is_loopback
 from queenright.server.access.headers import set_security_headers
 from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, check_json_size
 from queenright.server.http.methods import CHANGING_METHODS
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 
 MAX_BODY: Final = 1 << 20
 MAX_VALUES: Final = 30_000
 """Maximum number of opening brackets, commas and colons in a JSON body. Parsing it takes up to 30 ms."""
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
+_HOST_PATTERN: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s\[\]:/?#@\\]+)(?::\d*)?")
 
 
-def accepted_hosts(*hosts_or_urls: str, bind_address: str) -> frozenset[str] | None:
+def list_accepted_hosts(*hosts_or_urls: str, bind_address: str) -> frozenset[str] | None:
     """
-    Return the host names, besides those of loopback, that the service accepts; None if it accepts any.
+    Return the host names that the service accepts in addition to those of loopback; None if it accepts any.
 
     Args:
         hosts_or_urls: Names, addresses, or URLs of this service in the settings.
@@ -55,7 +55,7 @@ class Gate:
 
     Args:
         app: The app behind it.
-        names: The host names to accept besides those of loopback; None accepts any.
+        names: The host names to accept in addition to those of loopback; None to accept any.
         limit: The maximum size of a body, in bytes, with or without a ``Content-Length``.
     """
 
@@ -83,14 +83,14 @@ class Gate:
             or check_nul(scope["path"], scope["query_string"])
         )
         if refusal is not None:
-            await problem(*refusal)(scope, receive, send_with_headers)
+            await make_problem_response(*refusal)(scope, receive, send_with_headers)
         else:
             await self._app(scope, _LimitedBody(receive, self._limit), send_with_headers)
 
     def _check_length(self, headers: Headers) -> tuple[int, str] | None:
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._limit:
-            return 413, f"the body has {length} bytes; at most {self._limit} are allowed"
+            return 413, f"the body has {length} bytes; send at most {self._limit} per request"
         return None
 
 
@@ -113,13 +113,13 @@ class _LimitedBody:
                 raise HTTPException(413, f"the body is longer than {self._limit} bytes; send less at once")
             self._parts.append(part)
             if not message.get("more_body", False):
-                _check(b"".join(self._parts))
+                _check_json(b"".join(self._parts))
                 self._parts.clear()
         return message
 
 
-def _check(body: bytes) -> None:
-    """Raise ``HTTPException`` for a body that would take long to parse, for any Content-Type."""
+def _check_json(body: bytes) -> None:
+    """Raise ``HTTPException`` for a body that would take long to parse as JSON, for any Content-Type."""
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError as error:
@@ -132,17 +132,17 @@ def check_host(
     hosts: Iterable[str], names: frozenset[str] | None, *, setting: str = "alerting.console_url"
 ) -> tuple[int, str] | None:
     """
-    Return the error for a request for an unknown host name, or None. Ports are ignored.
+    Return the error for a request with a host name that is not accepted, or None. Ports are ignored.
 
     Args:
         hosts: The ``Host`` headers of the request.
-        names: The host names to accept besides those of loopback; None accepts any.
+        names: The host names to accept in addition to those of loopback; None to accept any.
         setting: The setting that adds a name.
     """
     if names is None:
         return None
     for host in hosts:
-        match = _HOST.fullmatch(host)
+        match = _HOST_PATTERN.fullmatch(host)
         host_name = match[1].strip("[]").rstrip(".").lower() if match else ""
         if not (is_loopback(host_name) or host_name in names):
             return 403, (
@@ -160,15 +160,18 @@ def check_nul(path: str, query: bytes) -> tuple[int, str] | None:
         path: The decoded path, as in the ASGI scope.
         query: The raw query string.
     """
-    for where, has_nul in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
+    for url_part, has_nul in (("path", "\0" in path), ("query", b"%00" in query or b"\0" in query)):
         if has_nul:
-            return 400, f"the {where} contains a NUL character (%00); NUL characters are not allowed in names"
+            return (
+                400,
+                f"the {url_part} contains a NUL character (%00); NUL characters are not allowed in names",
+            )
     return None
 
 
 def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
     """
-    Return the error for a change that a page of another site requests, or None.
+    Return the error for a change that another site's page requests, or None.
 
     A browser sends the origin of the page in ``Origin``; programs send none and are allowed.
     """
@@ -176,19 +179,19 @@ def check_origin(method: str, headers: Mapping[str, str]) -> tuple[int, str] | N
     if method not in CHANGING_METHODS or origin is None:
         return None
     host = headers.get("host", "")
-    if _host_and_port(origin) == _host_and_port(f"{_scheme(origin)}://{host}") is not None:
+    if _parse_host_and_port(origin) == _parse_host_and_port(f"{_get_scheme(origin)}://{host}") is not None:
         return None
     return 403, (
-        f"a page of {redact(origin, 100)} may not change anything here; "
+        f"pages of {redact(origin, 100)} must not change anything here; "
         f"behind a proxy, configure it to forward the Host header (now {redact(host, 100)!r})"
     )
 
 
-def _scheme(url: str) -> str:
+def _get_scheme(url: str) -> str:
     return url.partition("://")[0]
 
 
-def _host_and_port(url: str) -> tuple[str, int] | None:
+def _parse_host_and_port(url: str) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         port = parts.port or _DEFAULT_PORTS[parts.scheme]

@@ -1,4 +1,4 @@
-"""An app behind the guards that every port of the API has."""
+"""Wrap an app in the guards of the API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.access import Access
 from queenright.server.access.api_guard import ApiGuard, Page
-from queenright.server.middleware.gate import Gate, accepted_hosts
+from queenright.server.middleware.gate import Gate, list_accepted_hosts
 
 
 def build_guarded_app(
@@ -26,19 +26,19 @@ def build_guarded_app(
     inner: Sequence[Middleware] = (),
 ) -> Starlette:
     """
-    Return routes behind the guards. A process creates the routes once; ``state`` has their service.
+    Return the routes behind the guards. A process creates its routes once, and passes their state here.
 
     Args:
         routes: The app of the routes.
         state: The attributes of ``request.state``.
-        access: Authenticates and authorises callers.
+        access: Authenticates and authorizes callers.
         bind_address: The address of the port.
         page: Renders a denial for browsers.
         outer: Middleware before the guards; the first one is the outermost.
-        inner: Middleware behind them.
+        inner: Middleware behind the guards.
     """
     settings = access.settings
-    names = accepted_hosts(settings.http.host, settings.alerting.console_url, bind_address=bind_address)
+    names = list_accepted_hosts(settings.http.host, settings.alerting.console_url, bind_address=bind_address)
     guards = [
         Middleware(HeadMiddleware),
         Middleware(Gate, names=names),
@@ -51,7 +51,7 @@ class _CatchAllRoute(BaseRoute):
     """
     The route of all requests, which sets their state.
 
-    A mount does not match a path with a line break, which a worker's name may have.
+    A ``Mount`` would not match a path with a line break, which a worker's name may contain.
     """
 
     def __init__(self, app: ASGIApp, state: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class _CatchAllRoute(BaseRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Set the state, and pass the request to the app."""
-        # Copy the scope, because the gateway of a cluster passes one scope to several apps at once.
+        # Copy the scope, because a cluster's gateway passes the same scope to several apps concurrently.
         await self._app({**scope, "state": dict(self._state)}, receive, send)
 
 
@@ -74,7 +74,7 @@ _STREAM_SUFFIX = "/events"
 
 class HeadMiddleware:
     """
-    ASGI middleware that turns a HEAD into a GET and drops the body of the response.
+    ASGI middleware that handles HEAD as GET, and drops the body of the response.
 
     Args:
         app: The app behind it.

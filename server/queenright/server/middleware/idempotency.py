@@ -1,9 +1,9 @@
 """
-``Idempotency-Key``: execute a request only once, even if it is retried because its response was lost.
+Execute a request with an ``Idempotency-Key`` only once, even if it is retried after its response was lost.
 
 The key is claimed in the store before the request is executed, and the response is stored before it is sent,
-so that a retry gets the first response even after a restart. If the service is killed before that, the first
-request may or may not have taken effect, and the response to a retry says so.
+so that a retry gets the first response even after a restart. If the service is killed in between, the first
+request may or may not have taken effect. The response to a retry says so.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from queenright.runtime.events import Clock
 from queenright.server.access.caller import find_caller
 from queenright.server.http.gateway_header import FIND_KEY, GATEWAY_HEADER
 from queenright.server.http.methods import CHANGING_METHODS
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 
-HEADER: Final = "Idempotency-Key"
-REPLAYED: Final = "Idempotent-Replayed"
-MAX_LENGTH: Final = 255
+KEY_HEADER: Final = "Idempotency-Key"
+REPLAYED_HEADER: Final = "Idempotent-Replayed"
+MAX_KEY_LENGTH: Final = 255
 
-_KEY: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_LENGTH}}}")
+_KEY_PATTERN: Final = re.compile(rf"[\x21-\x7e]{{1,{MAX_KEY_LENGTH}}}")
 _HEADERS_NOT_STORED: Final = frozenset({"content-length", "date", "server", "set-cookie"})
 _log = logging.getLogger(__name__)
 
-_Key = tuple[str, str]
+_CallerKey = tuple[str, str]
 
 
 class Idempotency:
     """
-    ASGI middleware before the routes under ``/api/``.
+    ASGI middleware that executes requests with an ``Idempotency-Key`` under ``/api/`` only once.
 
     Args:
         app: The app behind it.
@@ -61,29 +61,31 @@ class Idempotency:
         self._app = app
         self._store = store
         self._clock = clock
-        self._running: set[_Key] = set()
+        self._running_keys: set[_CallerKey] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Execute a request with a key once; pass other requests to the app."""
         if scope["type"] == "http" and Headers(scope=scope).get(GATEWAY_HEADER) == FIND_KEY:
-            await self._answer_find_key(scope, receive, send)
+            await self._answer_key_lookup(scope, receive, send)
             return
         if (
             scope["type"] != "http"
             or scope["method"] not in CHANGING_METHODS
             or not scope["path"].startswith("/api/")
-            or not (keys := Headers(scope=scope).getlist(HEADER))
+            or not (keys := Headers(scope=scope).getlist(KEY_HEADER))
         ):
             await self._app(scope, receive, send)
             return
-        if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
-            refusal = f"{HEADER} must be sent once, as 1 to {MAX_LENGTH} visible ASCII characters"
-            await problem(400, refusal)(scope, receive, send)
+        if len(keys) > 1 or not _KEY_PATTERN.fullmatch(keys[0]):
+            refusal = (
+                f"{KEY_HEADER} must be present once, with 1 to {MAX_KEY_LENGTH} visible ASCII characters"
+            )
+            await make_problem_response(400, refusal)(scope, receive, send)
             return
         try:
             body = await _read_body(receive)
         except HTTPException as error:
-            await problem(error.status_code, str(error.detail))(scope, receive, send)
+            await make_problem_response(error.status_code, str(error.detail))(scope, receive, send)
             return
         except _ClientGoneError:
             return
@@ -91,55 +93,59 @@ class Idempotency:
             (find_caller(HTTPConnection(scope)).key, keys[0]), body, scope, receive, send
         )
 
-    async def _answer_find_key(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a gateway that searches for the partition that has executed a request."""
-        # A client may send this header, too, and no key.
-        caller, key = find_caller(HTTPConnection(scope)).key, Headers(scope=scope).get(HEADER, "")
+    async def _answer_key_lookup(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Tell a gateway whether this partition has executed the request with a key."""
+        # A client may send this header too, without a key.
+        caller, key = find_caller(HTTPConnection(scope)).key, Headers(scope=scope).get(KEY_HEADER, "")
         now = self._clock()
         try:
             is_known = await self._store.read(lambda conn: is_claimed(conn, caller, key, now))
         except StoreError as error:
-            await problem(503, str(error))(scope, receive, send)
+            await make_problem_response(503, str(error))(scope, receive, send)
         else:
             await Response(status_code=204 if is_known else 404)(scope, receive, send)
 
-    async def _execute_once(self, key: _Key, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        digest, now = _hash(scope, body), self._clock()
-        is_running = key in self._running
-        self._running.add(key)
+    async def _execute_once(
+        self, key: _CallerKey, body: bytes, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        digest, now = _hash_request(scope, body), self._clock()
+        is_running = key in self._running_keys
+        self._running_keys.add(key)
         try:
-            earlier = await self._store.transact(lambda conn: claim(conn, *key, digest, now))
-            if earlier is not None:
-                await self._respond_again(earlier, digest, is_running, scope, receive, send)
+            earlier_claim = await self._store.transact(lambda conn: claim(conn, *key, digest, now))
+            if earlier_claim is not None:
+                await self._respond_again(earlier_claim, digest, is_running, scope, receive, send)
             else:
                 await self._execute(key, scope, _replay_body(body, receive), send)
         except StoreError as error:
-            await problem(503, f"nothing was done: {error}")(scope, receive, send)
+            await make_problem_response(503, f"nothing was done: {error}")(scope, receive, send)
         finally:
             if not is_running:
-                self._running.discard(key)
+                self._running_keys.discard(key)
 
     async def _respond_again(
-        self, earlier: Claim, digest: str, is_running: bool, scope: Scope, receive: Receive, send: Send
+        self, earlier_claim: Claim, digest: str, is_running: bool, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Respond to a request whose key has already been used."""
-        if earlier.request != digest:
-            refusal = f"this {HEADER} was used for another request; use a new key for each request"
-            await problem(422, refusal)(scope, receive, send)
-        elif earlier.answer is not None:
-            await _replay(earlier.answer, send)
+        if earlier_claim.request != digest:
+            refusal = f"this {KEY_HEADER} was used for another request; use a new key for each request"
+            await make_problem_response(422, refusal)(scope, receive, send)
+        elif earlier_claim.answer is not None:
+            await _send_stored_response(earlier_claim.answer, send)
         elif is_running:
-            response = problem(409, f"the request with this {HEADER} is still running; retry shortly")
+            response = make_problem_response(
+                409, f"the request with this {KEY_HEADER} is still running; retry shortly"
+            )
             response.headers["Retry-After"] = "1"
             await response(scope, receive, send)
         else:
             refusal = (
-                f"the service stopped during the first request with this {HEADER}, which may or may not have "
-                "taken effect. Check whether it has; if not, send it with another key"
+                f"the service stopped during the first request with this {KEY_HEADER}, which may or may not have "
+                "taken effect; check whether it has, and if not, send it again with a new key"
             )
-            await problem(409, refusal)(scope, receive, send)
+            await make_problem_response(409, refusal)(scope, receive, send)
 
-    async def _execute(self, key: _Key, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _execute(self, key: _CallerKey, scope: Scope, receive: Receive, send: Send) -> None:
         """Execute a request, store the response, and only then send it."""
         held_response = _HeldResponse(send)
         try:
@@ -155,14 +161,14 @@ class Idempotency:
                 await self._store.transact(lambda conn: keep(conn, *key, answer))
             except StoreError as error:
                 # The request has taken effect, so send its response anyway.
-                _log.error("the response to a request with an %s cannot be stored: %s", HEADER, error)
+                _log.error("the response to a request with an %s cannot be stored: %s", KEY_HEADER, error)
         await held_response.release()
 
-    async def _release(self, key: _Key) -> None:
+    async def _release(self, key: _CallerKey) -> None:
         try:
             await self._store.transact(lambda conn: release(conn, *key))
         except StoreError as error:
-            _log.error("an %s cannot be released: %s", HEADER, error)
+            _log.error("an %s cannot be released: %s", KEY_HEADER, error)
 
 
 class _ClientGoneError(Exception):
@@ -195,18 +201,18 @@ def _replay_body(body: bytes, receive: Receive) -> Receive:
 
 
 class _HeldResponse:
-    """Holds back a response. An event stream is sent as it arrives."""
+    """Holds a response back, except an event stream, which it sends as it arrives."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._messages: list[Message] = []
-        self._streams = False
+        self._is_stream = False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            kind = Headers(raw=message["headers"]).get("content-type", "")
-            self._streams = kind.startswith("text/event-stream")
-        if self._streams:
+            content_type = Headers(raw=message["headers"]).get("content-type", "")
+            self._is_stream = content_type.startswith("text/event-stream")
+        if self._is_stream:
             await self._send(message)
         else:
             self._messages.append(message)
@@ -216,12 +222,12 @@ class _HeldResponse:
         """The response; None if it was a stream, or if there was none."""
         if not self._messages:
             return None
-        start, *rest = self._messages
+        start, *body_messages = self._messages
         headers = Headers(raw=start["headers"]).items()
         return StoredResponse(
             start["status"],
             tuple((name, value) for name, value in headers if name not in _HEADERS_NOT_STORED),
-            b"".join(message.get("body", b"") for message in rest),
+            b"".join(message.get("body", b"") for message in body_messages),
         )
 
     async def release(self) -> None:
@@ -229,43 +235,48 @@ class _HeldResponse:
             await self._send(message)
 
 
-async def _replay(answer: StoredResponse, send: Send) -> None:
+async def _send_stored_response(answer: StoredResponse, send: Send) -> None:
     start: Message = {"type": "http.response.start", "status": answer.status, "headers": []}
     headers = MutableHeaders(scope=start)
     for name, value in answer.headers:
         headers.append(name, value)
-    headers[REPLAYED] = "true"
+    headers[REPLAYED_HEADER] = "true"
     if answer.status != 204:
         headers["Content-Length"] = str(len(answer.body))
     await send(start)
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def _hash(scope: Scope, body: bytes) -> str:
-    kind = Headers(scope=scope).get("content-type", "")
+def _hash_request(scope: Scope, body: bytes) -> str:
+    content_type = Headers(scope=scope).get("content-type", "")
     digest = hashlib.sha256()
     for part in (
         scope["method"].encode(),
         scope["path"].encode(),
         scope["query_string"],
-        kind.encode(),
+        content_type.encode(),
         body,
     ):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
 
-def describe(schema: MutableMapping[str, Any]) -> None:
+def add_idempotency_header(schema: MutableMapping[str, Any]) -> None:
     """Add the header and its responses to the operations of an OpenAPI document."""
     header = {
-        "name": HEADER,
+        "name": KEY_HEADER,
         "in": "header",
         "required": False,
-        "schema": {"type": "string", "minLength": 1, "maxLength": MAX_LENGTH, "pattern": "^[\\x21-\\x7e]+$"},
+        "schema": {
+            "type": "string",
+            "minLength": 1,
+            "maxLength": MAX_KEY_LENGTH,
+            "pattern": "^[\\x21-\\x7e]+$",
+        },
         "description": (
             f"A key for this request, such as a UUID. A request with the same key within "
             f"{KEPT_SECONDS / 3600:.0f} hours is not executed again; its first response is repeated with "
-            f"`{REPLAYED}: true`."
+            f"`{REPLAYED_HEADER}: true`."
         ),
     }
     for path, operations in schema["paths"].items():
@@ -275,17 +286,17 @@ def describe(schema: MutableMapping[str, Any]) -> None:
             if method.upper() not in CHANGING_METHODS:
                 continue
             parameters = operation.setdefault("parameters", [])
-            if not any(parameter.get("name") == HEADER for parameter in parameters):
+            if not any(parameter.get("name") == KEY_HEADER for parameter in parameters):
                 parameters.append(header)
-            for status, why in (
-                ("400", f"The {HEADER} is malformed, or the request is refused."),
-                ("409", f"The request with this {HEADER} is still running, or was interrupted."),
-                ("422", f"The {HEADER} was used for another request, or the request is not valid."),
+            for status, description in (
+                ("400", f"The {KEY_HEADER} is malformed, or the request is refused."),
+                ("409", f"The request with this {KEY_HEADER} is still running, or was interrupted."),
+                ("422", f"The {KEY_HEADER} was used for another request, or the request is not valid."),
                 ("503", "Nothing was done: the store cannot be written to."),
             ):
-                operation["responses"].setdefault(status, _problem_schema(why))
+                operation["responses"].setdefault(status, _problem_schema(description))
 
 
-def _problem_schema(why: str) -> dict[str, Any]:
+def _problem_schema(description: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
-    return {"description": why, "content": {"application/problem+json": {"schema": reference}}}
+    return {"description": description, "content": {"application/problem+json": {"schema": reference}}}

@@ -1,4 +1,4 @@
-"""Responses to requests that the shutdown of the service cancels."""
+"""Respond to requests that the shutdown of the service cancels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from queenright.server.access.headers import set_security_headers
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 
 
 class ShutdownMiddleware:
@@ -25,7 +25,7 @@ class ShutdownMiddleware:
         self._is_stopping = is_stopping
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request. If shutdown cancels it, respond 503; a started response ends without an error."""
+        """Serve a request. If shutdown cancels it, respond 503, unless the response has started."""
         has_started = False
 
         async def send_and_mark_started(message: Message) -> None:
@@ -39,6 +39,6 @@ class ShutdownMiddleware:
             if scope["type"] != "http" or not self._is_stopping():
                 raise
             if not has_started:
-                response = problem(503, "the service is stopping; retry when it is back")
+                response = make_problem_response(503, "the service is stopping; retry when it is back")
                 set_security_headers(response.headers)
                 await response(scope, receive, send)

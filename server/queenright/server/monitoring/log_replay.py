@@ -16,7 +16,7 @@ from queenright.health.store.store import Store
 from queenright.health.vitals.provider_traffic import WINDOW, ProviderTraffic
 from queenright.runtime.events import AgentEvent, Clock
 from queenright.server.ops.arrivals import REBUILD_SECONDS, ArrivalLog, ArrivalMark, Gap
-from queenright.server.ops.rebuild import Rebuilt, model_calls, rebuild
+from queenright.server.ops.rebuild import RebuildResult, read_model_calls, rebuild_workers
 
 _log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class ReplayedLog:
     last_events: Mapping[WorkerKey, float]
     """The time of each worker's last event."""
     logged_health: Mapping[WorkerKey, LoggedHealth]
-    """The findings and states in the log, including ``unlogged_events``."""
+    """The findings and states of workers according to the log and ``unlogged_events``."""
     unlogged_events: Sequence[AgentEvent]
     """Findings and states that still have to be logged and published."""
 
@@ -41,25 +41,25 @@ async def replay_log(
     """
     Restore the snapshot in a new monitor, and replay the later event log without publishing.
 
-    A restart must not lose a count or repeat an alert. The downtime is excluded from every age, because
-    nothing could be received during it.
+    A restart must not lose a count or repeat an alert. The downtime is excluded from every age, because no
+    event could arrive during it.
     """
-    began = clock()
-    since = began - REBUILD_SECONDS
+    started_at = clock()
+    since = started_at - REBUILD_SECONDS
     notes = arrivals.read(since)
     if store.former_lease_at is not None:
-        # Another process may have run last, but the file belongs to this one.
+        # Another process may have run last, and the file has only this process's times.
         arrivals.alive_until = store.former_lease_at
-    monitor.listening_since = began
+    monitor.listening_since = started_at
 
-    def read(connection: Connection) -> Rebuilt:
-        return rebuild(
-            connection, monitor, since=since, now=began, notes=notes, alive_until=arrivals.alive_until
+    def read(connection: Connection) -> RebuildResult:
+        return rebuild_workers(
+            connection, monitor, since=since, now=started_at, notes=notes, alive_until=arrivals.alive_until
         )
 
     rebuilt = await asyncio.to_thread(store.read_now, read)
-    for call in await store.read(lambda connection: model_calls(connection, began - WINDOW)):
-        providers.note(call, began)
+    for call in await store.read(lambda connection: read_model_calls(connection, started_at - WINDOW)):
+        providers.note(call, started_at)
     last_events = {health.key: health.vitals.last_event for health in monitor.workers()}
     now, seconds_away = clock(), 0.0
     if rebuilt.alive_until is not None:
@@ -70,7 +70,7 @@ async def replay_log(
         notes.append(Gap("away", rebuilt.alive_until, now))
     arrivals.start(notes, now)
     if rebuilt.snapshot_at is not None:
-        age = began - rebuilt.snapshot_at
+        age = started_at - rebuilt.snapshot_at
         _log.info("replayed %d events after the snapshot %.0f s ago", rebuilt.events, age)
     elif rebuilt.events:
         _log.info("replayed %d events of the last day", rebuilt.events)

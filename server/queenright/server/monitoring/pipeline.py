@@ -59,7 +59,7 @@ WORKER_CHANGES: Final = frozenset(
 )
 """Events after which ``EventPipeline.update_tickets`` must run."""
 
-_SPENDING: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESCALATION_TICKET})
+_SPENDING_EVENTS: Final = frozenset({EventType.LLM_CALL_COMPLETED, EventType.WORKER_ESCALATION_TICKET})
 """Events after which a worker may have reached a spending limit."""
 
 _BATCH_SIZE: Final = 256
@@ -72,9 +72,9 @@ _WRITE_CHECK_PAUSE_SECONDS: Final = 2.0
 @dataclass(kw_only=True, eq=False)
 class EventPipeline:
     """
-    Carries events from receivers to tickets. Belongs to one event loop.
+    Carries events from receivers to tickets. An instance belongs to one event loop.
 
-    It follows the bus with ``observe`` and the store with ``note_stored`` before anything is published.
+    It follows the bus with ``observe`` and the store with ``record_stored`` before anything is published.
     """
 
     store: Store
@@ -91,7 +91,7 @@ class EventPipeline:
     feed: Feed
     arrivals: ArrivalLog
     can_receive: Callable[[], bool]
-    """Returns whether agents can send telemetry, apart from what the service itself knows."""
+    """Returns whether agents can send telemetry; see ``check_listening``."""
     reads_step_logs: bool
     stopping: asyncio.Event
     """Set when the service stops. No intervention starts after that."""
@@ -105,16 +105,16 @@ class EventPipeline:
     _has_pending: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _fan_out_lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _listened_until: float | None = field(default=None, init=False)
-    """The last check at which telemetry could arrive."""
-    _live: set[WorkerKey] = field(default_factory=set, init=False)
-    """Workers that report by OTLP or on the bus. Their step logs have nothing new."""
+    """The time of the last check at which telemetry could arrive."""
+    _live_workers: set[WorkerKey] = field(default_factory=set, init=False)
+    """Workers that report by OTLP or on the bus. Their step logs are ignored."""
     _is_reading_step_log: bool = field(default=False, init=False)
     _replayed_times: Mapping[WorkerKey, float] = field(default_factory=dict, init=False)
 
-    def note_stored(self, segments: Sequence[LogSegment]) -> None:
-        """Note events that were appended to the log; see ``Store.on_commit``."""
-        for first, events in segments:
-            self._unobserved_seqs.update((event.id, seq) for seq, event in enumerate(events, first))
+    def record_stored(self, segments: Sequence[LogSegment]) -> None:
+        """Record events that were appended to the log; see ``Store.on_commit``."""
+        for first_seq, events in segments:
+            self._unobserved_seqs.update((event.id, seq) for seq, event in enumerate(events, first_seq))
 
     # -- 1. received, 2. log --------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ class EventPipeline:
 
         Args:
             events: The events.
-            also: Called in the transaction that stores them; see ``Store.append``.
+            also: Called in the transaction that stores the events; see ``Store.append``.
 
         Raises:
             StoreError: Writing failed; no event was ingested.
@@ -134,10 +134,10 @@ class EventPipeline:
         await self.store.append(events, also=also)
         # Hold a lock, so that a worker's events are applied in the order of the log.
         async with self._fan_out_lock:
-            for first in range(0, len(events), _BATCH_SIZE):
-                if first:
+            for start in range(0, len(events), _BATCH_SIZE):
+                if start:
                     await asyncio.sleep(0)
-                self.bus.fan_out(*events[first : first + _BATCH_SIZE])
+                self.bus.fan_out(*events[start : start + _BATCH_SIZE])
         await self.publish_pending()
 
     async def ingest_step_log(self, events: Sequence[AgentEvent]) -> None:
@@ -157,7 +157,7 @@ class EventPipeline:
         await self.publish_pending()
 
     def _is_new(self, event: AgentEvent) -> bool:
-        if (event.agent_id, event.session_id) in self._live:
+        if (event.agent_id, event.session_id) in self._live_workers:
             return False
         worker = self.monitor.get(event.agent_id, event.session_id)
         return worker is None or event.time > self._replayed_times.get(worker.key, 0.0)
@@ -171,14 +171,14 @@ class EventPipeline:
     # -- 3. monitor -----------------------------------------------------------------------------
 
     def observe(self, events: Sequence[AgentEvent]) -> None:
-        """Apply events of the bus. Every event of the service is passed to this method exactly once."""
+        """Apply events from the bus. The bus passes each event of the service exactly once."""
         self.event_metrics.count_events(events)
-        self.metrics.acting.count_events(events)
+        self.metrics.interventions.count_events(events)
         for event in events:
             self._unobserved_seqs.pop(event.id, None)
         self.feed.add_transient(events)
         if self.reads_step_logs and not self._is_reading_step_log:
-            self._live.update(
+            self._live_workers.update(
                 (event.agent_id, event.session_id) for event in events if event.type in WORKER_EVENTS
             )
         now = self.clock()
@@ -199,7 +199,7 @@ class EventPipeline:
             self.remediation.interventions.note_worse(event)
         self.pending += self.monitor.apply(event, now)
         self.worker_series.count(event)
-        if event.type in _SPENDING and not self.stopping.is_set():
+        if event.type in _SPENDING_EVENTS and not self.stopping.is_set():
             self.brake.brake_if_limit_reached(event.agent_id, event.session_id)
         if (call := self.providers.note(event, now)) is not None:
             self.provider_metrics.count(call)
@@ -210,11 +210,11 @@ class EventPipeline:
         """
         Store pending findings and states, then publish them to subscribers. Return whether it succeeded.
 
-        Events that cannot be stored stay pending and are retried, because the monitor reports each only once.
+        Events that cannot be stored stay pending, because the monitor reports each of them only once.
         """
         events, self.pending = self.pending, []
-        being_published = {event.id: event for event in events}
-        self._publishing |= being_published
+        publishing_events = {event.id: event for event in events}
+        self._publishing |= publishing_events
         try:
             if events:
                 await self.bus.publish(*events)
@@ -224,12 +224,12 @@ class EventPipeline:
             self._has_pending.set()
             return False
         finally:
-            for event_id in being_published:
+            for event_id in publishing_events:
                 del self._publishing[event_id]
         return True
 
     async def run_publishing(self) -> None:
-        """Publish findings from events that agents put on the bus themselves, until cancelled."""
+        """Publish findings from events that agents in the service put on the bus, until cancelled."""
         while True:
             await self._has_pending.wait()
             self._has_pending.clear()
@@ -237,7 +237,7 @@ class EventPipeline:
                 await asyncio.sleep(_RETRY_PAUSE_SECONDS)
 
     async def run_write_checks(self) -> None:
-        """After a failed write, retry until a write succeeds. The service is not ready until then."""
+        """After a failed write, retry until one succeeds; until then, the service is not ready."""
         while True:
             await asyncio.sleep(_WRITE_CHECK_PAUSE_SECONDS)
             if not self.store.is_writable:
@@ -250,9 +250,9 @@ class EventPipeline:
         """Update a worker's tickets and interventions after a change of its health, or after its end."""
         key = (event.agent_id, event.session_id)
         if event.type is EventType.AGENT_RENAMED and "former_agent_id" not in event.data:
-            new = (event.data["agent_id"], event.data["session_id"])
-            await self.tickets.worker_renamed(key, new)
-            await self.remediation.interventions.rename(key, new)
+            new_key = (event.data["agent_id"], event.data["session_id"])
+            await self.tickets.worker_renamed(key, new_key)
+            await self.remediation.interventions.rename(key, new_key)
             return
         health = self.monitor.get(*key)
         if health is not None:
@@ -274,10 +274,10 @@ class EventPipeline:
 
     def describe_position(self, last_seq: int) -> SnapshotHead:
         """
-        Return which part of the log the monitor has processed.
+        Return the position in the log up to which the monitor has processed events.
 
         Args:
-            last_seq: The number of the last event in the log.
+            last_seq: The sequence number of the last event in the log.
         """
         now = self.clock()
         publishing = [
@@ -292,18 +292,18 @@ class EventPipeline:
         )
 
     def forget_unobserved(self, last_seq: int) -> None:
-        """Stop waiting for events up to this number, such as those of a cancelled request."""
+        """Stop tracking unobserved events up to ``last_seq``, such as those of a cancelled request."""
         self._unobserved_seqs = {key: seq for key, seq in self._unobserved_seqs.items() if seq > last_seq}
 
     async def close_ended_tickets(self) -> None:
-        """Close tickets of workers that ended just before a kill; move tickets of renamed workers."""
+        """Close tickets of workers that ended just before a kill, and move those of renamed workers."""
         for ticket in self.tickets.open_tickets():
             key = (ticket.agent_id, ticket.session_id)
-            health, new = self.monitor.get(*key), self.monitor.current_key(key)
+            health, new_key = self.monitor.get(*key), self.monitor.current_key(key)
             if health is not None and health.vitals.has_ended:
                 await self.tickets.observe(health)
-            elif health is None and new != key:
-                await self.tickets.worker_renamed(key, new)
+            elif health is None and new_key != key:
+                await self.tickets.worker_renamed(key, new_key)
 
     async def settle(self) -> None:
         """Wait until the spending brake has finished."""
@@ -346,19 +346,19 @@ class EventPipeline:
 
     async def sweep(self, batch: int) -> int:
         """
-        Evaluate every worker, ``batch`` at a time, and return how many were evaluated.
+        Evaluate every worker, in batches. Return the number of workers.
 
         Args:
-            batch: Number of workers evaluated between two iterations of the event loop.
+            batch: Number of workers to evaluate between two iterations of the event loop.
         """
         worker_count, is_done = 0, False
         while not is_done:
-            part = self.monitor.sweep_part(self.clock(), batch)
-            worker_count, is_done = worker_count + part.worker_count, part.is_last
-            for fault in part.faults:
+            batch_result = self.monitor.sweep_part(self.clock(), batch)
+            worker_count, is_done = worker_count + batch_result.worker_count, batch_result.is_last
+            for fault in batch_result.faults:
                 _log.error("%s", fault)
-            self.pending += part.events
+            self.pending += batch_result.events
             await self.publish_pending()
             await asyncio.sleep(0)
-        self._live &= set(self.monitor.keys())
+        self._live_workers &= set(self.monitor.keys())
         return worker_count

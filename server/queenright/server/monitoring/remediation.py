@@ -1,4 +1,4 @@
-"""Remediation: everything that acts on workers, from circuit breakers to recovery."""
+"""Remediation: the parts that act on workers, from circuit breakers to recovery."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _log = logging.getLogger(__name__)
 TICKET_DECISIONS: Final = frozenset({EventType.TICKET_TRIAGED, EventType.TICKET_RESOLVED})
 """Events after which ``Remediation.close_approvals`` must run."""
 
-_EXPIRE_SECONDS: Final = 30.0
-_MAX_WORSE: Final = 1_000
-"""Maximum health changes that are read after a restart. Far above any number that starts a storm."""
+_EXPIRY_CHECK_SECONDS: Final = 30.0
+_MAX_STATE_CHANGES: Final = 1_000
+"""Maximum state changes that are read after a restart. Far more than any storm threshold."""
 
 _BATCH_SIZE: Final = 200
 """Workers checked between two iterations of the event loop: about 5 ms."""
@@ -52,20 +52,20 @@ _BATCH_SIZE: Final = 200
 
 class Remediation:
     """
-    Acts on workers. Belongs to one event loop.
+    Acts on workers. An instance belongs to one event loop.
 
     Args:
-        store: Where instructions, approvals and recoveries are kept.
+        store: Stores instructions, approvals and recoveries.
         ledger: The interventions.
         settings: All settings.
         monitor: The workers' health.
         runtime: Runs judge and queen, and other graphs.
-        runtimes: The runtimes of the service, at the time of an iteration.
+        runtimes: The current runtimes of the service, at each iteration.
         breakers: The circuit breakers.
         on_approval: Called in the transaction of every change of an approval request.
         publish: Receives events once they are durable (``EventBus.fan_out``).
         clock: Seconds since the epoch.
-        fleet: The services that watch other parts of the fleet.
+        fleet: State shared with the services of other partitions.
 
     Raises:
         AuditKeyError, InvalidSecretError: A file with a key or a secret cannot be used.
@@ -114,7 +114,7 @@ class Remediation:
             breakers=breakers.registry,
             clock=clock,
             publish=publish,
-            stop_reason=self._stop_reason,
+            stop_reason=self._get_stop_reason,
         )
         self.interventions = InterventionService(
             store,
@@ -134,7 +134,7 @@ class Remediation:
             store,
             monitor=monitor,
             terminate=self.interventions.terminate,
-            stop_reason=self._stop_reason,
+            stop_reason=self._get_stop_reason,
             clock=clock,
             publish=publish,
             on_change=on_approval,
@@ -148,13 +148,15 @@ class Remediation:
             self.interventions, self.approvals, monitor=monitor, settings=termination
         )
 
-    def _stop_reason(self) -> str | None:
+    def _get_stop_reason(self) -> str | None:
         return self.stop_switch.reason
 
     def find_group(self, worker: WorkerHealth, finding: Finding) -> str:
-        """Return the cause that a worker shares with others, otherwise the id of its storm, otherwise ""."""
-        elsewhere = self._fleet.failing_elsewhere()
-        cause = shared_cause(worker, finding, self._monitor.workers, self._clock(), elsewhere=elsewhere)
+        """Return the cause that a worker shares with others; else the id of its storm; else ""."""
+        failing_elsewhere = self._fleet.failing_elsewhere()
+        cause = shared_cause(
+            worker, finding, self._monitor.workers, self._clock(), elsewhere=failing_elsewhere
+        )
         return cause or self.storm.storm_of(worker.key)
 
     # -- lifecycle ----------------------------------------------------------------------------------
@@ -169,7 +171,7 @@ class Remediation:
         await self._breakers.load()
         self._apply_open_breakers()
         await self.stop_switch.load()
-        self._hold(self._clock())
+        self._start_quiet_time(self._clock())
         await self.recovery.load()
         await self.interventions.load()
         await self.interventions.exclude_outage(seconds_away)
@@ -177,7 +179,7 @@ class Remediation:
 
     async def resume_storm(self, tickets: Iterable[EscalationTicket]) -> None:
         """
-        Continue the storm from before a restart. Otherwise the next worker would start another one.
+        Continue a storm from before a restart. Otherwise, the next worker would start another storm.
 
         Args:
             tickets: The open and the recently closed tickets.
@@ -187,16 +189,16 @@ class Remediation:
         """
         since = self._clock() - QUIET_SECONDS
         storms = [(t.first_seen, t.storm_id) for t in tickets if t.storm_id and not t.shares_cause]
-        newest, storm_id = max(storms, default=(0.0, ""))
-        began = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
-        changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MAX_WORSE)
+        newest_at, storm_id = max(storms, default=(0.0, ""))
+        started_at = min((first_seen for first_seen, id_ in storms if id_ == storm_id), default=0.0)
+        changes = await self._store.history(types={EventType.HEALTH_STATE_CHANGED}, limit=_MAX_STATE_CHANGES)
         shared_storm = await self._fleet.read_storm()
-        if shared_storm.storm is None and newest > since:
-            shared_storm = shared_storm._replace(storm=(storm_id, began))
+        if shared_storm.storm is None and newest_at > since:
+            shared_storm = shared_storm._replace(storm=(storm_id, started_at))
         self.interventions.resume_storm([event for event in changes if event.time > since], shared_storm)
 
     def _apply_open_breakers(self) -> None:
-        """Pass open breakers, which may predate the replayed events, to the monitor. Log nothing."""
+        """Pass open breakers to the monitor without logging. They may predate the replayed events."""
         now = self._clock()
         for breaker in self._breakers.registry.all():
             if breaker.agent_id and breaker.state is not BreakerState.CLOSED:
@@ -211,7 +213,7 @@ class Remediation:
                 )
 
     async def close(self) -> None:
-        """Stop. Unfinished work resumes after the next start."""
+        """Stop all parts. Unfinished work resumes after the next start."""
         await self.approvals.close()
         await self.interventions.close()
         await self.recovery.close()
@@ -221,13 +223,13 @@ class Remediation:
                 await webhook.close()
 
     async def run_breakers(self) -> None:
-        """Keep the circuit breakers in the store up to date until cancelled."""
+        """Write changes of circuit breakers to the store, until cancelled."""
         await self._breakers.run()
 
     async def run_expiry(self) -> None:
         """Close expired instructions, until cancelled."""
         while True:
-            await asyncio.sleep(_EXPIRE_SECONDS)
+            await asyncio.sleep(_EXPIRY_CHECK_SECONDS)
             try:
                 await self.interventions.instructions.expire(self._clock())
             except StoreError as error:
@@ -237,11 +239,14 @@ class Remediation:
 
     def next_deadline(self) -> float | None:
         """Return when ``advance`` must run next; None without a deadline."""
-        quiet = [self.recovery.next_deadline(), self.approvals.next_deadline()]
+        quiet_deadlines = [self.recovery.next_deadline(), self.approvals.next_deadline()]
         if self._clock() < self._quiet_until:
-            quiet = [at if at is None or at > self._clock() else self._quiet_until for at in quiet]
-        deadlines = (self.interventions.next_deadline(), self.recovery.next_requested(), *quiet)
-        return min((at for at in deadlines if at is not None), default=None)
+            quiet_deadlines = [
+                deadline if deadline is None or deadline > self._clock() else self._quiet_until
+                for deadline in quiet_deadlines
+            ]
+        deadlines = (self.interventions.next_deadline(), self.recovery.next_requested(), *quiet_deadlines)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     async def advance(self, now: float) -> None:
         """Start due actions, without waiting for them."""
@@ -252,12 +257,12 @@ class Remediation:
         await self.approvals.advance(now, begin=now >= self._quiet_until)
 
     def handle_clock_jump(self, now: float, by: float) -> None:
-        """Hold all actions for the quiet time, and extend every wait, because ages are wrong after a jump."""
-        self._hold(now)
+        """Hold all actions for the quiet time, and extend every wait, because a jump makes ages wrong."""
+        self._start_quiet_time(now)
         self.interventions.handle_clock_jump(now)
         self.recovery.handle_clock_jump(by)
 
-    def _hold(self, now: float) -> None:
+    def _start_quiet_time(self, now: float) -> None:
         self._quiet_until = now + self._settings.intervention.quiet_seconds
         self.interventions.hold_until(self._quiet_until)
 

@@ -1,4 +1,4 @@
-"""The scheduler: deadlines of workers, tickets and interventions, and a sweep over all as a safety net."""
+"""Act on the deadlines of workers, tickets and interventions, and sweep all workers as a safety net."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 _MAX_SLEEP_SECONDS: Final = 1.0
 _MIN_SLEEP_SECONDS: Final = 0.02
 
-_OVERSLEPT_SECONDS: Final = 30.0
-"""If a sleep of one second takes this long, nothing was received during it."""
+_OVERSLEEP_SECONDS: Final = 30.0
+"""If a sleep of one second takes this long, no event could arrive during it."""
 
 _JUMP_SECONDS: Final = 5.0
-"""If wall and monotonic clock diverge by this much between two ticks, the clock jumped or the host slept."""
+"""If wall and monotonic clock diverge by this much in a tick, the clock jumped or the host was suspended."""
 
 _SWEEP_BATCH: Final = 500
 """Workers that a sweep evaluates between two iterations of the event loop: about 5 ms."""
@@ -36,7 +36,7 @@ _DUE_BATCH: Final = 200
 
 @dataclass(kw_only=True, eq=False)
 class Scheduler:
-    """Acts on deadlines. Belongs to one event loop."""
+    """Acts on deadlines. An instance belongs to one event loop."""
 
     pipeline: EventPipeline
     monitor: HealthMonitor
@@ -46,17 +46,19 @@ class Scheduler:
     clock: Clock
 
     async def run_deadlines(self) -> None:
-        """Act on every deadline that has passed. Wake at the next one, or after one second."""
+        """Act on each deadline when it passes, until cancelled. Wake at least once a second."""
         offset = self.clock() - time.monotonic()
         while True:
-            slept_from = time.monotonic()
-            await asyncio.sleep(self._pause())
+            sleep_started_at = time.monotonic()
+            await asyncio.sleep(self._compute_pause())
             now, monotonic = self.clock(), time.monotonic()
-            jump_seconds, slept = now - monotonic - offset, monotonic - slept_from
+            jump_seconds, slept_seconds = now - monotonic - offset, monotonic - sleep_started_at
             offset = now - monotonic
-            if abs(jump_seconds) > _JUMP_SECONDS or slept > _OVERSLEPT_SECONDS:
-                # Measure only the sleep: a slow iteration means a slow database, not a jump.
-                self.handle_clock_jump(now, jump_seconds if abs(jump_seconds) > _JUMP_SECONDS else slept)
+            if abs(jump_seconds) > _JUMP_SECONDS or slept_seconds > _OVERSLEEP_SECONDS:
+                # Only the sleep is measured, because a slow iteration means a slow database, not a jump.
+                self.handle_clock_jump(
+                    now, jump_seconds if abs(jump_seconds) > _JUMP_SECONDS else slept_seconds
+                )
             if not self.pipeline.check_listening(now):
                 continue
             try:
@@ -72,7 +74,7 @@ class Scheduler:
         self.remediation.handle_clock_jump(now, by)
         self.pipeline.arrivals.record_gap(Gap("jump", now - by, now))
 
-    def _pause(self) -> float:
+    def _compute_pause(self) -> float:
         parts = (self.monitor, self.tickets, self.remediation)
         deadlines = [deadline for part in parts if (deadline := part.next_deadline()) is not None]
         if not deadlines or not self.metrics.is_listening:
@@ -85,16 +87,16 @@ class Scheduler:
             if not self.pipeline.check_listening(self.clock()):
                 await asyncio.sleep(_MAX_SLEEP_SECONDS)
                 continue
-            began = time.perf_counter()
+            started_at = time.perf_counter()
             try:
                 worker_count = await self.sweep()
-                self.metrics.record_sweep(worker_count, time.perf_counter() - began)
+                self.metrics.record_sweep(worker_count, time.perf_counter() - started_at)
                 await self.remediation.check_all()
             except Exception:
                 _log.exception("sweep failed, retrying at the next interval")
-                self.metrics.record_sweep(0, time.perf_counter() - began, has_failed=True)
+                self.metrics.record_sweep(0, time.perf_counter() - started_at, has_failed=True)
             await asyncio.sleep(self.monitor.settings.health_check.interval_seconds)
 
     async def sweep(self) -> int:
-        """Evaluate every worker once; return how many were evaluated."""
+        """Evaluate every worker once. Return the number of workers."""
         return await self.pipeline.sweep(_SWEEP_BATCH)

@@ -1,4 +1,4 @@
-"""Snapshots of the workers, so that a restart or takeover need not replay a day of the event log."""
+"""Write snapshots of the workers, so that a restart or takeover need not replay a day of the event log."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from queenright.server.stream.feed import Feed
 _log = logging.getLogger(__name__)
 
 _INTERVAL_SECONDS: Final = 60.0
-"""Interval while few events arrive. The events of a minute are replayed within seconds, even at full load."""
+"""Interval while few events arrive. Even at full load, a minute of events is replayed within seconds."""
 _MAX_EVENTS: Final = 20
 """Number of events after which a snapshot is written early, so that repeated takeovers replay few events."""
 _MIN_INTERVAL_SECONDS: Final = 2.0
 """Minimum seconds between snapshots."""
 _GRACE_SECONDS: Final = 60.0
-"""Seconds after its storage for which an event may still be unobserved."""
+"""Seconds for which a stored event may still be unobserved by the monitor."""
 _PAUSE_FACTOR: Final = 200
-"""Minimum pause per second of work: the event loop spends at most half a percent of its time on snapshots."""
+"""Minimum pause per second of CPU time: snapshots use at most half a percent of the event loop's time."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Snapshots:
-    """Writes snapshots of the workers, more often while many events arrive. Belongs to one event loop."""
+    """Writes snapshots of the workers, more often if many events arrive. Belongs to one event loop."""
 
     store: Store
     monitor: HealthMonitor
@@ -49,12 +49,12 @@ class Snapshots:
 
     async def run(self) -> None:
         """Write snapshots when there are new events, until cancelled."""
-        busy, taken_at = 0.0, time.monotonic()
+        cpu_seconds, taken_at = 0.0, time.monotonic()
         while True:
-            await asyncio.sleep(max(_MIN_INTERVAL_SECONDS, _PAUSE_FACTOR * busy))
+            await asyncio.sleep(max(_MIN_INTERVAL_SECONDS, _PAUSE_FACTOR * cpu_seconds))
             events, age = self.feed.head.seq - self._last_seq, time.monotonic() - taken_at
             if events >= _MAX_EVENTS or (events and age >= _INTERVAL_SECONDS):
-                busy, taken_at = await self.take(), time.monotonic()
+                cpu_seconds, taken_at = await self.take(), time.monotonic()
 
     async def take(self) -> float:
         """
@@ -65,16 +65,16 @@ class Snapshots:
         """
         if not self.monitor.settings.enabled or not self.store.is_writable:
             return 0.0
-        # Measure CPU time, because on a busy machine the thread also waits for others.
-        snapshot_id, number, began = new_id(), 0, time.thread_time()
+        # Measure CPU time, because on a busy machine the thread also waits for other threads.
+        snapshot_id, number, started_at = new_id(), 0, time.thread_time()
         head = self.pipeline.describe_position(self.feed.head.seq)
         snapshot = MonitorSnapshot(self.monitor)
-        busy = time.thread_time() - began
+        cpu_seconds = time.thread_time() - started_at
         try:
             while True:
-                began = time.thread_time()
+                started_at = time.thread_time()
                 part = snapshot.next_part()
-                busy += time.thread_time() - began
+                cpu_seconds += time.thread_time() - started_at
                 if part is None:
                     break
                 number += 1
@@ -87,10 +87,10 @@ class Snapshots:
             )
         except (StoreError, SnapshotDiscardedError) as error:
             _log.warning("cannot write a snapshot of the workers; the last one is kept: %s", error)
-            return busy
+            return cpu_seconds
         except Exception:
             _log.exception("cannot write a snapshot of the workers; the last one is kept")
-            return busy
+            return cpu_seconds
         finally:
             snapshot.close()
         marked_seq, marked_at = self._mark
@@ -98,4 +98,4 @@ class Snapshots:
             self.pipeline.forget_unobserved(marked_seq)
             self._mark = head.seq, now
         self._last_seq = head.seq
-        return busy
+        return cpu_seconds

@@ -1,4 +1,4 @@
-"""Requests to the operator: decisions and actions that need a person. Each is sent once, on the ticket."""
+"""Requests to the operator for decisions and actions. Each is sent once, in the ticket's notification."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ REQUEST_EVENTS: Final = frozenset(
 
 _MAX_REQUESTS: Final = 1_000
 
-_NOT_STOPPED: Final = {
+_FAILURE_TEXTS: Final = {
     InterventionOutcome.UNREACHABLE: "it could not be reached",
     InterventionOutcome.UNCONFIRMED: "it was not confirmed that it has stopped",
-    InterventionOutcome.FAILED: "that failed",
+    InterventionOutcome.FAILED: "the attempt failed",
     InterventionOutcome.EXPIRED: "it did not fetch the instruction in time",
 }
 
@@ -70,11 +70,11 @@ def find_requests(
     conn: Connection, ticket: EscalationTicket, settings: InterventionSettings
 ) -> list[OperatorRequest]:
     """Return the requests to the operator in a ticket's notification."""
-    who = (ticket.agent_id, ticket.session_id)
-    approval = latest_about(conn, *who)
-    requests = [find_request(conn, *who, settings, approval)]
+    worker_key = (ticket.agent_id, ticket.session_id)
+    approval = latest_about(conn, *worker_key)
+    requests = [find_request(conn, *worker_key, settings, approval)]
     if approval is not None and approval.is_pending and approval.ticket_id == ticket.ticket_id:
-        requests.append(_approval(approval))
+        requests.append(_describe_approval(approval))
     return [request for request in requests if request is not None]
 
 
@@ -94,22 +94,33 @@ def find_request(
     if ladder is not None and ladder.level is Level.ESCALATED and settings.escalation.orchestrator == "none":
         question = escalation_table.find(conn, ladder.escalation_id)
         if question is not None and question.status is EscalationStatus.PENDING:
-            return _decision(question, settings)
-    is_left = ladder is not None and ladder.level is Level.HUMAN
-    if not is_left and approval is None:
+            return _describe_decision(question, settings)
+    is_left_to_operator = ladder is not None and ladder.level is Level.HUMAN
+    if not is_left_to_operator and approval is None:
         return None
-    last = next(iter(_terminations(conn, agent_id, session_id)), None)
+    last_termination = next(iter(_list_terminations(conn, agent_id, session_id)), None)
     is_approved = (
-        approval is not None and last is not None and approval.intervention_id == last.intervention_id
+        approval is not None
+        and last_termination is not None
+        and approval.intervention_id == last_termination.intervention_id
     )
-    if last is not None and last.outcome in _NOT_STOPPED and (is_approved or is_left):
-        return _not_stopped(last)
-    if ladder is not None and is_left and not settings.termination.automatic and last is None:
-        return _undecided_request(ladder)
+    if (
+        last_termination is not None
+        and last_termination.outcome in _FAILURE_TEXTS
+        and (is_approved or is_left_to_operator)
+    ):
+        return _describe_failed_termination(last_termination)
+    if (
+        ladder is not None
+        and is_left_to_operator
+        and not settings.termination.automatic
+        and last_termination is None
+    ):
+        return _describe_missed_decision(ladder)
     return None
 
 
-def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
+def _list_terminations(conn: Connection, agent_id: str, session_id: str) -> list[Intervention]:
     terminations = intervention_table.newest(conn, 20, agent_id=agent_id, kind=ActionKind.TERMINATE)
     return [
         request
@@ -118,7 +129,7 @@ def _terminations(conn: Connection, agent_id: str, session_id: str) -> list[Inte
     ]
 
 
-def _approval(approval: Approval) -> OperatorRequest:
+def _describe_approval(approval: Approval) -> OperatorRequest:
     # A model may have written the reason; the command next to it is from Queenright.
     approval = approval.model_copy(update={"reason": sanitize_line(approval.reason, 500)})
     return OperatorRequest(
@@ -128,42 +139,48 @@ def _approval(approval: Approval) -> OperatorRequest:
     )
 
 
-def _decision(question: Escalation, settings: InterventionSettings) -> OperatorRequest:
-    until = wording.clock_time(question.deadline)
-    after = "the worker is terminated" if settings.termination.automatic else "nothing happens to the worker"
+def _describe_decision(question: Escalation, settings: InterventionSettings) -> OperatorRequest:
+    deadline = wording.clock_time(question.deadline)
+    consequence = (
+        "the worker is terminated" if settings.termination.automatic else "nothing happens to the worker"
+    )
     return OperatorRequest(
-        title=f"Decide until {until}: more time, hand off or terminate.",
-        text=f"Decide until {until} how to continue with this worker: "
+        title=f"Decide until {deadline}: more time, hand off or terminate.",
+        text=f"Decide until {deadline} how to continue with this worker: "
         f"queenright escalations decide {question.escalation_id} more_time (or hand_off, or terminate). "
-        f"Without an answer, {after}.",
+        f"Without an answer, {consequence}.",
         since=question.created_at,
     )
 
 
-def _not_stopped(intervention: Intervention) -> OperatorRequest:
+def _describe_failed_termination(intervention: Intervention) -> OperatorRequest:
     detail = sanitize_line(intervention.detail, 300)
-    why = f"{_NOT_STOPPED[intervention.outcome]} ({detail})" if detail else _NOT_STOPPED[intervention.outcome]
+    reason = (
+        f"{_FAILURE_TEXTS[intervention.outcome]} ({detail})"
+        if detail
+        else _FAILURE_TEXTS[intervention.outcome]
+    )
     return OperatorRequest(
         title="It could not be terminated: end its process yourself.",
-        text=f"Terminating this worker failed: {why}. It may still be running: end its process yourself. "
+        text=f"Terminating this worker failed: {reason}. It may still be running: end its process yourself. "
         f"To continue its work afterwards: queenright recover {shlex.quote(intervention.session_id)}",
         since=intervention.finished_at or intervention.created_at,
     )
 
 
-def _undecided_request(ladder: Ladder) -> OperatorRequest:
-    who = shlex.join([ladder.agent_id, "--session", ladder.session_id])
+def _describe_missed_decision(ladder: Ladder) -> OperatorRequest:
+    worker_arguments = shlex.join([ladder.agent_id, "--session", ladder.session_id])
     return OperatorRequest(
         title="No decision was made in time: terminate it yourself, or leave it.",
         text="No decision about this worker was made in time, and it is not terminated automatically: "
-        f'queenright terminate {who} --reason "..."',
+        f'queenright terminate {worker_arguments} --reason "..."',
         since=ladder.until or 0.0,
     )
 
 
 @dataclass(kw_only=True, eq=False)
 class OperatorRequests:
-    """Adds requests to the operator to tickets. Belongs to one event loop."""
+    """Adds requests to the operator to tickets. An instance belongs to one event loop."""
 
     store: Store
     tickets: TicketService
@@ -172,12 +189,14 @@ class OperatorRequests:
     settings: InterventionSettings
 
     async def load(self) -> None:
-        """Send the requests that a restart interrupted. Requests that were sent are not sent again."""
+        """Send the requests that a restart interrupted. Those that were already sent are not repeated."""
         for key, ladder in list(self.ledger.ladders.items()):
             if ladder.level in (Level.ESCALATED, Level.HUMAN):
                 await self._send(key)
-        pending = await self.store.read(lambda conn: approval_table.newest(conn, _MAX_REQUESTS, is_open=True))
-        for approval in pending:
+        pending_approvals = await self.store.read(
+            lambda conn: approval_table.newest(conn, _MAX_REQUESTS, is_open=True)
+        )
+        for approval in pending_approvals:
             if approval.is_pending:
                 await self.tickets.request_attention(approval.ticket_id, since=approval.created_at)
 
@@ -214,7 +233,7 @@ class OperatorRequests:
             await self.tickets.request_attention(ticket.ticket_id, since=request.since)
 
     async def _ensure_paging_ticket(self, worker: WorkerHealth) -> None:
-        """Ensure that the worker has a ticket that pages, because only a person can act now."""
+        """Ensure that the worker has a ticket of severity high or critical, because a person must act."""
         ticket = self.tickets.open_for(*worker.key)
         if ticket is not None and ticket.severity.rank >= Severity.HIGH.rank:
             return

@@ -1,4 +1,4 @@
-"""The last step of an event's path: write a ticket's notification in the transaction of the ticket."""
+"""Write a ticket's notification in the ticket's transaction: the last step of an event's path."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ class TicketNotifications:
     def write(self, connection: Connection, ticket: EscalationTicket) -> None:
         """Write a ticket's notification in the transaction of the decision."""
         health = self.settings.health_monitoring
-        earlier = self._find_earlier_sessions(connection, ticket)
+        earlier_sessions = self._find_earlier_sessions(connection, ticket)
         enqueue(
             connection,
             ticket,
             self.settings.alerting,
             self.clock(),
             requests=find_requests(connection, ticket, health.intervention),
-            earlier_tickets=earlier.tickets,
-            is_replaced=earlier.is_replaced,
+            earlier_tickets=earlier_sessions.tickets,
+            is_replaced=earlier_sessions.is_replaced,
             hold_seconds=max(
-                SHORT_SECONDS if earlier.is_recurring else 0.0,
+                SHORT_SECONDS if earlier_sessions.is_recurring else 0.0,
                 INCIDENT_SECONDS if ended_in_incident(ticket) else 0.0,
             ),
         )
         self.loop.call_soon_threadsafe(self.outbox.wake)
 
     def write_approval(self, connection: Connection, approval: Approval) -> None:
-        """Update the notification of a ticket when its approval request is made or answered."""
+        """Update the notification of a ticket when its approval request changes."""
         ticket = find_ticket(connection, approval.ticket_id)
         if ticket is not None and ticket.is_live and ticket.notified_severity is not None:
             self.write(connection, ticket)
 
     def find_joined(self, connection: Connection, ticket: EscalationTicket) -> EscalationTicket | None:
-        """Return the ticket of an earlier session whose incident a new ticket joins, or None."""
+        """Return the ticket of an earlier session whose PagerDuty incident a new ticket joins, or None."""
         earlier_tickets = self._find_earlier_sessions(connection, ticket).tickets
         ticket_id = find_joined(connection, ticket, earlier_tickets, self.clock())
         return None if ticket_id is None else find_ticket(connection, ticket_id)
@@ -70,20 +70,20 @@ class TicketNotifications:
         agent_id, now = ticket.agent_id, self.clock()
         if self.monitor.get(agent_id, ticket.session_id) is None:
             return EarlierSessions()
-        others = recent_tickets(connection, agent_id, ticket.kind, now - RECENT_SECONDS)
-        session_ids = {each.session_id for each in (ticket, *others)}
+        other_tickets = recent_tickets(connection, agent_id, ticket.kind, now - RECENT_SECONDS)
+        session_ids = {each.session_id for each in (ticket, *other_tickets)}
         workers = {session_id: self.monitor.get(agent_id, session_id) for session_id in session_ids}
         sessions = {session_id: worker.vitals for session_id, worker in workers.items() if worker is not None}
-        return find_earlier_sessions(ticket, others, sessions, now)
+        return find_earlier_sessions(ticket, other_tickets, sessions, now)
 
 
 RECENT_SECONDS: Final = 3600.0
 """Seconds for which earlier sessions of an agent are counted."""
 SHORT_SECONDS: Final = 600.0
-"""Sessions that are longer, or that start this long after the previous one, are not part of a crash loop."""
+"""Longer sessions, and those that start this long after the previous one, are not part of a crash loop."""
 
 _SILENT_SESSIONS: Final = 2
-"""Number of consecutive notified sessions after which a silent session counts as crashed."""
+"""Number of recently notified sessions from which a silent session counts as crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +107,13 @@ def find_earlier_sessions(
     """
     Find the tickets of earlier sessions of a ticket's agent with the same cause.
 
-    A session is an earlier one if its last event is before this session began. The agent is in a crash loop
-    if this session was short and began soon after the earlier one; any other problem is notified separately.
-    A session without heartbeats that did not report its end may be silent or dead; it counts as dead once two
+    A session is earlier if its last event is before this session began. The agent is in a crash loop if this
+    session was short and began soon after the earlier one; any other problem is notified separately. A
+    session without heartbeats that did not report its end may be silent or dead. It counts as dead if two
     sessions were notified within the hour.
 
     A failed recovery needs a person for each run. From the third within an hour, it joins a ticket that is
-    not acknowledged. No ticket joins an incident that a person resolved in PagerDuty.
+    not acknowledged. No ticket joins an incident that a person has resolved in PagerDuty.
 
     Args:
         ticket: The new ticket.
@@ -121,51 +121,55 @@ def find_earlier_sessions(
         sessions: The vital signs of the agent's sessions, by session id.
         now: Seconds since the epoch.
     """
-    mine = sessions.get(ticket.session_id)
-    if mine is None:
+    session = sessions.get(ticket.session_id)
+    if session is None:
         return EarlierSessions()
-    began = mine.incarnation_started
-    recent = [
+    started_at = session.incarnation_started
+    earlier_tickets = [
         other
         for other in others
         if other.notified_at is not None
         and other.notified_at > now - RECENT_SECONDS
         and other.ticket_id != ticket.ticket_id
-        and _is_earlier(other, ticket, sessions.get(other.session_id), began)
+        and _is_earlier(other, ticket, sessions.get(other.session_id), started_at)
     ]
-    are_many = len(recent) >= _SILENT_SESSIONS
-    resolved_incidents = {ticket.incident for ticket in recent if ticket.incident_resolved_at is not None}
-    unresolved_tickets = [ticket for ticket in recent if ticket.incident not in resolved_incidents]
+    has_many = len(earlier_tickets) >= _SILENT_SESSIONS
+    resolved_incidents = {
+        ticket.incident for ticket in earlier_tickets if ticket.incident_resolved_at is not None
+    }
+    unresolved_tickets = [ticket for ticket in earlier_tickets if ticket.incident not in resolved_incidents]
     if ticket.kind is FindingKind.RECOVERY_FAILED:
-        joinable = [ticket for ticket in unresolved_tickets if are_many and not ticket.acknowledged_by]
-    elif mine.last_event - began > SHORT_SECONDS:
-        joinable = []
+        joinable_tickets = [
+            ticket for ticket in unresolved_tickets if has_many and not ticket.acknowledged_by
+        ]
+    elif session.last_event - started_at > SHORT_SECONDS:
+        joinable_tickets = []
     else:
-        joinable = [
+        joinable_tickets = [
             ticket
             for ticket in unresolved_tickets
-            if _has_ended_recently(ticket, sessions.get(ticket.session_id), began)
-            and (are_many or _is_known_to_have_ended(ticket, sessions.get(ticket.session_id)))
+            if _has_ended_recently(ticket, sessions.get(ticket.session_id), started_at)
+            and (has_many or _is_known_to_have_ended(ticket, sessions.get(ticket.session_id)))
         ]
-    ids = tuple(earlier.ticket_id for earlier in joinable)
-    is_replaced = mine.incarnation_id not in ("", ticket.incarnation_id)
-    return EarlierSessions(ids, bool(recent), is_replaced)
+    ids = tuple(earlier.ticket_id for earlier in joinable_tickets)
+    is_replaced = session.incarnation_id not in ("", ticket.incarnation_id)
+    return EarlierSessions(ids, bool(earlier_tickets), is_replaced)
 
 
 def _is_earlier(
-    earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, began: float
+    earlier: EscalationTicket, ticket: EscalationTicket, session: VitalSigns | None, started_at: float
 ) -> bool:
     if earlier.session_id == ticket.session_id:
         # Another process restarted the same session.
         return earlier.closed_at is not None and earlier.incarnation_id != ticket.incarnation_id
     if session is not None:
-        return session.last_event <= began
-    return earlier.closed_at is not None and earlier.closed_at <= began
+        return session.last_event <= started_at
+    return earlier.closed_at is not None and earlier.closed_at <= started_at
 
 
-def _has_ended_recently(earlier: EscalationTicket, session: VitalSigns | None, began: float) -> bool:
-    last = session.last_event if session is not None else earlier.closed_at or 0.0
-    return began - last <= SHORT_SECONDS
+def _has_ended_recently(earlier: EscalationTicket, session: VitalSigns | None, started_at: float) -> bool:
+    ended_at = session.last_event if session is not None else earlier.closed_at or 0.0
+    return started_at - ended_at <= SHORT_SECONDS
 
 
 def _is_known_to_have_ended(earlier: EscalationTicket, session: VitalSigns | None) -> bool:

@@ -1,5 +1,5 @@
 """
-Arrival times of logged events, in a small file, because the event log has only the times of the senders.
+Record the arrival times of logged events in a file, because the event log has only the senders' times.
 
 The service records the last time at which it ran, the position of the log at certain times, outages, and
 clock jumps. After a restart, events are replayed with the times at which they arrived. If a part of the
@@ -21,7 +21,7 @@ from queenright.runtime.events import TRANSIENT, AgentEvent
 _log = logging.getLogger(__name__)
 
 NOTE_INTERVAL_SECONDS: Final = 10.0
-"""Minimum seconds between notes of the log's position. A gap is written immediately."""
+"""Minimum seconds between notes of the log's position. Gaps are written immediately."""
 
 REBUILD_SECONDS: Final = 24 * 3600
 """
@@ -33,14 +33,14 @@ Of sessions that started earlier, only the events that still matter are read.
 _MAX_NOTES: Final = 50_000
 """Number of new lines after which old ones are removed from the file."""
 
-_HEAD: Final = "alive_until {:020.6f}\n"
-"""The first line. Its width is fixed, because it is overwritten in place."""
-_LINE: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
+_HEAD_FORMAT: Final = "alive_until {:020.6f}\n"
+"""The first line. Its width is fixed, because the line is overwritten in place."""
+_NOTE_PATTERN: Final = re.compile(r"(at|away|jump) (\d{1,11}\.\d+) ([!-~]{1,64})")
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalMark:
-    """The event ``event_id`` and all earlier ones in the log had arrived by ``time``."""
+    """States that the event ``event_id`` and all earlier ones in the log had arrived by ``time``."""
 
     time: float
     event_id: str
@@ -66,7 +66,7 @@ Note = ArrivalMark | Gap
 @dataclass(slots=True)
 class ArrivalLog:
     """
-    The file of arrival times. Writing never raises. Errors are logged, and the data is missing.
+    The file of arrival times. Writing never raises: errors are logged, and their data is lost.
 
     Args:
         path: The file's path.
@@ -96,10 +96,12 @@ class ArrivalLog:
 
     def start(self, notes: Sequence[Note], now: float) -> None:
         """Rewrite the file with ``notes``, and open it for appending."""
-        new = self.path.with_name(self.path.name + ".new")
+        new_path = self.path.with_name(self.path.name + ".new")
         try:
-            new.write_text(_HEAD.format(now) + "".join(f"{_format_note(note)}\n" for note in notes), "ascii")
-            new.replace(self.path)
+            new_path.write_text(
+                _HEAD_FORMAT.format(now) + "".join(f"{_format_note(note)}\n" for note in notes), "ascii"
+            )
+            new_path.replace(self.path)
             file = os.open(self.path, os.O_WRONLY)
         except OSError as error:
             self._log_once(error)
@@ -109,7 +111,7 @@ class ArrivalLog:
         self.alive_until, self._notes = now, 0
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
-        """Record events that are in the log now. No I/O."""
+        """Record events that are in the log now, without I/O."""
         first = next((event for event in events if event.type not in TRANSIENT), None)
         if first is None:
             return
@@ -124,7 +126,7 @@ class ArrivalLog:
         if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL_SECONDS):
             self._first = self._last = None
             self._append([first] if first == last else [first, last])
-        self._write(_HEAD.format(now).encode(), 0)
+        self._write(_HEAD_FORMAT.format(now).encode(), 0)
         self.alive_until = now
 
     def record_gap(self, gap: Gap) -> None:
@@ -174,12 +176,12 @@ def _format_note(note: Note) -> str:
 
 
 def _parse_note(line: str) -> Note | None:
-    match = _LINE.fullmatch(line)
+    match = _NOTE_PATTERN.fullmatch(line)
     if match is None:
         return None
-    kind, time, rest = match.groups()
+    kind, time, last_field = match.groups()
     if kind == "at":
-        return ArrivalMark(float(time), rest)
-    if re.fullmatch(r"\d{1,11}\.\d+", rest):
-        return Gap("away" if kind == "away" else "jump", float(rest), float(time))
+        return ArrivalMark(float(time), last_field)
+    if re.fullmatch(r"\d{1,11}\.\d+", last_field):
+        return Gap("away" if kind == "away" else "jump", float(last_field), float(time))
     return None

@@ -17,7 +17,7 @@ Work = Callable[[], Awaitable[None]]
 
 class BackgroundTasks:
     """
-    Runs named tasks until ``stop``. Belongs to one event loop.
+    Runs named tasks until ``stop``. An instance belongs to one event loop.
 
     A failed task does not cancel the others. The service keeps running and reports that it is not ready.
     """
@@ -66,7 +66,7 @@ class BackgroundTasks:
         self._supervisor.cancel()
         while not self._supervisor.done():
             await asyncio.wait([self._supervisor], timeout=_CANCEL_SECONDS)
-            # `asyncio.wait_for` of Python 3.11 can swallow a cancellation.
+            # Cancel again, because `asyncio.wait_for` of Python 3.11 can swallow a cancellation.
             for task in self._tasks.values():
                 task.cancel()
         await asyncio.gather(self._supervisor, return_exceptions=True)

@@ -21,29 +21,29 @@ _PR_SET_PDEATHSIG = 1
 class ChildProcessFailedError(QueenrightError):
     """Raised when a program exits or does not answer during startup."""
 
-    def __init__(self, name: str, why: str, log: Path) -> None:
-        last = ""
+    def __init__(self, name: str, reason: str, log: Path) -> None:
+        log_end = ""
         with contextlib.suppress(OSError):
-            last = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
-        super().__init__(f"{name} {why}. The end of its log ({log}):\n  {last}")
+            log_end = "\n  ".join(log.read_text(errors="replace").splitlines()[-5:])
+        super().__init__(f"{name} {reason}. The end of its log ({log}):\n  {log_end}")
         self.log = log
 
 
 def _die_with_parent() -> None:
-    """Have Linux send the child SIGTERM when this process is killed, so that no port stays in use."""
+    """Make Linux send the child SIGTERM when this process is killed, so that no port stays in use."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 async def wait_for_answer(url: str, *, every: float = 1) -> None:
-    """Wait until ``url`` answers 200."""
+    """Wait until ``url`` responds with 200. Ask again every ``every`` seconds."""
     async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
         while True:
-            if await _answers(client, url):
+            if await _is_answering(client, url):
                 return
             await asyncio.sleep(every)
 
 
-async def _answers(client: httpx.AsyncClient, url: str) -> bool:
+async def _is_answering(client: httpx.AsyncClient, url: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
         return (await client.get(url)).status_code == 200
     return False
@@ -53,8 +53,8 @@ class Child:
     """
     A running program.
 
-    It has its own session, so Ctrl-C in the terminal reaches only this process, which stops its children in
-    order.
+    It runs in a separate process session, so Ctrl-C in the terminal reaches only this process, which stops
+    its children in order.
     """
 
     def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
@@ -90,7 +90,7 @@ class Child:
                     raise ChildProcessFailedError(
                         self.name, f"exited during startup (exit code {self.process.returncode})", self.log
                     )
-                if await _answers(client, url):
+                if await _is_answering(client, url):
                     return
                 await asyncio.sleep(0.1)
         raise ChildProcessFailedError(self.name, f"did not answer within {within:.0f} s", self.log)

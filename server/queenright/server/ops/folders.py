@@ -13,7 +13,7 @@ class UnusableStorageError(QueenrightError):
 
 
 def prepare_folder(folder: Path) -> str:
-    """Create a folder if it is missing. Return why it cannot be written to, or ""."""
+    """Create a folder if it is missing. Return the reason why it is not writable, or ""."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -31,7 +31,7 @@ def require_usable_storage(storage: Path) -> None:
     Raises:
         UnusableStorageError: The folder cannot be created or written to.
     """
-    if why := prepare_folder(storage):
+    if reason := prepare_folder(storage):
         raise UnusableStorageError(
-            f"The storage folder {storage} cannot be used ({why}); choose another with --storage."
+            f"The storage folder {storage} cannot be used ({reason}); choose another with --storage."
         )

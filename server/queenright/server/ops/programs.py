@@ -42,11 +42,12 @@ _PROGRAMS: Final = {
 
 
 class ProgramNotFoundError(QueenrightError):
-    """Raised when a program is not found. The message says where it was searched and how to install it."""
+    """Raised when a program is not found. The message has the searched places and how to install it."""
 
     def __init__(self, name: str, *, chosen_program: str | None = None) -> None:
         if chosen_program is not None:
-            text = f"{_variable(name)} is {chosen_program!r}, which is not a program; correct or unset it."
+            variable = _get_variable_name(name)
+            text = f"{variable} is {chosen_program!r}, which is not a program; correct or unset it."
         else:
             program = _PROGRAMS.get(name, _Program(name, name))
             remedy = (
@@ -55,8 +56,8 @@ class ProgramNotFoundError(QueenrightError):
                 else f"install the package {program.debian} (Debian, Ubuntu) or let `make` fetch it"
             )
             text = (
-                f"{name} was not found in ${_variable(name)}, on PATH or in .tools/bin; "
-                f"{remedy}, or set {_variable(name)} to its path."
+                f"{name} was not found in ${_get_variable_name(name)}, on PATH or in .tools/bin; "
+                f"{remedy}, or set {_get_variable_name(name)} to its path."
             )
         super().__init__(text)
         self.name = name
@@ -72,27 +73,27 @@ def find_program(name: str) -> Path | None:
     Raises:
         ProgramNotFoundError: ``$NAME_BIN`` is set and is not a program.
     """
-    if chosen_program := os.environ.get(_variable(name)):
+    if chosen_program := os.environ.get(_get_variable_name(name)):
         if path := shutil.which(chosen_program):
             return Path(path)
         raise ProgramNotFoundError(name, chosen_program=chosen_program)
     aliases = _PROGRAMS[name].aliases if name in _PROGRAMS else ()
-    for candidate in (name, *aliases, *(str(folder / name) for folder in _tool_folders())):
+    for candidate in (name, *aliases, *(str(folder / name) for folder in _list_tool_folders())):
         if path := shutil.which(candidate):
             return Path(path)
     return None
 
 
-def _variable(name: str) -> str:
+def _get_variable_name(name: str) -> str:
     return f"{name.upper()}_BIN"
 
 
-def _tool_folders() -> Iterator[Path]:
+def _list_tool_folders() -> Iterator[Path]:
     """Yield each ``.tools/bin`` in the working folder and its parents, then in those of this file."""
     for start in (Path.cwd(), Path(__file__).resolve().parent):
         for folder in (start, *start.parents):
             tools = folder / ".tools" / "bin"
-            # A parent folder such as /tmp may be writable by anyone, so do not run programs of other users.
+            # A parent folder such as /tmp may be writable by anyone. Do not run programs of other users.
             with contextlib.suppress(OSError):
                 if tools.stat().st_uid in (0, os.getuid()):
                     yield tools

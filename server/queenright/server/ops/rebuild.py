@@ -1,12 +1,12 @@
 """
 Rebuild the state of the workers from the event log after a restart, as of when the service last ran.
 
-With a snapshot, only later events are read. Without one, or if this version cannot read it, the last day of
-the log is read, and the earlier events that still matter.
+With a snapshot, only later events are read. Without a snapshot that this version can read, the last day of
+the log is read, and earlier events that still matter.
 
 The log is ordered by arrival, but has the times of the senders' clocks. Events are replayed at their arrival
-times as far as these are known from the notes in ``arrivals``, the service's own events and the start time.
-So the clock of one worker does not affect another.
+times, as far as these are known from the notes in ``arrivals``, the service's own events and the start time,
+so that the clock of one worker does not affect another.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ _SLACK_SECONDS: Final = 2.0
 
 _SERVICE_EVENTS: Final = tuple(sorted(kind.value for kind in EventType if kind not in WORKER_EVENTS))
 _IGNORED_EVENTS: Final = TRANSIENT | {EventType.AGENT_HEARTBEAT, EventType.CIRCUIT_BREAKER_STATE_CHANGED}
-"""Types whose earlier events have no lasting effect or do not belong to a session."""
+"""Types of events that have no lasting effect or do not belong to a session."""
 
-_STEPS: Final = 25
+_MIN_STEPS: Final = 25
 _MAX_STEPS: Final = 1000
 """Maximum earlier steps to read per session. No detector counts more."""
 
@@ -74,9 +74,9 @@ _EARLIER_EVENTS: Final = {
     EventType.RESOURCE_REPORTED: 16,
     EventType.BREAKER_REPORTED: 64,
     EventType.MCP_SERVER_CHANGED: 64,
-    EventType.STEP_COMPLETED: _STEPS,
+    EventType.STEP_COMPLETED: _MIN_STEPS,
 }
-"""Number of latest events to read, by type, of a session that started before the replayed window."""
+"""Number of latest events to read for a session that started before the replayed window, by type."""
 
 _MAX_RUNS: Final = 1000
 """Maximum earlier failed runs to count per agent."""
@@ -88,7 +88,7 @@ _RUN_EVENTS: Final = (
     EventType.AGENT_TERMINATED,
     EventType.TICKET_RESOLVED,
 )
-"""Types of the events from which runs are counted."""
+"""Types of events that are needed to count failed runs."""
 
 _RUN_ENDS: Final = (EventType.EXECUTION_FAILED, EventType.EXECUTION_COMPLETED)
 _WORK_EVENTS: Final = (
@@ -100,10 +100,10 @@ _WORK_EVENTS: Final = (
     EventType.OUTPUT_REPORTED.value,
     *sorted(kind.value for kind in WORK_HANDLERS),
 )
-"""Types of events that start another execution in a session whose last one has ended."""
+"""Types of events that begin another run in a session whose last run has ended."""
 
 _EARLIER_RUN_EVENTS: Final = dict.fromkeys(_RUN_EVENTS[:4], 3)
-"""Number of earlier events to read, by type, of a session whose start is not among the read events."""
+"""Number of earlier events to read for a session whose start is not among the read events, by type."""
 
 _SESSIONS_PER_QUERY: Final = 100
 """Maximum sessions of one agent per query."""
@@ -112,7 +112,7 @@ _MAX_DEPTH: Final = 5000
 """Maximum events of one agent and type to scan for a session."""
 
 _MAX_FREQUENT_DEPTH: Final = 1000
-_FREQUENT: Final = frozenset(
+_FREQUENT_EVENTS: Final = frozenset(
     {
         EventType.EDGE_TRAVERSED,
         EventType.LLM_CALL_COMPLETED,
@@ -126,7 +126,7 @@ _FREQUENT: Final = frozenset(
 
 
 @dataclass(slots=True)
-class Rebuilt:
+class RebuildResult:
     """The result of a rebuild."""
 
     events: int = 0
@@ -170,7 +170,7 @@ class ArrivalBounds:
         self.earliest = begin
         """A lower bound of the next row's time."""
 
-    def gaps_before(self, seq: int) -> Iterator[Gap]:
+    def take_gaps_before(self, seq: int) -> Iterator[Gap]:
         """Yield the gaps directly before a row."""
         while self._gaps and self._gaps[0][0] < seq:
             after, gap = self._gaps.popleft()
@@ -178,7 +178,7 @@ class ArrivalBounds:
             yield gap
             self.now = self.earliest = gap.end
 
-    def at(self, seq: int, time: float) -> float:
+    def find_arrival_time(self, seq: int, time: float) -> float:
         """Return the time at which to replay an event whose sender's time is ``time``."""
         self._advance_to(seq - 1)
         latest = self._moments[0][1] if self._moments else self._end
@@ -197,16 +197,16 @@ def _lower_to_later(
     moments: Sequence[tuple[int, float]], gaps: Sequence[tuple[int, float]], end: float
 ) -> list[tuple[int, float]]:
     """Lower each time to those of later rows up to the next gap, because no row arrives after a later one."""
-    bounded_gaps, remaining = list[tuple[int, float]](), list(gaps)
+    bounded_times, remaining = list[tuple[int, float]](), list(gaps)
     for seq, time in reversed(moments):
         while remaining and seq <= remaining[-1][0]:
             end = remaining.pop()[1]
         end = min(end, time)
-        bounded_gaps.append((seq, end))
-    return bounded_gaps[::-1]
+        bounded_times.append((seq, end))
+    return bounded_times[::-1]
 
 
-def rebuild(
+def rebuild_workers(
     conn: Connection,
     monitor: HealthMonitor,
     *,
@@ -214,7 +214,7 @@ def rebuild(
     now: float,
     notes: Sequence[Note] = (),
     alive_until: float | None = None,
-) -> Rebuilt:
+) -> RebuildResult:
     """
     Rebuild the workers in a new monitor, as they were when the service last ran.
 
@@ -227,7 +227,7 @@ def rebuild(
         notes: Known arrival times.
         alive_until: The last time at which the service is known to have run.
     """
-    result = Rebuilt(last_id=conn.execute(_LAST_ID).scalar() or "")
+    result = RebuildResult(last_id=conn.execute(_LAST_ID).scalar() or "")
     snapshot = read_snapshot(conn, monitor)
     begin, in_window = 0.0, [EVENTS.c.time >= since, EVENTS.c.time <= now]
     first: int | None
@@ -263,17 +263,17 @@ def rebuild(
         _restore_logged_health(monitor, result, snapshot)
     remaining = sorted(_read_events(conn, unobserved_seqs).items())
     for seq, event in chain(remaining, _iter_events(conn, first)):
-        for gap in timeline.gaps_before(seq):
+        for gap in timeline.take_gaps_before(seq):
             _apply_gap(monitor, gap)
-        at = timeline.at(seq, event.time)
+        at = timeline.find_arrival_time(seq, event.time)
         if max(event.time, timeline.earliest) >= since:
             _apply(monitor, result, as_terminated(event) if seq in stopped_seqs else event, at)
             result.events += 1
     monitor.restore_terminated_runs(terminated_runs)
-    for gap in timeline.gaps_before(2**62):
+    for gap in timeline.take_gaps_before(2**62):
         _apply_gap(monitor, gap)
     result.alive_until = (
-        min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST, {"now": now}).scalar()
+        min(now, max(alive_until or 0.0, timeline.now)) or conn.execute(_NEWEST_TIME, {"now": now}).scalar()
     )
     if result.alive_until is not None:
         monitor.sweep(result.alive_until)  # detects a known silence again
@@ -292,7 +292,7 @@ def rebuild(
 def _restore_earlier(
     conn: Connection,
     monitor: HealthMonitor,
-    result: Rebuilt,
+    result: RebuildResult,
     *,
     first: int,
     since: float,
@@ -302,7 +302,7 @@ def _restore_earlier(
     monitor.restore_failed_runs(_count_failed_runs(conn, first, monitor.settings, stopped_seqs))
     for agent, sessions in _list_sessions_begun_before(conn, first).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
-            for _, events in _events_before(
+            for _, events in _read_events_before(
                 conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
             ):
                 at = 0.0
@@ -311,7 +311,7 @@ def _restore_earlier(
                     _apply(monitor, result, event, at, counts_runs=False)
 
 
-def _restore_logged_health(monitor: HealthMonitor, result: Rebuilt, snapshot: SnapshotHead) -> None:
+def _restore_logged_health(monitor: HealthMonitor, result: RebuildResult, snapshot: SnapshotHead) -> None:
     """Set the logged health of the restored workers, as if the unlogged events were in the log."""
     result.unlogged = {event.id: event for event in snapshot.unlogged}
     for worker in monitor.workers():
@@ -324,7 +324,7 @@ def _restore_logged_health(monitor: HealthMonitor, result: Rebuilt, snapshot: Sn
 
 
 def _apply(
-    monitor: HealthMonitor, result: Rebuilt, event: AgentEvent, at: float, *, counts_runs: bool = True
+    monitor: HealthMonitor, result: RebuildResult, event: AgentEvent, at: float, *, counts_runs: bool = True
 ) -> None:
     if event.type in HEALTH_EVENTS and result.unlogged.pop(event.id, None) is None:
         result.logged_health.setdefault((event.agent_id, event.session_id), LoggedHealth()).apply(event)
@@ -344,8 +344,8 @@ def _apply_gap(monitor: HealthMonitor, gap: Gap) -> None:
 
 # -- reading ----------------------------------------------------------------------------------------
 
-_NEWEST: Final = select(func.max(EVENTS.c.time)).where(EVENTS.c.time <= bindparam("now"))
-_MODEL_CALLS: Final = 20_000
+_NEWEST_TIME: Final = select(func.max(EVENTS.c.time)).where(EVENTS.c.time <= bindparam("now"))
+_MAX_MODEL_CALLS: Final = 20_000
 _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 
 
@@ -358,13 +358,13 @@ def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent
         yield from _parse_rows(rows)
 
 
-def model_calls(conn: Connection, since: float) -> list[AgentEvent]:
+def read_model_calls(conn: Connection, since: float) -> list[AgentEvent]:
     """Return the model calls that ended since a time, in seconds since the epoch, oldest first."""
     query = (
         select(*EVENT_COLUMNS)
         .where(EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value, EVENTS.c.time >= since)
         .order_by(EVENTS.c.seq.desc())
-        .limit(_MODEL_CALLS)
+        .limit(_MAX_MODEL_CALLS)
     )
     return [event for _, event in _parse_rows(reversed(conn.execute(query).all()))]
 
@@ -385,27 +385,27 @@ def _locate_notes(
     for start in range(0, len(ids), _PAGE_SIZE):
         query = select(EVENTS.c.id, EVENTS.c.seq).where(EVENTS.c.id.in_(ids[start : start + _PAGE_SIZE]))
         rows.update((row.id, row.seq) for row in conn.execute(query))
-    moments, gaps, last = list[tuple[int, float]](), list[tuple[int, Gap]](), 0
+    moments, gaps, last_seq = list[tuple[int, float]](), list[tuple[int, Gap]](), 0
     for note in notes:
         if isinstance(note, Gap):
-            gaps.append((last, note))
-        elif (seq := rows.get(note.event_id, 0)) > last:
+            gaps.append((last_seq, note))
+        elif (seq := rows.get(note.event_id, 0)) > last_seq:
             moments.append((seq, note.time))
-            last = seq
+            last_seq = seq
     return moments, gaps
 
 
 def _list_sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
     """Return the sessions that started before row ``first``, by agent."""
-    kind: SQLColumnExpression[str] = EVENTS.c.type
-    started = func.min(_seq_if(kind == EventType.EXECUTION_STARTED.value))
-    worked = func.min(_seq_if(kind != EventType.AGENT_HEARTBEAT.value))
+    event_type: SQLColumnExpression[str] = EVENTS.c.type
+    first_start = func.min(_seq_if(event_type == EventType.EXECUTION_STARTED.value))
+    first_work = func.min(_seq_if(event_type != EventType.AGENT_HEARTBEAT.value))
     query = (
-        select(EVENTS.c.agent_id, EVENTS.c.session_id, started, worked)
+        select(EVENTS.c.agent_id, EVENTS.c.session_id, first_start, first_work)
         # The concatenation makes the planner read by sequence number.
         .where(
             EVENTS.c.seq >= first,
-            (kind + "").in_([type_.value for type_ in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
+            (event_type + "").in_([type_.value for type_ in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
         )
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
     )
@@ -414,42 +414,42 @@ def _list_sessions_begun_before(conn: Connection, first: int) -> dict[str, list[
     has_start |= {
         key: False for row in conn.execute(open_tickets) if (key := (row[0], row[1])) not in has_start
     }
-    partly: dict[str, list[str]] = {}
+    partial_sessions: dict[str, list[str]] = {}
     for (agent, session), is_whole in has_start.items():
         if not is_whole:
-            partly.setdefault(agent, []).append(session)
-    return partly
+            partial_sessions.setdefault(agent, []).append(session)
+    return partial_sessions
 
 
 def _seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
     return case((condition, EVENTS.c.seq))
 
 
-def _events_before(
+def _read_events_before(
     conn: Connection, agent: str, sessions: Sequence[str], first: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
     """Yield each session of an agent with its events before row ``first`` that still matter, in order."""
     seqs = _find_last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
     events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
-    longer = [
+    longer_sessions = [
         session
         for session, session_seqs in seqs.items()
         if _needs_more_steps([events.get(seq) for seq in session_seqs])
     ]
-    if longer:
+    if longer_sessions:
         steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
-        for session, session_seqs in _find_last_of_each(conn, agent, longer, first, steps).items():
-            more = _read_events(conn, [seq for seq in session_seqs if seq not in events])
-            events |= more
-            seqs[session] = [*seqs[session], *more]
+        for session, session_seqs in _find_last_of_each(conn, agent, longer_sessions, first, steps).items():
+            more_events = _read_events(conn, [seq for seq in session_seqs if seq not in events])
+            events |= more_events
+            seqs[session] = [*seqs[session], *more_events]
     for session, session_seqs in seqs.items():
         yield session, [events[seq] for seq in sorted(session_seqs) if seq in events]
 
 
 def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
-    """Return whether the series of bad steps may start before the read events."""
+    """Return whether the current series of bad steps may have started before the read events."""
     steps = [event for event in events if event is not None and event.type is EventType.STEP_COMPLETED]
-    return len(steps) == _STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
+    return len(steps) == _MIN_STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
 def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple[str, str, str]]]:
@@ -461,15 +461,15 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
     """
     terminated = EventType.AGENT_TERMINATED.value
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
-    of_runs = [terminated, EventType.EXECUTION_STARTED.value, *ends]
-    row = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
+    run_types = [terminated, EventType.EXECUTION_STARTED.value, *ends]
+    columns = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
     agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated, EVENTS.c.seq >= first).distinct()
     rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped_keys = set[tuple[str, str]]()
-        query = select(*row).where(
-            EVENTS.c.agent_id == agent, EVENTS.c.type.in_(of_runs), EVENTS.c.seq >= first
+        query = select(*columns).where(
+            EVENTS.c.agent_id == agent, EVENTS.c.type.in_(run_types), EVENTS.c.seq >= first
         )
         for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
             key = (run[0], run[1])
@@ -530,13 +530,13 @@ def _read_since_completed(
         )
         seqs += conn.execute(query).scalars()
     events = dict(sorted(_read_events(conn, seqs).items()))
-    started, begun_before = set[str](), dict[str, None]()
+    started_sessions, earlier_sessions = set[str](), dict[str, None]()
     for event in events.values():
         if event.type is EventType.EXECUTION_STARTED:
-            started.add(event.session_id)
-        elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started:
-            begun_before[event.session_id] = None
-    sessions, oldest = list(begun_before), min(events, default=first)
+            started_sessions.add(event.session_id)
+        elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started_sessions:
+            earlier_sessions[event.session_id] = None
+    sessions, oldest = list(earlier_sessions), min(events, default=first)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
         batch = sessions[start : start + _SESSIONS_PER_QUERY]
         for event_seqs in _find_last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
@@ -578,17 +578,17 @@ def _read_work_between_equal_ends(
     conn: Connection, agent: str, events: Mapping[int, AgentEvent]
 ) -> dict[int, AgentEvent]:
     """Return the work between two equal ends of a session without a start in between."""
-    last: dict[str, tuple[int, EventType]] = {}
-    work: list[int] = []
+    last_ends: dict[str, tuple[int, EventType]] = {}
+    work_seqs: list[int] = []
     for seq, event in sorted(events.items()):
         if event.type is EventType.TICKET_RESOLVED:
             continue
-        before, kind = last.get(event.session_id, (0, None))
+        previous_seq, kind = last_ends.get(event.session_id, (0, None))
         if kind is event.type and kind in _RUN_ENDS:
-            last_seq = _find_last_between(conn, agent, event.session_id, _WORK_EVENTS, before, seq)
-            work += [] if last_seq is None else [last_seq]
-        last[event.session_id] = (seq, event.type)
-    return _read_events(conn, work)
+            last_seq = _find_last_between(conn, agent, event.session_id, _WORK_EVENTS, previous_seq, seq)
+            work_seqs += [] if last_seq is None else [last_seq]
+        last_ends[event.session_id] = (seq, event.type)
+    return _read_events(conn, work_seqs)
 
 
 def _find_last_between(
@@ -608,27 +608,29 @@ def _find_last_between(
 def _find_last_of_each(
     conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted_counts: Mapping[EventType, int]
 ) -> dict[str, list[int]]:
-    """Return the rows of the latest events of each session, up to ``wanted_counts`` per type."""
+    """Return the sequence numbers of each session's latest events, up to ``wanted_counts`` per type."""
     rows = conn.execute(
-        _last_rows_query(tuple(wanted_counts.items()), len(sessions)),
+        _build_last_rows_query(tuple(wanted_counts.items()), len(sessions)),
         {"agent_id": agent, "sessions": list(sessions), "first": first},
     )
-    remaining = {(session, kind.value): most for session in sessions for kind, most in wanted_counts.items()}
+    remaining_counts = {
+        (session, kind.value): max_count for session in sessions for kind, max_count in wanted_counts.items()
+    }
     rows_by_session: dict[str, list[int]] = {session: [] for session in sessions}
     for row in rows:
-        if remaining[row.session_id, row.type] > 0:
-            remaining[row.session_id, row.type] -= 1
+        if remaining_counts[row.session_id, row.type] > 0:
+            remaining_counts[row.session_id, row.type] -= 1
             rows_by_session[row.session_id].append(row.seq)
     return rows_by_session
 
 
 @functools.lru_cache(maxsize=2 * _SESSIONS_PER_QUERY)
-def _last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
-    """Build one subquery per type, because the index on agent and type is in log order."""
+def _build_last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions: int) -> Any:
+    """Build a query with one subquery per type, because the index on agent and type is in log order."""
     subqueries = []
-    for kind, most in wanted_counts:
-        depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT else _MAX_DEPTH) + 200 * sessions + most
-        of_agent = (
+    for kind, max_count in wanted_counts:
+        depth = (_MAX_FREQUENT_DEPTH if kind in _FREQUENT_EVENTS else _MAX_DEPTH) + 200 * sessions + max_count
+        agent_rows = (
             select(EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id)
             .where(EVENTS.c.agent_id == bindparam("agent_id"), EVENTS.c.type == kind.value)
             .where(EVENTS.c.seq < bindparam("first"))
@@ -636,13 +638,13 @@ def _last_rows_query(wanted_counts: tuple[tuple[EventType, int], ...], sessions:
             .limit(depth)
             .subquery()
         )
-        look = (
-            select(of_agent)
-            .where(of_agent.c.session_id.in_(bindparam("sessions", expanding=True)))
-            .order_by(of_agent.c.seq.desc())
-            .limit(most if sessions == 1 else 4 * most * sessions)
+        session_rows = (
+            select(agent_rows)
+            .where(agent_rows.c.session_id.in_(bindparam("sessions", expanding=True)))
+            .order_by(agent_rows.c.seq.desc())
+            .limit(max_count if sessions == 1 else 4 * max_count * sessions)
         )
-        subqueries.append(select(look.subquery()))
+        subqueries.append(select(session_rows.subquery()))
     return union_all(*subqueries)
 
 

@@ -14,7 +14,7 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge.settings import JudgeSettings
 
-_OTHERS: Final = stat.S_IRWXO
+_ACCESS_BY_OTHERS: Final = stat.S_IRWXO
 
 
 class InvalidSecretError(QueenrightError):
@@ -49,7 +49,7 @@ def read_respawner_secret(settings: HealthSettings) -> SecretStr | None:
 
 def read_stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, SecretStr | None]:
     """
-    Return the bearer tokens for the user's Prometheus and Tempo; None for each without a token or a URL.
+    Return the bearer tokens for the user's Prometheus and Tempo; None if it has no token or no URL.
 
     Raises:
         InvalidSecretError: See ``read_secret``.
@@ -68,7 +68,7 @@ def read_stack_tokens(settings: JudgeSettings) -> tuple[SecretStr | None, Secret
 
 def read_callback_secrets(settings: AlertingSettings) -> tuple[SecretStr | None, tuple[SecretStr, ...]]:
     """
-    Return the secrets for Slack's clicks and PagerDuty's webhooks; None and () if not configured.
+    Return the secrets for Slack's clicks and PagerDuty's webhooks; None and () if they are not configured.
 
     Raises:
         InvalidSecretError: See ``read_secret``.
@@ -106,7 +106,7 @@ def read_secret(file: Path, *, setting: str) -> SecretStr:
         raise InvalidSecretError(
             f"{label} cannot be read ({error.strerror}); create it, readable only by the service's user"
         ) from None
-    if mode & _OTHERS:
+    if mode & _ACCESS_BY_OTHERS:
         raise InvalidSecretError(f"{label} is accessible to others (mode {mode:04o}); run chmod 600")
     try:
         secret = content.decode("utf-8").strip()

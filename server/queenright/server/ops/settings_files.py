@@ -29,7 +29,7 @@ _TLS_FILES: Final = frozenset({"sslrootcert", "sslcert", "sslkey", "sslcrl"})
 
 def check_files(settings: Settings) -> None:
     """
-    Check every file that a setting names. Create nothing.
+    Check every file that a setting names, without creating any.
 
     Raises:
         InvalidSecretError: A secret file is not usable.
@@ -43,12 +43,12 @@ def check_files(settings: Settings) -> None:
     check_judging(settings.health_monitoring, settings.judging)
 
 
-def check_use(settings: Settings) -> None:
+def check_usability(settings: Settings) -> None:
     """
-    Check what a running service would report later: storage, tokens, agents, step logs and model names.
+    Check settings that would fail only later: storage, tokens, agents, step logs and model names.
 
     Raises:
-        InvalidSettingsError: At least one cannot be used. The message has a line for each.
+        InvalidSettingsError: A setting cannot be used. The message has a line for each such setting.
     """
     faults = _check_folder("storage", settings.storage) or _check_tokens(settings)
     faults += _check_tls_files(settings.database_url)

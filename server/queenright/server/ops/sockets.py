@@ -1,4 +1,4 @@
-"""Listening sockets. They are bound before anything starts, so that a port in use is reported immediately."""
+"""Open listening sockets, before the service starts, so that a port in use is reported immediately."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from queenright.instrumentation.certificates import certificates
 from queenright.instrumentation.errors import QueenrightError
 from queenright.instrumentation.http_url import http_url
 from queenright.server.access.addresses import find_address_family
-from queenright.server.middleware.connections import Connections, GuardedProtocol, connection_limit
+from queenright.server.middleware.connections import Connections, GuardedProtocol, compute_connection_limit
 
 # Below the ephemeral ports of Linux (from 32768) and macOS (from 49152).
-_NOT_EPHEMERAL: Final = range(20000, 32000)
-_SEND_BYTES: Final = 256 * 1_024
-"""Half of the data that the kernel buffers for a client that does not read; by default megabytes."""
+_CHILD_PORTS: Final = range(20000, 32000)
+_SEND_BUFFER_BYTES: Final = 256 * 1_024
+"""The kernel buffers twice this for a client that does not read. Its default is megabytes."""
 
 
 class PortInUseError(QueenrightError):
-    """Raised when another program listens on a port. The message has the option for another port."""
+    """Raised when another program listens on a port. The message names the option for another port."""
 
     def __init__(self, what: str, host: str, port: int, option: str, *, by: str = "another program") -> None:
         super().__init__(
@@ -64,7 +64,7 @@ def listen(host: str, port: int, *, what: str, option: str, reuse: bool = True) 
     sock = socket.socket(find_address_family(host), socket.SOCK_STREAM)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
     # Accepted connections inherit this option.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
     try:
         sock.bind((host, port))
         sock.listen(1024)
@@ -87,7 +87,7 @@ def find_free_port(host: str, port: int, *, what: str, option: str) -> int:
     Port 0 takes a free port below the ephemeral range, because the system could give an ephemeral port to
     another connection before the child binds it.
     """
-    for candidate in [port] if port else random.sample(_NOT_EPHEMERAL, 100):
+    for candidate in [port] if port else random.sample(_CHILD_PORTS, 100):
         try:
             with contextlib.closing(listen(host, candidate, what=what, option=option, reuse=port != 0)):
                 return candidate
@@ -106,12 +106,12 @@ class Server(uvicorn.Server):
 
 
 def _has_cancelled_requests(record: logging.LogRecord) -> bool:
-    """Return False for uvicorn's error about cancelled requests if there were none, only open connections."""
+    """Return False for uvicorn's error about cancelled requests if their number is 0."""
     return not (str(record.msg).startswith("Cancel %s running task(s)") and record.args == (0,))
 
 
 def socket_url(sock: socket.socket) -> str:
-    """Return the URL of a listening socket on this machine."""
+    """Return the URL that reaches a listening socket from this machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):
         host = "127.0.0.1"
@@ -131,7 +131,7 @@ async def serve_app(
         protocol: Creates the protocol of a connection from the port's `Connections` and uvicorn's arguments.
     """
     logging.getLogger("uvicorn.error").addFilter(_has_cancelled_requests)
-    connections = Connections(connection_limit())
+    connections = Connections(compute_connection_limit())
     http = Server(
         uvicorn.Config(
             app,

@@ -20,7 +20,7 @@ Ingest = Callable[[Sequence[AgentEvent]], Awaitable[None]]
 
 class StepLogs:
     """
-    Follows the step logs below some folders.
+    Follows the step logs below the given folders.
 
     Args:
         folders: Folders with ``sessions/{id}/logs/tool_logs.jsonl``.
@@ -34,18 +34,18 @@ class StepLogs:
         self._on_skipped = on_skipped
         self._readers: dict[Path, StepLogReader] = {}
         self._unstored_events: dict[Path, list[AgentEvent]] = {}
-        self._failing: set[Path] = set()
+        self._failing_paths: set[Path] = set()
 
     async def run(self) -> None:
         """Read new lines every second until cancelled. An unreadable log does not affect the others."""
         while True:
-            for path in await asyncio.to_thread(self._find):
+            for path in await asyncio.to_thread(self._list_logs):
                 await self._follow(self._readers.setdefault(path, StepLogReader(path)))
             await asyncio.sleep(_POLL_SECONDS)
 
-    def _find(self) -> list[Path]:
-        matches = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
-        return [path for paths in matches for path in sorted(paths)]
+    def _list_logs(self) -> list[Path]:
+        path_lists = (folder.glob("sessions/*/logs/tool_logs.jsonl") for folder in self._folders)
+        return [path for paths in path_lists for path in sorted(paths)]
 
     async def _follow(self, reader: StepLogReader) -> None:
         path, skipped_before = reader.path, reader.skipped_lines
@@ -56,10 +56,10 @@ class StepLogs:
                 await self._ingest(events)
                 del self._unstored_events[path]
         except (OSError, StoreError) as error:
-            if path not in self._failing:
+            if path not in self._failing_paths:
                 _log.error("cannot follow the step log %s, retrying: %s", path, error)
-            self._failing.add(path)
+            self._failing_paths.add(path)
         else:
-            self._failing.discard(path)
+            self._failing_paths.discard(path)
         if reader.skipped_lines > skipped_before:
             self._on_skipped(reader.skipped_lines - skipped_before)

@@ -1,4 +1,4 @@
-"""The user's Prometheus and Tempo, which the judge and the queen may query."""
+"""Clients of the user's Prometheus and Tempo, which the judge and the queen may query."""
 
 from __future__ import annotations
 

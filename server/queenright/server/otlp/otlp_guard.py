@@ -13,7 +13,7 @@ from queenright.server.access.caller import Caller, get_client_address
 from queenright.server.access.credentials import DuplicateTokenError, read_bearer_token
 from queenright.server.access.roles import AccessLevel
 from queenright.server.access.tokens import TOKEN_PREFIX
-from queenright.server.middleware.gate import accepted_hosts, check_host, check_origin
+from queenright.server.middleware.gate import check_host, check_origin, list_accepted_hosts
 from queenright.server.otlp.encoding import MediaType, render_status
 from queenright.server.otlp.errors import RejectedRequestError
 
@@ -49,7 +49,7 @@ class OtlpGuard:
         self._is_token_required = access.is_token_required(bind_address)
         self._on_denied = on_denied
         settings = access.settings
-        self._accepted_hosts = accepted_hosts(
+        self._accepted_hosts = list_accepted_hosts(
             settings.otlp.host,
             settings.http.host,
             settings.alerting.console_url,

@@ -36,7 +36,7 @@ from queenright.runtime.inputs import InvalidInputError
 from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.access.headers import set_security_headers
 from queenright.server.agents.manager import LoadTimeoutError, ManagerClosingError
-from queenright.server.http.problems import MAX_TEXT_LENGTH, problem, problem_response
+from queenright.server.http.problems import MAX_TEXT_LENGTH, make_problem_response, render_problem
 from queenright.server.otlp.errors import OTLP_PATHS, wrong_port_reason
 from queenright.server.routes.pagination import InvalidCursorError
 
@@ -122,7 +122,7 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     if wants_page(request):
         response = page(problem.status, redact(problem.title, MAX_TEXT_LENGTH))
     else:
-        response = problem_response(problem)
+        response = render_problem(problem)
     if isinstance(error, HTTPException):
         response.headers.update(error.headers or {})
     if isinstance(error, TooManyWaitingError):
@@ -146,7 +146,7 @@ def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> Response:
     # The log has the traceback. The response must not reveal it.
-    response = problem(500, "the service has an internal error; see its log before you retry")
+    response = make_problem_response(500, "the service has an internal error; see its log before you retry")
     # The middleware that sets these headers does not see this response.
     set_security_headers(response.headers)
     return response

@@ -36,9 +36,9 @@ from queenright.server.cluster.gateway.short_ids import find_matches, find_short
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.cluster.gateway.summaries import get_merge
 from queenright.server.http.gateway_header import FIND_KEY, LOCATE_WORKER
-from queenright.server.http.problems import problem
+from queenright.server.http.problems import make_problem_response
 from queenright.server.middleware.gate import MAX_BODY
-from queenright.server.middleware.idempotency import HEADER
+from queenright.server.middleware.idempotency import KEY_HEADER
 from queenright.server.routes.gateway_requests import LocatedWorker
 from queenright.server.routes.pagination import InvalidCursorError
 from queenright.server.routes.short_ids import complete_id
@@ -224,7 +224,7 @@ class Gateway:
 
         Without this, a repeated request without a session or with an abbreviated id could match another item.
         """
-        if scope["method"] == "GET" or HEADER not in Headers(scope=scope):
+        if scope["method"] == "GET" or KEY_HEADER not in Headers(scope=scope):
             return None
         apps = [app for app in backends if app is not None]
         replies = await ask_all(apps, [make_get_scope(scope, mark=FIND_KEY)] * len(apps), receive)
@@ -371,7 +371,7 @@ class Gateway:
 
 
 async def _send_refusal(status: int, reason: str, send: Send) -> None:
-    response = problem(status, reason)
+    response = make_problem_response(status, reason)
     if status == 503:
         response.headers["Retry-After"] = str(RETRY_SECONDS)
     # No partition answers, so no middleware sets these headers.
