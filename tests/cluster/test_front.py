@@ -17,7 +17,7 @@ from queenright.server.cluster.partition import OwnerApps
 from queenright.server.cluster.proxy import FORWARDED_HEADER, PARTITION_HEADER, Proxy
 from queenright.server.ops.sockets import listen, serve_app
 from queenright.server.settings import Settings
-from queenright.server.webhooks.hooks import CALL_ID
+from queenright.server.webhooks.hooks import CALL_ID_HEADER
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio
@@ -100,11 +100,11 @@ async def test_client_cannot_choose_the_id_of_its_call(chosen_id: str) -> None:
     owner_headers: list[list[bytes]] = []
 
     async def hooks(scope: Scope, receive: Receive, send: Send) -> None:
-        owner_headers.append([value for name, value in scope["headers"] if name == CALL_ID])
+        owner_headers.append([value for name, value in scope["headers"] if name == CALL_ID_HEADER])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    headers = [(CALL_ID, chosen_id.encode("latin-1")), (FORWARDED_HEADER, b"1")]
+    headers = [(CALL_ID_HEADER, chosen_id.encode("latin-1")), (FORWARDED_HEADER, b"1")]
     for app in (make_apps(stream), make_apps(stream, apps=OwnerApps(api=Mock(), hooks=hooks))):
         async with make_client(app) as http:
             assert (await http.post(HOOK, json={"session_id": "s-1"}, headers=headers)).status_code == 200

@@ -192,7 +192,7 @@ def test_ticket_of_a_cross_partition_incident_is_not_a_separate_item() -> None:
         ({"text": "", "text_at": None}, {"text": "", "text_at": None}, None),
         ({"text": "", "text_at": None}, ENDED_PART, None),
         (ENDED_PART, {}, "b fails"),
-        (ENDED_PART, ENDED_PART, "All its workers have ended. Nobody has acknowledged it."),
+        (ENDED_PART, ENDED_PART, "All workers of this incident have ended. Nobody has acknowledged it."),
         (ENDED_PART | {"closed_at": 5.5}, {}, None),
     ],
     ids=[

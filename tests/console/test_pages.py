@@ -21,7 +21,7 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.access.roles import Role
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.views.attention import incidents_of_tickets
+from queenright.server.views.attention import find_incidents
 from tests.console.conftest import HOSTILE, Cable, PageMonitor
 from tests.console.shifts import RECORD_SHIFTS, SHIFT
 from tests.console.walk import SCREENS
@@ -71,7 +71,7 @@ async def prepare_pages(running: RunningService, agent: str = "looper") -> list[
     incidents: list[Incident] = []
 
     def has_incident() -> bool:
-        incidents[:] = incidents_of_tickets(service, service.tickets.open_tickets())
+        incidents[:] = find_incidents(service, service.tickets.open_tickets())
         return bool(incidents)
 
     await until(has_incident, "an incident")

@@ -146,9 +146,9 @@ def test_demo_pages_once_and_ctrl_c_stops_every_process(demo: Up) -> None:
     ("option", "content", "expected"),
     [
         ("--slack-url-file", None, "cannot be read"),
-        ("--slack-url-file", "", "does not hold a Slack webhook URL"),
-        ("--slack-url-file", "hunter2", "does not hold a Slack webhook URL"),
-        ("--pagerduty-key-file", "two words", "does not hold a PagerDuty routing key"),
+        ("--slack-url-file", "", "does not contain a Slack webhook URL"),
+        ("--slack-url-file", "hunter2", "does not contain a Slack webhook URL"),
+        ("--pagerduty-key-file", "two words", "does not contain a PagerDuty routing key"),
     ],
 )
 def test_unusable_secret_file_is_refused_at_start(

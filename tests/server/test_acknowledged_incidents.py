@@ -81,7 +81,7 @@ async def post_pagerduty_event(service: Service, kind: str, groups: set[str]) ->
         }
         body = json.dumps({"event": event}).encode()
         digest = hmac.new(SECRET.encode(), body, hashlib.sha256).hexdigest()
-        await callbacks.pagerduty(body, signatures=f"v1={digest}")
+        await callbacks.handle_pagerduty_event(body, signatures=f"v1={digest}")
 
 
 async def advance_minutes(service: Service, clock: Clock, minutes: int) -> None:

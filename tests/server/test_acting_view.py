@@ -19,8 +19,8 @@ from queenright.health.settings import HealthSettings
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from queenright.server.views.api_models import build_status, event_line
-from queenright.server.views.interventions import acting_view
+from queenright.server.views.api_models import build_status, make_feed_line
+from queenright.server.views.interventions import build_interventions_view
 from tests.server.conftest import demo_settings, looping
 
 SENTENCES: list[tuple[EventType, dict[str, Any], str]] = [
@@ -130,7 +130,7 @@ def settings(tmp_path: Path) -> Settings:
 def test_each_action_has_a_sentence_in_the_event_feed(
     kind: EventType, data: dict[str, Any], expected: str
 ) -> None:
-    line = event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
+    line = make_feed_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data))
 
     assert expected in line.text
     assert line.kind
@@ -141,7 +141,7 @@ def test_event_line_names_its_worker_once() -> None:
     detail = f"nobody can reach worker {target}: it fetches no instructions"
     record = {"kind": "nudge", "outcome": "unreachable", "by": "ladder", "detail": detail}
 
-    line = event_line(
+    line = make_feed_line(
         AgentEvent(
             type=EventType.INTERVENTION_RECORDED,
             time=0.0,
@@ -169,7 +169,9 @@ def test_undeliverable_nudge_is_shown_once_per_ladder(kind: str, attempt: int, e
 def test_brief_event_line_truncates_a_long_name(agent: str) -> None:
     data = {"attempt": 1, "delivery": "queued", "by": "ada", "message": "m" * 500}
 
-    line = event_line(AgentEvent(type=EventType.NUDGE_SENT, time=0.0, agent_id=agent, data=data), brief=True)
+    line = make_feed_line(
+        AgentEvent(type=EventType.NUDGE_SENT, time=0.0, agent_id=agent, data=data), brief=True
+    )
 
     assert line.text.startswith(agent[:50])
     assert ": nudge 1 queued, by ada. mmm" in line.text
@@ -189,7 +191,7 @@ def test_each_undelivered_nudge_by_a_person_has_a_line() -> None:
     ],
 )
 def test_event_line_about_a_ticket_names_its_worker(kind: EventType, data: dict[str, Any]) -> None:
-    assert event_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data)).text.startswith("bee: ")
+    assert make_feed_line(AgentEvent(type=kind, time=0.0, agent_id="bee", data=data)).text.startswith("bee: ")
 
 
 @pytest.mark.parametrize("outcome", list(InterventionOutcome))
@@ -210,7 +212,7 @@ def test_brief_event_line_is_one_sentence() -> None:
         data={"analysis": analysis, "ticket_id": "t1"},
     )
 
-    brief_line, full_line = event_line(event, brief=True), event_line(event)
+    brief_line, full_line = make_feed_line(event, brief=True), make_feed_line(event)
 
     assert brief_line.text == "queen → operator: looper (node search) goes in circles."
     assert brief_line.ticket == "t1"
@@ -283,7 +285,7 @@ def test_ladder_badge_has_the_outcome_of_its_nudge(undelivered: str, dry_run: bo
         acted_at=5.0,
         undelivered=undelivered,
     )
-    pending_requests = acting_view(
+    pending_requests = build_interventions_view(
         stop=SwitchState(),
         storm=StormWatch(HealthSettings().intervention.storm, ids=lambda: "storm"),
         budget=ActionBudget(10),

@@ -233,7 +233,7 @@ async def test_incident_of_ended_sessions_is_listed_until_acknowledged(
     await end_sessions(running, "a", "b", "c")
     [item] = await list_items(http)
     assert (item["kind"], item["options"]) == ("incident", ["acknowledge"])
-    assert item["text"] == "All its workers have ended. Nobody has acknowledged it."
+    assert item["text"] == "All workers of this incident have ended. Nobody has acknowledged it."
 
     ticket = (await http.get(f"/api/tickets/{item['ticket_id']}")).json()
     assert (ticket["status"], ticket["actions"]) == ("worker_gone", ["acknowledge"])

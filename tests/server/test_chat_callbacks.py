@@ -352,7 +352,7 @@ async def test_slow_store_is_reported_within_three_seconds(running: RunningServi
     body = make_click_body("t")
     headers = make_slack_headers(body, service.clock())
 
-    result, _ = await impatient_callbacks.slack(
+    result, _ = await impatient_callbacks.handle_slack_click(
         body,
         timestamp=headers["X-Slack-Request-Timestamp"],
         signature=headers["X-Slack-Signature"],
@@ -466,7 +466,11 @@ async def test_event_of_an_unknown_incident_has_no_effect_and_is_explained(
         ("acknowledged", "no ticket is known for this incident", {"data": {"incident_key": None}}),
         ("acknowledged", "no ticket is known for this incident", {"data": None}),
         ("acknowledged", "more than a day old", {"occurred_at": old_time}),
-        ("acknowledged", "s ahead of this machine's clock; 300 are allowed", {"occurred_at": future_time}),
+        (
+            "acknowledged",
+            "s ahead of this machine's clock; at most 300 s are allowed",
+            {"occurred_at": future_time},
+        ),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "2099-01-01T00:00:00Z"}),
         ("acknowledged", "ahead of this machine's clock", {"occurred_at": "9999-12-31T23:59:59Z"}),
         ("escalated", "incident.escalated changes no ticket", {}),

@@ -17,7 +17,7 @@ from queenright.health.tickets.ticket import TicketStatus
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.agents.operations import Action
 from queenright.server.serving import RunningService
-from queenright.server.views.api_models import event_line
+from queenright.server.views.api_models import make_feed_line
 from tests.server.conftest import looping
 from tests.server.test_app import wait_for_ticket
 from tests.server.test_cli_acting import queenright, settings
@@ -217,7 +217,9 @@ async def test_ended_session_is_shown_with_its_outcome(
 
 def describe_health_change(reason: str, *, state: str, **fields: str) -> str:
     data = {"from": "failing", "to": state, "reason": reason, **fields}
-    return event_line(AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)).text
+    return make_feed_line(
+        AgentEvent(type=EventType.HEALTH_STATE_CHANGED, time=NOW, agent_id="a", data=data)
+    ).text
 
 
 def test_health_change_is_one_sentence() -> None:
@@ -253,7 +255,7 @@ def test_operation_on_an_agent_is_one_sentence(operation: str, detail: str, expe
     data = {"what": operation, "by": "ada", "detail": detail}
     event = AgentEvent(type=EventType.AGENT_OPERATED, time=NOW, agent_id="a", data=data)
 
-    assert event_line(event).text == f"a: {expected_text}"
+    assert make_feed_line(event).text == f"a: {expected_text}"
 
 
 def test_every_operation_on_an_agent_has_a_text() -> None:

@@ -22,7 +22,7 @@ from queenright.server.otlp import OtlpReceiver
 from queenright.server.serving import RunningService, serving
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.webhooks import hooks as hooks_module
-from queenright.server.webhooks.hooks import CALL_ID, HookReceiver, route_hooks
+from queenright.server.webhooks.hooks import CALL_ID_HEADER, HookReceiver, route_hooks
 from tests.clients.fixtures import FOLDER, Record, load_fixture
 from tests.frameworks.matrix import matrix_settings
 from tests.server.access.test_service_with_tokens import create_token, make_guarded_settings
@@ -203,7 +203,7 @@ def count_refused_calls(running: RunningService) -> float | None:
     return running.service.registry.get_sample_value("queenright_hook_calls_total", labels)
 
 
-@pytest.mark.parametrize("limit", ["MAX_BODY", "MAX_HELD"])
+@pytest.mark.parametrize("limit", ["MAX_BODY", "MAX_HELD_BYTES"])
 async def test_call_after_an_oversized_one_is_accepted(
     telemetry: httpx.AsyncClient, running: RunningService, limit: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,13 +358,13 @@ async def test_call_that_cannot_be_stored_in_a_cluster_is_kept_in_the_stream(run
         assert (path, json.loads(body)) == (HOOK_PATH, session_start)
         assert (await client.post(HOOK_PATH, json=prompt)).status_code == 503
         repeated_response = await client.post(
-            HOOK_PATH, json=session_start, headers={CALL_ID.decode(): call_id}
+            HOOK_PATH, json=session_start, headers={CALL_ID_HEADER.decode(): call_id}
         )
         assert (repeated_response.status_code, repeated_response.json()) == (503, {})
         # The events of this call may be stored although the monitor has not received them.
         assert await hooks.end_call(call_id)
         repeated_response = await client.post(
-            HOOK_PATH, json=session_start, headers={CALL_ID.decode(): call_id}
+            HOOK_PATH, json=session_start, headers={CALL_ID_HEADER.decode(): call_id}
         )
         assert (repeated_response.status_code, repeated_response.json()) == (200, {})
     database.failure = None
@@ -388,7 +388,7 @@ async def test_call_from_the_stream_waits_for_its_late_direct_call(running: Runn
         keeper=keeper,
     )
     session_start, *_ = load_hook_calls("healthy")
-    headers = {CALL_ID.decode(): "call-7"}
+    headers = {CALL_ID_HEADER.decode(): "call-7"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(hooks), base_url="http://q") as client:
         assert (await client.post(HOOK_PATH, json=session_start, headers=headers)).json() == {}
         session_end = asyncio.create_task(hooks.end_call("call-7"))

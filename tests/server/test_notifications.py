@@ -17,7 +17,7 @@ from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
-from queenright.server.views.api_models import build_status, event_line, make_notification_row
+from queenright.server.views.api_models import build_status, make_feed_line, make_notification_row
 from tests.alerting.parts import FakePeer
 from tests.server.conftest import looping
 from tests.waiting import until
@@ -198,13 +198,13 @@ def test_event_feed_names_the_alert(kind: EventType, expected_text: str) -> None
     data = {"status": "firing", "ticket_severity": "medium", "error": "503"}
     event = AgentEvent(type=kind, time=1.0, agent_id="researcher", data=data)
 
-    assert event_line(event).text == expected_text
+    assert make_feed_line(event).text == expected_text
 
 
 def test_event_feed_names_the_receiver_that_alertmanager_notified() -> None:
     event = AgentEvent(type=EventType.RECEIVER_NOTIFIED, time=1.0, data={"receiver": "slack", "alerts": 2})
 
-    assert event_line(event).text == "Alertmanager notified slack of 2 alerts"
+    assert make_feed_line(event).text == "Alertmanager notified slack of 2 alerts"
 
 
 @pytest.mark.parametrize(("severity", "label"), [("medium", " (medium)"), (None, "")])
@@ -212,4 +212,4 @@ def test_accepted_end_of_an_alert_shows_the_severity_of_its_ticket(severity: str
     data = {"status": "resolved"} | ({"ticket_severity": severity} if severity else {})
     event = AgentEvent(type=EventType.NOTIFICATION_DELIVERED, time=1.0, agent_id="bee", data=data)
 
-    assert event_line(event).text == f"Alertmanager accepted the end of the alert on bee{label}"
+    assert make_feed_line(event).text == f"Alertmanager accepted the end of the alert on bee{label}"

@@ -1,4 +1,4 @@
-"""The listening sockets of a process: the API with the console, and telemetry."""
+"""Open the ports of a process: one for the API and the console, and one for telemetry."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from starlette.types import ASGIApp
 from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
 from queenright.server.ops.sockets import listen, serve_app, socket_url
-from queenright.server.otlp.errors import wrong_port_reason
+from queenright.server.otlp.errors import describe_wrong_port
 from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.settings import Settings
 
-API: Final = "the API and the console"
+API_PURPOSE: Final = "the API and the console"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class Ports:
         Args:
             otlp: The app for telemetry.
             api: The app of the API and the console.
-            refuse_grpc: Called with the address of a client that uses gRPC, and the change that it needs.
+            refuse_grpc: Called with the address of a client that uses gRPC, and the setting to change.
         """
-        here, other = GRPC_REASON, wrong_port_reason(self.otlp_url)
+        otlp_reason, api_reason = GRPC_REASON, describe_wrong_port(self.otlp_url)
         async with (
-            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, here)),
-            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, other)),
+            serve_app(otlp, self.otlp, protocol=partial(Http1Protocol, refuse_grpc, otlp_reason)),
+            serve_app(api, self.api, protocol=partial(Http1Protocol, refuse_grpc, api_reason)),
         ):
             yield
 
@@ -77,11 +77,11 @@ def bind_ports(settings: Settings) -> Iterator[Ports]:
 
     Raises:
         PortInUseError: A port is in use.
-        InvalidTokensError: A token is required, and there is no live one.
+        InvalidTokensError: A token is required, but no token is live.
     """
     http, otlp = settings.http, settings.otlp
     with contextlib.ExitStack() as stack:
-        api_socket = listen(http.host, http.port, what=API, option="--port")
+        api_socket = listen(http.host, http.port, what=API_PURPOSE, option="--port")
         stack.enter_context(contextlib.closing(api_socket))
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
@@ -104,7 +104,7 @@ def _set_bound_ports(settings: Settings, api: socket.socket, otlp: socket.socket
 
 
 def _link_to_service(settings: Settings, url: str) -> Settings:
-    """Return settings whose links in notifications lead to this service, unless ``console_url`` is set."""
+    """Return settings with ``console_url`` set to this service's URL, unless it is set."""
     if "console_url" in settings.alerting.model_fields_set:
         return settings
     return settings.model_copy(update={"alerting": settings.alerting.model_copy(update={"console_url": url})})

@@ -24,8 +24,8 @@ Sleep = Callable[[float], Awaitable[None]]
 
 _log = logging.getLogger(__name__)
 
-_READ_SECONDS: Final = 60.0
-"""Seconds between reads of the settings files, to compare them with those of other processes."""
+_READ_INTERVAL_SECONDS: Final = 60.0
+"""Seconds between reads of the settings file, to compare it with those of other processes."""
 
 RELOADABLE: Final = (
     "alerting.dashboard_url",
@@ -39,7 +39,7 @@ RELOADABLE: Final = (
     "health_monitoring.stall",
     "health_monitoring.tickets",
 )
-"""Paths of reloadable settings. Everything below them is reloadable."""
+"""Paths of reloadable settings. All settings below these are reloadable too."""
 
 
 class NoSettingsFileError(ConflictError):
@@ -53,14 +53,14 @@ class NoSettingsFileError(ConflictError):
 
 @dataclass(frozen=True, slots=True)
 class ReloadResult:
-    """The result of a reload: paths of settings."""
+    """The paths of settings that a reload has applied, and of those that need a restart."""
 
     applied: tuple[str, ...]
     needs_restart: tuple[str, ...]
 
     @property
     def is_unchanged(self) -> bool:
-        """Whether the settings are unchanged."""
+        """Whether no setting has changed."""
         return not (self.applied or self.needs_restart)
 
     def __str__(self) -> str:
@@ -68,10 +68,10 @@ class ReloadResult:
         if self.is_unchanged:
             return "the settings have not changed"
         parts = (("applied", self.applied), ("require a restart", self.needs_restart))
-        return "; ".join(f"{what}: {', '.join(paths)}" for what, paths in parts if paths)
+        return "; ".join(f"{label}: {', '.join(paths)}" for label, paths in parts if paths)
 
 
-async def reload(service: Service) -> ReloadResult:
+async def reload_service_settings(service: Service) -> ReloadResult:
     """
     Reload the settings of a service, and apply the reloadable ones.
 
@@ -80,16 +80,16 @@ async def reload(service: Service) -> ReloadResult:
         InvalidSettingsError, InvalidSecretError, ModelUnavailableError, InvalidPromptError: The settings are
             not valid; nothing is changed.
     """
-    before = service.settings_read
-    if before is None:
+    old_settings = service.settings_read
+    if old_settings is None:
         raise NoSettingsFileError
-    after = await asyncio.to_thread(_read_again, before)
-    changed_paths = sorted(_differences(before, after))
+    new_settings = await asyncio.to_thread(_reread_settings, old_settings)
+    changed_paths = sorted(_list_changed_paths(old_settings, new_settings))
     applied_paths = tuple(path for path in changed_paths if _is_reloadable(path))
     # Settings that require a restart are reported on each reload until the restart.
-    service.settings_read = _merge(before, after, applied_paths)
+    service.settings_read = _merge(old_settings, new_settings, applied_paths)
     if applied_paths:
-        await service.replace_settings(_merge(service.settings, after, applied_paths))
+        await service.replace_settings(_merge(service.settings, new_settings, applied_paths))
     outcome = ReloadResult(applied_paths, tuple(path for path in changed_paths if path not in applied_paths))
     _log.info("settings reloaded: %s", outcome)
     return outcome
@@ -97,26 +97,28 @@ async def reload(service: Service) -> ReloadResult:
 
 def read_reloadable(settings: Settings) -> tuple[Settings, str]:
     """
-    Return settings with what a reload would apply to them now, and why it would be refused.
+    Return the settings that a reload would apply now, and the reason why it would fail, or "".
 
-    The reason is empty if it would not be. A partition that is taken over gets what its former owner had.
-    Invalid files change nothing.
+    A partition that is taken over thus gets the same settings as its former owner had. Invalid files change
+    nothing.
     """
-    before = settings.as_read
-    if before is None:
+    old_settings = settings.as_read
+    if old_settings is None:
         return settings, ""
     try:
-        after = _read_again(before)
+        new_settings = _reread_settings(old_settings)
     except QueenrightError as error:
-        return settings, f"the settings are those of the start of this process: {error}"
-    return _merge(settings, after, tuple(filter(_is_reloadable, _differences(before, after)))), ""
+        return settings, f"this process keeps the settings that it started with: {error}"
+    return _merge(
+        settings, new_settings, tuple(filter(_is_reloadable, _list_changed_paths(old_settings, new_settings)))
+    ), ""
 
 
 async def watch_reloadable(settings: Settings, sleep: Sleep = asyncio.sleep) -> AsyncIterator[Settings]:
-    """Yield `read_reloadable` every minute; log when the files become invalid."""
+    """Yield the settings of `read_reloadable` every minute. Log when the files become invalid."""
     known_fault = ""
     while True:
-        await sleep(_READ_SECONDS)
+        await sleep(_READ_INTERVAL_SECONDS)
         current, fault = await asyncio.to_thread(read_reloadable, settings)
         if fault and fault != known_fault:
             _log.warning("%s", fault)
@@ -124,42 +126,42 @@ async def watch_reloadable(settings: Settings, sleep: Sleep = asyncio.sleep) -> 
         yield current
 
 
-def _read_again(before: Settings) -> Settings:
-    after = before.read_again()
-    if after is None:
+def _reread_settings(old_settings: Settings) -> Settings:
+    new_settings = old_settings.read_again()
+    if new_settings is None:
         raise NoSettingsFileError
-    check_files(after)
-    return after
+    check_files(new_settings)
+    return new_settings
 
 
 def _is_reloadable(path: str) -> bool:
     return any(path == reloadable or path.startswith(f"{reloadable}.") for reloadable in RELOADABLE)
 
 
-def _differences(before: BaseModel, after: BaseModel, where: str = "") -> Iterator[str]:
+def _list_changed_paths(old_block: BaseModel, new_block: BaseModel, prefix: str = "") -> Iterator[str]:
     """Yield the paths of changed settings."""
-    for name in type(before).model_fields:
-        old, new = getattr(before, name), getattr(after, name)
-        path = f"{where}{name}"
-        if isinstance(old, BaseModel) and isinstance(new, BaseModel):
-            yield from _differences(old, new, f"{path}.")
-        elif old != new:
+    for name in type(old_block).model_fields:
+        old_value, new_value = getattr(old_block, name), getattr(new_block, name)
+        path = f"{prefix}{name}"
+        if isinstance(old_value, BaseModel) and isinstance(new_value, BaseModel):
+            yield from _list_changed_paths(old_value, new_value, f"{path}.")
+        elif old_value != new_value:
             yield path
 
 
-def _merge(settings: Settings, after: Settings, paths: tuple[str, ...]) -> Settings:
-    """Return settings with the values of ``after`` at these paths."""
+def _merge(settings: Settings, new_settings: Settings, paths: tuple[str, ...]) -> Settings:
+    """Return settings with the values of ``new_settings`` at these paths."""
     merged_settings: BaseModel = settings
     for path in paths:
-        merged_settings = _replace_at(merged_settings, after, path.split("."))
+        merged_settings = _replace_at(merged_settings, new_settings, path.split("."))
     assert isinstance(merged_settings, Settings)
     return merged_settings
 
 
-def _replace_at(block: BaseModel, after: BaseModel, path: list[str]) -> BaseModel:
+def _replace_at(block: BaseModel, new_block: BaseModel, path: list[str]) -> BaseModel:
     name, *rest = path
-    new = getattr(after, name)
+    new_value = getattr(new_block, name)
     if rest:
-        new = _replace_at(getattr(block, name), new, rest)
-    update: Mapping[str, Any] = {name: new}
+        new_value = _replace_at(getattr(block, name), new_value, rest)
+    update: Mapping[str, Any] = {name: new_value}
     return block.model_copy(update=update)

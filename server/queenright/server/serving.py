@@ -1,4 +1,4 @@
-"""The service with its ports: what `queenright serve`, `queenright up` and a cluster's partitions run."""
+"""Run the service, with or without ports: for `queenright serve`, `queenright up`, and cluster partitions."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def serving(
 
     Raises:
         PortInUseError: A port is in use.
-        InvalidTokensError: A token is required, and there is no live one.
+        InvalidTokensError: A token is required, but no token is live.
         StoreError: The database cannot be used.
     """
     async with contextlib.AsyncExitStack() as stack:
@@ -90,8 +90,8 @@ async def serving(
         ports.access.sessions.key = await service.store.transact(partial(get_secret, name=LOGIN_KEY))
         if (count := len(await asyncio.to_thread(service.store.list_partitions))) > 1:
             service.faults.append(
-                f"the database has {count} partitions, and this process watches the workers of one: start it "
-                f"with --cluster NATS and cluster.partitions: {count}"
+                f"the database has {count} partitions, but this process watches the workers of only one; "
+                f"start it with --cluster NATS and cluster.partitions: {count}"
             )
             _log.error("%s", service.faults[-1])
         app = create_app(service, bind_address=ports.api.getsockname()[0], access=ports.access)
@@ -155,7 +155,7 @@ async def run_service(
 
 @dataclass(frozen=True, slots=True)
 class IntakeApps:
-    """The apps that receive telemetry. OTLP and hooks share an assembler."""
+    """The apps that receive telemetry. They share an assembler."""
 
     receiver: OtlpReceiver
     hooks: HookReceiver
@@ -210,7 +210,7 @@ def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None
     Args:
         service: The service.
         intake: Its receivers.
-        access: Has the token file; None if another service records its changes.
+        access: Holds the token file; None if another service records its changes.
     """
     service.tasks.add("ends", intake.receiver.run_ending)
     if access is None:
@@ -220,7 +220,7 @@ def add_intake_tasks(service: Service, intake: IntakeApps, access: Access | None
 
 
 def end_streams(service: Service) -> None:
-    """End the streams that would keep a port open. Call this before closing the ports."""
+    """End long-running requests that would keep a port open. Call this before closing the ports."""
     service.permissions.close()
     service.stopping.set()
     service.agents.stop_loading()

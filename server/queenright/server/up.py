@@ -1,8 +1,8 @@
 """
-`queenright up`: the service, the real Prometheus and Alertmanager, and a demo fleet.
+Run `queenright up`: the service, Prometheus, Alertmanager, and a demo fleet.
 
-Everything listens on loopback. A missing program is reported. The service can detect, judge and store without
-them.
+The programs listen on loopback. A missing program is reported. The service can detect, judge and store without
+it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
 from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
-from queenright.server.ports import API
+from queenright.server.ports import API_PURPOSE
 from queenright.server.service import Service
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
@@ -38,10 +38,10 @@ from queenright.server.telemetry.pricing import Price
 from queenright.server.up_options import UpOptions
 from queenright.server.up_programs import start_alertmanager, start_prometheus, write_secret
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-Find = Callable[[str], Path | None]
+FindProgram = Callable[[str], Path | None]
 
 
 _DEMO_PRICES: Final = {model: Price(*price) for model, price in DEMO_PRICES.items()}
@@ -60,12 +60,12 @@ class AlreadyRunningError(QueenrightError):
 @contextlib.contextmanager
 def lock_storage(storage: Path, url: str) -> Iterator[None]:
     """
-    Hold the storage folder's lock. A folder that this creates and nothing is stored in is removed at the end.
+    Hold the storage folder's lock. At the end, remove the folder if this created it and it is empty.
 
     Raises:
-        AlreadyRunningError: Another process holds it.
+        AlreadyRunningError: Another process holds the lock.
     """
-    created = [folder for folder in (storage, *storage.parents) if not folder.exists()]
+    created_folders = [folder for folder in (storage, *storage.parents) if not folder.exists()]
     require_usable_storage(storage)
     path = storage / "up.lock"
     with path.open("a+", encoding="utf-8") as lock:
@@ -73,21 +73,21 @@ def lock_storage(storage: Path, url: str) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            raise AlreadyRunningError(storage, lock.read().strip() or "its process is not known") from None
+            raise AlreadyRunningError(storage, lock.read().strip() or "unknown process") from None
         lock.truncate(0)
         lock.write(f"process {os.getpid()}, {url}")
         lock.flush()
         try:
             yield
         finally:
-            # While the lock is held, so that no other process has got it.
-            if created and [file.name for file in storage.iterdir()] == [path.name]:
+            # Remove it while the lock is held, so that no other process can hold it.
+            if created_folders and [file.name for file in storage.iterdir()] == [path.name]:
                 path.unlink()
-                _remove_empty(created)
+                _remove_empty(created_folders)
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove folders, the innermost first, up to one that something else is in."""
+    """Remove folders, innermost first, up to the first one that is not empty."""
     with contextlib.suppress(OSError):
         for folder in folders:
             folder.rmdir()
@@ -103,42 +103,42 @@ def keep_sessions_in_storage(settings: Settings) -> Settings:
 
 @contextlib.asynccontextmanager
 async def up(
-    settings: Settings, options: UpOptions, *, say: Say, find: Find = find_program
+    settings: Settings, options: UpOptions, *, say: PrintLine, find: FindProgram = find_program
 ) -> AsyncIterator[RunningService]:
     """
-    Run everything. On exit, stop only what was started.
+    Run the service and its programs. On exit, stop only what this started.
 
     Args:
-        settings: All settings. The address of Alertmanager is added to them.
+        settings: All settings. The addresses of started programs are added.
         options: What to start.
         say: Called with each line of progress.
         find: Returns the path of a program, or None if there is none.
 
     Raises:
         AlreadyRunningError, PortInUseError, ChildProcessFailedError, InvalidSecretError, StoreError: The
-            message says what to do.
+            message has the fix.
     """
-    _refuse_unusable(
+    _check_secret_file(
         options.slack_url_file, "--slack-url-file", "a Slack webhook URL", ("https://", "http://")
     )
-    _refuse_unusable(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
+    _check_secret_file(options.pagerduty_key_file, "--pagerduty-key-file", "a PagerDuty routing key", ())
     settings = keep_sessions_in_storage(settings)
     if options.demo:
         settings = _with_demo_agents(settings)
     address = f"http://{settings.http.host}:{settings.http.port}"
     with lock_storage(settings.storage, address):
         async with contextlib.AsyncExitStack() as stack:
-            # Before all other ports: if another Queenright runs, its API port is taken.
-            find_free_port(settings.http.host, settings.http.port, what=API, option="--port")
+            # Check this port first: if another Queenright is running, the error should be about its API.
+            find_free_port(settings.http.host, settings.http.port, what=API_PURPOSE, option="--port")
             recorder, receiver_url = await stack.enter_async_context(_run_receiver(options))
             # Do not start a second Alertmanager if one is configured.
             alertmanager = (
-                None if settings.alerting.alertmanager_urls else _program("alertmanager", find, say)
+                None if settings.alerting.alertmanager_urls else _find_program("alertmanager", find, say)
             )
-            settings, alertmanager_url = _alertmanager_address(settings, options, alertmanager)
-            prometheus = _program("prometheus", find, say)
-            settings, prometheus_url = _prometheus_address(settings, options, prometheus)
-            # They stop after the service, which delivers to Alertmanager until it stops.
+            settings, alertmanager_url = _assign_alertmanager_port(settings, options, alertmanager)
+            prometheus = _find_program("prometheus", find, say)
+            settings, prometheus_url = _assign_prometheus_port(settings, options, prometheus)
+            # The programs stop after the service, which delivers to Alertmanager until it stops.
             programs = await stack.enter_async_context(contextlib.AsyncExitStack())
             say("Starting the service ...")
             prices = _DEMO_PRICES if options.demo else None
@@ -169,7 +169,7 @@ async def up(
             if prometheus and prometheus_url:
                 say("Starting Prometheus ...")
                 port = urlsplit(prometheus_url).port or 0
-                # The service's settings, because they contain the URL at which people reach it.
+                # Use the service's settings, because they contain its URL for people.
                 child = await start_prometheus(
                     prometheus, running.service.settings, options, port, running.url, token_file
                 )
@@ -182,7 +182,7 @@ async def up(
 
 
 def _with_demo_agents(settings: Settings) -> Settings:
-    """Return settings with the demo agents among those that can be loaded."""
+    """Return settings whose agent roots include the demo agents."""
     agents = settings.agents.model_copy(update={"roots": (*settings.agents.roots, DEMO_AGENTS)})
     return settings.model_copy(update={"agents": agents})
 
@@ -204,9 +204,9 @@ async def _run_receiver(options: UpOptions) -> AsyncIterator[tuple[Recorder, str
 
 @contextlib.asynccontextmanager
 async def _run_demo(
-    running: RunningService, storage: Path, options: UpOptions, say: Say
+    running: RunningService, storage: Path, options: UpOptions, say: PrintLine
 ) -> AsyncIterator[None]:
-    """Run the demo fleet, its client with hooks, and the agent that asks its user a question."""
+    """Run the demo fleet, a client with hooks, and an agent that asks its user a question."""
     fleet = Fleet(
         options.files,
         endpoint=running.otlp_url,
@@ -230,23 +230,25 @@ async def _run_demo(
         yield
 
 
-def _refuse_unusable(file: Path | None, option: str, holds: str, starts: tuple[str, ...]) -> None:
-    """Reject an unusable secret file. Alertmanager would start with it, and pages would be lost."""
+def _check_secret_file(file: Path | None, option: str, content: str, prefixes: tuple[str, ...]) -> None:
+    """Reject an unusable secret file. Alertmanager would start with it, but its pages would be lost."""
     if file is None:
         return
     try:
         secret = file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidSecretError(f"{option} {file} cannot be read ({why}); it should hold {holds}.") from None
-    if not secret or (starts and not secret.startswith(starts)) or len(secret.split()) != 1:
-        raise InvalidSecretError(f"{option} {file} does not hold {holds} alone on its line.")
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidSecretError(
+            f"{option} {file} cannot be read ({reason}); it should hold {content}."
+        ) from None
+    if not secret or (prefixes and not secret.startswith(prefixes)) or len(secret.split()) != 1:
+        raise InvalidSecretError(f"{option} {file} does not contain {content} and nothing else.")
 
 
-def _alertmanager_address(
+def _assign_alertmanager_port(
     settings: Settings, options: UpOptions, program: Path | None
 ) -> tuple[Settings, str | None]:
-    """Return the settings with the address of the Alertmanager that is started, and the address."""
+    """Choose a port. Return the settings with the URL of Alertmanager, and this URL; None if there is none."""
     if program is None:
         return settings, None
     port = find_free_port(
@@ -257,26 +259,26 @@ def _alertmanager_address(
     return settings.model_copy(update={"alerting": alerting}), url
 
 
-def _prometheus_address(
+def _assign_prometheus_port(
     settings: Settings, options: UpOptions, program: Path | None
 ) -> tuple[Settings, str | None]:
-    """Return the settings with the address of the Prometheus that is started, and the address."""
+    """Choose a port. Return the settings with the URL of Prometheus, and this URL; None if there is none."""
     if program is None:
         return settings, None
     port = find_free_port("127.0.0.1", options.prometheus_port, what="Prometheus", option="--prometheus-port")
     url = f"http://127.0.0.1:{port}"
     if settings.judging.prometheus_url is not None:
-        return settings, url  # the judge reads the configured one
+        return settings, url  # the judge reads the configured Prometheus
     judging = settings.judging.model_copy(update={"prometheus_url": SecretStr(url)})
     return settings.model_copy(update={"judging": judging}), url
 
 
 @contextlib.asynccontextmanager
-async def _watch_child(child: Child, url: str, service: Service, say: Say) -> AsyncIterator[None]:
+async def _watch_child(child: Child, url: str, service: Service, say: PrintLine) -> AsyncIterator[None]:
     """
-    Wait until a started program is ready at ``url``; then report a fault when it exits unexpectedly.
+    Wait until a program is ready at ``url``. Within the block, report a fault if it exits unexpectedly.
 
-    The fault ends when another program answers there.
+    The fault ends when another program answers at ``url``.
     """
     ready_url = f"{url}/-/ready"
     await child.wait_ready(ready_url)
@@ -300,16 +302,16 @@ async def _watch_child(child: Child, url: str, service: Service, say: Say) -> As
 
 
 async def _start_questioning_agent(service: Service) -> None:
-    """Load the demo agent that runs in the service, and start it; it asks its user a question."""
+    """Load and start the demo agent that runs in the service, and asks its user a question."""
     slot = await service.agents.load(DEMO_AGENTS / "publisher")
     await slot.runtime.trigger("review", {"message": "Which pages are ready?"})
 
 
 async def end_former_demo_runs(service: Service) -> None:
     """
-    Cancel the runs of demo agents whose process was killed: nothing else ends them.
+    End the runs of demo agents whose process was killed, because nothing else ends them.
 
-    They have not completed, so the failed runs before them still count.
+    They end as cancelled, so that they do not reset the count of failed runs.
     """
     demo_runs = [
         health.vitals
@@ -332,7 +334,7 @@ async def end_former_demo_runs(service: Service) -> None:
     )
 
 
-def _program(name: str, find: Find, say: Say) -> Path | None:
+def _find_program(name: str, find: FindProgram, say: PrintLine) -> Path | None:
     path = find(name)
     if path is None:
         say(str(ProgramNotFoundError(name)))
@@ -342,13 +344,13 @@ def _program(name: str, find: Find, say: Say) -> Path | None:
 @contextlib.contextmanager
 def _token_in_environment(token: str) -> Iterator[None]:
     """Set the token of the demo agents in the environment, until the block ends."""
-    ours = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    variables = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
+    previous_values = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous_values.items():
             if value is None:
                 del os.environ[name]
             else:

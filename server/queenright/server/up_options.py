@@ -29,15 +29,15 @@ UP_DEFAULTS: Final[dict[str, Any]] = {
             **DEMO_DEFAULTS["health_monitoring"]["intervention"],
             "permission": {"wait_seconds": 1800},
         },
-        # Only the expensive demo agent reaches it.
+        # Only the expensive demo agent reaches this limit.
         "spending": {"run_usd": 2, "brake": "approval"},
     }
 }
-"""Defaults of `queenright up` with the demo: its intervals, and what a person decides."""
+"""Defaults of `queenright up` with the demo: its intervals, and limits that need a person's decision."""
 
 
-def add_examples(folder: Path = Path()) -> dict[str, Any]:
-    """Return defaults that add a checkout's ``examples`` folder to the agent roots; empty without one."""
+def get_example_roots(folder: Path = Path()) -> dict[str, Any]:
+    """Return defaults that add the ``examples`` folder of a checkout to the agent roots; {} without one."""
     examples = folder / "examples"
     if not examples.is_dir():
         return {}
@@ -46,7 +46,7 @@ def add_examples(folder: Path = Path()) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """What `queenright up` starts besides the service. Port 0 takes a free port."""
+    """What `queenright up` starts in addition to the service. Port 0 takes any free port."""
 
     demo: bool = True
     fast: bool = True

@@ -1,4 +1,4 @@
-"""The Prometheus and the Alertmanager that `queenright up` starts, configured from the settings."""
+"""Configure and start the Prometheus and Alertmanager of `queenright up`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def start_prometheus(
 
 
 def write_rules(folder: Path, settings: Settings) -> Path:
-    """Write the alert rules with the service's thresholds, and return their folder."""
+    """Write the alert rules with the thresholds of the settings. Return their folder."""
     files = rule_files(
         settings.health_monitoring,
         links=rule_links(settings.alerting),
@@ -113,7 +113,7 @@ def write_rules(folder: Path, settings: Settings) -> Path:
 
 
 def write_secret(path: Path, value: str) -> Path:
-    """Write a secret file that only its user can read."""
+    """Write a secret file that only its owner can read. Return its path."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(value)
     return path

@@ -24,7 +24,7 @@ from queenright.server.agents.manager import (
 )
 from queenright.server.agents.roots import PathNotAllowedError
 from queenright.server.settings import load_settings
-from queenright.server.up_options import add_examples
+from queenright.server.up_options import get_example_roots
 from tests.runtime.agents import MODEL_FREE, adder, talker, write_agent
 from tests.server.agents.parts import run_agent_service, write_files, write_guide
 from tests.waiting import until
@@ -448,10 +448,10 @@ async def test_companion_sessions_are_restored_from_disk(tmp_path: Path) -> None
 
 
 def test_up_can_load_the_examples_from_a_checkout(tmp_path: Path) -> None:
-    assert add_examples(tmp_path) == {}
+    assert get_example_roots(tmp_path) == {}
     (tmp_path / "examples").mkdir()
 
-    settings = load_settings(defaults=add_examples(tmp_path))
+    settings = load_settings(defaults=get_example_roots(tmp_path))
 
     checkout = (Path("agents").absolute(), Path("exports").absolute())
     assert settings.agents.roots == (*checkout, tmp_path / "examples")

@@ -50,11 +50,11 @@ def up(
     """Run everything on this machine: service, Prometheus, Alertmanager and a demo fleet."""
     from queenright.cli.jobs.service import check_up, run_up
     from queenright.server.settings import load_settings
-    from queenright.server.up_options import UP_DEFAULTS, UpOptions, add_examples
+    from queenright.server.up_options import UP_DEFAULTS, UpOptions, get_example_roots
 
     settings = load_settings(
         config,
-        defaults=(UP_DEFAULTS if demo else {}) | add_examples(),
+        defaults=(UP_DEFAULTS if demo else {}) | get_example_roots(),
         **settings_overrides(storage, port, otlp_port, otlp_forward),
     )
     if check:

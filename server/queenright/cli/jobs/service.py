@@ -21,7 +21,7 @@ from queenright.instrumentation.errors import QueenrightError
 from queenright.runtime.deadline import TaskSet
 from queenright.server.middleware.connections import raise_descriptor_limit
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
-from queenright.server.reload import reload
+from queenright.server.reload import reload_service_settings
 from queenright.server.service import Service
 from queenright.server.serving import serving
 from queenright.server.settings import Settings
@@ -130,7 +130,7 @@ def reload_on_sighup(find_services: Callable[[], Sequence[Service]]) -> None:
             _log.warning("settings not reloaded: another process is the owner; restart this one instead")
         for service in services:
             try:
-                await reload(service)
+                await reload_service_settings(service)
             except QueenrightError as error:
                 _log.error("settings not reloaded, the old ones stay in force: %s", error)
 

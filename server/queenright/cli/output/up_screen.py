@@ -18,7 +18,7 @@ from queenright.instrumentation.counts import format_count, format_names
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.up_options import UpOptions
-from queenright.server.views.api_models import event_line
+from queenright.server.views.api_models import make_feed_line
 from queenright.server.views.attention import list_attention_items
 
 _STYLES: Final = {
@@ -77,7 +77,7 @@ class UpScreen:
             recent = list(service.recent)
             for event in recent:
                 if event.id not in event_ids and _has_line(event, are_all_recorded=are_all_recorded):
-                    line = event_line(event, brief=True)
+                    line = make_feed_line(event, brief=True)
                     style = _END_STYLE if _is_end_of_alert(event) else _STYLES.get(line.kind, "")
                     self._print(line.at, line.text, style)
             event_ids = {event.id for event in recent}

@@ -28,7 +28,13 @@ from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavail
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import make_problem_response
 from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
-from queenright.server.webhooks.hooks import ANSWER_SECONDS, BODY_SECONDS, CALL_ID, CLIENT_BY_PATH, MAX_BODY
+from queenright.server.webhooks.hooks import (
+    ANSWER_SECONDS,
+    BODY_SECONDS,
+    CALL_ID_HEADER,
+    CLIENT_BY_PATH,
+    MAX_BODY,
+)
 
 T = TypeVar("T")
 
@@ -149,8 +155,8 @@ class ClusterFront:
             return
         # The id prevents a duplicate if the owner was only late, and stores the call too.
         call_id = self._get_call_id(scope)
-        headers = [header for header in scope["headers"] if header[0] != CALL_ID]
-        scope = {**scope, "headers": [*headers, (CALL_ID, call_id.encode())]}
+        headers = [header for header in scope["headers"] if header[0] != CALL_ID_HEADER]
+        scope = {**scope, "headers": [*headers, (CALL_ID_HEADER, call_id.encode())]}
         if len(self._partitions) == 1 and (apps := self._partitions[0].apps) is not None:
             await apps.hooks(scope, receive, send)
             return
@@ -189,7 +195,7 @@ class ClusterFront:
 
     def _get_call_id(self, scope: Scope) -> str:
         """Return the id of a hook call: from the process that forwarded it, otherwise a new one."""
-        call_id = Headers(scope=scope).get(CALL_ID.decode(), "")
+        call_id = Headers(scope=scope).get(CALL_ID_HEADER.decode(), "")
         key = self._access.sessions.key
         if call_id and hmac.compare_digest(
             call_id.encode(), sign_call_id(call_id.partition(".")[0], key).encode()

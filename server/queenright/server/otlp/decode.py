@@ -1,4 +1,4 @@
-"""Decode OTLP messages into events: read every span and record, then assemble them. No I/O."""
+"""Decode OTLP messages into events, without I/O: read every span and record, then assemble them."""
 
 from __future__ import annotations
 
@@ -118,14 +118,14 @@ def _decode_in_steps(
                     if observation is None:
                         batch.ignore(process, scope.name, UnusedReason.NO_AGENT_WORK)
                     else:
-                        origin = source
+                        record_source = source
                         if observation.library != scope.name:
                             # Count a record about a span for the library of the span.
-                            origin = batch.sources.for_process(process, observation.library)
+                            record_source = batch.sources.for_process(process, observation.library)
                             source.records -= 1
-                            origin.records += 1
+                            record_source.records += 1
                         if problem := correct_times(observation, arrived_at):
-                            origin.record_wrong_time(problem)
+                            record_source.record_wrong_time(problem)
                         observations.append(observation)
                 yield
         yield
@@ -134,23 +134,19 @@ def _decode_in_steps(
 
 
 class _RequestSize:
-    """The size of a request, checked against the limits."""
+    """Counts the groups and items of a request against the limits."""
 
     def __init__(self) -> None:
         self._groups = self._items = 0
 
     def add_group(self) -> None:
-        """
-        Count a resource or a scope. Raise `RejectedRequestError` (413) beyond the limit.
-        """
+        """Count a resource or a scope. Raises `RejectedRequestError` (413) above the limit."""
         self._groups += 1
         if self._groups > MAX_GROUPS:
             raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def add_items(self, count: int) -> None:
-        """
-        Count spans or records. Raise `RejectedRequestError` (413) beyond the limit.
-        """
+        """Count spans or records. Raises `RejectedRequestError` (413) above the limit."""
         self._items += count
         if self._items > MAX_ITEMS:
             raise too_many_error("spans or records", MAX_ITEMS)
@@ -163,33 +159,35 @@ _MAX_AGE_NS: Final = round(MAX_DURATION * 1e9)
 
 def correct_times(observation: Observation, now: int) -> str:
     """
-    Replace impossible times of an observation. Return what was wrong, or "".
+    Replace impossible times of an observation. Return a description of the fault, or "".
 
     An impossible end becomes ``now``, the arrival time in nanoseconds since the epoch. A start that is
     impossible or after the end becomes the end. Missing times stay missing.
     """
     start, end = observation.start, observation.end
-    at = end or start
-    if not at:
+    item_time = end or start
+    if not item_time:
         return ""
     earliest, latest = now - _MAX_AGE_NS, now + _MAX_FUTURE_NS
-    if earliest <= at <= latest and (earliest <= start <= at or not start):
+    if earliest <= item_time <= latest and (earliest <= start <= item_time or not start):
         return ""
     duration = end - start if start and end else -1
-    if not earliest <= at <= latest:
-        problem = f"{'ends' if end else 'begins'} at {_format_time(at)}, but arrived at {_format_time(now)}"
-        at = now
+    if not earliest <= item_time <= latest:
+        problem = (
+            f"{'ends' if end else 'begins'} at {_format_time(item_time)}, but arrived at {_format_time(now)}"
+        )
+        item_time = now
     else:
         problem = f"begins at {_format_time(start)} and ends at {_format_time(end)}"
-    observation.end = at if end else 0
-    if 0 <= duration <= _MAX_FUTURE_NS and at == now:
-        observation.start = at - duration  # the sender's clock is wrong, but the duration is known
+    observation.end = item_time if end else 0
+    if 0 <= duration <= _MAX_FUTURE_NS and item_time == now:
+        observation.start = item_time - duration  # the sender's clock is wrong, but the duration is known
     else:
-        observation.start = at
+        observation.start = item_time
         if "duration" in observation.data:
             observation.data["duration"] = None
-    what = f"span {observation.span_id.hex()}" if observation.span_id else "a record"
-    return f"{what} of scope {observation.library!r} {problem}"
+    item_name = f"span {observation.span_id.hex()}" if observation.span_id else "a record"
+    return f"{item_name} of scope {observation.library!r} {problem}"
 
 
 def _format_time(nanoseconds: int) -> str:

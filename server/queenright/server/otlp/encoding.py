@@ -1,4 +1,4 @@
-"""OTLP over HTTP: parse bodies and render messages, in protobuf and JSON. No I/O."""
+"""Parse and render OTLP messages in protobuf and JSON, without I/O."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CHUNK_BYTES: Final = 256 * 1024
 
 MAX_JSON: Final = 8 * 1024 * 1024
 MAX_VALUES: Final = 200_000
-"""Maximum values in a JSON body (brackets, commas and colons). Parsing this many holds the GIL for 25 ms."""
+"""Maximum brackets, commas and colons in a JSON body. Parsing this many holds the GIL for 25 ms."""
 
 
 class MediaType(StrEnum):
@@ -80,18 +80,18 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
     if bits is None:
         reason = f"content encoding {name[:100]!r} is not supported; send gzip, deflate or none"
         raise RejectedRequestError(415, INVALID_ARGUMENT, reason, ((b"accept-encoding", b"gzip, deflate"),))
-    remaining, members, at = limit, 0, 0
+    remaining, stream_count, offset = limit, 0, 0
     stream = None
     pending = b""
     try:
-        while pending or at < len(body):
+        while pending or offset < len(body):
             if not pending:
-                # Work in chunks, because the rest after each member is copied for the next.
-                pending = body[at : at + CHUNK_BYTES]
-                at += CHUNK_BYTES
+                # Read in chunks, because the input after each compressed stream is copied for the next.
+                pending = body[offset : offset + CHUNK_BYTES]
+                offset += CHUNK_BYTES
             if stream is None:
-                members += 1
-                if members > _MAX_MEMBERS:
+                stream_count += 1
+                if stream_count > _MAX_MEMBERS:
                     raise malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
                 stream = zlib.decompressobj(bits)
             chunk = stream.decompress(pending, CHUNK_BYTES)
@@ -126,7 +126,7 @@ def check_json(body: bytes | bytearray) -> None:
 
     Raises:
         RejectedRequestError: The body is longer than `MAX_JSON` bytes or has more than `MAX_VALUES` values
-            (413), or is nested too deep or has too long a number (400).
+            (413), or is nested too deeply or has too long a number (400).
     """
     if len(body) > MAX_JSON:
         raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)
@@ -176,7 +176,7 @@ def _load_json(body: bytes | bytearray) -> Any:
 
 
 def render_message(message: Message, media_type: MediaType) -> bytes:
-    """Serialize a message."""
+    """Serialize a message in protobuf or JSON."""
     if media_type is MediaType.PROTOBUF:
         return message.SerializeToString()
     return json_format.MessageToJson(message, indent=None).encode()
@@ -190,7 +190,7 @@ def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
 def _convert_ids(value: Any, depth: int) -> Any:
     """Convert OTLP's JSON to protobuf's JSON, whose trace and span ids are base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
-        raise malformed_error(f"the body is nested more than {MAX_DEPTH} deep")
+        raise malformed_error(f"the body is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, list):
         return [_convert_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Errors of OTLP requests, each with its HTTP status and gRPC code."""
+"""Errors for OTLP requests, each with its HTTP status and gRPC code."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class OverloadedError(QueenrightError):
         self.retry_after = retry_after
 
 
-def wrong_port_reason(otlp_url: str) -> str:
-    """Return advice for a client that sends telemetry to the port of the API."""
+def describe_wrong_port(otlp_url: str) -> str:
+    """Return the error text for a client that sends telemetry to the port of the API."""
     return (
         "this is the port of the API; send telemetry over HTTP to the telemetry port: set "
         f"OTEL_EXPORTER_OTLP_ENDPOINT={otlp_url} and OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf"
@@ -47,21 +47,21 @@ def malformed_error(reason: str) -> RejectedRequestError:
     return RejectedRequestError(400, INVALID_ARGUMENT, reason)
 
 
-def too_large_error(what: str, limit: int) -> RejectedRequestError:
+def too_large_error(subject: str, limit: int) -> RejectedRequestError:
     """Return the error for a body that is longer than ``limit`` bytes (413)."""
     # The rest of the body is not read, so the connection cannot be reused.
     return RejectedRequestError(
         413,
         RESOURCE_EXHAUSTED,
-        f"{what} is longer than {limit} bytes; send smaller batches (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)",
+        f"{subject} is longer than {limit} bytes; send smaller batches (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)",
         ((b"connection", b"close"),),
     )
 
 
-def too_many_error(what: str, limit: int) -> RejectedRequestError:
+def too_many_error(items: str, limit: int) -> RejectedRequestError:
     """Return the error for a body with more than ``limit`` items (413)."""
     return RejectedRequestError(
-        413, RESOURCE_EXHAUSTED, f"the body has more than {limit} {what}; send smaller batches"
+        413, RESOURCE_EXHAUSTED, f"the body has more than {limit} {items}; send smaller batches"
     )
 
 

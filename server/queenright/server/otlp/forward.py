@@ -25,15 +25,15 @@ from queenright.instrumentation.identity import new_id
 from queenright.server.access.tokens import TOKEN_PREFIX
 from queenright.server.http.hop_by_hop import Header, forward_headers
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 RETRYABLE_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""The statuses that OTLP/HTTP defines as retryable. Any other failure is final."""
+"""The statuses that OTLP/HTTP defines as retryable. Other statuses are final."""
 
-VIA: Final = b"x-queenright-via"
-"""Header with the receivers that a request has passed, to prevent forwarding loops."""
+VIA_HEADER: Final = b"x-queenright-via"
+"""Header with the receivers that a request has passed, which prevents forwarding loops."""
 
-_SET_BY_CLIENT: Final = frozenset({b"content-length", b"expect", b"host", VIA})
+_CLIENT_HEADERS: Final = frozenset({b"content-length", b"expect", b"host", VIA_HEADER})
 """Headers that the HTTP client sets itself."""
 
 _MAX_RESPONSE_BYTES: Final = 64 << 10
@@ -60,11 +60,11 @@ class Forwarder:
     Forwards requests to another OTLP endpoint.
 
     Args:
-        url: The endpoint without the signal's path (``https://collector:4318``). A user and password in it
-            become an ``Authorization`` header if the agent sent none, and are never printed.
+        url: The endpoint without the signal's path, such as ``https://collector:4318``. A user and password
+            in it become the ``Authorization`` header if the agent sent none, and are never printed.
         max_bytes: Maximum bytes of queued requests.
         dropped_counter: The counter of dropped requests by signal (``queenright_telemetry_dropped_total``).
-        first_delay: Seconds before the second attempt; doubled for each later one, up to ``max_delay``.
+        first_delay: Seconds before the second attempt. They double for each later one, up to ``max_delay``.
         give_up_after: Seconds after which a failing request is dropped.
 
     Raises:
@@ -93,9 +93,9 @@ class Forwarder:
         self._auth = (
             httpx.BasicAuth(parsed_url.username, parsed_url.password) if parsed_url.userinfo else None
         )
-        bare = parsed_url.copy_with(userinfo=b"", fragment=None)
-        self._query = bare.query
-        self._base = str(bare.copy_with(query=None)).rstrip("/")
+        public_url = parsed_url.copy_with(userinfo=b"", fragment=None)
+        self._query = public_url.query
+        self._base = str(public_url.copy_with(query=None)).rstrip("/")
         self._max_bytes = max_bytes
         self._first_delay = first_delay
         self._max_delay = max_delay
@@ -103,10 +103,10 @@ class Forwarder:
         self._via = new_id().encode()
         self._queue: deque[_Request] = deque()
         self._bytes = 0
-        self._waiting = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._under_way = 0
+        self._has_requests = asyncio.Event()
+        self._is_idle = asyncio.Event()
+        self._is_idle.set()
+        self._active_count = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._client: httpx.AsyncClient | None = None
         self._is_closed = False
@@ -126,7 +126,7 @@ class Forwarder:
     @property
     def pending(self) -> int:
         """The number of requests that are queued or being sent."""
-        return len(self._queue) + self._under_way
+        return len(self._queue) + self._active_count
 
     async def start(self) -> None:
         """Start sending."""
@@ -140,11 +140,11 @@ class Forwarder:
         ]
 
     async def stop(self, *, flush_seconds: float = 2.0) -> None:
-        """Send queued requests for at most ``flush_seconds``; count the rest as dropped."""
+        """Send queued requests for at most ``flush_seconds``. Count the remaining ones as dropped."""
         self._is_closed = True
         if self._tasks:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._idle.wait(), flush_seconds)
+                await asyncio.wait_for(self._is_idle.wait(), flush_seconds)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -156,18 +156,20 @@ class Forwarder:
 
     def offer(self, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """
-        Queue a request. A Queenright token, which is for this service, is removed.
+        Queue a request. A Queenright token is removed, because it is only for this service.
 
         Never blocks or raises; call it from the event loop's thread.
         """
         signal = path.rpartition("/")[2]
-        via = b", ".join(value for name, value in headers if name.lower() == VIA)
+        via = b", ".join(value for name, value in headers if name.lower() == VIA_HEADER)
         if self._via in via:
             return
         forwarded_headers = [
-            header for header in forward_headers(headers, without=_SET_BY_CLIENT) if not _is_own_token(header)
+            header
+            for header in forward_headers(headers, without=_CLIENT_HEADERS)
+            if not _is_own_token(header)
         ]
-        forwarded_headers.append((VIA, b", ".join(filter(None, (via, self._via)))))
+        forwarded_headers.append((VIA_HEADER, b", ".join(filter(None, (via, self._via)))))
         request = _Request(path, forwarded_headers, body, signal)
         if self._is_closed or request.size > self._max_bytes:
             self._count_drop(signal)
@@ -176,8 +178,8 @@ class Forwarder:
         self._bytes += request.size
         while self._bytes > self._max_bytes and self._queue:
             self._drop(self._queue.popleft())
-        self._idle.clear()
-        self._waiting.set()
+        self._is_idle.clear()
+        self._has_requests.set()
 
     def _drop(self, request: _Request) -> None:
         self._bytes -= request.size
@@ -190,19 +192,19 @@ class Forwarder:
     async def _send_all(self) -> None:
         while True:
             while not self._queue:
-                self._waiting.clear()
-                if not self._under_way:
-                    self._idle.set()
-                await self._waiting.wait()
+                self._has_requests.clear()
+                if not self._active_count:
+                    self._is_idle.set()
+                await self._has_requests.wait()
             request = self._queue.popleft()
-            self._under_way += 1
+            self._active_count += 1
             is_delivered = False
             try:
                 is_delivered = await self._send(request)
             except Exception:
-                logger.exception("cannot forward a request to %s", self._base)
+                _log.exception("cannot forward a request to %s", self._base)
             finally:
-                self._under_way -= 1
+                self._active_count -= 1
                 if is_delivered:
                     self.sent_requests += 1
                     self._bytes -= request.size
@@ -211,23 +213,23 @@ class Forwarder:
 
     async def _send(self, request: _Request) -> bool:
         """Send a request with retries, and return whether it was delivered."""
-        until = time.monotonic() + self._give_up_after
+        deadline = time.monotonic() + self._give_up_after
         delay = self._first_delay
         while True:
-            reason, is_retried, wait = await self._try(request)
+            reason, is_retried, wait = await self._send_once(request)
             if not reason:
-                self._report(None)
+                self._log_state_change(None)
                 return True
-            self._report(reason)
-            # Add jitter; otherwise all receivers retry at the same collector at the same moment.
+            self._log_state_change(reason)
+            # Without jitter, all receivers would retry at the same moment.
             wait = max(wait, delay * random.uniform(0.5, 1.0))
-            if not is_retried or time.monotonic() + wait > until:
+            if not is_retried or time.monotonic() + wait > deadline:
                 return False
             await asyncio.sleep(wait)
             delay = min(delay * 2, self._max_delay)
 
-    async def _try(self, request: _Request) -> tuple[str, bool, float]:
-        """Send a request once. Return the failure or "", whether to retry, and the delay in seconds."""
+    async def _send_once(self, request: _Request) -> tuple[str, bool, float]:
+        """Send a request once. Return the failure or "", whether to retry, and the seconds to wait."""
         if self._client is None:
             raise RuntimeError("the forwarder is not started; call start() first")
         url = f"{self._base}{request.path}"
@@ -245,48 +247,50 @@ class Forwarder:
         return (
             f"status {response.status_code}",
             response.status_code in RETRYABLE_STATUSES,
-            _retry_after(response),
+            _read_retry_after(response),
         )
 
-    def _report(self, reason: str | None) -> None:
+    def _log_state_change(self, reason: str | None) -> None:
         """Log when the endpoint starts to fail and when it recovers, but not each request."""
         if reason is not None and not self._is_failing:
-            logger.warning("cannot forward telemetry to %s: %s", self._base, reason)
+            _log.warning("cannot forward telemetry to %s: %s", self._base, reason)
         elif reason is None and self._is_failing:
-            logger.info("forwarding telemetry to %s again", self._base)
+            _log.info("forwarding telemetry to %s again", self._base)
         self._is_failing = reason is not None
 
 
 async def _drain(response: httpx.Response) -> None:
-    """Read a response, so that its connection can be reused. If it is too long, close the connection."""
-    read = 0
+    """Read a response so that its connection can be reused. Close the connection if it is too long."""
+    byte_count = 0
     try:
-        async for part in response.aiter_raw():
-            read += len(part)
-            if read > _MAX_RESPONSE_BYTES:
+        async for chunk in response.aiter_raw():
+            byte_count += len(chunk)
+            if byte_count > _MAX_RESPONSE_BYTES:
                 break
     finally:
         await response.aclose()
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _read_retry_after(response: httpx.Response) -> float:
     text = response.headers.get("retry-after", "")
     return min(float(text), 300.0) if text.isdecimal() and len(text) < 6 else 0.0
 
 
 @contextlib.asynccontextmanager
-async def run_forwarder(url: str | None, count_in: Callable[[], Counter]) -> AsyncIterator[Forwarder | None]:
+async def run_forwarder(
+    url: str | None, get_counter: Callable[[], Counter]
+) -> AsyncIterator[Forwarder | None]:
     """
     Run a forwarder until the block ends.
 
     Args:
         url: The endpoint; None for no forwarder.
-        count_in: Returns the counter of dropped requests.
+        get_counter: Returns the counter of dropped requests.
     """
     if url is None:
         yield None
         return
-    forwarder = Forwarder(url, dropped_counter=count_in())
+    forwarder = Forwarder(url, dropped_counter=get_counter())
     await forwarder.start()
     try:
         yield forwarder

@@ -1,8 +1,8 @@
 """
-Refusal of gRPC and TLS on a port that serves HTTP/1.1.
+Refuse gRPC and TLS on a port that serves HTTP/1.1.
 
-Exporters whose default protocol is gRPC open an HTTP/2 connection. The response to each call is UNIMPLEMENTED
-with the setting to change, so that the exporter prints it.
+Exporters whose default protocol is gRPC open an HTTP/2 connection. Each call gets the status UNIMPLEMENTED
+with the setting to change, which the exporter prints.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _MAX_REPLIES: Final = 256
 
 class GrpcRefusal:
     """
-    Refuses the calls of one HTTP/2 connection. No I/O: it takes received bytes and returns bytes to send.
+    Refuses the calls of an HTTP/2 connection, without I/O: it takes received bytes and returns bytes to send.
 
     Args:
-        reason: What the client has to change.
+        reason: The setting that the client must change.
     """
 
     def __init__(self, reason: str) -> None:
@@ -48,72 +48,72 @@ class GrpcRefusal:
         self._buffer = b""
         self._replies = 0
         self.is_finished = False
-        """True once the connection must be closed, because the client sent too much or an invalid frame."""
+        """Whether the connection must be closed, because of too many frames or too long a frame."""
 
     def receive(self, data: bytes) -> bytes:
-        """Return the frames that respond to data of a client after the preface; see RFC 9113 §4.1."""
+        """Return the frames that respond to a client's data after the preface; see RFC 9113 §4.1."""
         self._buffer += data
         reply_frames = b""
         while len(self._buffer) >= 9 and not self.is_finished:
             length = int.from_bytes(self._buffer[:3], "big")
-            kind, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
+            frame_type, flags, stream = struct.unpack(">BBI", self._buffer[3:9])
             self.is_finished = length > _MAX_FRAME or self._replies >= _MAX_REPLIES
             if self.is_finished or len(self._buffer) < 9 + length:
                 break
             payload, self._buffer = self._buffer[9 : 9 + length], self._buffer[9 + length :]
-            if reply := self._reply(kind, flags, stream & 0x7FFF_FFFF, payload):
+            if reply := self._make_reply(frame_type, flags, stream & 0x7FFF_FFFF, payload):
                 self._replies += 1
                 reply_frames += reply
         if self.is_finished:
-            reply_frames += _frame(
+            reply_frames += _encode_frame(
                 _GOAWAY, 0, 0, struct.pack(">II", 0, _HTTP_1_1_REQUIRED) + self._reason.encode()
             )
         return reply_frames
 
-    def _reply(self, kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-        if kind == _HEADERS:
-            return _frame(_HEADERS, _END_STREAM_AND_HEADERS, stream, _trailers(self._reason))
-        if kind == _SETTINGS and not flags & _ACK:
-            return _frame(_SETTINGS, 0, 0, b"") + _frame(_SETTINGS, _ACK, 0, b"")
-        if kind == _PING and not flags & _ACK:
-            return _frame(_PING, _ACK, 0, payload)
+    def _make_reply(self, frame_type: int, flags: int, stream: int, payload: bytes) -> bytes:
+        if frame_type == _HEADERS:
+            return _encode_frame(_HEADERS, _END_STREAM_AND_HEADERS, stream, _encode_trailers(self._reason))
+        if frame_type == _SETTINGS and not flags & _ACK:
+            return _encode_frame(_SETTINGS, 0, 0, b"") + _encode_frame(_SETTINGS, _ACK, 0, b"")
+        if frame_type == _PING and not flags & _ACK:
+            return _encode_frame(_PING, _ACK, 0, payload)
         return b""
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", kind, flags, stream) + payload
+def _encode_frame(frame_type: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + struct.pack(">BBI", frame_type, flags, stream) + payload
 
 
-def _header(name: bytes, value: bytes) -> bytes:
+def _encode_header(name: bytes, value: bytes) -> bytes:
     """Encode a header as a literal without indexing (RFC 7541 §6.2.2); ``value`` is at most 16 kB long."""
     length = bytes([len(value)]) if len(value) < 127 else b"\x7f" + _encode_varint(len(value) - 127)
     return b"\x00" + bytes([len(name)]) + name + length + value
 
 
 def _encode_varint(number: int) -> bytes:
-    encoded_message = bytearray()
+    encoded_bytes = bytearray()
     while number > 0x7F:
-        encoded_message.append(number & 0x7F | 0x80)
+        encoded_bytes.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*encoded_message, number])
+    return bytes([*encoded_bytes, number])
 
 
-def _trailers(reason: str) -> bytes:
+def _encode_trailers(reason: str) -> bytes:
     return (
         _STATUS_200
-        + _header(b"content-type", b"application/grpc")
-        + _header(b"grpc-status", str(UNIMPLEMENTED).encode())
-        + _header(b"grpc-message", quote(reason, safe=" ;,=/:").encode())
+        + _encode_header(b"content-type", b"application/grpc")
+        + _encode_header(b"grpc-status", str(UNIMPLEMENTED).encode())
+        + _encode_header(b"grpc-message", quote(reason, safe=" ;,=/:").encode())
     )
 
 
 class Http1Protocol(GuardedProtocol):
     """
-    HTTP/1.1. Refuses each call of an HTTP/2 connection, and closes a TLS connection.
+    Serves HTTP/1.1. Refuses each call of an HTTP/2 connection, and closes TLS connections.
 
     Args:
         on_grpc: Called with the client's address and ``reason`` for each refused gRPC connection.
-        reason: What a gRPC client has to change.
+        reason: The setting that a gRPC client must change.
         connections: The connections of the port.
         arguments: uvicorn's arguments.
     """
@@ -146,7 +146,7 @@ class Http1Protocol(GuardedProtocol):
                 self._refuse(self._refusal, self._start[len(PREFACE) :])
                 return
             if PREFACE.startswith(self._start):
-                return  # a part of it
+                return  # the preface may be incomplete
             if self._start.startswith(_TLS_HANDSHAKE):
                 _log.warning(
                     "A client at %s was refused: it uses HTTPS on port %d, which serves HTTP; "
@@ -164,8 +164,8 @@ class Http1Protocol(GuardedProtocol):
         return self.client[0] if self.client else "an unknown address"
 
     def _refuse(self, refusal: GrpcRefusal, data: bytes) -> None:
-        # Do not close the connection after the response: bytes that the client still sends would reset it
-        # before the client has read the response. It expires like a connection without headers.
+        # Do not close the connection after the response. Bytes that the client still sends would reset it
+        # before the client has read the response. It times out like a connection without headers.
         if refusal.is_finished:
             return
         self.transport.write(refusal.receive(data))

@@ -20,14 +20,16 @@ from queenright.server.otlp.errors import RejectedRequestError
 # gRPC codes, which OTLP also uses for errors over HTTP.
 _GRPC_CODES: Final = {400: 3, 401: 16, 403: 7, 429: 8, 503: 14}
 
-_FROM_CONTAINERS: Final = ("host.docker.internal", "host.containers.internal")
+_CONTAINER_HOST_NAMES: Final = ("host.docker.internal", "host.containers.internal")
 """Names of the host inside containers. No public site can use them: ``internal`` is a reserved TLD."""
 
 
 class OtlpGuard:
     """
-    ASGI middleware. If no token is required, an ``Authorization`` header without a Queenright token is
-    ignored, because it is meant for a collector.
+    ASGI middleware that authorizes senders.
+
+    If no token is required, an ``Authorization`` header without a Queenright token is ignored, because it is
+    meant for a collector.
 
     Args:
         app: The OTLP receiver.
@@ -53,7 +55,7 @@ class OtlpGuard:
             settings.otlp.host,
             settings.http.host,
             settings.alerting.console_url,
-            *_FROM_CONTAINERS,
+            *_CONTAINER_HOST_NAMES,
             bind_address=bind_address,
         )
 
@@ -90,7 +92,7 @@ class OtlpGuard:
         return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
     def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and reason for denying a cross-site browser request, like the API's gate."""
+        """Return the status and reason if this is a cross-site browser request, like the API's gate."""
         if self._accepted_hosts is None:
             return None
         hosts = headers.getlist("host")

@@ -1,9 +1,9 @@
 """
-Check and split big OTLP protobuf bodies before they are parsed. No I/O.
+Check and split large OTLP protobuf bodies before they are parsed, without I/O.
 
 Protobuf's parser is C code that holds the GIL for the whole input, and a message of two bytes costs as much
-as one of two hundred. It therefore never gets more than `MAX_PIECE` unchecked bytes. A longer body is split
-between resources, scopes, and their spans, records or metrics.
+as one of two hundred. It therefore gets at most `MAX_PIECE` unchecked bytes at a time. A longer body is split
+at its resources, scopes, and their spans, records or metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queenright.server.otlp.errors import (
 )
 
 MAX_PIECE: Final = 256 * 1024
-"""Maximum bytes that are parsed at once: 4 ms in the worst case of only empty messages."""
+"""Maximum bytes to parse at once. This takes 4 ms in the worst case, which is only empty messages."""
 
 MAX_GROUPS: Final = 10_000
 """Maximum resources and scopes of a request."""
@@ -42,7 +42,7 @@ MAX_SHARED: Final = 64 * 1024
 
 _CHILD_FIELDS: Final = (1, 2, 2)
 """Field numbers of the resources in a request, scopes in a resource, and items in a scope."""
-_ITEM: Final = 2
+_ITEM_LEVEL: Final = 2
 _MAX_DEPTH: Final = 100
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -50,9 +50,9 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> list[bytes]:
     """
-    Split a request into requests of at most `MAX_PIECE` bytes, unless a single item is longer.
+    Split a request into requests of at most `MAX_PIECE` bytes. A longer item gets its own request.
 
-    Each piece repeats the resource and scope of its items. The limits of a request bound the work.
+    Each request repeats the resource and scope of its items. The limits of this module bound the work.
 
     Args:
         body: A request to export spans, log records or metrics.
@@ -65,7 +65,7 @@ def split_request(body: bytes | bytearray, request: Callable[[], Message]) -> li
     message: Any = request().DESCRIPTOR
     for number in _CHILD_FIELDS:
         message = message.fields_by_number[number].message_type
-    return [bytes(piece) for piece in _Splitter(body, message).cut(0, len(body), 0)]
+    return [bytes(piece) for piece in _Splitter(body, message).split(0, len(body), 0)]
 
 
 def iter_fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[int, int, int, int, bool]]:
@@ -77,14 +77,14 @@ def iter_fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[in
     """
     while at < end:
         begin = at
-        tag, at = _varint(body, at, end)
+        tag, at = _read_varint(body, at, end)
         wire = tag & 7
         value = at
         if wire == _LENGTH:
-            length, value = _varint(body, at, end)
+            length, value = _read_varint(body, at, end)
             at = value + length
         elif wire == _VARINT:
-            _, at = _varint(body, at, end)
+            _, at = _read_varint(body, at, end)
         elif wire == _FIXED64:
             at += 8
         elif wire == _FIXED32:
@@ -96,7 +96,7 @@ def iter_fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[in
         yield tag >> 3, begin, value, at, wire == _LENGTH
 
 
-def _varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
+def _read_varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
     result = shift = 0
     while at < end and shift < 70:
         byte = body[at]
@@ -113,7 +113,7 @@ def _truncated_error() -> RejectedRequestError:
 
 
 class _Splitter:
-    """Splits one body."""
+    """Splits a body, and counts its groups and items."""
 
     def __init__(self, body: bytes | bytearray, item: Descriptor) -> None:
         self._body = body
@@ -121,14 +121,14 @@ class _Splitter:
         self._groups = 0
         self._items = 0
 
-    def cut(self, at: int, end: int, level: int) -> Iterator[bytearray]:
+    def split(self, at: int, end: int, level: int) -> Iterator[bytearray]:
         """Yield the message between two offsets in pieces, each with the fields that its children share."""
         body = self._body
         shared_fields = bytearray()
         children: list[tuple[int, int, int]] = []
         for number, begin, value, stop, has_length in iter_fields(body, at, end):
             if number == _CHILD_FIELDS[level] and has_length:
-                self._count(level)
+                self._count_child(level)
                 children.append((begin, value, stop))
             else:
                 shared_fields += body[begin:stop]
@@ -141,17 +141,17 @@ class _Splitter:
                 piece = bytearray()
             if stop - begin <= MAX_PIECE:
                 piece += body[begin:stop]
-            elif level == _ITEM:
+            elif level == _ITEM_LEVEL:
                 self._check_item(value, stop)
                 piece += body[begin:stop]
             else:
-                for part in self.cut(value, stop, level + 1):
+                for part in self.split(value, stop, level + 1):
                     yield shared_fields + encode_field_header(_CHILD_FIELDS[level], len(part)) + part
         if piece or not children:
             yield shared_fields + piece
 
-    def _count(self, level: int) -> None:
-        if level == _ITEM:
+    def _count_child(self, level: int) -> None:
+        if level == _ITEM_LEVEL:
             self._items += 1
             if self._items > MAX_ITEMS:
                 raise too_many_error("spans, records or metrics", MAX_ITEMS)
@@ -161,22 +161,22 @@ class _Splitter:
                 raise too_many_error("resources and scopes", MAX_GROUPS)
 
     def _check_item(self, at: int, end: int) -> None:
-        """Reject an item that is long because of many fields, which are slow to parse."""
+        """Reject an item that has too many fields, which would be slow to parse."""
         if end - at > MAX_ITEM:
             raise too_large_error("a span, record or metric", MAX_ITEM)
-        remaining = MAX_FIELDS
-        inside = [(at, end, self._item, 0)]
-        while inside:
-            at, end, message, depth = inside.pop()
+        remaining_fields = MAX_FIELDS
+        pending_messages = [(at, end, self._item, 0)]
+        while pending_messages:
+            at, end, message, depth = pending_messages.pop()
             if depth > _MAX_DEPTH:
-                raise malformed_error(f"the body is nested more than {_MAX_DEPTH} deep")
+                raise malformed_error(f"the body is nested more than {_MAX_DEPTH} levels deep")
             nested_messages = _list_nested_messages(message)
             for number, _, value, stop, has_length in iter_fields(self._body, at, end):
-                remaining -= 1
-                if remaining < 0:
+                remaining_fields -= 1
+                if remaining_fields < 0:
                     raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
                 if has_length and number in nested_messages:
-                    inside.append((value, stop, nested_messages[number], depth + 1))
+                    pending_messages.append((value, stop, nested_messages[number], depth + 1))
 
 
 @cache

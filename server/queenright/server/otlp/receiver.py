@@ -66,11 +66,11 @@ from queenright.server.telemetry.process import Process
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 Ingest = Callable[[list[AgentEvent]], Awaitable[None]]
 Publish = Callable[[str, bytes], Awaitable[None]]
-NoteAlive = Callable[[Mapping[str, float | None]], None]
+RecordProcessAlive = Callable[[Mapping[str, float | None]], None]
 
 MAX_BODY: Final = 16 * 1024 * 1024
 MAX_INFLATED: Final = 64 * 1024 * 1024
@@ -78,9 +78,9 @@ MAX_IN_FLIGHT: Final = 128 * 1024 * 1024
 """Maximum bytes of bodies in memory at one time, compressed and decompressed."""
 BODY_TIMEOUT_SECONDS: Final = 30.0
 MAX_INLINE_JSON: Final = 8 * 1024
-"""Maximum bytes of JSON that is parsed on the event loop: parsing takes 1 ms per kilobyte."""
+"""Maximum bytes of JSON to parse on the event loop. Parsing takes 1 ms per kilobyte."""
 MAX_STORING: Final = 2_048
-"""Maximum events that are stored at one time. The monitor processes a stored group without interruption."""
+"""Maximum events that are stored at one time. The monitor processes them without interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ _SIGNALS: Final = {
 
 @dataclass(slots=True)
 class Counts:
-    """Totals of spans and records since the start."""
+    """Totals of requests, spans and records since the start."""
 
     requests: int = 0
     refused: int = 0
@@ -128,18 +128,18 @@ class _ClientDisconnectedError(Exception):
 
 class OtlpReceiver:
     """
-    The receiver, an ASGI app. ``counts`` has the totals for the console.
+    The OTLP/HTTP receiver, an ASGI app.
 
     Args:
         ingest: Stores the events of one request, ordered by time, and returns once they are durable. It may
             raise `OverloadedError`; this and any other exception is answered with 503 and ``Retry-After``, so
             that the client retries.
-        registry: The registry for ``queenright_ingest_spans_total``.
+        registry: The registry of ``queenright_ingest_spans_total``.
         assembler: The assembler, shared with hooks; a new one by default.
         intake: The statistics of senders, shared with hooks; new ones by default.
         record_process_alive: Called with the processes that sent something: by incarnation id, the interval
             in seconds at which each reports open work (None if it does not).
-        forwarder: Forwards every accepted request; started and stopped by the caller.
+        forwarder: Forwards every received request. The caller starts and stops it.
         publish: Called with the path and protobuf of each piece of a request, instead of storing its events:
             in a cluster, the owner stores them (`store_pieces`). Raises `RejectedRequestError`.
         max_body: Maximum length of a body as sent, in bytes.
@@ -158,7 +158,7 @@ class OtlpReceiver:
         registry: CollectorRegistry,
         assembler: Assembler | None = None,
         intake: Intake | None = None,
-        record_process_alive: NoteAlive = lambda signs: None,
+        record_process_alive: RecordProcessAlive = lambda signs: None,
         forwarder: Forwarder | None = None,
         publish: Publish | None = None,
         max_body: int = MAX_BODY,
@@ -179,9 +179,9 @@ class OtlpReceiver:
         self._max_in_flight = max_in_flight
         self._in_flight = 0
         self._share = share or EventLoopShare()
-        self._storing = CapacityLimiter(MAX_STORING)
-        # Use one thread, so that requests get at most half of the GIL, however many there are.
-        self._thread = ThreadPoolExecutor(1, "otlp")
+        self._storage_limiter = CapacityLimiter(MAX_STORING)
+        # A single thread, so that requests use at most half of the GIL, however many there are.
+        self._executor = ThreadPoolExecutor(1, "otlp")
         self._body_timeout = body_timeout
         self._clock = clock
         self._assembler = assembler or Assembler()
@@ -208,34 +208,36 @@ class OtlpReceiver:
         self._intake.add_refusal(GRPC_PATH, 505, reason, now)
         if now - self._grpc_logged_at >= NOTICE_INTERVAL_SECONDS:
             self._grpc_logged_at = now
-            logger.warning("A gRPC client at %s was refused: %s.", address, reason)
+            _log.warning("A gRPC client at %s was refused: %s.", address, reason)
 
     async def _handle_http(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
         content_type = headers.get(b"content-type", b"").decode("latin-1")
         self.counts.requests += 1
         try:
-            status, extra, body, media_type = await self._answer(scope, headers, content_type, receive)
-        except RejectedRequestError as refused:
+            status, extra_headers, body, media_type = await self._respond(
+                scope, headers, content_type, receive
+            )
+        except RejectedRequestError as error:
             self.counts.refused += 1
-            self._intake.add_refusal(scope["path"], refused.status, str(refused), self._clock())
+            self._intake.add_refusal(scope["path"], error.status, str(error), self._clock())
             try:
                 media_type = MediaType.from_header(content_type)
             except RejectedRequestError:
                 media_type = MediaType.JSON
-            status, extra = refused.status, refused.headers
-            body = render_status(refused.code, str(refused), media_type)
+            status, extra_headers = error.status, error.headers
+            body = render_status(error.code, str(error), media_type)
         except _ClientDisconnectedError:
             return
         start_headers = [
             (b"content-type", media_type.encode()),
             (b"content-length", str(len(body)).encode()),
-            *extra,
+            *extra_headers,
         ]
         await send({"type": "http.response.start", "status": status, "headers": start_headers})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
-    async def _answer(
+    async def _respond(
         self, scope: Scope, headers: dict[bytes, bytes], content_type: str, receive: Receive
     ) -> tuple[int, tuple[tuple[bytes, bytes], ...], bytes, MediaType]:
         path: str = scope["path"]
@@ -249,28 +251,30 @@ class OtlpReceiver:
                 405, UNIMPLEMENTED, f"{path} accepts only POST", ((b"allow", b"POST"),)
             )
         media_type = MediaType.from_header(content_type)
-        # An announced length does not reserve memory that other requests use.
-        held_bytes = _HeldBytes(self, self._declared_length(headers))
+        # A declared length is checked, but reserves no memory.
+        held_bytes = _HeldBytes(self, self._read_declared_length(headers))
         try:
-            raw = await self._read_body(receive, held_bytes)
+            sent_body = await self._read_body(receive, held_bytes)
             if self._forwarder is not None:
                 # Forward first, so that requests that cannot be read or stored still reach the other
                 # endpoint.
-                self._forwarder.offer(path, scope["headers"], raw)
+                self._forwarder.offer(path, scope["headers"], sent_body)
             encoding = headers.get(b"content-encoding", b"").decode("latin-1")
             batch = Batch()
-            for body, form in await self._split_body(signal, encoding, media_type, raw, held_bytes):
-                request = await self._parse(signal, body, form)
+            for body, piece_type in await self._split_body(
+                signal, encoding, media_type, sent_body, held_bytes
+            ):
+                request = await self._parse(signal, body, piece_type)
                 if self._publish is None:
                     await self._store(signal, request, batch)
                 else:
-                    piece = bytes(body) if form is MediaType.PROTOBUF else request.SerializeToString()
+                    piece = bytes(body) if piece_type is MediaType.PROTOBUF else request.SerializeToString()
                     await self._publish(path, piece)
         finally:
             held_bytes.release()
         return 200, (), render_message(_build_response(signal, batch), media_type), media_type
 
-    def _declared_length(self, headers: dict[bytes, bytes]) -> int | None:
+    def _read_declared_length(self, headers: dict[bytes, bytes]) -> int | None:
         text = headers.get(b"content-length")
         if text is None:
             return None
@@ -303,16 +307,16 @@ class OtlpReceiver:
             raise RejectedRequestError(408, DEADLINE_EXCEEDED, reason, ((b"connection", b"close"),)) from None
 
     async def _split_body(
-        self, signal: _Signal, encoding: str, media_type: MediaType, raw: bytes, held_bytes: _HeldBytes
+        self, signal: _Signal, encoding: str, media_type: MediaType, sent_body: bytes, held_bytes: _HeldBytes
     ) -> Iterable[tuple[bytes | bytearray, MediaType]]:
         """Return a body decompressed, and split if it is large."""
-        body: bytes | bytearray = raw
+        body: bytes | bytearray = sent_body
         if encoding.strip():
-            parts = decompress_chunks(raw, encoding, self._max_inflated)
+            parts = decompress_chunks(sent_body, encoding, self._max_inflated)
             body = bytearray()
-            while part := await self._share.run(lambda _: next(parts, b"")):
-                held_bytes.add(len(part))
-                body += part
+            while chunk := await self._share.run(lambda _: next(parts, b"")):
+                held_bytes.add(len(chunk))
+                body += chunk
         if media_type is MediaType.JSON:
             if len(body) <= MAX_INLINE_JSON:
                 return [(body, media_type)]
@@ -346,7 +350,7 @@ class OtlpReceiver:
                 steps = signal.decode(request, self._assembler, self._clock(), batch)
                 while await self._share.run(partial(_run_until, steps)):
                     pass
-                # A span in two of the pieces is refused the second time.
+                # A span that is in two pieces is rejected the second time.
                 self._assembler.duplicates.begin_storing(batch.identities)
             batch.finish()
             await ingest(batch.events)
@@ -364,20 +368,20 @@ class OtlpReceiver:
             try:
                 await self.end_held_runs()
             except Exception:
-                logger.exception("cannot end finished runs")
+                _log.exception("cannot end finished runs")
 
     async def end_held_runs(self) -> None:
-        """End the runs of ended agents that received nothing more within the time limit."""
+        """End the runs of agents whose end was reported, if no more records arrived within the time limit."""
         try:
             await self._store(_SIGNALS["/v1/traces"], ExportTraceServiceRequest(), Batch())
         except RejectedRequestError:
-            logger.warning("cannot end finished runs now; retrying")
+            _log.warning("cannot end finished runs now; retrying")
 
     async def _run_in_thread(self, work: Callable[..., T], *arguments: Any) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
 
     async def _store(self, signal: _Signal, request: Message, batch: Batch) -> None:
-        """Decode a message and store its events, a bounded number at a time."""
+        """Decode a message, and store its events in groups of about ``MAX_EVENTS``."""
         self._record_metrics_source(request)
         steps = signal.decode(request, self._assembler, self._clock(), batch)
 
@@ -388,13 +392,13 @@ class OtlpReceiver:
                     return True
             return False
 
-        more = True
+        has_more = True
         try:
-            while more:
-                more = await self._share.run(decode)
+            while has_more:
+                has_more = await self._share.run(decode)
                 # From here on, retries of these spans must wait.
                 self._assembler.duplicates.begin_storing(batch.identities)
-                if more and len(batch.events) < MAX_EVENTS:
+                if has_more and len(batch.events) < MAX_EVENTS:
                     continue
                 batch.finish()
                 await self._ingest_batch(batch)
@@ -409,7 +413,7 @@ class OtlpReceiver:
 
     def _record_metrics_source(self, request: Message) -> None:
         if isinstance(request, ExportMetricsServiceRequest):
-            # Metrics arrive at a steady rate, independent of work, and so show that the process is alive.
+            # Metrics arrive at a steady rate, independent of work, which shows that the process is alive.
             groups = request.resource_metrics[:MAX_GROUPS]
             self._record_process_alive(
                 {Process.from_resource(group.resource).incarnation_id: None for group in groups}
@@ -419,20 +423,20 @@ class OtlpReceiver:
         if not batch.events:
             return
         try:
-            async with self._storing.acquire(len(batch.events)):
+            async with self._storage_limiter.acquire(len(batch.events)):
                 await self._ingest(batch.events)
         except OverloadedError as error:
             raise unavailable_error(str(error), error.retry_after) from None
         except Exception:
             # The client retries the request, so nothing is lost.
-            logger.exception("cannot store %d events received over OTLP", len(batch.events))
+            _log.exception("cannot store %d events received over OTLP", len(batch.events))
             raise unavailable_error("the events could not be stored; retry later", 5) from None
 
     def _count_batch(self, signal: _Signal, batch: Batch) -> None:
         self._record_process_alive(batch.report_intervals)
         for notice in self._intake.add(batch.sources, self._clock()):
             batch.add_reason(notice)
-            logger.warning("%s", notice)
+            _log.warning("%s", notice)
         counts = self.counts
         counts.accepted += batch.accepted
         counts.ignored += batch.ignored
@@ -474,7 +478,7 @@ class _HeldBytes:
 
 
 def _run_until(steps: Iterator[None], is_time_up: Callable[[], bool]) -> bool:
-    """Run steps until they end or their time is used up. Return whether there are more."""
+    """Run steps until they end or their time is used up. Return whether steps may remain."""
     return any(is_time_up() for _ in steps)
 
 
@@ -484,7 +488,7 @@ def _to_protobuf(body: bytes | bytearray, make: Callable[[], Message]) -> bytes:
 
 
 def _pop_each(pieces: list[bytes]) -> Iterator[bytes]:
-    """Yield each piece and drop the reference to it."""
+    """Yield each piece, and drop the reference to it to free memory."""
     pieces.reverse()
     while pieces:
         yield pieces.pop()

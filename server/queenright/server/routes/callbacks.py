@@ -87,7 +87,7 @@ async def record_notifications(request: Request, service: ServiceDep) -> api.Del
 )
 async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundTasks) -> api.SlackReply:
     """Receive a signed click on a button in Slack; Slack shows the reply."""
-    reply, reply_url = await service.callbacks.slack(
+    reply, reply_url = await service.callbacks.handle_slack_click(
         await request.body(),
         timestamp=_single_header(request, "x-slack-request-timestamp"),
         signature=_single_header(request, "x-slack-signature"),
@@ -107,7 +107,7 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident. Return what was done."""
     signatures = _single_header(request, "x-pagerduty-signature")
-    receipt = await service.callbacks.pagerduty(await request.body(), signatures=signatures)
+    receipt = await service.callbacks.handle_pagerduty_event(await request.body(), signatures=signatures)
     return api.IncidentReceipt.model_validate(receipt)
 
 

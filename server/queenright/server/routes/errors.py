@@ -37,7 +37,7 @@ from queenright.runtime.stream import TooManyWaitingError
 from queenright.server.access.headers import set_security_headers
 from queenright.server.agents.manager import LoadTimeoutError, ManagerClosingError
 from queenright.server.http.problems import MAX_TEXT_LENGTH, make_problem_response, render_problem
-from queenright.server.otlp.errors import OTLP_PATHS, wrong_port_reason
+from queenright.server.otlp.errors import OTLP_PATHS, describe_wrong_port
 from queenright.server.routes.pagination import InvalidCursorError
 
 STATUS: Final[Mapping[type[Exception], int]] = {
@@ -84,7 +84,7 @@ def to_problem(request: Request, error: Exception) -> Problem | None:
             title = f"there is no {shorten_value(request.url.path)}; see /docs for the API"
             if request.url.path in OTLP_PATHS:
                 otlp = request.state.service.settings.otlp
-                title = wrong_port_reason(f"http://{request.url.hostname}:{otlp.port}")
+                title = describe_wrong_port(f"http://{request.url.hostname}:{otlp.port}")
         return _make_problem(error.status_code, title)
     if isinstance(error, RequestValidationError):
         return _describe_invalid_request(request, error)

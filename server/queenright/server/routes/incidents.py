@@ -11,7 +11,7 @@ from queenright.server.routes.dependencies import ServiceDep
 from queenright.server.routes.gateway_requests import IncidentParts, is_from_gateway, make_gateway_response
 from queenright.server.routes.params import AgentQuery, SessionQuery
 from queenright.server.views.api_models import make_provider_row
-from queenright.server.views.attention import incidents_of_tickets, list_attention_items, list_attention_part
+from queenright.server.views.attention import find_incidents, list_attention_items, list_attention_part
 from queenright.server.views.incident_parts import IncidentPart
 
 router = APIRouter(prefix="/api")
@@ -42,10 +42,10 @@ async def list_incidents(service: ServiceDep, request: Request) -> api.Incidents
     # An incident that is still open may be older.
     tickets = {ticket.ticket_id: ticket for ticket in (*history, *service.tickets.recent_tickets())}.values()
     if not is_from_gateway(request):
-        incidents = incidents_of_tickets(service, tickets)
+        incidents = find_incidents(service, tickets)
         return api.Incidents(incidents=[api.Incident.of(incident) for incident in incidents])
     # The gateway joins the parts of an incident, so it also needs parts with a single worker.
-    parts = incidents_of_tickets(service, tickets, least_workers=1)
+    parts = find_incidents(service, tickets, least_workers=1)
     return make_gateway_response(IncidentParts(incidents=[IncidentPart.of(part) for part in parts]))
 
 

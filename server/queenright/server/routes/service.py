@@ -14,7 +14,7 @@ from queenright.health.store.tables import SCHEMA_REVISION
 from queenright.runtime.events import EventType
 from queenright.server.access.caller import find_caller
 from queenright.server.access.roles import AccessLevel, is_allowed
-from queenright.server.reload import RELOADABLE, reload
+from queenright.server.reload import RELOADABLE, reload_service_settings
 from queenright.server.routes.dependencies import ServiceDep, StoreDep
 from queenright.server.routes.openapi import operation
 from queenright.server.routes.pagination import Cursor, Limit, build_page, decode_cursor
@@ -91,7 +91,7 @@ async def reload_settings(service: ServiceDep) -> api.Reloaded:
     Thresholds, ticket deadlines, retention and the links in messages can change; `needs_restart` lists the
     others. An invalid file changes nothing. SIGHUP has the same effect on `queenright serve`.
     """
-    result = await reload(service)
+    result = await reload_service_settings(service)
     return api.Reloaded.of(result, unchanged=result.is_unchanged)
 
 

@@ -1,12 +1,12 @@
 """
-The feed: streams the event log to its readers in log order.
+Stream the event log to readers, in log order.
 
 The newest events are in memory, each formatted once for all readers. A reader has a position in the log and
 reads the events after it, from memory or, if it is too far behind, from the database. No logged event is
 skipped, even if a slow reader falls behind.
 
-Text deltas of models are not logged. They wait in a short queue per reader; when it is full, the oldest are
-dropped and the reader gets their number.
+Text deltas of models are not logged. Each reader has a short queue of them. When it is full, the oldest are
+dropped, and the reader gets their number.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _CHECK_SECONDS: Final = 1.0
 _MAX_ROWS: Final = 20_000
 """Maximum rows that one database read scans."""
 _WAKE_BATCH: Final = 16
-"""Readers to wake in one iteration of the event loop: about 1 ms."""
+"""Readers to wake in one iteration of the event loop, which takes about 1 ms."""
 _PAUSE_FACTOR: Final = 4
-"""Pause per second of work: the event loop spends at most a fifth of its time on streams."""
+"""Pause per second of work, so that the event loop spends at most a fifth of its time on streams."""
 _MAX_LOGGED_IDS: Final = 10_000
 _KEEP_ALIVE_SECONDS: Final = 15.0
 """Seconds of silence before an `alive` event."""
 _SEND_TIMEOUT_SECONDS: Final = 30.0
 """Seconds after which a client that does not receive data is disconnected."""
 _READ_BYTES: Final = 65_536
-"""Bytes per read. A slow client keeps about this much in memory."""
+"""Maximum bytes per read. A slow client keeps about this much in memory."""
 
-LOST: Final = (
+EXPIRED_REASON: Final = (
     "events after this one have expired (health_monitoring.retention); "
     "the stream continues with the oldest available event"
 )
@@ -61,7 +61,7 @@ LOST: Final = (
 
 class Feed:
     """
-    Follows the log of one store. Bound to its event loop.
+    Follows the log of a store. An instance belongs to one event loop.
 
     Args:
         store: The store of the log; the feed sets its ``on_commit``.
@@ -95,7 +95,7 @@ class Feed:
         """The sequence number up to which readers may read. Later events wait for the next wakeup."""
         self._readers: set[Reader] = set()
         self._logged_ids: set[str] = set()
-        """Ids of text deltas that are in the log, until the bus delivers them as well."""
+        """Ids of text deltas that are in the log, and that the bus has not delivered yet."""
         self._slices: dict[tuple[StreamFilter, int], LogSlice] = {}
         """Slices since the last wakeup. Readers at the same position share a slice."""
         self._wakeup: asyncio.TimerHandle | None = None
@@ -112,7 +112,7 @@ class Feed:
 
     @property
     def recent(self) -> Sequence[LogLine]:
-        """The events in memory."""
+        """The recent events in memory."""
         return self._lines
 
     @property
@@ -190,7 +190,7 @@ class Feed:
 
     def open(self, event_filter: StreamFilter, *, after: Place | None = None, capacity: int = 1000) -> Reader:
         """
-        Open a reader. The caller must ``close`` it.
+        Open a reader. The caller must close it.
 
         Args:
             event_filter: The events to read.
@@ -216,18 +216,18 @@ class Feed:
     # -- input ----------------------------------------------------------------------------------
 
     def add_committed(self, segments: Sequence[LogSegment]) -> None:
-        """Add committed events; the callback for ``Store.on_commit``."""
-        last, event = segments[-1][0] + len(segments[-1][1]) - 1, segments[-1][1][-1]
+        """Add committed events. This is the callback for ``Store.on_commit``."""
+        last_seq, event = segments[-1][0] + len(segments[-1][1]) - 1, segments[-1][1][-1]
         if self._readers:
-            for first, events in segments:
-                self._add(first, events)
+            for first_seq, events in segments:
+                self._add(first_seq, events)
             self._schedule_wakeup()
-        self._head = Place(last, event.id)
+        self._head = Place(last_seq, event.id)
 
-    def _add(self, first: int, events: Sequence[AgentEvent]) -> None:
-        if self._lines and self._lines[-1].seq != first - 1:
+    def _add(self, first_seq: int, events: Sequence[AgentEvent]) -> None:
+        if self._lines and self._lines[-1].seq != first_seq - 1:
             self._lines = []
-        self._lines += [LogLine(first + place, event) for place, event in enumerate(events)]
+        self._lines += [LogLine(first_seq + index, event) for index, event in enumerate(events)]
         if len(self._lines) > 2 * self._max_recent:
             del self._lines[: -self._max_recent]
         self._logged_ids.update(event.id for event in events if event.type in TRANSIENT)
@@ -259,7 +259,7 @@ class Feed:
     # -- wakeups --------------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
-        """Schedule a wakeup of the readers ``batch_seconds`` after the last one; later for many readers."""
+        """Schedule a wakeup of the readers ``batch_seconds`` after the last one, or later if many."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
             self._wakeup = loop.call_at(max(loop.time(), self._next_wakeup_at), self._wake_all)
@@ -268,24 +268,24 @@ class Feed:
         self._wakeup = None
         self._released_seq = self._head.seq
         self._slices.clear()
-        began = asyncio.get_running_loop().time()
-        self._next_wakeup_at = began + self._batch_seconds
-        self._wake([reader for reader in self._readers if reader.is_waiting], began)
+        started_at = asyncio.get_running_loop().time()
+        self._next_wakeup_at = started_at + self._batch_seconds
+        self._wake([reader for reader in self._readers if reader.is_waiting], started_at)
 
-    def _wake(self, readers: list[Reader], began: float) -> None:
+    def _wake(self, readers: list[Reader], started_at: float) -> None:
         loop = asyncio.get_running_loop()
         for reader in readers[:_WAKE_BATCH]:
             reader.wake()
-        if rest := readers[_WAKE_BATCH:]:
-            pause_from = loop.time() + _PAUSE_FACTOR * (loop.time() - began)
+        if remaining_readers := readers[_WAKE_BATCH:]:
+            pause_from = loop.time() + _PAUSE_FACTOR * (loop.time() - started_at)
             self._next_wakeup_at = max(self._next_wakeup_at, pause_from)
-            loop.call_soon(self._wake, rest, began)
+            loop.call_soon(self._wake, remaining_readers, started_at)
 
     # -- reading --------------------------------------------------------------------------------
 
     async def read_next(self, event_filter: StreamFilter, after: int, limit: int) -> LogSlice:
         """
-        Return the next slice for a reader at ``after``, which precedes `released_seq`. It may be empty.
+        Return the next slice after ``after``, which must precede `released_seq`. It may have no events.
 
         Raises:
             StoreError: The slice is not in memory, and the database failed.
@@ -297,8 +297,8 @@ class Feed:
             )
         batch = self._slices.get((event_filter, after))
         if batch is None:
-            first = self._lines[0].seq
-            lines = self._lines[after + 1 - first : self._released_seq + 1 - first]
+            first_seq = self._lines[0].seq
+            lines = self._lines[after + 1 - first_seq : self._released_seq + 1 - first_seq]
             batch = self._slices[event_filter, after] = select_lines(lines, event_filter, after, limit)
         return batch
 
@@ -328,7 +328,7 @@ class Reader:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it waits for a wakeup."""
+        """Whether the reader waits for a wakeup."""
         return self._waiting is not None
 
     # -- for the feed ---------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class Reader:
         """Disconnect a stalled client, without the end of its stream."""
         self._is_ended = True
         on_disconnect, self.on_disconnect = self.on_disconnect, None
-        # Abort only once, because it takes several iterations.
+        # Abort only once, because an abort takes several iterations of the event loop.
         if on_disconnect is not None:
             on_disconnect()
 
@@ -390,20 +390,20 @@ class Reader:
             StoreError: The database failed.
         """
         while not self._is_ended:
-            piece = b""
+            chunk = b""
             if self.place < self._feed.released_seq:
                 batch = await self._feed.read_next(self.event_filter, self.place, _READ_BYTES)
                 self.place = batch.through
-                piece = (format_reset(LOST) if batch.has_gap else b"") + self._merge(batch)
+                chunk = (format_reset(EXPIRED_REASON) if batch.has_gap else b"") + self._merge(batch)
             elif self._transient and self._transient[0][0] <= self.place:
-                piece = self._merge(LogSlice(self.place))
+                chunk = self._merge(LogSlice(self.place))
             elif self._is_keep_alive_due:
-                piece = self._keep_alive()
+                chunk = self._format_keep_alive()
             else:
                 await self._wait()
-            if piece:
+            if chunk:
                 self._is_keep_alive_due = False
-                return piece
+                return chunk
         return None
 
     async def _wait(self) -> None:
@@ -417,7 +417,7 @@ class Reader:
         """Merge the text deltas into a slice of the log, in order of arrival."""
         if not self._transient or self._transient[0][0] > batch.through:
             return batch.text
-        parts = [self._dropped_block()]
+        parts = [self._format_dropped_block()]
         for seq, text in batch.parts:
             while self._transient and self._transient[0][0] < seq:
                 parts.append(self._transient.popleft()[1])
@@ -426,13 +426,13 @@ class Reader:
             parts.append(self._transient.popleft()[1])
         return b"".join(parts)
 
-    def _dropped_block(self) -> bytes:
+    def _format_dropped_block(self) -> bytes:
         count, self._dropped_count = self._dropped_count, 0
         return b'event: dropped\ndata: {"count":%d}\n\n' % count if count else b""
 
-    def _keep_alive(self) -> bytes:
+    def _format_keep_alive(self) -> bytes:
         head = self._feed.head
-        # All earlier events were scanned, so a resuming client need not scan them again.
+        # All earlier events were scanned, so a client that resumes can skip them.
         resume_id = head.event_id if head.seq == self.place else ""
         # A named event with data, because browsers do not expose comments to scripts.
         return b"event: alive\ndata: {}\n" + format_id_line(resume_id) + b"\n"

@@ -1,4 +1,4 @@
-"""Events formatted for the event stream, and slices of the log."""
+"""Format events for the event stream, and read slices of the log."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LogLine:
 
 @dataclass
 class LogSlice:
-    """A slice of the log, with the matching events as text."""
+    """A range of the log, with the matching events as text."""
 
     through: int
     """The last sequence number of the slice."""
@@ -93,11 +93,11 @@ def select_lines(lines: Iterable[LogLine], event_filter: StreamFilter, after: in
 def read_log_slice(
     conn: Connection, event_filter: StreamFilter, after: int, through: int, limit: int
 ) -> LogSlice:
-    """Read the matching events of a part of the log, limited in number and to about ``limit`` bytes."""
-    begins = log_begins(conn)
-    batch = LogSlice(max(after, begins), has_gap=after < begins)
+    """Read matching events after ``after`` up to ``through``: at most 500, or about ``limit`` bytes."""
+    begin_seq = log_begins(conn)
+    batch = LogSlice(max(after, begin_seq), has_gap=after < begin_seq)
     after = batch.through
-    span = read_span(
+    rows = read_span(
         conn,
         after=after,
         through=through,
@@ -106,13 +106,13 @@ def read_log_slice(
         or_sessions=list(event_filter.sessions()),
         limit=_SLICE_ROWS,
     )
-    for seq, event in span:
+    for seq, event in rows:
         batch.through = seq
         if event is not None:
             batch.add(seq, format_event(event, event_id=event.id))
             if batch.size >= limit:
                 return batch
-    if len(span) < _SLICE_ROWS:
+    if len(rows) < _SLICE_ROWS:
         batch.through = max(through, after)
     return batch
 
@@ -122,8 +122,8 @@ def format_event(event: AgentEvent, *, event_id: str | None) -> bytes:
     head = f"event: {event.type.value}\n"
     if event_id and event_id.isprintable():
         head += f"id: {event_id}\n"
-    return b"%bdata: %b\n\n" % (head.encode(), orjson.dumps(event.to_dict(), _plain))
+    return b"%bdata: %b\n\n" % (head.encode(), orjson.dumps(event.to_dict(), _serialize_value))
 
 
-def _plain(value: object) -> object:
+def _serialize_value(value: object) -> object:
     return dict(value) if isinstance(value, Mapping) else str(value)

@@ -23,7 +23,7 @@ from queenright.judge import wording
 from queenright.runtime.events import AgentEvent
 from queenright.server.service import Service
 from queenright.server.views.fleet_list import WORST_FIRST, get_listed_state, list_unresolved_sessions
-from queenright.server.views.interventions import acting_view
+from queenright.server.views.interventions import build_interventions_view
 from queenright.server.views.worker_rows import make_agent_row
 
 _MAX_LINE_LENGTH: Final = 220
@@ -44,11 +44,11 @@ def make_ticket_row(
     actions: Sequence[str] = (),
 ) -> api.Ticket:
     """
-    Return a ticket with its silence and its deliveries. A closed ticket has no advice.
+    Return a ticket with its silence and its deliveries. Advice is omitted from a closed ticket.
 
     Args:
         ticket: The ticket.
-        active_silence: The silence that mutes it.
+        active_silence: The silence that matches it now.
         delivered_notifications: The deliveries that Alertmanager reported.
         trace_url: The URL of its trace.
         actions: The actions that a person can take.
@@ -57,21 +57,21 @@ def make_ticket_row(
     if ticket.is_live:
         values["analysis"] = current_analysis(ticket)
     else:
-        values |= {"suggested_action": "", "analysis": _without_advice(ticket)}
+        values |= {"suggested_action": "", "analysis": _remove_advice(ticket)}
     return api.Ticket.model_validate(
         values
         | {
             "silenced": active_silence and api.TicketSilence.of(active_silence),
-            "notified": delivery_rows(delivered_notifications),
+            "notified": make_delivery_rows(delivered_notifications),
             "trace_url": trace_url,
             "actions": actions,
         }
     )
 
 
-def _without_advice(ticket: EscalationTicket) -> str:
-    about = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
-    advice_texts = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in about}
+def _remove_advice(ticket: EscalationTicket) -> str:
+    kinds = (ticket.kind, ticket.finding_kind or ticket.kind, ticket.words_kind or ticket.kind)
+    advice_texts = {wording.advice(kind, ticket.agent_id, ticket.session_id) for kind in kinds}
     text = current_analysis(ticket)
     for advice in advice_texts | {ticket.suggested_action}:
         text = text.replace(advice, "") if advice else text
@@ -84,17 +84,17 @@ def make_notification_row(record: NotificationRecord, outbox: api.Outbox) -> api
 
     Args:
         record: The notification.
-        outbox: The state of the outbox, with the errors of peers that have not answered.
+        outbox: The state of the outbox, with the errors of unreachable peers.
     """
     peers = [
-        _handover(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
+        _make_peer_delivery(peer.peer, peer.status, peer.delivered_at, peer.attempts, peer.last_error)
         for peer in record.peers
     ]
     answered_peers = {(peer.peer, peer.status) for peer in record.peers}
     if record.active:
         # Attempts are recorded once the peer answers.
         peers += [
-            _handover(line.peer, record.status, None, None, line.error or None)
+            _make_peer_delivery(line.peer, record.status, None, None, line.error or None)
             for line in outbox.peers
             if (line.peer, record.status) not in answered_peers
         ]
@@ -102,11 +102,11 @@ def make_notification_row(record: NotificationRecord, outbox: api.Outbox) -> api
         record,
         agent_id=record.agent,
         peers=sorted(peers, key=lambda delivery: (delivery.peer, delivery.status)),
-        notified=delivery_rows(record.notified),
+        notified=make_delivery_rows(record.notified),
     )
 
 
-def _handover(
+def _make_peer_delivery(
     peer: str, status: str, delivered_at: float | None, attempts: int | None, last_error: str | None
 ) -> api.NotificationPeer:
     end = "end " if status == "resolved" else ""
@@ -127,12 +127,12 @@ def _handover(
     )
 
 
-def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
+def make_delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.ReceiverDelivery]:
     """
-    Return a row for each receiver and status, the latest first.
+    Return a row for each receiver and status, latest first.
 
-    Several alerts of one ticket, for example after a rise in severity, are one row with the first and last
-    time.
+    A ticket may have several alerts, for example after a rise in severity. They become one row, with the
+    first and last time.
     """
     groups: dict[tuple[str, str], list[DeliveredNotification]] = {}
     for delivery in deliveries:
@@ -149,9 +149,9 @@ def delivery_rows(deliveries: Iterable[DeliveredNotification]) -> list[api.Recei
     return sorted(rows, key=lambda row: (-row.at, row.receiver, row.status))
 
 
-def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
-    """Return a line of the feed for an event. ``brief`` truncates texts that the ticket has in full."""
-    shorten = _first_sentence if brief else str
+def make_feed_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
+    """Return a feed line for an event. ``brief`` truncates texts that the ticket has in full."""
+    shorten = _get_first_sentence if brief else str
     kind, text = describe_event(event.type, event.agent_id, event.data, shorten=shorten)
     if brief:
         # A very long name would leave no room for the event itself.
@@ -168,7 +168,7 @@ def event_line(event: AgentEvent, *, brief: bool = False) -> api.FeedLine:
     )
 
 
-def _first_sentence(text: object) -> str:
+def _get_first_sentence(text: object) -> str:
     line = " ".join(str(text).split())
     return re.split(r"(?<=[.!?])\s", line, maxsplit=1)[0]
 
@@ -184,35 +184,35 @@ def read_ticket_id(event: AgentEvent) -> str:
 def build_status(service: Service) -> api.Status:
     """Return the worst workers, the latest events, and interventions in progress."""
     now = service.clock()
-    by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
+    workers_by_state: dict[HealthState, list[WorkerHealth]] = {state: [] for state in WORST_FIRST}
     unresolved_keys = list_unresolved_sessions(service)
     for health in service.monitor.workers():
-        standing = get_listed_state(health, unresolved_keys)
-        if standing is not None:
-            by_state[standing].append(health)
+        listed_state = get_listed_state(health, unresolved_keys)
+        if listed_state is not None:
+            workers_by_state[listed_state].append(health)
     shown_workers: list[WorkerHealth] = []
-    for workers in by_state.values():
-        shown_workers += heapq.nsmallest(MAX_WORKERS_SHOWN - len(shown_workers), workers, key=_by_name)
-    newest = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
+    for workers in workers_by_state.values():
+        shown_workers += heapq.nsmallest(MAX_WORKERS_SHOWN - len(shown_workers), workers, key=_get_name_key)
+    newest_tickets = sorted(service.tickets.open_tickets(), key=lambda ticket: -ticket.first_seen)
     return api.Status(
         at=now,
         started_at=service.started_at,
-        counts={state.value: len(workers) for state, workers in by_state.items()},
+        counts={state.value: len(workers) for state, workers in workers_by_state.items()},
         agents=[make_agent_row(service, health) for health in shown_workers],
-        agents_left_out=sum(map(len, by_state.values())) - len(shown_workers),
-        tickets=[ticket.ticket_id for ticket in newest[:_MAX_TICKETS]],
+        agents_left_out=sum(map(len, workers_by_state.values())) - len(shown_workers),
+        tickets=[ticket.ticket_id for ticket in newest_tickets[:_MAX_TICKETS]],
         outbox=api.Outbox.of(service.outbox.status()),
-        feed=feed(service),
+        feed=list_feed_lines(service),
         not_ready=service.ready(),
         acting=_describe_interventions(service, now),
-        paged=stand_in_messages(service),
+        paged=list_stand_in_messages(service),
     )
 
 
-def feed(service: Service) -> list[api.FeedLine]:
+def list_feed_lines(service: Service) -> list[api.FeedLine]:
     """Return the latest events, newest first."""
     return [
-        event_line(event, brief=True)
+        make_feed_line(event, brief=True)
         for event in reversed(service.recent)
         if has_feed_line(event.type, event.data)
     ]
@@ -224,13 +224,13 @@ def make_provider_row(provider: ProviderHealth) -> api.Provider:
     return api.Provider.model_validate(asdict(provider) | {"errors": errors})
 
 
-def _by_name(health: WorkerHealth) -> tuple[str, float]:
+def _get_name_key(health: WorkerHealth) -> tuple[str, float]:
     return health.vitals.agent_id, -health.state_since
 
 
 def _describe_interventions(service: Service, now: float) -> api.Acting:
     ledger = service.interventions.ledger
-    return acting_view(
+    return build_interventions_view(
         stop=service.health.emergency_stop_state,
         storm=service.remediation.storm,
         budget=service.interventions.budget,
@@ -249,7 +249,7 @@ def _describe_interventions(service: Service, now: float) -> api.Acting:
 
 def _find_next_step(service: Service, ladder: Ladder) -> LadderStep | None:
     """
-    Return the next step of a ladder; None for a ladder that is not shown.
+    Return the next step of a ladder; None if the ladder should not be shown.
 
     A ladder of a worker that has recovered, waits or makes progress only stores the time of the last action.
     """
@@ -265,8 +265,8 @@ def _find_next_step(service: Service, ladder: Ladder) -> LadderStep | None:
     return step
 
 
-def stand_in_messages(service: Service) -> list[api.StandInMessage]:
-    """Return messages to the stand-in for Slack and PagerDuty, newest first; empty without it."""
+def list_stand_in_messages(service: Service) -> list[api.StandInMessage]:
+    """Return the messages to the stand-in for Slack and PagerDuty, newest first; empty without a stand-in."""
     if service.recorder is None:
         return []
     return [

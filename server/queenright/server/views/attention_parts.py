@@ -1,4 +1,4 @@
-"""Attention items of each partition of a cluster, merged into one list. A single process has one part."""
+"""Merge the attention items of all partitions of a cluster. A single process has one part."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from queenright.health.findings import Severity
 from queenright.health.interventions.target import Target
 from queenright.server.views.incident_parts import IncidentPart, join_parts
 
-LISTED: Final = 200
+MAX_LISTED_ITEMS: Final = 200
 _MAX_AGENTS: Final = 20
-"""Maximum agents of an incident that are named."""
-_CAUSES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
-"""The causes of incidents that have a name."""
-_ENDED: Final = "All its workers have ended. Nobody has acknowledged it."
+"""Maximum agents of an incident that are listed by name."""
+_CAUSE_TITLES: Final = {"provider": "Model provider", "mcp": "MCP server", "tool": "Tool"}
+"""Titles of incidents by kind of cause. The cause of others is unknown."""
+_ENDED_TEXT: Final = "All workers of this incident have ended. Nobody has acknowledged it."
 
 
 class AttentionIncident(IncidentPart):
     """The part of an incident in one partition, and whether it needs a person."""
 
     agents: dict[str, float]
-    """When the first ticket of each agent was opened, oldest first."""
+    """The time at which each agent's first ticket was opened, oldest first."""
     text: str
     """The cause of the first open ticket that nobody has acknowledged."""
     text_at: float | None
-    """When that ticket was opened; null if there is none."""
+    """When that ticket was opened; None if there is none."""
     is_handled: bool
     """Whether a ticket is open, or was acknowledged."""
     can_acknowledge: bool
-    """Whether a ticket can be acknowledged whose session has ended."""
+    """Whether a ticket of an ended session can be acknowledged."""
 
     def join(self, later: Self) -> Self:
         """Merge this part with a later part of the same incident."""
         agents = [*self.agents.items(), *later.agents.items()]
-        first: dict[str, float] = {}
+        first_seen: dict[str, float] = {}
         for name, at in sorted(agents, key=itemgetter(1)):
-            first.setdefault(name, at)
+            first_seen.setdefault(name, at)
         texts = [part for part in (self, later) if part.text_at is not None]
         text = min(texts, key=lambda part: part.text_at or 0.0, default=self)
         return (
@@ -46,7 +46,7 @@ class AttentionIncident(IncidentPart):
             .join(later)
             .model_copy(
                 update={
-                    "agents": first,
+                    "agents": first_seen,
                     "text": text.text,
                     "text_at": text.text_at,
                     "is_handled": self.is_handled or later.is_handled,
@@ -66,7 +66,7 @@ class AttentionPart(api.AttentionList):
 
     # An owner with an earlier version sends none of these fields; its incidents are among its items.
     tickets: Sequence[api.AttentionItem] = ()
-    """Tickets that are items unless their incident has workers of other partitions."""
+    """Tickets that are items, unless their incident has workers in other partitions."""
     incidents: Sequence[AttentionIncident] = ()
     """Parts of incidents, including closed ones, which may belong to an incident that is open elsewhere."""
     has_incident_items: bool = True
@@ -83,14 +83,14 @@ def merge_attention(parts: Sequence[AttentionPart]) -> api.AttentionList:
     in_incidents = {ticket_id for incident in incidents for ticket_id in incident.ticket_ids}
     items = [ticket for part in parts for ticket in part.tickets if ticket.ticket_id not in in_incidents]
     if all(part.has_incident_items for part in parts):
-        items += [_incident_item(incident) for incident in incidents if incident.is_unacknowledged]
+        items += [_make_incident_item(incident) for incident in incidents if incident.is_unacknowledged]
     total = len(items) + sum(part.total for part in parts)
     items += [item for part in parts for item in part.items]
-    return api.AttentionList(items=sorted(items, key=urgency)[:LISTED], total=total)
+    return api.AttentionList(items=sorted(items, key=get_urgency_key)[:MAX_LISTED_ITEMS], total=total)
 
 
-def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
-    """Return the sort key of an item: expiring, critical, asked, others."""
+def get_urgency_key(item: api.AttentionItem) -> tuple[int, float, str]:
+    """Return the sort key of an item: deadlines first, then critical items, questions, and others."""
     if item.deadline is not None:
         return 0, item.deadline, item.item_id
     if item.severity == Severity.CRITICAL:
@@ -98,10 +98,10 @@ def urgency(item: api.AttentionItem) -> tuple[int, float, str]:
     return 2 if item.kind == "question" else 3, item.since, item.item_id
 
 
-def attention_item(
-    target: Target, item_id: str, kind: str, title: str, since: float, **more: Any
+def make_attention_item(
+    target: Target, item_id: str, kind: str, title: str, since: float, **other_fields: Any
 ) -> api.AttentionItem:
-    """Return an item. ``more`` has the fields that differ from those of an item about one worker."""
+    """Return an item. ``other_fields`` override the defaults of an item about one worker."""
     values: dict[str, Any] = {
         "severity": None,
         "text": "",
@@ -116,21 +116,23 @@ def attention_item(
         "node_id": "",
         "question_id": "",
     }
-    return api.AttentionItem.of(target, item_id=item_id, kind=kind, title=title, since=since, **values | more)
+    return api.AttentionItem.of(
+        target, item_id=item_id, kind=kind, title=title, since=since, **values | other_fields
+    )
 
 
-def _incident_item(incident: AttentionIncident) -> api.AttentionItem:
+def _make_incident_item(incident: AttentionIncident) -> api.AttentionItem:
     kind, _, name = incident.cause.partition(":")
-    title = _CAUSES.get(kind, "Many workers got worse at once")
+    title = _CAUSE_TITLES.get(kind, "Many workers got worse at the same time")
     names = list(incident.agents)
-    return attention_item(
+    return make_attention_item(
         Target(agent_id="", session_id="", incarnation_id=""),
         incident.incident_id,
         "incident",
         f"{title} {name}".rstrip(),
         incident.opened_at,
         severity=incident.severity,
-        text=_ENDED if incident.text_at is None else incident.text,
+        text=_ENDED_TEXT if incident.text_at is None else incident.text,
         ticket_id=incident.incident_id,
         options=["acknowledge"],
         agents=names[:_MAX_AGENTS],

@@ -1,4 +1,4 @@
-"""The list of sessions: filters, order, and counts per facet."""
+"""List sessions with filters, an order, and counts per facet."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from queenright.server.views.worker_rows import describe_activity, describe_reas
 
 WORST_FIRST: Final = (*map(HealthState, terms.WORST_FIRST), HealthState.TERMINATED)
 _ENDED: Final = "ended"
-_HEALTH: Final = terms.list_values(terms.ListedState)
-_ACTIVITY: Final = terms.list_values(terms.Activity)
-_HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH)}
-_ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY, ""))}
+_HEALTH_VALUES: Final = terms.list_values(terms.ListedState)
+_ACTIVITY_VALUES: Final = terms.list_values(terms.Activity)
+_HEALTH_RANK: Final = {name: rank for rank, name in enumerate(_HEALTH_VALUES)}
+_ACTIVITY_RANK: Final = {name: rank for rank, name in enumerate((*_ACTIVITY_VALUES, ""))}
 _MAX_COUNTED_NAMES: Final = 50
-"""Maximum owners and repositories that are counted; the most frequent ones are."""
+"""Maximum owners and repositories in the counts; the most frequent are kept."""
 _CHUNK_SIZE: Final = 1_000
-"""Workers to read before other requests may run: about 2 ms."""
+"""Workers to read before other requests may run, which takes about 2 ms."""
 
 Position = tuple[float, float, str, str]
 """The position of a session in the list: two sort keys, then agent and session."""
 
 
 class Facets(NamedTuple):
-    """The values of a session by which sessions are grouped and counted."""
+    """The values by which sessions are grouped and counted."""
 
     health: str
     activity: str
@@ -58,11 +58,11 @@ class FleetQuery:
 
     @property
     def allows_all(self) -> bool:
-        """Whether there are no filters except facets."""
+        """Whether only facets filter the sessions."""
         return not self.search and self.agent_id is None and self.state is None
 
     def allows(self, worker: WorkerHealth) -> bool:
-        """Return whether a worker passes the filters other than facets."""
+        """Return whether a worker passes all filters except facets."""
         vitals = worker.vitals
         if self.agent_id is not None and vitals.agent_id != self.agent_id:
             return False
@@ -70,26 +70,26 @@ class FleetQuery:
             return False
         if not self.search:
             return True
-        wanted = self.search.casefold()
-        return any(wanted in text.casefold() for text in _list_texts(worker))
+        search_text = self.search.casefold()
+        return any(search_text in text.casefold() for text in _list_texts(worker))
 
-    def refused_by(self, facets: Facets) -> list[str]:
-        """Return the names of the facets that a session does not pass."""
-        wanted = (
+    def list_failed_facets(self, facets: Facets) -> list[str]:
+        """Return the names of the facets whose filter a session does not pass."""
+        allowed_by_facet = (
             self.health,
             self.activity,
             (self.owner,) if self.owner else (),
             (self.repository,) if self.repository else (),
         )
-        pairs = zip(Facets._fields, facets, wanted, strict=True)
+        pairs = zip(Facets._fields, facets, allowed_by_facet, strict=True)
         return [
             name for name, value, allowed_values in pairs if allowed_values and value not in allowed_values
         ]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundSessions:
-    """Sessions that match a query: one page, and the total."""
+class SessionSearchResult:
+    """A page of the sessions that match a query, their total number, and counts per facet."""
 
     page: list[tuple[Position, WorkerHealth]]
     total: int
@@ -98,8 +98,8 @@ class FoundSessions:
 
 async def find_sessions(
     service: Service, query: FleetQuery, *, limit: int, after: Position | None = None
-) -> FoundSessions:
-    """Return the first ``limit`` sessions of a query, or those after a position. Yields to other work."""
+) -> SessionSearchResult:
+    """Return the first ``limit`` sessions of a query, or those after a position."""
     groups: dict[tuple[str, str, str, str], list[WorkerHealth]] = defaultdict(list)
     unresolved_keys = list_unresolved_sessions(service)
     allows = None if query.allows_all else query.allows
@@ -109,26 +109,24 @@ async def find_sessions(
         if number % _CHUNK_SIZE == 0:
             await asyncio.sleep(0)
     counts: dict[str, Counter[str]] = {name: Counter() for name in Facets._fields}
-    matching: list[tuple[Position, WorkerHealth]] = []
+    matches: list[tuple[Position, WorkerHealth]] = []
     for values, workers in groups.items():
         facets = Facets(*values)
-        refusing_filters = query.refused_by(facets)
-        # A facet counts the sessions that pass the other filters, which each of its values would show.
+        refusing_filters = query.list_failed_facets(facets)
+        # A facet counts the sessions that pass all other filters: the number that each value would show.
         for name in (
             refusing_filters if len(refusing_filters) == 1 else () if refusing_filters else Facets._fields
         ):
             counts[name][getattr(facets, name)] += len(workers)
         if not refusing_filters:
-            matching += _position_workers(workers, facets, query.sort.removeprefix("-"))
-    total = len(matching)
+            matches += _position_workers(workers, facets, query.sort.removeprefix("-"))
+    total = len(matches)
     is_reversed = query.sort.startswith("-")
     if after is not None:
-        matching = [
-            worker for worker in matching if (worker[0] < after if is_reversed else worker[0] > after)
-        ]
+        matches = [worker for worker in matches if (worker[0] < after if is_reversed else worker[0] > after)]
     # No two positions are equal, so the workers themselves are never compared.
-    first = heapq.nlargest if is_reversed else heapq.nsmallest
-    return FoundSessions(first(limit, matching), total, _counts(counts))
+    select_first = heapq.nlargest if is_reversed else heapq.nsmallest
+    return SessionSearchResult(select_first(limit, matches), total, _make_counts(counts))
 
 
 def _list_texts(worker: WorkerHealth) -> Iterator[str]:
@@ -139,9 +137,9 @@ def _list_texts(worker: WorkerHealth) -> Iterator[str]:
 
 def _read_facets(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> tuple[str, str, str, str]:
     vitals = worker.vitals
-    standing = get_listed_state(worker, unresolved_keys)
+    listed_state = get_listed_state(worker, unresolved_keys)
     return (
-        _ENDED if standing in (None, HealthState.TERMINATED) else standing.value,
+        _ENDED if listed_state in (None, HealthState.TERMINATED) else listed_state.value,
         describe_activity(vitals)[0],
         vitals.owner,
         vitals.repository,
@@ -151,14 +149,14 @@ def _read_facets(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -
 def _position_workers(
     workers: Iterable[WorkerHealth], facets: Facets, order: str
 ) -> Iterator[tuple[Position, WorkerHealth]]:
-    """Yield workers of one group with their positions."""
+    """Yield the workers of a group with their positions."""
     first = second = 0.0
     is_ended = facets.health == _ENDED
     for worker in workers:
         vitals = worker.vitals
         if order == "attention":
             first = _HEALTH_RANK[facets.health]
-            # Of ended sessions, the last one comes first.
+            # Ended sessions are sorted by their end, latest first.
             second = -(vitals.ended_at or 0.0) if is_ended else vitals.last_progress or vitals.started_at
         elif order == "activity":
             first = _ACTIVITY_RANK[facets.activity]
@@ -171,17 +169,17 @@ def _position_workers(
         yield (first, second, vitals.agent_id, vitals.session_id), worker
 
 
-def _counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
+def _make_counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
     names = {name: {key: n for key, n in counted.items() if key} for name, counted in counts.items()}
     return api.AgentCounts(
-        health={name: counts["health"][name] for name in _HEALTH},
-        activity={name: counts["activity"][name] for name in _ACTIVITY},
-        owner=_most_frequent(names["owner"]),
-        repository=_most_frequent(names["repository"]),
+        health={name: counts["health"][name] for name in _HEALTH_VALUES},
+        activity={name: counts["activity"][name] for name in _ACTIVITY_VALUES},
+        owner=_select_most_frequent(names["owner"]),
+        repository=_select_most_frequent(names["repository"]),
     )
 
 
-def _most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
+def _select_most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
     return dict(
         heapq.nsmallest(_MAX_COUNTED_NAMES, counted.items(), key=lambda counted: (-counted[1], counted[0]))
     )
@@ -197,7 +195,7 @@ def list_unresolved_sessions(service: Service) -> set[WorkerKey]:
 
 def get_listed_state(worker: WorkerHealth, unresolved_keys: Collection[WorkerKey]) -> HealthState | None:
     """
-    Return the state under which a worker is listed; None once its session is over.
+    Return the state that a worker is listed with; None once its session is over.
 
     An ended session is listed as failing while an operator must act, that is, while it is in
     ``unresolved_keys``.

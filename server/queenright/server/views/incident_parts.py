@@ -1,4 +1,4 @@
-"""Parts of incidents, one per partition of a cluster. A single process has one part."""
+"""Merge the parts of incidents from all partitions of a cluster. A single process has one part."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class IncidentPart(api.Incident):
     """The part of an incident in one partition. It may have a single worker."""
 
     group: str
-    """The key that the parts of one incident share."""
+    """The key that all parts of an incident share."""
 
     def join(self, later: Self) -> Self:
         """Merge this part with a later part of the same incident."""

@@ -1,4 +1,4 @@
-"""The console's view of interventions, escalations, approvals, breakers and recoveries."""
+"""Build the console's view of interventions, escalations, approvals, breakers and recoveries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queenright.health.recovery.recovery import Recovery
 _MAX_ROWS: Final = 20
 
 
-def acting_view(
+def build_interventions_view(
     *,
     stop: SwitchState,
     storm: StormWatch,
@@ -38,8 +38,8 @@ def acting_view(
 
     Args:
         stop: The emergency stop.
-        storm: Knows whether there is a storm.
-        budget: Knows how many interventions are allowed.
+        storm: The current storm, if any.
+        budget: The limit of interventions, and how much of it is used.
         dry_run: Whether interventions are only recorded, not carried out.
         ladders: Active ladders, each with its next step.
         pending: Escalations without an answer.
@@ -47,7 +47,7 @@ def acting_view(
         breakers: All circuit breakers.
         recoveries: The latest recoveries, newest first.
         now: Seconds since the epoch.
-        notices: Sentences about models that rules replace.
+        notices: Sentences about models that the rules replace.
     """
     ordered_ladders = sorted(ladders, key=lambda row: (row[0].trouble_since, row[0].agent_id))
     escalations = sorted(pending, key=lambda escalation: escalation.deadline)
@@ -60,12 +60,13 @@ def acting_view(
         notices=list(notices),
         dry_run=dry_run,
         ladders=[
-            _ladder_row(worker, step, now, dry_run=dry_run) for worker, step in ordered_ladders[:_MAX_ROWS]
+            _make_ladder_row(worker, step, now, dry_run=dry_run)
+            for worker, step in ordered_ladders[:_MAX_ROWS]
         ],
         ladders_more=max(0, len(ordered_ladders) - _MAX_ROWS),
         escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_MAX_ROWS]],
         escalations_more=max(0, len(escalations) - _MAX_ROWS),
-        approvals=[_approval_row(request) for request in requests[:_MAX_ROWS]],
+        approvals=[_make_approval_row(request) for request in requests[:_MAX_ROWS]],
         approvals_more=max(0, len(requests) - _MAX_ROWS),
         breakers=[api.StatusBreaker.of(breaker) for breaker in tripped_breakers[:_MAX_ROWS]],
         breakers_known=len(all_breakers),
@@ -85,12 +86,12 @@ def _describe_nudges(ladder: Ladder, *, dry_run: bool) -> str:
     return f"nudge {ladder.nudges} {'(dry run)' if dry_run else 'sent'}"
 
 
-def _ladder_row(ladder: Ladder, step: LadderStep, now: float, *, dry_run: bool) -> api.StatusLadder:
+def _make_ladder_row(ladder: Ladder, step: LadderStep, now: float, *, dry_run: bool) -> api.StatusLadder:
     level = ladder.level
     due_at = step.at if step.action is not None else ladder.until
     if step.action is None and due_at is not None and due_at <= now:
         due_at = None
-    words = {
+    texts = {
         Level.NUDGED: _describe_nudges(ladder, dry_run=dry_run),
         Level.ESCALATED: "orchestrator asked",
         Level.HUMAN: "a person must act",
@@ -98,11 +99,11 @@ def _ladder_row(ladder: Ladder, step: LadderStep, now: float, *, dry_run: bool) 
     return api.StatusLadder.of(
         ladder,
         level=level,
-        what=words.get(level, level.value.replace("_", " ")),
+        what=texts.get(level, level.value.replace("_", " ")),
         next=step.action.value if step.action is not None else "",
         next_at=due_at,
     )
 
 
-def _approval_row(approval: Approval) -> api.StatusApproval:
+def _make_approval_row(approval: Approval) -> api.StatusApproval:
     return api.StatusApproval.of(approval, by=describe_requester(approval.asked_by, approval.ordered_by))

@@ -1,4 +1,4 @@
-"""Actions that a person can take now on a worker or a ticket. The same rules check them on execution."""
+"""List the actions that a person can take now on a worker or a ticket. Execution checks the same rules."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from queenright.health.tickets import ticket_lifecycle
 from queenright.health.tickets.ticket import EscalationTicket, TicketStatus
 from queenright.server.service import Service
 
-_ON_WORKERS: Final = (ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE, ActionKind.RECOVER)
+_WORKER_ACTIONS: Final = (ActionKind.NUDGE, ActionKind.ESCALATE, ActionKind.TERMINATE, ActionKind.RECOVER)
 
 
-def worker_actions(service: Service, worker: WorkerHealth) -> list[str]:
-    """Return the possible actions on a worker."""
-    return [kind.value for kind in _ON_WORKERS if not explain_objection(service, kind, worker)]
+def list_worker_actions(service: Service, worker: WorkerHealth) -> list[str]:
+    """Return the actions that are possible on a worker, as values of ``ActionKind``."""
+    return [kind.value for kind in _WORKER_ACTIONS if not explain_objection(service, kind, worker)]
 
 
 def explain_objection(
     service: Service, kind: ActionKind, worker: WorkerHealth, incarnation_id: str | None = None
 ) -> str:
     """
-    Return why an action on a worker is not possible, or "".
+    Return the reason why an action on a worker is not possible, or "".
 
     Args:
         incarnation_id: The incarnation to act on; by default the current one.
@@ -46,7 +46,7 @@ def explain_objection(
 
 
 def list_ticket_actions(service: Service, ticket: EscalationTicket) -> list[str]:
-    """Return the possible actions on a ticket, and whether its worker can be terminated."""
+    """Return the actions that are possible on a ticket, including ``terminate`` of its worker."""
     actions = ["acknowledge"] if ticket_lifecycle.can_be_acknowledged(ticket, now=service.clock()) else []
     if not ticket.is_live:
         return actions

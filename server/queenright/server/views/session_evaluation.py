@@ -1,4 +1,4 @@
-"""The replay of a session through the detectors: their values at each step, and the findings."""
+"""Replay a session through the detectors: their values at each step, and the findings."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def evaluate_session(
     is_truncated: bool,
 ) -> api.Evaluation:
     """
-    Return the replay of a session. Takes up to a second, so call it in a thread.
+    Replay a session with the given thresholds. This takes up to a second, so call it in a thread.
 
     Args:
         events: The events of the session, in the order of the log.
         settings: The thresholds.
         session_id: The session.
-        until: When the session was last watched, in seconds since the epoch.
+        until: The end of the session's monitoring, in seconds since the epoch.
         is_truncated: Whether there are earlier events.
     """
     step_ids = _assign_steps(events)
@@ -45,14 +45,17 @@ def evaluate_session(
     for moment in replay(make_monotonic(events), settings, until=until):
         moments.append(moment)
         is_step = events[moment.step].type in STEP_EVENTS
-        before = moments[-2].findings if len(moments) > 1 else []
-        if is_step or _names(moment.findings) != _names(before):
-            shown_moments.append(_moment(moment, settings, step_ids))
+        previous_findings = moments[-2].findings if len(moments) > 1 else []
+        if is_step or _list_finding_keys(moment.findings) != _list_finding_keys(previous_findings):
+            shown_moments.append(_make_moment(moment, settings, step_ids))
     rows = [
         api.FiredFinding(
-            **_finding(key.finding), at=key.at, step_id=step_ids[key.step], cleared_at=key.cleared_at
+            **_describe_finding(onset.finding),
+            at=onset.at,
+            step_id=step_ids[onset.step],
+            cleared_at=onset.cleared_at,
         )
-        for key in list_onsets(moments)
+        for onset in list_onsets(moments)
     ]
     return api.Evaluation(
         session_id=session_id,
@@ -64,22 +67,22 @@ def evaluate_session(
 
 
 def _assign_steps(events: Iterable[AgentEvent]) -> list[str]:
-    """Return the step of each event, or the last step before it."""
+    """Return the id of each event's step, or of the last step before it."""
     steps = SessionSteps()
-    step_ids, last = [], ""
+    step_ids, last_step_id = [], ""
     for number, event in enumerate(events):
         if event.type in STEP_EVENTS:
-            last = steps.add(number, event) or last
-        step_ids.append(last)
+            last_step_id = steps.add(number, event) or last_step_id
+        step_ids.append(last_step_id)
     return step_ids
 
 
-def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -> api.Moment:
+def _make_moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -> api.Moment:
     return api.Moment(
         step_id=step_ids[moment.step],
         at=moment.at,
         health=determine_state_at(moment, settings),
-        findings=[api.ReplayFinding(**_finding(finding)) for finding in moment.findings],
+        findings=[api.ReplayFinding(**_describe_finding(finding)) for finding in moment.findings],
         holds=[
             api.DetectorValue(
                 detector=value.kind, value=value.value, limit=value.limit, text=value.description
@@ -89,7 +92,7 @@ def _moment(moment: Moment, settings: HealthSettings, step_ids: Sequence[str]) -
     )
 
 
-def _finding(finding: Finding) -> dict[str, Any]:
+def _describe_finding(finding: Finding) -> dict[str, Any]:
     return {
         "kind": finding.kind,
         "severity": finding.severity,
@@ -98,5 +101,5 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _names(findings: Iterable[Finding]) -> set[tuple[str, str]]:
+def _list_finding_keys(findings: Iterable[Finding]) -> set[tuple[str, str]]:
     return {(finding.kind, finding.severity) for finding in findings}

@@ -1,4 +1,4 @@
-"""The timeline of a session: its logged events as steps, and its open work."""
+"""Build the timeline of a session: its logged events as steps, and its open work."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.instrumentation.redaction import redact
 from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import TRANSIENT, AgentEvent, EventType
-from queenright.server.views.api_models import event_line, read_ticket_id
+from queenright.server.views.api_models import make_feed_line, read_ticket_id
 
 _TEXT_LIMIT: Final = 400
 _CONTEXT_EVENTS: Final = 300
 """Events before and after a page to search for the other end of a step."""
-_NOT_SHOWN: Final = TRANSIENT | {
+_HIDDEN_EVENTS: Final = TRANSIENT | {
     EventType.AGENT_HEARTBEAT,
     EventType.AGENT_OPERATED,
     EventType.EMERGENCY_STOP_CHANGED,
@@ -41,25 +41,25 @@ _NOT_SHOWN: Final = TRANSIENT | {
     EventType.RESOURCE_REPORTED,
     EventType.TOKENS_CHANGED,
 }
-STEP_EVENTS: Final = frozenset(EventType) - _NOT_SHOWN
-"""Event types in a timeline."""
+STEP_EVENTS: Final = frozenset(EventType) - _HIDDEN_EVENTS
+"""Types of events that a timeline shows."""
 
-_STARTS: Final = {
+_END_BY_START: Final = {
     EventType.LLM_CALL_STARTED: EventType.LLM_CALL_COMPLETED,
     EventType.NODE_LOOP_STARTED: EventType.NODE_LOOP_COMPLETED,
     EventType.STEP_STARTED: EventType.STEP_COMPLETED,
     EventType.TOOL_CALL_STARTED: EventType.TOOL_CALL_COMPLETED,
 }
-_ENDS: Final = frozenset(_STARTS.values())
+_END_EVENTS: Final = frozenset(_END_BY_START.values())
 _RUN_ENDS: Final = frozenset(
     {EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED, EventType.AGENT_TERMINATED}
 )
 _WAIT_ENDS: Final = frozenset(
     {EventType.CLIENT_INPUT_RECEIVED, EventType.EXECUTION_RESUMED, EventType.EXECUTION_STARTED, *_RUN_ENDS}
 )
-"""Event types that end a wait or a pause."""
+"""Types of events that end a wait or a pause."""
 
-_KINDS: Final[Mapping[EventType, str]] = {
+_STEP_KINDS: Final[Mapping[EventType, str]] = {
     EventType.LLM_CALL_STARTED: "turn",
     EventType.LLM_CALL_COMPLETED: "turn",
     EventType.STEP_STARTED: "turn",
@@ -108,8 +108,8 @@ class _Draft:
     seq: int
     start: AgentEvent
     end: AgentEvent | None = None
-    over_at: float | None = None
-    """The latest possible end, if the end is not reported."""
+    latest_end: float | None = None
+    """The latest possible end, if no end is reported."""
     amendments: list[AgentEvent] = field(default_factory=list)
 
 
@@ -117,8 +117,8 @@ class SessionSteps:
     """
     Pairs the events of a session into steps. Events are added in log order.
 
-    A start without an end stays open until the run ends. A model call without a span stays open until the
-    next work begins, because hooks do not report model responses.
+    A step without an end stays open until the run ends. A model call without a span stays open only until the
+    next work begins, because hooks do not report the ends of model calls.
     """
 
     def __init__(self, events: Iterable[tuple[int, AgentEvent]] = ()) -> None:
@@ -130,22 +130,22 @@ class SessionSteps:
             self.add(seq, event)
 
     def add(self, seq: int, event: AgentEvent) -> str:
-        """Add an event, and return the id of its step; "" if it has no step of its own."""
+        """Add an event. Return the id of its step, or "" if it belongs to no step."""
         kind, data = event.type, event.data
         if kind in (EventType.LLM_CALL_COMPLETED, EventType.TOOL_CALL_COMPLETED) and data.get("amends"):
             return self._amend(event)
-        if kind in _STARTS:
+        if kind in _END_BY_START:
             self._reports_starts = True
         if self._wait is not None and self._ends_wait(kind):
             self._wait.end, self._wait.seq = event, seq
             self._wait = None
         if kind in _RUN_ENDS or kind is EventType.EXECUTION_STARTED:
             self._end_work(seq, event, self._open)
-        elif kind in _STARTS:
+        elif kind in _END_BY_START:
             self._end_work(seq, event, [draft for draft in self._open if _is_unreported_call(draft, event)])
         if kind is EventType.EXECUTION_STARTED:
             self._open.clear()
-        if kind in _ENDS and (open_step := self._find_draft(event)) is not None:
+        if kind in _END_EVENTS and (open_step := self._find_draft(event)) is not None:
             self._open.remove(open_step)
             open_step.end, open_step.seq = event, seq
             return open_step.start.id
@@ -155,27 +155,27 @@ class SessionSteps:
             return ""
         draft = _Draft(seq, event)
         self.drafts.append(draft)
-        if kind in _STARTS:
+        if kind in _END_BY_START:
             self._open.append(draft)
-        elif _KINDS.get(kind) == "wait":
+        elif _STEP_KINDS.get(kind) == "wait":
             self._wait = draft
         return event.id
 
     @staticmethod
     def _end_work(seq: int, event: AgentEvent, drafts: Iterable[_Draft]) -> None:
         for draft in drafts:
-            if draft.over_at is None:
-                draft.over_at, draft.seq = event.time, seq
+            if draft.latest_end is None:
+                draft.latest_end, draft.seq = event.time, seq
 
     def _ends_wait(self, kind: EventType) -> bool:
-        if kind in _WAIT_ENDS or _KINDS.get(kind) == "wait":
+        if kind in _WAIT_ENDS or _STEP_KINDS.get(kind) == "wait":
             return True
         if self._wait is not None and self._wait.start.type is EventType.EXECUTION_PAUSED:
             return False
-        return kind in _STARTS or (kind in _ENDS and not self._reports_starts)
+        return kind in _END_BY_START or (kind in _END_EVENTS and not self._reports_starts)
 
     def _find_draft(self, end: AgentEvent) -> _Draft | None:
-        candidates = [step for step in self._open if _STARTS[step.start.type] is end.type]
+        candidates = [step for step in self._open if _END_BY_START[step.start.type] is end.type]
         if end.type is EventType.TOOL_CALL_COMPLETED:
             call_id, tool = end.data.get("call_id"), end.data.get("tool")
             for draft in candidates:
@@ -204,7 +204,7 @@ class SessionSteps:
 
 
 def _is_unreported_call(draft: _Draft, later: AgentEvent) -> bool:
-    """Return whether a draft is a model call that ends when later work of its node begins."""
+    """Return whether a draft is a model call without a span, which ends when its node begins later work."""
     start = draft.start
     return start.type is EventType.LLM_CALL_STARTED and not start.span_id and start.node_id == later.node_id
 
@@ -233,7 +233,7 @@ def read_steps(
     low, high = _find_seq(conn, after) or 0, _find_seq(conn, before)
     newest = after is None
     # A step has at most two events.
-    most = 2 * limit
+    max_events = 2 * limit
     events = read_session(
         conn,
         agent_id,
@@ -241,7 +241,7 @@ def read_steps(
         types=STEP_EVENTS,
         after=low,
         before=high,
-        limit=most,
+        limit=max_events,
         newest=newest,
     )
     steps = api.Steps(
@@ -258,8 +258,8 @@ def read_steps(
     if not events:
         return steps
     first, last = events[0][0], events[-1][0]
-    around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT_EVENTS)
-    earlier, later = around(before=first), around(after=last, newest=False)
+    read_around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT_EVENTS)
+    earlier, later = read_around(before=first), read_around(after=last, newest=False)
     pairs = SessionSteps([*earlier, *events, *later])
     drafts = sorted(
         (draft for draft in pairs.drafts if first <= draft.seq <= last), key=lambda draft: draft.seq
@@ -271,7 +271,7 @@ def read_steps(
         first, last = (selected[0].seq, last) if newest else (first, selected[-1].seq)
     return steps.model_copy(
         update={
-            "items": [_step(draft) for draft in selected],
+            "items": [_make_step(draft) for draft in selected],
             "first": ids[first],
             "last": ids[last],
             "more": is_cut or bool(earlier if newest else later),
@@ -280,9 +280,11 @@ def read_steps(
 
 
 def read_starts(conn: Connection, agent_id: str, session_id: str) -> list[AgentEvent]:
-    """Return the latest start events of a session, newest first."""
-    begins = frozenset(kind for kind in STEP_EVENTS if kind in _STARTS or _KINDS.get(kind) == "wait")
-    starts = read_session(conn, agent_id, session_id, types=begins, limit=_CONTEXT_EVENTS)
+    """Return the latest events of a session that start a step, newest first."""
+    start_types = frozenset(
+        kind for kind in STEP_EVENTS if kind in _END_BY_START or _STEP_KINDS.get(kind) == "wait"
+    )
+    starts = read_session(conn, agent_id, session_id, types=start_types, limit=_CONTEXT_EVENTS)
     return [event for _, event in reversed(starts)]
 
 
@@ -290,7 +292,7 @@ def add_open_work_to_page(
     page: api.Steps, worker: WorkerHealth, settings: HealthSettings, starts: Sequence[AgentEvent]
 ) -> api.Steps:
     """
-    Add the worker's open work to a page, and how near its detectors are to a finding.
+    Add the worker's open work to a page, and the clocks and counts of its detectors.
 
     Args:
         page: The page.
@@ -298,62 +300,73 @@ def add_open_work_to_page(
         settings: The thresholds.
         starts: The latest start events, newest first.
     """
-    v = worker.vitals
+    vitals = worker.vitals
     clocks = [
         api.DetectorClock(
             detector=clock.kind, since=clock.since, limit_seconds=clock.due - clock.since, fires_at=clock.due
         )
-        for clock in list_detector_clocks(v, settings)
+        for clock in list_detector_clocks(vitals, settings)
     ]
     counts = [
         api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.description)
-        for one in list_detector_counts(v, settings)
+        for one in list_detector_counts(vitals, settings)
         if one.kind in settings.active_kinds
     ]
     return page.model_copy(
         update={
-            "incarnation_id": v.incarnation_id,
-            "open": [] if v.has_ended else _list_open_steps(v, settings, starts),
+            "incarnation_id": vitals.incarnation_id,
+            "open": [] if vitals.has_ended else _list_open_steps(vitals, settings, starts),
             "clocks": sorted(clocks, key=lambda clock: clock.fires_at),
             "counts": sorted(counts, key=lambda count: -count.value / count.limit),
         }
     )
 
 
-def _list_open_steps(v: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]) -> list[api.Step]:
-    clock = find_stall_clock(v, settings)
+def _list_open_steps(
+    vitals: VitalSigns, settings: HealthSettings, starts: Sequence[AgentEvent]
+) -> list[api.Step]:
+    clock = find_stall_clock(vitals, settings)
     open_steps = []
-    for tool in v.open_tools or ():
+    for tool in vitals.open_tools or ():
         start_event = _find_start(starts, EventType.TOOL_CALL_STARTED, tool.started, tool.tool)
         open_steps.append(
-            _open_step("tool", start_event, tool.tool, tool.started, **_describe_tool_limit(tool, clock))
+            _make_open_step("tool", start_event, tool.tool, tool.started, **_describe_tool_limit(tool, clock))
         )
-    if v.waiting is not None and v.waiting_since is not None:
-        start_event = next((start for start in starts if _KINDS.get(start.type) == "wait"), None)
-        # Only the wait for a rate limit has a known end.
+    if vitals.waiting is not None and vitals.waiting_since is not None:
+        start_event = next((start for start in starts if _STEP_KINDS.get(start.type) == "wait"), None)
+        # Only a wait with a stall clock has a limit.
         limits = {} if clock is None else _describe_limit(clock)
-        text = _text(v.question or v.held_by)
+        text = _clip_text(vitals.question or vitals.held_by)
         open_steps.append(
-            _open_step("wait", start_event, v.waiting.value, v.waiting_since, text=text, **limits)
+            _make_open_step(
+                "wait", start_event, vitals.waiting.value, vitals.waiting_since, text=text, **limits
+            )
         )
     elif not open_steps and clock is not None and clock.phase is Phase.LLM:
         start_event = next((start for start in starts if start.type is EventType.LLM_CALL_STARTED), None)
         since = clock.since if start_event is None else start_event.time
-        open_steps.append(_open_step("turn", start_event, v.model, since, **_describe_limit(clock)))
+        open_steps.append(_make_open_step("turn", start_event, vitals.model, since, **_describe_limit(clock)))
     elif not open_steps and clock is not None:
         open_steps.append(
-            _open_step("other", None, _IDLE[clock.phase], clock.since, **_describe_limit(clock))
+            _make_open_step("other", None, _IDLE_NAMES[clock.phase], clock.since, **_describe_limit(clock))
         )
     return open_steps
 
 
 def _find_start(starts: Sequence[AgentEvent], kind: EventType, at: float, tool: str) -> AgentEvent | None:
-    of_kind = [start for start in starts if start.type is kind and str(start.data.get("tool") or "") == tool]
-    return next((start for start in of_kind if start.time == at), of_kind[0] if of_kind else None)
+    matching_starts = [
+        start for start in starts if start.type is kind and str(start.data.get("tool") or "") == tool
+    ]
+    return next(
+        (start for start in matching_starts if start.time == at),
+        matching_starts[0] if matching_starts else None,
+    )
 
 
-def _open_step(kind: str, start: AgentEvent | None, name: str, since: float, **more: Any) -> api.Step:
-    return _plain(
+def _make_open_step(
+    kind: str, start: AgentEvent | None, name: str, since: float, **other_fields: Any
+) -> api.Step:
+    return _build_step(
         step_id=f"open:{kind}:{name}:{since:.3f}" if start is None else start.id,
         type="" if start is None else start.type,
         kind=kind,
@@ -361,11 +374,11 @@ def _open_step(kind: str, start: AgentEvent | None, name: str, since: float, **m
         phase="open",
         at=since,
         started_at=since,
-        **more,
+        **other_fields,
     )
 
 
-_IDLE: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "idle, or in a call reported at its end"}
+_IDLE_NAMES: Final = {Phase.IDLE: "between steps", Phase.UNKNOWN: "idle, or in a call reported at its end"}
 
 
 def _describe_tool_limit(tool: OpenTool, clock: StallClock | None) -> dict[str, Any]:
@@ -400,11 +413,11 @@ def _find_seq(conn: Connection, event_id: str | None) -> int | None:
     return place.seq
 
 
-def _step(draft: _Draft) -> api.Step:
+def _make_step(draft: _Draft) -> api.Step:
     """Convert a draft to a step of the API."""
     start, end = draft.start, draft.end
-    shown_event = end if end is not None and start.type in _STARTS else start
-    kind = _KINDS.get(start.type, "other")
+    shown_event = end if end is not None and start.type in _END_BY_START else start
+    kind = _STEP_KINDS.get(start.type, "other")
     values: dict[str, Any] = {
         "step_id": start.id,
         "type": shown_event.type,
@@ -414,23 +427,23 @@ def _step(draft: _Draft) -> api.Step:
         "ended_at": shown_event.time,
         "phase": "instant",
     }
-    if kind in ("turn", "tool", "wait") or start.type in _STARTS or start.type in _ENDS:
-        values |= _work(draft, shown_event)
+    if kind in ("turn", "tool", "wait") or start.type in _END_BY_START or start.type in _END_EVENTS:
+        values |= _describe_work(draft, shown_event)
     else:
-        values |= _event(shown_event)
-    return _plain(**values)
+        values |= _describe_event(shown_event)
+    return _build_step(**values)
 
 
-def _work(draft: _Draft, shown_event: AgentEvent) -> dict[str, Any]:
+def _describe_work(draft: _Draft, shown_event: AgentEvent) -> dict[str, Any]:
     """Return the fields of a step that has a duration."""
     start, end = draft.start, draft.end
     data: dict[str, Any] = dict(shown_event.data)
     for amendment in draft.amendments:
         data |= amendment.data
-    if end is None and start.type in _ENDS:
+    if end is None and start.type in _END_EVENTS:
         end = start
     values: dict[str, Any] = {"at": end.time if end is not None else start.time}
-    values["ended_at"] = draft.over_at if end is None else end.time
+    values["ended_at"] = draft.latest_end if end is None else end.time
     duration = parse_seconds(data.get("duration"))
     if draft.end is None and end is not None and duration is not None:
         values["started_at"] = start.time - duration
@@ -464,17 +477,17 @@ def _work(draft: _Draft, shown_event: AgentEvent) -> dict[str, Any]:
             values["name"] = WaitingReason.USER_INPUT.value
         case _:
             values["name"] = str(data.get("reason") or "")
-    values["text"] = _text(
+    values["text"] = _clip_text(
         data.get("error") or data.get("question") or data.get("finding") or data.get("text")
     )
     values["phase"] = "open" if values["ended_at"] is None else "failed" if has_failed else "done"
     return values
 
 
-def _event(event: AgentEvent) -> dict[str, Any]:
+def _describe_event(event: AgentEvent) -> dict[str, Any]:
     """Return the fields of an event without a duration."""
     data = event.data
-    values: dict[str, Any] = {"name": event.type.value, "ref": _ref(event)}
+    values: dict[str, Any] = {"name": event.type.value, "ref": _find_reference(event)}
     match event.type:
         case EventType.FINDING_OPENED | EventType.FINDING_CLEARED:
             values |= {
@@ -482,13 +495,13 @@ def _event(event: AgentEvent) -> dict[str, Any]:
                 "severity": str(data.get("severity") or ""),
                 "detail": event.type.value.removeprefix("finding_"),
                 "started_at": min(parse_seconds(data.get("since")) or event.time, event.time),
-                "text": _text(data.get("evidence")),
+                "text": _clip_text(data.get("evidence")),
             }
         case EventType.HEALTH_STATE_CHANGED:
             values |= {
                 "name": str(data.get("to") or ""),
                 "detail": str(data.get("outcome") or ""),
-                "text": _text(data.get("reason")),
+                "text": _clip_text(data.get("reason")),
             }
         case EventType.EXECUTION_COMPLETED | EventType.EXECUTION_FAILED:
             has_failed = event.type is EventType.EXECUTION_FAILED
@@ -496,36 +509,36 @@ def _event(event: AgentEvent) -> dict[str, Any]:
                 "name": "failed" if has_failed else "completed",
                 "phase": "failed" if has_failed else "instant",
                 "detail": str(data.get("error_type") or ""),
-                "text": _text(data.get("error")),
+                "text": _clip_text(data.get("error")),
             }
         case EventType.EXECUTION_STARTED | EventType.EXECUTION_RESUMED:
             values["name"] = str(data.get("framework") or data.get("entry_point") or "")
         case EventType.CHECKPOINT_SAVED:
             values["name"] = str(data.get("checkpoint_id") or "")
-        case kind if kind in _KINDS:
+        case kind if kind in _STEP_KINDS:
             ticket = data.get("ticket")
-            about = ticket if isinstance(ticket, Mapping) else data
-            values["severity"] = str(about.get("severity") or "")
+            described_data = ticket if isinstance(ticket, Mapping) else data
+            values["severity"] = str(described_data.get("severity") or "")
             values["detail"] = str(
                 data.get("change") or data.get("decision") or data.get("status") or data.get("outcome") or ""
             )
-            line = event_line(event).text
-            values["text"] = _text(line.removeprefix(f"{event.agent_id}: "))
+            line = make_feed_line(event).text
+            values["text"] = _clip_text(line.removeprefix(f"{event.agent_id}: "))
     return values
 
 
-def _ref(event: AgentEvent) -> str:
+def _find_reference(event: AgentEvent) -> str:
     names = ("intervention_id", "escalation_id", "approval_id", "recovery_id", "instruction_id")
     return read_ticket_id(event) or next(
         (str(event.data[name]) for name in names if event.data.get(name)), ""
     )
 
 
-def _text(value: object) -> str:
+def _clip_text(value: object) -> str:
     return clip_text(redact(str(value)), _TEXT_LIMIT) if value else ""
 
 
-def _plain(**values: Any) -> api.Step:
+def _build_step(**values: Any) -> api.Step:
     defaults: dict[str, Any] = {
         "name": "",
         "ended_at": None,

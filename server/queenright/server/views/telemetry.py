@@ -1,4 +1,4 @@
-"""The telemetry view of the API and of the console."""
+"""Build the telemetry view of the API and the console."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.sources import Source, SourceData
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
-_REASONS: Final[Mapping[str, str]] = {
+_REASON_TEXTS: Final[Mapping[str, str]] = {
     RecordFault.INVALID_ID: "no valid trace id or span id",
-    RecordFault.INVALID_SPAN: "a record about an open span that contains no span",
+    RecordFault.INVALID_SPAN: "a record about an open span without the span",
     RecordFault.NO_NAME: "a record that needs an agent's name and has none",
     RecordFault.NO_SESSION: "a record that needs a session and has none",
-    RecordFault.TOO_LARGE: "too many attributes, a text that is too long, or a request that is too long",
-    RecordFault.UNREADABLE: "a request whose body is not what its headers say",
+    RecordFault.TOO_LARGE: "too many attributes, too long a text, or too large a request",
+    RecordFault.UNREADABLE: "a request whose body does not match its headers",
     RecordFault.UNSUPPORTED: "a request to another path, or with another method, content type or encoding",
     RecordFault.TIMEOUT: "a request whose body did not arrive in time",
     RecordFault.UNAUTHORIZED: "a request without a valid token, or from a web page",
-    UnusedReason.NO_AGENT_WORK: "not about work of an agent",
+    UnusedReason.NO_AGENT_WORK: "not about an agent's work",
     UnusedReason.METRICS: "metrics are forwarded, not read",
     UnusedReason.REPEATED: "received before",
     UnusedReason.SAME_WORK: "another record reports the same work",
@@ -33,12 +33,12 @@ def build_telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetr
     """Return the senders of telemetry, the unused records with the reasons, and the refused requests."""
     return api.Telemetry(
         sources=[
-            _source(sender, monitor)
+            _make_source_row(sender, monitor)
             for sender in sorted(intake.sources, key=lambda source: source.last_seen, reverse=True)
         ],
         unused=[
             api.UnusedRecords(
-                dialect=dialect, reason=reason, count=count, rejected=is_rejected, words=_REASONS[reason]
+                dialect=dialect, reason=reason, count=count, rejected=is_rejected, words=_REASON_TEXTS[reason]
             )
             for is_rejected, counter in ((True, intake.rejected), (False, intake.unused))
             for (dialect, reason), count in counter.most_common()
@@ -47,7 +47,7 @@ def build_telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetr
     )
 
 
-def _source(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
+def _make_source_row(source: Source, monitor: HealthMonitor) -> api.TelemetrySource:
     agent_id, session_id = source.session
     worker = monitor.get(agent_id, session_id) if agent_id else None
     vitals = None if worker is None else worker.vitals

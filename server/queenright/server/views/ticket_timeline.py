@@ -1,4 +1,4 @@
-"""The timeline of a ticket, from the event log and the notification ledger."""
+"""Build the timeline of a ticket from the event log and the notification ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.health.findings import WorkerKey
 from queenright.health.store.former_names import all_names
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.views.api_models import event_line
+from queenright.server.views.api_models import make_feed_line
 
 _TICKET_EVENTS: Final = frozenset(
     {
@@ -43,10 +43,10 @@ _WORKER_EVENTS: Final = frozenset(
         EventType.RECOVERY_FAILED,
     }
 )
-"""Types of events that contain only the worker: interventions while the ticket was live."""
+"""Types of events that contain only the worker: interventions while the ticket is live."""
 _MAX_ENTRIES: Final = 1000
 _AFTER_SECONDS: Final = 60.0
-"""Seconds after a ticket closed for which its consequences may still be logged."""
+"""Seconds after a ticket's end in which its consequences may still be logged."""
 
 
 def build_timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
@@ -73,11 +73,11 @@ def build_timeline(conn: Connection, ticket: EscalationTicket) -> api.Timeline:
     ]
     rows.sort(key=lambda row: -row.seq)
     events = [AgentEvent(**row.event | {"type": EventType(row.event["type"])}) for row in rows[:_MAX_ENTRIES]]
-    entries = [_entry(event) for event in reversed(events) if _is_about(event, ticket, names)]
+    entries = [_make_entry(event) for event in reversed(events) if _is_about(event, ticket, names)]
     if ticket.incident_id:
-        entries.append(_incident_entry(ticket))
+        entries.append(_make_incident_entry(ticket))
     entries += [
-        _delivery_entry(delivery, ticket.first_seen)
+        _make_delivery_entry(delivery, ticket.first_seen)
         for delivery in list_deliveries(conn, [ticket.ticket_id]).get(ticket.ticket_id, ())
         if delivery.last_at >= ticket.first_seen
     ]
@@ -93,29 +93,29 @@ def _is_about(event: AgentEvent, ticket: EscalationTicket, names: Collection[Wor
     return (event.agent_id, event.session_id) in names
 
 
-def _entry(event: AgentEvent) -> api.TimelineEntry:
+def _make_entry(event: AgentEvent) -> api.TimelineEntry:
     return api.TimelineEntry(
         at=event.time,
         what=event.type.value,
-        text=event_line(event).text,
+        text=make_feed_line(event).text,
         by=str(event.data.get("by") or ""),
         status="",
         event_id=event.id,
     )
 
 
-def _incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
+def _make_incident_entry(ticket: EscalationTicket) -> api.TimelineEntry:
     return api.TimelineEntry(
         at=ticket.triaged_at or ticket.first_seen,
         what="incident_joined",
-        text=f"It shares the alert of ticket {ticket.incident_id}, of the same incident.",
+        text=f"This ticket shares the alert of ticket {ticket.incident_id}, which has the same incident.",
         by="",
         status="",
         event_id="",
     )
 
 
-def _delivery_entry(delivery: DeliveredNotification, opened_at: float) -> api.TimelineEntry:
+def _make_delivery_entry(delivery: DeliveredNotification, opened_at: float) -> api.TimelineEntry:
     """Return an entry for the first known delivery since the ticket opened. The last one is always known."""
     text = f"Alertmanager notified {delivery.receiver} ({delivery.status})"
     return api.TimelineEntry(

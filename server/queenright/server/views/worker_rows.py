@@ -1,4 +1,4 @@
-"""The rows of workers in the API and on pages."""
+"""Build the rows of workers for the API and the pages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.instrumentation.names import Phase, WaitingReason
 from queenright.server.service import Service
-from queenright.server.views.possible_actions import worker_actions
+from queenright.server.views.possible_actions import list_worker_actions
 
 _HEALTH_FIELDS: Final = tuple(field.name for field in fields(AgentHealth) if field.name != "reason")
 """Health fields of a worker's row. The row's reason has the current evidence."""
-_WAITS: Final = {
+_WAIT_ACTIVITIES: Final = {
     WaitingReason.USER_INPUT: ("waiting", "waiting for its user"),
     WaitingReason.CHILDREN: ("waiting", "waiting for its sub-agents"),
     WaitingReason.BACKOFF: ("waiting", "waiting to try again"),
@@ -30,15 +30,15 @@ _WAITS: Final = {
 
 
 def describe_activity(vitals: VitalSigns) -> tuple[str, str]:
-    """Describe a worker's current activity: its kind, one of `terms.ActivityKind`, and a text."""
+    """Return a worker's current activity: its kind, one of `terms.ActivityKind`, and a text."""
     if vitals.has_ended:
         return "", ""
     if vitals.limited_until is not None:
-        return _WAITS[WaitingReason.BACKOFF]
+        return _WAIT_ACTIVITIES[WaitingReason.BACKOFF]
     if vitals.held_by:
         return "held", f"held by its guard: {vitals.held_by}"
     if vitals.waiting is not None:
-        return _WAITS[vitals.waiting]
+        return _WAIT_ACTIVITIES[vitals.waiting]
     if tool := vitals.tool:
         return "working", f"working: {tool}"
     if vitals.phase is Phase.IDLE:
@@ -48,9 +48,9 @@ def describe_activity(vitals: VitalSigns) -> tuple[str, str]:
 
 def describe_reason(health: WorkerHealth) -> str:
     """Return why a worker is in its state; "" if it is healthy or has completed."""
-    if (lead := find_worst(health.findings)) is not None:
+    if (worst_finding := find_worst(health.findings)) is not None:
         # Use the current evidence, because the monitor's reason dates from the start of the state.
-        return lead.evidence
+        return worst_finding.evidence
     if (health.fleet_state or health.state) is not HealthState.HEALTHY:
         return health.reason
     if health.vitals.status is WorkerStatus.FAILED:
@@ -94,7 +94,7 @@ def make_agent_row(service: Service, health: WorkerHealth) -> api.AgentRow:
         tokens=vitals.tokens,
         cost_usd=vitals.cost_usd,
         unpriced_tokens=vitals.unpriced_tokens,
-        actions=worker_actions(service, health),
+        actions=list_worker_actions(service, health),
         verdicts=list(vitals.recent_verdicts[-12:]),
         last_activity=vitals.last_activity,
         last_progress=vitals.last_progress,

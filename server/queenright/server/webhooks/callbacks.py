@@ -1,5 +1,5 @@
 """
-Callbacks from Slack, PagerDuty and Alertmanager.
+Handle callbacks from Slack, PagerDuty and Alertmanager.
 
 Callbacks of Slack and PagerDuty call the ticket service; those of Alertmanager are recorded. A repeated
 callback has no effect. The response explains a failure.
@@ -50,9 +50,9 @@ _log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 2.5
 """Maximum seconds until the response to Slack. Slack's limit is three."""
-_ID: Final = re.compile(r"[\x21-\x7e]{1,100}")
-_DEDUP_KEY: Final = re.compile(r"[0-9a-f]{64}")
-_NOT_RECORDED: Final = "This could not be recorded. Try again, or use the ticket's page."
+_ID_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,100}")
+_DEDUP_KEY_PATTERN: Final = re.compile(r"[0-9a-f]{64}")
+_NOT_RECORDED: Final = "Your click could not be recorded. Try again, or use the ticket's page in the console."
 
 
 class CallbackNotConfiguredError(NotFoundError):
@@ -67,7 +67,7 @@ class Callbacks:
     Handles callbacks.
 
     Args:
-        store: Stores notifications and the answers to handled callbacks.
+        store: Stores notifications, and the responses to handled callbacks.
         tickets: The ticket service.
         slack: Slack's signing secret; None rejects clicks.
         pagerduty: Secrets of PagerDuty's webhook subscriptions; an empty tuple rejects webhooks.
@@ -118,7 +118,7 @@ class Callbacks:
         alerts = [
             (alert.ticket_id, alert.alert_key, alert.status)
             for alert in notification.alerts
-            if _ID.fullmatch(alert.ticket_id)
+            if _ID_PATTERN.fullmatch(alert.ticket_id)
         ]
         if not alerts:
             return 0
@@ -134,9 +134,11 @@ class Callbacks:
 
     # -- Slack --------------------------------------------------------------------------------------
 
-    async def slack(self, body: bytes, *, timestamp: str, signature: str) -> tuple[dict[str, Any], str]:
+    async def handle_slack_click(
+        self, body: bytes, *, timestamp: str, signature: str
+    ) -> tuple[dict[str, Any], str]:
         """
-        Handle a click. Return the response for Slack, and the URL for a copy of it, or "".
+        Handle a click on a button. Return the response for Slack, and the URL to post a copy to, or "".
 
         Raises:
             CallbackNotConfiguredError: No signing secret is configured.
@@ -161,27 +163,29 @@ class Callbacks:
 
     async def _handle_click(self, click: Click) -> dict[str, Any]:
         if click.action != ACKNOWLEDGE:
-            return build_reply(f"Unknown action {click.action[:100]!r}; use `acknowledge`.", to_all=False)
-        ids = [ticket for ticket in click.tickets if _ID.fullmatch(ticket)]
+            return build_reply(
+                f"Unknown action {click.action[:100]!r}; only `acknowledge` works.", to_all=False
+            )
+        ids = [ticket for ticket in click.tickets if _ID_PATTERN.fullmatch(ticket)]
         if not ids:
             return build_reply("This message has no ticket to acknowledge.", to_all=False)
         handled_count, lines = 0, list[str]()
         for ticket_id in ids:
-            took, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
-            handled_count += took
+            is_acknowledged, text = await self._acknowledge(ticket_id, click.by, AckChannel.SLACK)
+            handled_count += is_acknowledged
             lines.append(text)
         if len(ids) > 1:
             lines = [
                 f"{handled_count} of {format_count(len(ids), 'ticket')} acknowledged by {click.by}.",
-                *_other_lines(ids, lines, click.by),
+                *_list_other_lines(ids, lines, click.by),
             ]
         return build_reply("\n".join(lines), to_all=handled_count > 0)
 
     # -- PagerDuty ----------------------------------------------------------------------------------
 
-    async def pagerduty(self, body: bytes, *, signatures: str) -> dict[str, Any]:
+    async def handle_pagerduty_event(self, body: bytes, *, signatures: str) -> dict[str, Any]:
         """
-        Handle an event of an incident. Return what was done, as text.
+        Handle an event of an incident. Return a description of what was done.
 
         Raises:
             CallbackNotConfiguredError: No subscription secret is configured.
@@ -190,39 +194,43 @@ class Callbacks:
             StoreError: The store failed; PagerDuty retries.
         """
         if not self._pagerduty:
-            what = "the secret of the webhook subscription"
-            raise CallbackNotConfiguredError("PagerDuty", what, "alerting.pagerduty_webhook_secret_files")
+            secret_name = "the secret of the webhook subscription"
+            raise CallbackNotConfiguredError(
+                "PagerDuty", secret_name, "alerting.pagerduty_webhook_secret_files"
+            )
         check_pagerduty(body, signatures=signatures, secrets=self._pagerduty)
         event = read_event(body)
         return await self._answer_once(f"pagerduty {event.event_id}", lambda: self._handle_event(event))
 
     async def _handle_event(self, event: IncidentEvent) -> dict[str, Any]:
         if event.change is None:
-            return _outcome(f"nothing: {event.event_type} changes no ticket")
+            return _make_outcome(f"nothing: {event.event_type} changes no ticket")
         if self._clock() - event.at > MAX_AGE_SECONDS:
-            return _outcome("nothing: the event is more than a day old")
-        if (ahead := event.at - self._clock()) > MAX_AHEAD_SECONDS:
-            return _outcome(
-                f"nothing: it is dated {ahead:.0f} s ahead of this machine's clock; {MAX_AHEAD_SECONDS:.0f} "
-                "are allowed. Set the clock, if the event is new"
+            return _make_outcome("nothing: the event is more than a day old")
+        if (seconds_ahead := event.at - self._clock()) > MAX_AHEAD_SECONDS:
+            return _make_outcome(
+                f"nothing: the event is dated {seconds_ahead:.0f} s ahead of this machine's clock; at most "
+                f"{MAX_AHEAD_SECONDS:.0f} s are allowed. If the event is new, set the clock"
             )
         if event.change is IncidentChange.RESOLVED and not event.by_person:
-            return _outcome("nothing: no person resolved it")
+            return _make_outcome("nothing: the incident was not resolved by a person")
         ticket_ids: set[str] = set()
-        if _DEDUP_KEY.fullmatch(event.dedup_key):
+        if _DEDUP_KEY_PATTERN.fullmatch(event.dedup_key):
             ticket_ids = await self._store.read(
                 lambda conn: notification_ledger.list_group_tickets(conn, event.dedup_key)
             )
         if not ticket_ids:
-            return _outcome(
+            return _make_outcome(
                 "nothing: no ticket is known for this incident. Alertmanager must also post its PagerDuty "
                 "notifications to /api/alertmanager/notifications"
             )
-        live = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
-        outcomes = {ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live}
-        if not live and event.change in (IncidentChange.ACKNOWLEDGED, IncidentChange.RESOLVED):
+        live_tickets = await self._store.read(lambda conn: live_tickets_of_incidents(conn, ticket_ids))
+        outcomes = {
+            ticket.ticket_id: await self._apply_to_live(ticket.ticket_id, event) for ticket in live_tickets
+        }
+        if not live_tickets and event.change in (IncidentChange.ACKNOWLEDGED, IncidentChange.RESOLVED):
             outcomes = await self._apply_to_ended(ticket_ids, event)
-        return _outcome("see tickets" if outcomes else "nothing: its tickets are closed") | {
+        return _make_outcome("see tickets" if outcomes else "nothing: its tickets are closed") | {
             "tickets": outcomes
         }
 
@@ -260,18 +268,18 @@ class Callbacks:
                 via=AckChannel.PAGERDUTY,
                 only_via=AckChannel.PAGERDUTY,
             )
-        except TicketError as refused:
-            return str(refused)
+        except TicketError as error:
+            return str(error)
         return "No longer acknowledged."
 
     async def _resolve(self, ticket_id: str, by: str) -> str:
-        """Resolve a ticket that only a person can end; of others, resolve the incident."""
+        """Resolve a ticket that only a person can end. For other tickets, resolve the incident."""
         try:
             await self._tickets.resolve(ticket_id, "resolved in PagerDuty", by=by)
         except TicketStatusError:
             return await self._resolve_incident(ticket_id, by)
-        except TicketError as refused:
-            return str(refused)
+        except TicketError as error:
+            return str(error)
         return f"Resolved by {by}."
 
     async def _resolve_incident(self, ticket_id: str, by: str) -> str:
@@ -280,27 +288,29 @@ class Callbacks:
             ticket = await self._tickets.resolve_incident(
                 ticket_id, by=by, via=AckChannel.PAGERDUTY, note=note
             )
-        except TicketError as refused:
-            return _explain(await self._tickets.find(ticket_id), refused)
+        except TicketError as error:
+            return _explain_error(await self._tickets.find(ticket_id), error)
         prefix = "Acknowledged" if ticket.acknowledged_by == by else "Already acknowledged"
         return f"{prefix} by {ticket.acknowledged_by}."
 
     # -- both ---------------------------------------------------------------------------------------
 
     async def _acknowledge(self, ticket_id: str, by: str, via: AckChannel) -> tuple[bool, str]:
-        """Acknowledge a ticket. Return whether this person has acknowledged it, and the response."""
+        """Acknowledge a ticket. Return whether this person has acknowledged it, and a text."""
         try:
             await self._tickets.acknowledge(ticket_id, by=by, via=via)
         except TicketNotFoundError:
             return False, "This ticket does not exist."
-        except TicketError as refused:
+        except TicketError as error:
             ticket = await self._tickets.find(ticket_id)
-            has = ticket is not None and ticket.is_live and ticket.acknowledged_by == by
-            return has, f"Acknowledged by {by}." if has else _explain(ticket, refused)
+            is_acknowledged = ticket is not None and ticket.is_live and ticket.acknowledged_by == by
+            return is_acknowledged, f"Acknowledged by {by}." if is_acknowledged else _explain_error(
+                ticket, error
+            )
         return True, f"Acknowledged by {by}."
 
     async def _answer_once(
-        self, callback_id: str, act: Callable[[], Awaitable[dict[str, Any]]]
+        self, callback_id: str, handle: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         """
         Handle a callback once. A repeated callback gets the stored response.
@@ -308,18 +318,18 @@ class Callbacks:
         The response is stored afterwards, because handling a callback again after a crash changes nothing.
         """
         key = hashlib.sha256(callback_id.encode("utf-8", "replace")).hexdigest()
-        if (before := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
-            return before
-        answer = await act()
+        if (stored_answer := await self._store.read(lambda conn: find_answer(conn, key))) is not None:
+            return stored_answer
+        answer = await handle()
         await self._store.transact(lambda conn: save_answer(conn, key, answer, self._clock()))
         return answer
 
 
-def _outcome(what: str) -> dict[str, Any]:
-    return {"did": what, "tickets": {}}
+def _make_outcome(text: str) -> dict[str, Any]:
+    return {"did": text, "tickets": {}}
 
 
-def _explain(ticket: EscalationTicket | None, error: TicketError) -> str:
+def _explain_error(ticket: EscalationTicket | None, error: TicketError) -> str:
     if isinstance(error, TicketClosedError) and ticket is not None:
         return f"The ticket is closed ({ticket.status.value.replace('_', ' ')})."
     if ticket is not None and ticket.status is TicketStatus.ACKNOWLEDGED:
@@ -329,7 +339,7 @@ def _explain(ticket: EscalationTicket | None, error: TicketError) -> str:
     return str(error)
 
 
-def _other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
+def _list_other_lines(ids: list[str], lines: list[str], by: str) -> list[str]:
     """Return a line for each ticket that this person has not acknowledged."""
     first_line = f"Acknowledged by {by}."
     return [f"{ticket_id}: {text}" for ticket_id, text in zip(ids, lines, strict=True) if text != first_line]

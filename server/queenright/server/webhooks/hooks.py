@@ -1,8 +1,8 @@
 """
-Hooks: coding agents report starts and ends of work, and receive instructions in the response.
+Receive hook calls, by which coding agents report the starts and ends of work. The response has instructions.
 
-Hooks fail open. Whatever is wrong with a call or the service, the agent continues: it gets a response within
-`ANSWER_SECONDS`. An unknown call is counted, and the response is {}.
+Hooks fail open: if a call or the service fails, the agent still gets a response within `ANSWER_SECONDS` and
+continues. An unknown call is counted, and its response is {}.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ _UNKNOWN_CLIENT: Final = "other"
 ANSWER_SECONDS: Final = 0.8
 """Maximum seconds until a response; less than the clients' timeout of one second."""
 MAX_BODY: Final = 16 * 1024 * 1024
-MAX_HELD: Final = 4 * MAX_BODY
+MAX_HELD_BYTES: Final = 4 * MAX_BODY
 """Maximum bytes of bodies in memory at one time."""
 BODY_SECONDS: Final = 10.0
 _MAX_INLINE_BYTES: Final = 64 * 1024
 """Maximum length of a body that is parsed on the event loop. Longer ones are parsed in a thread."""
 _QUERY_FIELDS: Final = 16
-CALL_ID: Final = b"x-queenright-call"
-"""Header with the id of a call that a process of a cluster forwards, and keeps if the response is late."""
+CALL_ID_HEADER: Final = b"x-queenright-call"
+"""Header with the id of a call that a cluster's process forwards, and publishes if the response is late."""
 _MAX_CALL_IDS: Final = 10_000
-"""Maximum ids of calls to remember. A call arrives twice within seconds, or only once."""
+"""Maximum ids of calls to remember. If a call arrives twice, it does so within seconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class _Question:
 
 
 def count_denied(intake: Intake, calls: Counter, clock: Clock, path: str, status: int, reason: str) -> None:
-    """Count a request that the guard denied, because it has no valid token or comes from a web page."""
+    """Count a request that the guard denied, because of its token or because it came from a web page."""
     intake.add_refusal(path, status, reason, clock())
     if path.startswith(HOOK_PATH_PREFIX):
         client = CLIENT_BY_PATH.get(path)
@@ -91,7 +91,7 @@ class CallKeeper(Protocol):
         """Store the events and the id of a call. Return once they are durable."""
 
     async def keep(self, path: str, body: bytes, call_id: str) -> None:
-        """Keep a call (path with query, and body), to pass it to ``HookReceiver.store_call`` later."""
+        """Keep a call, with its path including the query, for a later ``HookReceiver.store_call``."""
 
 
 class HookReceiver:
@@ -128,13 +128,13 @@ class HookReceiver:
         self._intake = intake
         self._clock = clock
         self._keeper = keeper
-        self._under_way: dict[str, asyncio.Task[dict[str, Any] | _Question]] = {}
+        self._active_calls: dict[str, asyncio.Task[dict[str, Any] | _Question]] = {}
         """Calls that are being stored, by id."""
-        self._from_stream: OrderedDict[str, None] = OrderedDict()
+        self._stream_call_ids: OrderedDict[str, None] = OrderedDict()
         self._failed_calls: OrderedDict[str, None] = OrderedDict()
-        """Calls that the database may have stored although it did not answer, by id."""
+        """Ids of calls that the database may have stored although it did not answer."""
         self._held_bytes = 0
-        self._working: set[asyncio.Task[dict[str, Any] | _Question]] = set()
+        self._tasks: set[asyncio.Task[dict[str, Any] | _Question]] = set()
         self.calls = counter(names.HOOK_CALLS, registry)
         """Calls by client and outcome, including calls that the guard denies."""
         for client in CLIENTS:
@@ -164,26 +164,26 @@ class HookReceiver:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b" ", "more_body": True})
         observation = question.observation
-        waiting = asyncio.create_task(
+        wait_task = asyncio.create_task(
             self._permissions.wait(
-                self._target(observation),
+                self._get_target(observation),
                 tool=observation.data["tool"],
                 question=observation.data["question"],
-                is_pending=lambda: self._session(observation).is_request_open(observation.identity),
+                is_pending=lambda: self._get_session(observation).is_request_open(observation.identity),
             )
         )
         # The body has been read, so the next message is a disconnect.
-        hung_up = asyncio.ensure_future(receive())
+        disconnect_task = asyncio.ensure_future(receive())
         try:
-            await asyncio.wait((waiting, hung_up), return_when=asyncio.FIRST_COMPLETED)
-            decision = waiting.result() if waiting.done() else None
+            await asyncio.wait((wait_task, disconnect_task), return_when=asyncio.FIRST_COMPLETED)
+            decision = wait_task.result() if wait_task.done() else None
         finally:
-            waiting.cancel()
-            hung_up.cancel()
+            wait_task.cancel()
+            disconnect_task.cancel()
         answer: dict[str, Any] = {}
         if decision is not None:
-            why = f": {decision.reason}" if decision.reason else ""
-            answer = question.answer(decision.decision, f"{decision.by} answered {decision.decision}{why}")
+            reason = f": {decision.reason}" if decision.reason else ""
+            answer = question.answer(decision.decision, f"{decision.by} answered {decision.decision}{reason}")
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
         if decision is not None:
             await self._end_wait(question.client, observation)
@@ -191,9 +191,9 @@ class HookReceiver:
     async def _end_wait(self, client: Client, request: Observation) -> None:
         now = self._clock()
         end = int(now * 1e9)
-        over = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
+        end_observation = replace(request, identity=request.identity + ANSWERED_SUFFIX, end=end)
         try:
-            await self._store(over, now, self._ingest)
+            await self._store(end_observation, now, self._ingest)
         except Exception as error:
             # The next record of the tool also ends the wait.
             _log.error("%s: cannot store the end of a wait: %s", client.name, error, exc_info=error)
@@ -214,15 +214,17 @@ class HookReceiver:
             return self._refuse(client, 408, f"the body did not arrive within {BODY_SECONDS:g} s")
         if body is None:
             return self._refuse(client, 413, f"the body is longer than {MAX_BODY} bytes")
-        call_id = next((value.decode("latin-1") for name, value in scope["headers"] if name == CALL_ID), "")
+        call_id = next(
+            (value.decode("latin-1") for name, value in scope["headers"] if name == CALL_ID_HEADER), ""
+        )
         call_id = call_id or new_id()
-        if call_id in self._from_stream:
-            # The forwarding process stopped waiting, and has kept the call.
+        if call_id in self._stream_call_ids:
+            # The forwarding process has stopped waiting, and has published the call to the stream.
             return 200, {}
         task = asyncio.create_task(self._process_call(client, body, scope.get("query_string", b""), call_id))
-        self._under_way[call_id] = task
-        task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
-        self._working.add(task)
+        self._active_calls[call_id] = task
+        task.add_done_callback(lambda _: self._active_calls.pop(call_id, None))
+        self._tasks.add(task)
         task.add_done_callback(partial(self._on_task_done, client))
         finished_tasks, _ = await asyncio.wait([task], timeout=ANSWER_SECONDS)
         if not finished_tasks:
@@ -238,7 +240,7 @@ class HookReceiver:
             return 503, {}
 
     async def _read_body(self, receive: Receive) -> bytes | None:
-        """Return the body; None if it, or all bodies in memory together, are too long."""
+        """Return the body; None if it is too long, or if all bodies in memory together are."""
         parts, size = [], 0
         try:
             while True:
@@ -246,7 +248,7 @@ class HookReceiver:
                 part = message.get("body", b"")
                 size += len(part)
                 self._held_bytes += len(part)
-                if size > MAX_BODY or self._held_bytes > MAX_HELD:
+                if size > MAX_BODY or self._held_bytes > MAX_HELD_BYTES:
                     return None
                 parts.append(part)
                 if not message.get("more_body", False):
@@ -255,7 +257,7 @@ class HookReceiver:
             self._held_bytes -= size
 
     def _on_task_done(self, client: Client, task: asyncio.Task[dict[str, Any] | _Question]) -> None:
-        self._working.discard(task)
+        self._tasks.discard(task)
         if task.cancelled() or (error := task.exception()) is None or isinstance(error, ValueError):
             return
         self.calls.labels(client.name, "failed").inc()
@@ -275,11 +277,10 @@ class HookReceiver:
         Wait until a call from the stream is no longer being stored, and prevent storing it later.
 
         Returns:
-            Whether storing it failed here. If it is stored nevertheless, the monitor does not know its
-                events.
+            Whether storing it failed here. If the database stored it anyway, the monitor lacks its events.
         """
-        _remember(self._from_stream, call_id)
-        if (task := self._under_way.get(call_id)) is not None:
+        _remember_call_id(self._stream_call_ids, call_id)
+        if (task := self._active_calls.get(call_id)) is not None:
             await asyncio.wait([task])
         return call_id in self._failed_calls
 
@@ -287,7 +288,7 @@ class HookReceiver:
         self, path: str, query: bytes, body: bytes, received_at: float, ingest: Ingest
     ) -> None:
         """
-        Store a call that got a response without the service, for example while a cluster had no owner.
+        Store a call that was answered before it was stored, for example while its partition had no owner.
 
         Args:
             path: The path of the call.
@@ -303,7 +304,7 @@ class HookReceiver:
         now = received_at
         try:
             _, observation = await asyncio.to_thread(
-                _read_call, client, body, _process(query), int(now * 1e9)
+                _read_call, client, body, _parse_process(query), int(now * 1e9)
             )
         except ValueError as error:
             fault = error.fault if isinstance(error, UnusableRecordError) else None
@@ -317,9 +318,11 @@ class HookReceiver:
     async def _process_call(
         self, client: Client, body: bytes, query: bytes, call_id: str
     ) -> dict[str, Any] | _Question:
-        now, process = self._clock(), _process(query)
-        read = partial(_read_call, client, body, process, int(now * 1e9))
-        event, observation = await asyncio.to_thread(read) if len(body) > _MAX_INLINE_BYTES else read()
+        now, process = self._clock(), _parse_process(query)
+        read_call = partial(_read_call, client, body, process, int(now * 1e9))
+        event_name, observation = (
+            await asyncio.to_thread(read_call) if len(body) > _MAX_INLINE_BYTES else read_call()
+        )
         self.calls.labels(client.name, "ignored" if observation is None else "used").inc()
         sources = Sources()
         source = sources.for_process(process, client.name)
@@ -336,19 +339,19 @@ class HookReceiver:
             if keeper is None:
                 raise
             _log.warning("a hook call waits in the stream: %s", error)
-            _remember(self._failed_calls, call_id)
+            _remember_call_id(self._failed_calls, call_id)
             await keeper.keep(f"{HOOK_PATH_PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
             return {}
-        source.note(self._session(observation).run, observation)
+        source.note(self._get_session(observation).run, observation)
         self._intake.add(sources, now)
-        # The client may also ask at the terminal, and continues once it is answered there.
+        # The client may also ask in its terminal, and continues once the user answers there.
         self._permissions.release_answered()
-        is_pending = event == PERMISSION_EVENT and self._session(observation).is_request_open(
+        is_pending = event_name == PERMISSION_EVENT and self._get_session(observation).is_request_open(
             observation.identity
         )
         if is_pending and client.permission_answer is not None and self._permissions.has_capacity:
             return _Question(client, client.permission_answer, observation)
-        return await self._pull_instruction(client, observation, event)
+        return await self._pull_instruction(client, observation, event_name)
 
     async def _store(self, observation: Observation, now: float, ingest: Ingest) -> None:
         batch = Batch()
@@ -367,25 +370,27 @@ class HookReceiver:
             if not is_stored:
                 batch.undo()
 
-    async def _pull_instruction(self, client: Client, observation: Observation, event: str) -> dict[str, Any]:
+    async def _pull_instruction(
+        self, client: Client, observation: Observation, event_name: str
+    ) -> dict[str, Any]:
         """Return the response that delivers a pending instruction, if this hook event can deliver one."""
-        target = self._target(observation)
+        target = self._get_target(observation)
         answer: dict[str, Any] = {}
         for pending in await self._instructions.pull(target, 0):
-            instruction = client.instruction_answer(event, pending.kind, pending.message)
-            if instruction and not answer:
+            instruction_answer = client.instruction_answer(event_name, pending.kind, pending.message)
+            if instruction_answer and not answer:
                 try:
                     await self._instructions.answer(target, pending.instruction_id, "done")
                 except (InstructionClosedError, InstructionNotFoundError):
                     continue
-                answer = instruction
+                answer = instruction_answer
         return answer
 
-    def _session(self, observation: Observation) -> ClientSession:
+    def _get_session(self, observation: Observation) -> ClientSession:
         return self._assembler.sessions.get(observation.client, observation.session)
 
-    def _target(self, observation: Observation) -> Target:
-        run = self._session(observation).run
+    def _get_target(self, observation: Observation) -> Target:
+        run = self._get_session(observation).run
         return Target(agent_id=run.agent_id, session_id=run.session_id, incarnation_id=run.incarnation_id)
 
 
@@ -399,13 +404,13 @@ def route_hooks(receiver: ASGIApp, hooks: ASGIApp) -> ASGIApp:
     return app
 
 
-def _remember(ids: OrderedDict[str, None], call_id: str) -> None:
+def _remember_call_id(ids: OrderedDict[str, None], call_id: str) -> None:
     ids[call_id] = None
     if len(ids) > _MAX_CALL_IDS:
         ids.popitem(last=False)
 
 
-def _process(query: bytes) -> Process:
+def _parse_process(query: bytes) -> Process:
     try:
         fields = parse_qs(query.decode("latin-1"), max_num_fields=_QUERY_FIELDS)
     except ValueError:

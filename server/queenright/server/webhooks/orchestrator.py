@@ -1,4 +1,4 @@
-"""Post escalations to an orchestrator's URL. It answers immediately, or later through the API."""
+"""Post escalations to the URL of an orchestrator, which answers immediately or later through the API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SENT_FIELDS: Final = (
 
 
 class OrchestratorError(QueenrightError):
-    """Raised when the orchestrator cannot be reached or its answer is invalid. The message has its host."""
+    """Raised when the orchestrator is unreachable or its answer is invalid. The message has its host."""
 
 
 class OrchestratorWebhook:
@@ -57,15 +57,15 @@ class OrchestratorWebhook:
             OrchestratorError: The orchestrator cannot be reached, or its answer is not one of the options.
         """
         try:
-            return self._parse_answer(escalation, await self._webhook.post(self._payload(escalation)))
-        except WebhookError as failure:
-            raise OrchestratorError(str(failure)) from None
+            return self._parse_answer(escalation, await self._webhook.post(self._build_payload(escalation)))
+        except WebhookError as error:
+            raise OrchestratorError(str(error)) from None
 
     async def close(self) -> None:
         """Close the connections."""
         await self._webhook.close()
 
-    def _payload(self, escalation: Escalation) -> dict[str, Any]:
+    def _build_payload(self, escalation: Escalation) -> dict[str, Any]:
         fields = escalation.model_dump(mode="json", include={*_SENT_FIELDS, "created_at", "deadline"})
         path = f"/api/escalations/{escalation.escalation_id}/decision"
         return {"type": "escalation_triggered", **fields, "answer_url": f"{self._api}{path}"}

@@ -32,7 +32,7 @@ _MAX_RESPONSE_BYTES: Final = 64 << 10
 
 class WebhookError(QueenrightError):
     """
-    Raised when a post fails. The message has the host, never the URL.
+    Raised when a post fails. The message has the host, but never the URL.
 
     A retry may succeed if ``is_transient``. ``status`` and ``answer`` are those of the response, if any.
     """
@@ -87,10 +87,10 @@ class WebhookClient:
         """
         body = json.dumps(payload, ensure_ascii=False).encode()
         all_headers = {"Content-Type": "application/json", **(headers or {})}
-        retrying = stamina.retry_context(
+        attempts = stamina.retry_context(
             on=_is_transient, attempts=ATTEMPTS, timeout=self._retry_timeout, wait_initial=1.0, wait_max=30.0
         )
-        async for attempt in retrying:
+        async for attempt in attempts:
             with attempt:
                 return await self._post(body, all_headers)
         raise AssertionError("the last attempt returns or raises")
@@ -110,7 +110,7 @@ class WebhookClient:
 
         url = self._url.get_secret_value()
         if self._secret is not None:
-            # Sign each attempt, so that a receiver that checks the time accepts the last one.
+            # Sign each attempt separately, so that a receiver that checks the timestamp accepts a late one.
             headers = {**headers, **sign_body(body, self._secret, self._clock())}
         if self._client is None:
             self._client = httpx.AsyncClient(
@@ -147,7 +147,7 @@ def sign_body(body: bytes, secret: SecretStr, now: float) -> dict[str, str]:
     Return the timestamp and signature headers of a post.
 
     ``X-Queenright-Signature: sha256=<HMAC-SHA256 of "{timestamp}.{body}">``, in hexadecimal.
-    ``X-Queenright-Timestamp``, in whole seconds since the epoch, identifies a replayed post.
+    ``X-Queenright-Timestamp``, in whole seconds since the epoch, lets a receiver reject a replayed post.
     """
     timestamp = str(int(now))
     key = secret.get_secret_value().encode()

@@ -1,4 +1,4 @@
-"""The respawner behind a URL, which restarts workers in other processes."""
+"""Restart workers in other processes through a respawner's URL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _MAX_CHAIN_LENGTH: Final = 50
 
 
 class _RespawnReply(BaseModel):
-    """The new session and incarnation, if known before the worker starts."""
+    """The new session and incarnation, if the respawner knows them before the worker starts."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -75,7 +75,7 @@ class RespawnWebhook:
         """
         Return the checkpoints that the worker reported in this session, newest first.
 
-        They are not verified. The respawner reports a broken one when it should resume from it.
+        They are not verified. The respawner reports a broken checkpoint when it tries to resume from it.
 
         Raises:
             StoreError: The event log cannot be read.
@@ -86,14 +86,14 @@ class RespawnWebhook:
             session_id=target.session_id,
             limit=10 * _MAX_CHAIN_LENGTH,
         )
-        newest: dict[str, float] = {}
+        newest_times: dict[str, float] = {}
         for event in sorted(events, key=lambda event: event.time, reverse=True):
             checkpoint_id = event.data.get("checkpoint_id")
             if isinstance(checkpoint_id, str) and checkpoint_id:
-                newest.setdefault(checkpoint_id, event.time)
+                newest_times.setdefault(checkpoint_id, event.time)
         return [
-            CheckpointRef(checkpoint_id=checkpoint_id, created_at=at, valid=True)
-            for checkpoint_id, at in list(newest.items())[:_MAX_CHAIN_LENGTH]
+            CheckpointRef(checkpoint_id=checkpoint_id, created_at=created_at, valid=True)
+            for checkpoint_id, created_at in list(newest_times.items())[:_MAX_CHAIN_LENGTH]
         ]
 
     async def respawn(
@@ -108,7 +108,7 @@ class RespawnWebhook:
         may_start_over: bool,
     ) -> Target:
         """
-        Request a restart of the worker. It is accepted when this returns.
+        Request a restart of the worker. The respawner has accepted it when this returns.
 
         The session stays the same unless the response has a new one; the incarnation is "" unless the
         response has one.
@@ -131,12 +131,12 @@ class RespawnWebhook:
         key = hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:32]
         try:
             answer = await self._webhook.post(request | options, {IDEMPOTENCY_KEY: key})
-        except WebhookError as failure:
-            if checkpoint is not None and failure.status == _CONFLICT:
-                broken = parse_object(failure.answer).get("broken_checkpoint")
-                if broken == checkpoint.checkpoint_id:
-                    raise InvalidCheckpointError(f"checkpoint {broken} is broken: {failure}") from None
-            raise RespawnRefusedError(str(failure), final=not failure.is_transient) from None
+        except WebhookError as error:
+            if checkpoint is not None and error.status == _CONFLICT:
+                broken_id = parse_object(error.answer).get("broken_checkpoint")
+                if broken_id == checkpoint.checkpoint_id:
+                    raise InvalidCheckpointError(f"checkpoint {broken_id} is broken: {error}") from None
+            raise RespawnRefusedError(str(error), final=not error.is_transient) from None
         reply = self._parse_reply(answer)
         return Target(
             agent_id=target.agent_id,
