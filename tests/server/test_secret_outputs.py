@@ -27,7 +27,7 @@ from queenright.server.ops.sockets import listen, serve_app, socket_url
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.telemetry.dialects import ATTRIBUTES
-from queenright.server.telemetry.logs import RECORDS
+from queenright.server.telemetry.logs import RECORD_READERS
 from queenright.server.telemetry.process import PROCESS_ATTRIBUTES, RESOURCE_ATTRIBUTES
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.alerting.parts import FakePeer
@@ -130,7 +130,7 @@ def make_records(secrets: SecretGenerator) -> ExportLogsServiceRequest:
     group.resource.attributes.extend(make_resource(secrets))
     scope = group.scope_logs.add()
     scope.scope.name, scope.scope.version = secrets.generate_text(), secrets.generate_text()
-    for name in RECORDS:
+    for name in RECORD_READERS:
         record = scope.log_records.add(time_unix_nano=time.time_ns())
         record.event_name = name
         record.attributes.extend(make_attributes(secrets))

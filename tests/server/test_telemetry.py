@@ -33,7 +33,14 @@ from queenright.server.telemetry.intake import (
     OTHER_PATH,
     Intake,
 )
-from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, SourceData, Sources, find_dialect
+from queenright.server.telemetry.sources import (
+    DIALECTS,
+    OTHER_DIALECT,
+    Source,
+    SourceData,
+    Sources,
+    find_dialect,
+)
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 from tests import warm
 from tests.clients.fixtures import BEGAN, load_fixture, move_times
@@ -122,17 +129,25 @@ async def test_sender_of_unused_telemetry_is_notified_occasionally(running: Runn
     assert not repeated_response.get("partialSuccess")
     intake = await read_telemetry(running)
     [source] = intake.sources
-    assert (source.service, source.dialect, source.records, source.used) == ("night-graph", OTHER, 3, 0)
+    assert (source.service, source.dialect, source.records, source.used) == (
+        "night-graph",
+        OTHER_DIALECT,
+        3,
+        0,
+    )
     assert "it sends no agent work" in [problem.missing for problem in source.missing]
     [unused_work] = intake.unused
     assert (unused_work.dialect, unused_work.reason, unused_work.count, unused_work.rejected) == (
-        OTHER,
+        OTHER_DIALECT,
         "no_agent_work",
         3,
         False,
     )
     assert (
-        read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="no_agent_work") == 3
+        read_counter(
+            running, "queenright_telemetry_unused_total", dialect=OTHER_DIALECT, reason="no_agent_work"
+        )
+        == 3
     )
 
 
@@ -154,9 +169,12 @@ async def test_sender_of_metrics_only_is_shown_with_the_setting_to_change(runnin
         source.dialect: [problem.remedy for problem in source.missing]
         for source in (await read_telemetry(running)).sources
     }
-    assert remedies[OTHER] == ["set OTEL_TRACES_EXPORTER=otlp"]
+    assert remedies[OTHER_DIALECT] == ["set OTEL_TRACES_EXPORTER=otlp"]
     assert "queenright connect claude-code" in remedies["claude-code"][0]
-    assert read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER, reason="metrics") == 2
+    assert (
+        read_counter(running, "queenright_telemetry_unused_total", dialect=OTHER_DIALECT, reason="metrics")
+        == 2
+    )
 
 
 async def test_last_session_of_a_source_is_shown_with_its_work(running: RunningService) -> None:
@@ -295,8 +313,8 @@ async def test_refused_requests_are_counted_by_reason(running: RunningService) -
     assert rejected_counts == {
         ("claude-code", "no_session"): 1,
         ("codex", "unreadable"): 1,
-        (OTHER, "unreadable"): 1,
-        (OTHER, "unsupported"): 2,
+        (OTHER_DIALECT, "unreadable"): 1,
+        (OTHER_DIALECT, "unsupported"): 2,
     }
     assert count_before == 0
     for (dialect, reason), count in rejected_counts.items():
@@ -388,8 +406,8 @@ async def test_telemetry_command_fails_while_a_sender_has_unused_data(running: R
         ("opentelemetry.instrumentation.openai", "opentelemetry"),
         ("pydantic-ai", "logfire"),
         ("ai", "vercel-ai"),
-        ("airflow", OTHER),
-        ("", OTHER),
+        ("airflow", OTHER_DIALECT),
+        ("", OTHER_DIALECT),
     ],
 )
 def test_dialect_is_derived_from_the_scope(scope: str, dialect: str) -> None:
@@ -406,7 +424,7 @@ def test_number_of_sources_and_refusals_is_bounded() -> None:
     intake = Intake(CollectorRegistry())
     for number in range(MAX_SOURCES + 5):
         sources = Sources()
-        sources.get(f"service-{number}", OTHER).records = 1
+        sources.get(f"service-{number}", OTHER_DIALECT).records = 1
         intake.add(sources, float(number))
     for number in range(400, 400 + MAX_REFUSALS + 5):
         intake.add_refusal("/v1/traces", number, "no", float(number))
@@ -423,7 +441,7 @@ def test_sender_is_notified_again_after_an_hour() -> None:
 
     def record_request(received_at: float) -> list[str]:
         sources = Sources()
-        source = sources.get("web", OTHER)
+        source = sources.get("web", OTHER_DIALECT)
         source.records, source.unused[UnusedReason.NO_AGENT_WORK] = 1, 1
         return intake.add(sources, received_at)
 

@@ -1,8 +1,7 @@
 """
 Run `queenright up`: the service, Prometheus, Alertmanager, and a demo fleet.
 
-The programs listen on loopback. A missing program is reported. The service can detect, judge and store without
-it.
+The programs listen on loopback. A missing program is reported, and the service runs without it.
 """
 
 from __future__ import annotations
@@ -248,7 +247,7 @@ def _check_secret_file(file: Path | None, option: str, content: str, prefixes: t
 def _assign_alertmanager_port(
     settings: Settings, options: UpOptions, program: Path | None
 ) -> tuple[Settings, str | None]:
-    """Choose a port. Return the settings with the URL of Alertmanager, and this URL; None if there is none."""
+    """Choose a port. Return settings with the URL of Alertmanager, and this URL; None if there is none."""
     if program is None:
         return settings, None
     port = find_free_port(

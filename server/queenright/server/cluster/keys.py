@@ -30,7 +30,7 @@ from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, CLIENT_OF_SPANS
 from queenright.server.telemetry.logs import PARTIAL_EVENT, read_partial_span_resource
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
-from queenright.server.telemetry.values import id_in, text_of
+from queenright.server.telemetry.values import clean_id, read_text
 from queenright.server.webhooks.hooks import parse_call
 
 _RESOURCE_FIELD: Final = 1
@@ -94,7 +94,7 @@ def find_agent_partition(name: str, namespace: str = "", *, count: int) -> int:
 def find_hook_partition(body: bytes, count: int) -> int:
     """Return the partition of a hook call of a coding agent; 0 if the call has no session id."""
     try:
-        session = id_in(parse_call(body).get("session_id"))
+        session = clean_id(parse_call(body).get("session_id"))
     except ValueError:
         return 0
     return compute_partition(_make_session_key(session), count) if session else 0
@@ -157,7 +157,7 @@ def _read_scope(body: bytes, at: int, end: int) -> str:
 
 def _parse_sender(resource: Resource) -> _Sender:
     attributes = {attribute.key: attribute.value for attribute in resource.attributes}
-    namespace, service, agent, distribution = (text_of(attributes.get(name)) for name in _SENDER_ATTRIBUTES)
+    namespace, service, agent, distribution = (read_text(attributes.get(name)) for name in _SENDER_ATTRIBUTES)
     key = _make_service_key("", agent) if agent else _make_service_key(namespace, service)
     return _Sender(key, distribution == names.DISTRIBUTION)
 
@@ -257,12 +257,12 @@ def _find_partial_span(record: Any) -> str:
 
 
 def _clean_session_key(name: str) -> str:
-    session = id_in(name)
+    session = clean_id(name)
     return _make_session_key(session) if session else ""
 
 
 def _clean_agent_key(name: str) -> str:
-    agent = text_of(AnyValue(string_value=name))
+    agent = read_text(AnyValue(string_value=name))
     return _make_service_key("", agent) if agent else ""
 
 

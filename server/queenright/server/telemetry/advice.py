@@ -1,4 +1,4 @@
-"""Advice for senders of incomplete telemetry: the settings to change. Pure."""
+"""Advise senders of incomplete telemetry which settings to change. Pure functions."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 from queenright.instrumentation.counts import format_count
 from queenright.server.telemetry.dialects import CLIENT_NAMES
 from queenright.server.telemetry.process import UNKNOWN_SERVICE
-from queenright.server.telemetry.sources import OTHER, Source, SourceData
+from queenright.server.telemetry.sources import OTHER_DIALECT, Source, SourceData
 from queenright.server.telemetry.unusable import REMEDIES, UnusedReason
 
-_GENAI_CONTENT: Final = (
+_GENAI_CONTENT_SETTING: Final = (
     "set OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental and "
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=SPAN_ONLY (older versions: true); "
-    "of OpenLLMetry, TRACELOOP_TRACE_CONTENT=true"
+    "for OpenLLMetry, TRACELOOP_TRACE_CONTENT=true"
 )
-_CONTENT: Final = {
+_CONTENT_SETTINGS: Final = {
     "openinference": "set OPENINFERENCE_HIDE_INPUTS=false and OPENINFERENCE_HIDE_OUTPUTS=false",
-    "opentelemetry": _GENAI_CONTENT,
+    "opentelemetry": _GENAI_CONTENT_SETTING,
     "logfire": "give the instrumentation InstrumentationSettings(include_content=True)",
     "langsmith": "set LANGSMITH_HIDE_INPUTS=false and LANGSMITH_HIDE_OUTPUTS=false",
-    "google-adk": f"{_GENAI_CONTENT.partition(' (older')[0]}",
-    "strands": _GENAI_CONTENT,
+    "google-adk": f"{_GENAI_CONTENT_SETTING.partition(' (older')[0]}",
+    "strands": _GENAI_CONTENT_SETTING,
     "vercel-ai": "set recordInputs and recordOutputs in experimental_telemetry",
-    OTHER: _GENAI_CONTENT,
+    OTHER_DIALECT: _GENAI_CONTENT_SETTING,
 }
-"""How to make each dialect record tool arguments."""
+"""The setting that makes each dialect record tool arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Advice:
 
 
 def list_advice(source: Source) -> list[Advice]:
-    """Return the problems of a source, the most serious first."""
+    """Return the problems of a source, most serious first."""
     advice = [
         Advice(f"rejected: {format_count(count, 'record')} ({fault})", REMEDIES[fault])
         for fault, count in source.rejected.most_common()
@@ -47,7 +47,7 @@ def list_advice(source: Source) -> list[Advice]:
         missing = (
             f"impossible times in {format_count(source.wrong_times, 'record')}; the last: {source.wrong_time}"
         )
-        advice.append(Advice(missing, "set the clock of its host"))
+        advice.append(Advice(missing, "set the clock of the sender's host"))
     if source.dialect in CLIENT_NAMES:
         return advice + _advise_client(source)
     if not source.used_records:
@@ -80,7 +80,7 @@ def list_advice(source: Source) -> list[Advice]:
         advice.append(
             Advice(
                 "tool calls have no arguments, so repeated calls are not detected",
-                _CONTENT.get(source.dialect, _GENAI_CONTENT),
+                _CONTENT_SETTINGS.get(source.dialect, _GENAI_CONTENT_SETTING),
             )
         )
     if SourceData.SESSION not in parts:

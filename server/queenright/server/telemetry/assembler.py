@@ -1,5 +1,5 @@
 """
-The assembler: turns observations of any source into events.
+The assembler, which turns observations of any source into events.
 
 It decides which agent an observation belongs to, and when a run starts and ends. Work counts once, however
 many records report it.
@@ -27,7 +27,7 @@ from queenright.server.telemetry.messages import find_tool_calls
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.pricing import Prices, TokenCounts, price_call
-from queenright.server.telemetry.process import origin_of
+from queenright.server.telemetry.process import make_origin
 from queenright.server.telemetry.runs import (
     MAX_TRACES,
     EndedCall,
@@ -38,7 +38,7 @@ from queenright.server.telemetry.runs import (
     rank_restored_name,
 )
 from queenright.server.telemetry.unusable import UnusedReason
-from queenright.server.telemetry.values import seconds_of
+from queenright.server.telemetry.values import to_seconds
 
 _START_EVENTS: Final = {
     ObservationKind.AGENT: EventType.EXECUTION_STARTED,
@@ -53,18 +53,18 @@ _START_EVENTS: Final = {
     ObservationKind.RESOURCE: EventType.RESOURCE_REPORTED,
     ObservationKind.BREAKER: EventType.BREAKER_REPORTED,
 }
-"""The event for the start of work, or for something without a duration."""
+"""The event for the start of work, or for work without a duration."""
 
 
 RUN_END_HOLD_SECONDS: Final = 60.0
-"""Seconds to wait for more of a run after an agent inside it has ended."""
+"""Seconds to wait for more records of a run after an agent inside it has ended."""
 UNSEEN_TOOL_HOLD_SECONDS: Final = 15.0
 """Seconds to wait for the span of a tool call that messages mention."""
 CLOCK_TOLERANCE_NS: Final = 100_000_000
-"""Nanoseconds by which work may end after its enclosing span, because clocks differ."""
+"""Nanoseconds by which work may end after its enclosing span, because clocks are inexact."""
 _MAX_ANCESTORS: Final = 16
 """Maximum ancestors of a span to look up in its request."""
-_MAX_SAMPLED: Final = 64
+_MAX_SAMPLED_OBSERVATIONS: Final = 64
 _MAX_SAMPLED_PER_KIND: Final = 2
 """
 Maximum observations per process and kind that are inspected for `SourceData`. Each costs a tenth of its
@@ -77,7 +77,7 @@ _TOKEN_KEYS: Final = ("input_tokens", "output_tokens", "cache_read_tokens", "cac
 
 class Assembler:
     """
-    State between requests, all of it bounded. Not thread-safe.
+    Assembles events, and keeps bounded state between requests. Not thread-safe.
 
     Args:
         max_traces: Maximum traces to remember. The least recently seen are dropped.
@@ -94,7 +94,7 @@ class Assembler:
         self.pending_ends = HeldRuns()
         """Runs that end unless more of their records arrive."""
         self.pending_answers = HeldRuns()
-        """Runs whose messages mention tool calls. The spans of these calls may still arrive."""
+        """Runs whose messages mention tool calls. Spans of these calls may still arrive."""
 
     def assemble(self, observations: list[Observation], batch: Batch, now: float) -> Iterator[None]:
         """
@@ -109,17 +109,18 @@ class Assembler:
         observations.sort(key=_sort_key)
         assembly = _Assembly(self, observations, batch, now)
         assembly.release_held()
-        remaining = _MAX_SAMPLED
+        remaining_samples = _MAX_SAMPLED_OBSERVATIONS
         sample_counts: dict[tuple[int, int], int] = {}
         for observation in observations:
             run = assembly.add(observation)
-            if remaining:
-                remaining -= 1
+            if remaining_samples:
+                remaining_samples -= 1
                 key = id(observation.process), id(observation.kind)
                 count = sample_counts.get(key, 0)
                 if count < _MAX_SAMPLED_PER_KIND and run is not None:
                     sample_counts[key] = count + 1
-                    batch.sources.for_process(observation.process, observation.library).note(run, observation)
+                    source = batch.sources.for_process(observation.process, observation.library)
+                    source.record(run, observation)
             yield
 
 
@@ -148,7 +149,7 @@ class _Assembly:
         self._by_trace: dict[tuple[bytes, str], list[Observation]] | None = None
         self._own_runs: dict[tuple[bytes, str, str, str], TracedRun] = {}
         self._compared_runs: set[tuple[int, bytes]] = set()
-        """Runs and traces whose names were already compared with the rest of the batch."""
+        """Runs and traces whose names were already compared with those in the batch."""
         self._roots: dict[int, tuple[int, dict[str, Any]]] = {}
         """The end and failure of runs whose outermost span arrived before its children."""
 
@@ -203,7 +204,8 @@ class _Assembly:
                 batch.ignore(observation.process, observation.library, UnusedReason.SAME_WORK)
                 batch.identities.add(observation.identity)
                 if observation.kind is ObservationKind.LLM:
-                    self._collect_message_calls(run, observation)  # the other library may have no messages
+                    # The other library may not record messages.
+                    self._collect_message_calls(run, observation)
                 return None
             self._begin_run(run, observation)
             run.last_at = max(run.last_at, observation.end or observation.start)
@@ -248,15 +250,15 @@ class _Assembly:
             run = self._create_run(observation, trace)
         if not run.is_own:
             self._update_name(run, trace, observation)
-        trace.note(observation, run)
+        trace.record(observation, run)
         return run
 
     def _create_run(self, observation: Observation, trace: Trace) -> TracedRun:
         """Create the run of an unknown trace or session."""
         root = self._traces.pop_root(observation)
-        outer = self._find_outermost(observation)
-        is_loose = not outer.parent_id and outer.kind in (ObservationKind.LLM, ObservationKind.TOOL)
-        run = self._loose_runs.find(outer, _to_call(outer)) if is_loose else None
+        outermost = self._find_outermost(observation)
+        is_loose = not outermost.parent_id and outermost.kind in (ObservationKind.LLM, ObservationKind.TOOL)
+        run = self._loose_runs.find(outermost, _make_ended_call(outermost)) if is_loose else None
         if run is None:
             session, incarnation = observation.session or trace.id, observation.process.incarnation_id
             run = TracedRun("", session, incarnation, has_own_session=bool(observation.session))
@@ -277,14 +279,14 @@ class _Assembly:
         if self._by_span is None:
             self._by_span = {each.span_id: each for each in self._observations}
         for _ in range(_MAX_ANCESTORS):
-            outer = self._by_span.get(observation.parent_id)
-            if outer is None or outer.trace_id != observation.trace_id:
+            parent = self._by_span.get(observation.parent_id)
+            if parent is None or parent.trace_id != observation.trace_id:
                 break
-            observation = outer
+            observation = parent
         return observation
 
     def _update_name(self, run: TracedRun, trace: Trace, observation: Observation) -> None:
-        """Give a run and its session the best names known so far."""
+        """Set the names of a run and its session to the best ones that are known."""
         key = id(run), observation.trace_id
         if key in self._compared_runs:
             return
@@ -319,7 +321,7 @@ class _Assembly:
         origin: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Rename a run and its session. If they had names before, emit an event under each name."""
-        former = {"former_agent_id": run.agent_id, "former_session_id": run.session_id}
+        former_names = {"former_agent_id": run.agent_id, "former_session_id": run.session_id}
         data = {"agent_id": agent, "session_id": session, **origin}
         is_renamed = run.agent_id and (agent, session) != (run.agent_id, run.session_id)
         if is_renamed:
@@ -327,7 +329,7 @@ class _Assembly:
             self._emit(EventType.AGENT_RENAMED, run, observation, data)
         run.agent_id, run.session_id = agent, session
         if is_renamed:
-            self._emit(EventType.AGENT_RENAMED, run, observation, data | former)
+            self._emit(EventType.AGENT_RENAMED, run, observation, data | former_names)
 
     def _get_trace_spans(self, observation: Observation) -> Sequence[Observation]:
         """Return the request's observations of a trace in one process."""
@@ -346,7 +348,7 @@ class _Assembly:
             if observation.trace_id:
                 # Unnamed spans in this trace, such as those of a model client, belong to this agent.
                 trace = self._traces.get(observation.trace_id, observation.process)
-                run = trace.own_run(observation.agent, observation.session, incarnation)
+                run = trace.get_own_run(observation.agent, observation.session, incarnation)
             else:
                 run = TracedRun(observation.agent, observation.session, incarnation, is_own=True)
             self._own_runs[key] = run
@@ -356,35 +358,35 @@ class _Assembly:
         """
         Return whether work of another framework has not been counted yet, and record its id.
 
-        Two instrumentations of one call, such as those of the framework and of the model client, create two
+        If two libraries instrument the same call, such as the framework and the model client, there are two
         spans, nested or adjacent. The first start and the first end count.
         """
         if not observation.end and not run.open and run.ended_at and observation.start <= run.ended_at:
             return False
         if observation.kind is ObservationKind.AGENT:
             return True
-        what = _work_key(observation)
+        work_key = _make_work_key(observation)
         run.has_tools |= observation.kind is ObservationKind.TOOL
-        around = run.open_work.get(observation.parent_id)
-        is_inside = around is not None and around.what == what
+        parent_work = run.open_work.get(observation.parent_id)
+        is_inside = parent_work is not None and parent_work.work_key == work_key
         if not observation.end:
             if is_inside:
                 return False
-            elsewhere = run.find_open_elsewhere(what, observation.library)
-            call_id = elsewhere or observation.data.get("call_id") or observation.span_id.hex()
-            run.add_open_work(observation.span_id, what, call_id, observation.library)
-            if elsewhere is not None:
+            other_call_id = run.find_open_elsewhere(work_key, observation.library)
+            call_id = other_call_id or observation.data.get("call_id") or observation.span_id.hex()
+            run.add_open_work(observation.span_id, work_key, call_id, observation.library)
+            if other_call_id is not None:
                 return False
         elif observation.kind is ObservationKind.TOOL and run.is_reported(
             str(observation.data.get("call_id", ""))
         ):
             return False
         elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
-            observation.span_id, observation.parent_id, what
-        ) or run.is_repeat(_to_call(observation)):
+            observation.span_id, observation.parent_id, work_key
+        ) or run.is_repeat(_make_ended_call(observation)):
             run.open_work.pop(observation.span_id, None)
             return False
-        open_work = run.open_work.get(observation.span_id) or (around if is_inside else None)
+        open_work = run.open_work.get(observation.span_id) or (parent_work if is_inside else None)
         if open_work is not None and observation.kind is ObservationKind.TOOL:
             observation.data["call_id"] = open_work.call_id
         if observation.end:
@@ -395,14 +397,14 @@ class _Assembly:
 
     def _begin_run(self, run: TracedRun, observation: Observation) -> None:
         """Start a run of another framework when its first record arrives."""
-        spread = CLOCK_TOLERANCE_NS if observation.start <= run.ended_at else 0
-        if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + spread):
+        tolerance = CLOCK_TOLERANCE_NS if observation.start <= run.ended_at else 0
+        if run.open or (run.ended_at and (observation.end or observation.start) <= run.ended_at + tolerance):
             return
         self._batch.set_open(run, True, run.ended_at)
         run.began_at = observation.start or observation.end
         run.failure, run.outcome_at = {}, 0
         process = observation.process
-        data: dict[str, Any] = {"start_records": False} | origin_of(process.user, process.repository)
+        data: dict[str, Any] = {"start_records": False} | make_origin(process.user, process.repository)
         if observation.library:
             data["framework"] = clean_name(observation.library)
         if observation.version:
@@ -419,14 +421,14 @@ class _Assembly:
         if trace is None:
             self._traces.record_root(observation, observation.failure)
             return
-        for run in list(trace.open_runs()):
+        for run in list(trace.list_open_runs()):
             if run.is_loose:
                 self._hold_end(run, observation)
-            elif run.began_at <= observation.end:  # otherwise the span created the agent, before the run
+            elif run.began_at <= observation.end:  # a span that ended earlier only created the agent
                 self._end_run(run, observation)
 
     def _hold_end(self, run: TracedRun, observation: Observation) -> None:
-        """End a run unless more of its records arrive."""
+        """End a run after ``RUN_END_HOLD_SECONDS``, unless more of its records arrive."""
         pending = self._pending_ends.get(run)
         self._pending_ends.hold(
             run,
@@ -557,7 +559,7 @@ class _Assembly:
         events.append(
             AgentEvent(
                 type=type_,
-                time=seconds_of(at, self._now),
+                time=to_seconds(at, self._now),
                 agent_id=run.agent_id,
                 session_id=run.session_id,
                 incarnation_id=run.incarnation_id,
@@ -583,8 +585,8 @@ class _Assembly:
         return data if cost is None else data | {"cost_usd": float(cost)}
 
 
-def _work_key(observation: Observation) -> str:
-    """Return a key for the kind of work. Each tool is a separate kind."""
+def _make_work_key(observation: Observation) -> str:
+    """Return the key by which equal work is matched: the kind, and the tool of a tool call."""
     return (
         f"{observation.kind} {observation.data['tool']}"
         if observation.kind is ObservationKind.TOOL
@@ -592,18 +594,17 @@ def _work_key(observation: Observation) -> str:
     )
 
 
-def _to_call(observation: Observation) -> EndedCall:
-    mark = observation.data.get("args_hash" if observation.kind is ObservationKind.TOOL else "output_tokens")
-    id_ = (
-        observation.data.get("call_id", "") if observation.kind is ObservationKind.TOOL else observation.call
-    )
+def _make_ended_call(observation: Observation) -> EndedCall:
+    is_tool = observation.kind is ObservationKind.TOOL
+    content_mark = observation.data.get("args_hash" if is_tool else "output_tokens")
+    id_ = observation.data.get("call_id", "") if is_tool else observation.call
     return EndedCall(
-        _work_key(observation),
+        _make_work_key(observation),
         (observation.library,),
         observation.start,
         observation.end or observation.start,
         id_,
-        mark,
+        content_mark,
     )
 
 

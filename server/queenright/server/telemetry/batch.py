@@ -1,4 +1,4 @@
-"""The result of one request or hook call: events, and counts of records."""
+"""The result of a request or hook call: events, and counts of records."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Batch:
 
     events: list[AgentEvent] = field(default_factory=list)
     renames: list[AgentEvent] = field(default_factory=list)
-    """Rename events. They precede the other events, which use the new names."""
+    """Rename events. They precede all other events, which use the new names."""
     accepted: int = 0
     ignored: int = 0
     rejected: int = 0
     rejected_total: int = 0
-    """Records rejected before the last `clear`."""
+    """Records that were rejected before the last `clear`."""
     sources: Sources = field(default_factory=Sources)
     """Statistics of each sender in this batch."""
     reasons: list[str] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Batch:
     """Seconds between reports of open work, by incarnation id; None if the process does not report it."""
     identities: set[bytes] = field(default_factory=set)
     """Identities of the accepted records."""
-    _before: list[tuple[TracedRun, bool, int]] = field(default_factory=list)
+    _previous_states: list[tuple[TracedRun, bool, int]] = field(default_factory=list)
     _on_undo: list[Callable[[], None]] = field(default_factory=list)
 
     def reject(self, process: Process, scope: str, error: UnusableRecordError) -> None:
@@ -60,19 +60,19 @@ class Batch:
 
     def set_open(self, run: TracedRun, is_open: bool, ended_at: int) -> None:
         """Open or close a run, so that `undo` can revert it."""
-        self._before.append((run, run.open, run.ended_at))
+        self._previous_states.append((run, run.open, run.ended_at))
         run.open, run.ended_at = is_open, ended_at
 
-    def on_undo(self, forget: Callable[[], None]) -> None:
+    def on_undo(self, callback: Callable[[], None]) -> None:
         """Register a callback for `undo`."""
-        self._on_undo.append(forget)
+        self._on_undo.append(callback)
 
     def undo(self) -> None:
         """Revert all state changes, because the events were not stored and the sender may retry."""
-        for run, was_open, ended_at in reversed(self._before):
+        for run, was_open, ended_at in reversed(self._previous_states):
             run.open, run.ended_at = was_open, ended_at
-        for forget in reversed(self._on_undo):
-            forget()
+        for callback in reversed(self._on_undo):
+            callback()
 
     def clear(self) -> None:
         """Reset after the events are stored. Reasons for the response are kept."""
@@ -82,11 +82,11 @@ class Batch:
         self.sources.clear()
         self.report_intervals.clear()
         self.identities = set()
-        self._before = []
+        self._previous_states = []
         self._on_undo = []
 
     def finish(self) -> None:
-        """Order the events by time and number them."""
+        """Sort the events by time, and assign their ids."""
         self.events.sort(key=attrgetter("time"))
         self.events[:0] = self.renames
         self.renames = []

@@ -9,6 +9,6 @@ V = TypeVar("V")
 
 
 def make_room(entries: dict[K, V], limit: int) -> None:
-    """Drop the oldest entries until one more fits within ``limit``."""
+    """Drop the oldest entries until another one fits within ``limit``."""
     while len(entries) >= limit:
         del entries[next(iter(entries))]

@@ -10,9 +10,9 @@ from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 
 MAX_CALLS: Final = 64
-_BEFORE_RESTART: Final = "before"
+_RESTORED_SOURCE: Final = "before"
 """The source of calls that were restored after a restart."""
-_SLACK_NS: Final = 2_000_000
+_TIME_TOLERANCE_NS: Final = 2_000_000
 """Tolerance in nanoseconds, because clients round times to milliseconds."""
 
 
@@ -25,7 +25,7 @@ class Call:
     start: int
     end: int = 0
     clock_shift: int | None = None
-    """The clock shift of the record that opened the call; later records may have a greater one."""
+    """The clock shift of the record that opened the call; later records may have a larger one."""
     has_failed: bool = False
     """Whether a source reported its end as a failure."""
     subagent: str = ""
@@ -47,10 +47,11 @@ class Calls:
     """
     The most recent calls of one session.
 
-    Records with a call id match by id. Without ids (a log record and a span of one model call), two records
-    are the same call if they come from different sources and at least half of the shorter one overlaps the
-    other, because a session has one model call at a time. Tool calls must also have the same tool and
-    arguments. A source that reports starts also reports ends; among equal calls, the oldest open one ends.
+    Records with a call id match by id. Without ids, as in a log record and a span of the same model call, two
+    records are the same call if they come from different sources and at least half of the shorter one
+    overlaps the other, because a session makes one model call at a time. Tool calls must also have the same
+    tool and arguments. A source that reports starts also reports ends; among identical calls, the oldest open
+    one ends.
     """
 
     def __init__(self) -> None:
@@ -59,8 +60,8 @@ class Calls:
             ObservationKind.TOOL: {},
         }
         """The calls by kind and id, oldest first."""
-        self._open: dict[ObservationKind, int] = {ObservationKind.LLM: 0, ObservationKind.TOOL: 0}
-        """How many have not ended."""
+        self._open_counts: dict[ObservationKind, int] = {ObservationKind.LLM: 0, ObservationKind.TOOL: 0}
+        """The number of open calls, by kind."""
         self._sources: set[str] = set()
         self._call_count = 0
 
@@ -88,8 +89,8 @@ class Calls:
         if call is None:
             call = Call(kind, id_, start, tool=tool)
             self._add(call)
-            self._sources.add(_BEFORE_RESTART)
-        call.sources.add((_BEFORE_RESTART, end > 0))
+            self._sources.add(_RESTORED_SOURCE)
+        call.sources.add((_RESTORED_SOURCE, end > 0))
         if end:
             self.end(call, end)
         return call
@@ -97,17 +98,22 @@ class Calls:
     def end(self, call: Call, at: int) -> None:
         """Set the end of a call."""
         if not call.end:
-            self._open[call.kind] -= 1
+            self._open_counts[call.kind] -= 1
         call.end = at
 
     def is_open(self, kind: ObservationKind) -> bool:
         """Return whether a call of this kind is open."""
-        return self._open[kind] > 0
+        return self._open_counts[kind] > 0
 
-    def find_open(self, tool: str, arguments: str | None, but: Collection[str]) -> Call | None:
-        """Return the newest open call of a tool with these arguments, excluding the ids in ``but``."""
+    def find_open(self, tool: str, arguments: str | None, excluded_ids: Collection[str]) -> Call | None:
+        """Return the newest open call of a tool with these arguments, except ``excluded_ids``."""
         for call in reversed(self._calls[ObservationKind.TOOL].values()):
-            if call.tool == tool and call.arguments == arguments and not call.end and call.id not in but:
+            if (
+                call.tool == tool
+                and call.arguments == arguments
+                and not call.end
+                and call.id not in excluded_ids
+            ):
                 return call
         return None
 
@@ -121,30 +127,30 @@ class Calls:
         calls = self._calls[call.kind]
         if len(calls) >= MAX_CALLS:
             oldest = calls.pop(next(iter(calls)))
-            self._open[call.kind] -= not oldest.end
+            self._open_counts[call.kind] -= not oldest.end
         calls[call.id] = call
-        self._open[call.kind] += 1
+        self._open_counts[call.kind] += 1
 
     def _find(self, observation: Observation, kind: ObservationKind) -> Call | None:
         if observation.call:
             return self._calls[kind].get(observation.call)
-        if len(self._sources) == 1 and not self._open[kind]:
+        if len(self._sources) == 1 and not self._open_counts[kind]:
             return None  # the only source has reported the ends of all calls
         similar_calls = reversed(self._calls[kind].values())
         end_report = (observation.source, True)
         if kind is ObservationKind.TOOL:
-            same = [call for call in similar_calls if _is_same_work(call, observation)]
-            started_calls = [call for call in same if (observation.source, False) in call.sources]
+            same_calls = [call for call in similar_calls if _is_same_work(call, observation)]
+            started_calls = [call for call in same_calls if (observation.source, False) in call.sources]
             if observation.end and started_calls:
                 return next((call for call in reversed(started_calls) if not call.end), started_calls[-1])
-            similar_calls = iter([call for call in same if call not in started_calls])
+            similar_calls = iter([call for call in same_calls if call not in started_calls])
         return max(
             (
                 call
                 for call in similar_calls
-                if end_report not in call.sources and _overlaps(call, observation)
+                if end_report not in call.sources and _is_overlapping(call, observation)
             ),
-            key=lambda call: _overlap(call, observation),
+            key=lambda call: _compute_overlap(call, observation),
             default=None,
         )
 
@@ -159,8 +165,8 @@ def _is_same_work(call: Call, observation: Observation) -> bool:
     )
 
 
-def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
-    """Return the start and end of both on one clock. An open call lasts until the other ends."""
+def _align_times(call: Call, observation: Observation) -> tuple[int, int, int, int]:
+    """Return the start and end of a call and an observation on one clock. An open call ends with it."""
     clock_shift = (
         0
         if observation.clock_shift is None or call.clock_shift is None
@@ -170,12 +176,12 @@ def _common_times(call: Call, observation: Observation) -> tuple[int, int, int, 
     return call.start, call.end or max(call.start, end), start, end
 
 
-def _overlap(call: Call, observation: Observation) -> int:
-    call_start, call_end, start, end = _common_times(call, observation)
+def _compute_overlap(call: Call, observation: Observation) -> int:
+    call_start, call_end, start, end = _align_times(call, observation)
     return min(call_end, end) - max(call_start, start)
 
 
-def _overlaps(call: Call, observation: Observation) -> bool:
-    call_start, call_end, start, end = _common_times(call, observation)
-    overlap, shorter = _overlap(call, observation), min(call_end - call_start, end - start)
-    return 2 * overlap >= shorter if shorter else overlap >= -_SLACK_NS
+def _is_overlapping(call: Call, observation: Observation) -> bool:
+    call_start, call_end, start, end = _align_times(call, observation)
+    overlap, shorter = _compute_overlap(call, observation), min(call_end - call_start, end - start)
+    return 2 * overlap >= shorter if shorter else overlap >= -_TIME_TOLERANCE_NS

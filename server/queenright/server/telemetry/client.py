@@ -1,4 +1,4 @@
-"""The dialect of a coding agent: reads its records and creates responses to its hooks."""
+"""The dialect of a coding agent, which reads its records and creates responses to its hooks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Client:
     """A coding agent."""
 
     name: str
-    """Name in session names and in the path of the hooks."""
+    """The name in agent names and in the path of the hooks."""
     log_scope: str
     read_log: ReadLog
     read_hook: ReadHook
     instruction_answer: InstructionAnswer
     span_scope: str = ""
     attributes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The span attributes from which each field is read."""
+    """The span attributes that each field is read from."""
     spans: Mapping[str, ObservationKind] | None = None
     """The kinds of its spans, by span name."""
     reports_cost: bool = False

@@ -1,4 +1,4 @@
-"""Sessions of coding agents. Hooks, logs and spans may all report the same session."""
+"""Sessions of coding agents. Hooks, logs and spans may report the same session."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from queenright.server.telemetry.bounded_dict import make_room
 from queenright.server.telemetry.calls import MAX_CALLS, Call, Calls
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation, read_failure
-from queenright.server.telemetry.process import client_name, origin_of
+from queenright.server.telemetry.process import make_client_name, make_origin
 from queenright.server.telemetry.runs import TracedRun
 
 MAX_SESSIONS: Final = 5_000
 MAX_TURNS: Final = 256
-MAX_CONTINUED: Final = 256
+MAX_CONTINUED_CALLS: Final = 256
 MAX_MCP_CHANGES: Final = 64
 
 ANSWERED_SUFFIX: Final = b"\nanswered"
 """Suffix of the identity of an observation that reports the answer to a permission request."""
-_MAX_TRANSIT: Final = 30 * 1_000_000_000
+_MAX_TRANSIT_NS: Final = 30 * 1_000_000_000
 """Maximum nanoseconds that exporters take to send a record."""
-_PROMPT_SPREAD_NS: Final = 5 * 1_000_000_000
-"""Nanoseconds within which two sources report the same prompt. Not all sources have its id."""
+_PROMPT_TOLERANCE_NS: Final = 5 * 1_000_000_000
+"""Nanoseconds within which two sources report the same prompt. Not all sources have the prompt's id."""
 _WAIT_ENDS: Final = frozenset({EventType.TOOL_CALL_STARTED, EventType.LLM_CALL_STARTED})
 """Events that end a wait, because they show that the worker works."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A permission request: the id of its call, or "" if unknown, and the data to show."""
+    """A permission request, with the id of its call, or "" if unknown, and its event data."""
 
     call: str
     at: int
@@ -41,7 +41,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class PlannedEvent:
-    """A future event of the session; ``at`` is in nanoseconds."""
+    """An event of the session to emit. ``at`` is in nanoseconds since the epoch."""
 
     type: EventType
     at: int
@@ -50,7 +50,7 @@ class PlannedEvent:
 
 class ClientSession:
     """
-    One session. Converts each of its records into changes once, in any order of arrival.
+    One session. Converts its records into events, in any order of arrival, and counts each call once.
 
     Few coding agents report when a model call starts. The start is inferred from a prompt and from the end of
     the last tool call.
@@ -58,7 +58,7 @@ class ClientSession:
 
     def __init__(self, run: TracedRun) -> None:
         self.run = run
-        self._known_as = run.agent_id
+        self._restored_name = run.agent_id
         """The agent's name before a restart of the service."""
         self._owner = self._user = self._repository = self._folder = ""
         self._calls = Calls()
@@ -68,13 +68,13 @@ class ClientSession:
         self._prompt_sources: set[str] = set()
         """The sources that reported the last prompt."""
         self._clock_lead = 0
-        """Nanoseconds by which the client's clock is ahead of the service's; a lower bound."""
+        """Lower bound of the nanoseconds by which the client's clock is ahead of the service's."""
         self._is_turn_over = False
-        """Whether the last turn has ended. Later work is that of sub-agents."""
-        self._last = 0
+        """Whether the last turn has ended. Sub-agents do any later work."""
+        self._last_activity_at = 0
         """The time of the latest activity. Older records do not change the current state."""
         self._is_model_pending = False
-        self._model_asked_at = 0
+        self._model_started_at = 0
         self._requests: dict[bytes, _Request] = {}
         """Open permission requests, by identity."""
         self._failure: dict[str, Any] = {"error_type": "error"} if run.has_failed else {}
@@ -82,7 +82,7 @@ class ClientSession:
         self._answered_at = run.ended_at if run.has_failed else 0
         """The end of the last model call."""
         self._continued_calls: dict[str, Call | Observation] = {}
-        """Calls that continue after their first answer, or the end of such a call if it arrived first."""
+        """Calls that continue after their first result, or the end of such a call if it arrived first."""
         self._notes: dict[str, dict[str, Any]] = {}
         """Data of open tool calls, by call id."""
         self._mcp_changes: list[PlannedEvent] = []
@@ -100,28 +100,28 @@ class ClientSession:
         self._user = self._user or observation.process.user or observation.user
         self._repository = self._repository or observation.process.repository
         self._folder = self._folder or observation.folder
-        name = client_name(observation.client, self._owner, self._repository or self._folder)
-        is_better = name.count("/") > self._known_as.count("/")
-        return name if is_better or not self._known_as else self._known_as
+        name = make_client_name(observation.client, self._owner, self._repository or self._folder)
+        is_better = name.count("/") > self._restored_name.count("/")
+        return name if is_better or not self._restored_name else self._restored_name
 
     @property
     def origin(self) -> dict[str, str]:
         """Return the session's known user and repository."""
-        return origin_of(self._user, self._repository or self._folder)
+        return make_origin(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
         """Restore state from a stored event: a counted call, a wait, or a pending model call."""
         at = round(event.time * 1e9)
-        self._last = max(self._last, at)
+        self._last_activity_at = max(self._last_activity_at, at)
         if event.type is EventType.WORKER_WAITING:
-            self._recall_wait(event.data, at)
+            self._restore_wait(event.data, at)
         elif event.type is EventType.LLM_CALL_STARTED:
-            self._is_model_pending, self._model_asked_at, self._is_turn_over = True, at, False
+            self._is_model_pending, self._model_started_at, self._is_turn_over = True, at, False
             self._requests.clear()
         else:
-            self._recall_call(event, at)
+            self._restore_call(event, at)
 
-    def _recall_wait(self, data: Mapping[str, Any], at: int) -> None:
+    def _restore_wait(self, data: Mapping[str, Any], at: int) -> None:
         self._is_model_pending = False
         if data.get("reason") != WaitingReason.USER_INPUT or "tool" not in data:
             self._requests.clear()
@@ -133,12 +133,12 @@ class ClientSession:
         identity = f"{data['tool']}\n{data.get('question')}".encode()
         self._requests[identity] = _Request("" if call is None else call.id, at, dict(data))
 
-    def _recall_call(self, event: AgentEvent, at: int) -> None:
+    def _restore_call(self, event: AgentEvent, at: int) -> None:
         data = event.data
         kind = ObservationKind.LLM if event.type is EventType.LLM_CALL_COMPLETED else ObservationKind.TOOL
-        began = at - round((data.get("duration") or 0.0) * 1e9)
+        started_at = at - round((data.get("duration") or 0.0) * 1e9)
         ended_at = 0 if event.type is EventType.TOOL_CALL_STARTED else at
-        call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), began, ended_at)
+        call = self._calls.restore(kind, data.get("call_id", ""), data.get("tool", ""), started_at, ended_at)
         call.has_failed |= "error_type" in data
         if kind is ObservationKind.LLM and not data.get("amends"):
             call.unpriced_tokens = _count_tokens(data)
@@ -146,7 +146,7 @@ class ClientSession:
         if data.get("amends"):
             return
         self._is_model_pending = (
-            self._is_model_pending and kind is ObservationKind.LLM and at < self._model_asked_at
+            self._is_model_pending and kind is ObservationKind.LLM and at < self._model_started_at
         )
         if kind is ObservationKind.LLM and at >= self._answered_at:
             self._failure, self._answered_at = read_failure(data), at
@@ -161,21 +161,21 @@ class ClientSession:
         at = observation.end or observation.start
         if at == now:
             return  # a hook call without a time uses the service's clock
-        if self._clock_lead > 2 * _MAX_TRANSIT and 0 <= now - at < _MAX_TRANSIT:
-            self._clock_lead = 0  # the client's clock was corrected: with the lead, this record would be late
+        if self._clock_lead > 2 * _MAX_TRANSIT_NS and 0 <= now - at < _MAX_TRANSIT_NS:
+            self._clock_lead = 0  # the client's clock was corrected
         self._clock_lead = max(self._clock_lead, at - now)
         observation.clock_shift = self._clock_lead
         if self._clock_lead:
             observation.start -= self._clock_lead
             observation.end -= self._clock_lead if observation.end else 0
             ended_at = self.run.ended_at
-            if observation.end and not self.run.open and 0 < observation.end - ended_at < _MAX_TRANSIT:
+            if observation.end and not self.run.open and 0 < observation.end - ended_at < _MAX_TRANSIT_NS:
                 # The end came from a hook with the service's time. This record is late by at most its
                 # delivery time.
                 observation.start, observation.end = min(observation.start, ended_at), ended_at
 
     def apply(self, observation: Observation, now: int) -> Iterator[PlannedEvent]:
-        """Yield the changes of one record; ``now`` is in nanoseconds since the epoch."""
+        """Yield the events of a record. ``now`` is in nanoseconds since the epoch."""
         self._adjust_clock(observation, now)
         at = observation.end or observation.start
         if observation.kind is ObservationKind.MCP_SERVER:
@@ -202,20 +202,20 @@ class ClientSession:
             is_working |= change.type in _WAIT_ENDS
             yield change
         if is_working and self._requests:
-            yield self._create_wait_change(at)  # another call or a sub-agent is still running
+            yield self._create_wait_change(at)  # another call or sub-agent still waits
 
     def _apply_work(self, observation: Observation, at: int) -> Iterator[PlannedEvent]:
-        is_news = self.run.open and at >= self._last
-        self._last = max(self._last, at)
+        is_current = self.run.open and at >= self._last_activity_at
+        self._last_activity_at = max(self._last_activity_at, at)
         match observation.kind:
             case ObservationKind.TURN:
-                yield from self._apply_turn(observation, at, is_news)
+                yield from self._apply_turn(observation, at, is_current)
             case ObservationKind.LLM:
-                yield from self._apply_model_call(observation, at, is_news)
+                yield from self._apply_model_call(observation, at, is_current)
             case ObservationKind.TOOL:
-                yield from self._apply_tool_call(observation, at, is_news)
+                yield from self._apply_tool_call(observation, at, is_current)
             case ObservationKind.WAIT:
-                yield from self._apply_wait(observation, at, is_news)
+                yield from self._apply_wait(observation, at, is_current)
             case ObservationKind.NOTE:
                 make_room(self._notes, MAX_CALLS)
                 self._notes[str(observation.data.get("call_id"))] = observation.failure
@@ -234,17 +234,17 @@ class ClientSession:
         elif len(self._mcp_changes) < MAX_MCP_CHANGES:
             self._mcp_changes.append(change)
 
-    def _apply_wait(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
+    def _apply_wait(self, observation: Observation, at: int, is_current: bool) -> Iterator[PlannedEvent]:
         if observation.end:
             request_id = observation.identity.removesuffix(ANSWERED_SUFFIX)
             yield from self._end_wait([request_id] if request_id in self._requests else [], at)
-        elif is_news and observation.is_of_open_call:
+        elif is_current and observation.is_of_open_call:
             call = self._calls.find_newest_open()
             if call is not None and not self._requests:
                 data = observation.data | {"tool": call.tool}
                 self._requests[observation.identity] = _Request(call.id, at, data)
                 yield PlannedEvent(EventType.WORKER_WAITING, at, data)
-        elif is_news:
+        elif is_current:
             self._is_model_pending = False
             data = {key: value for key, value in observation.data.items() if key != "args_hash"}
             if "tool" in data:
@@ -256,8 +256,10 @@ class ClientSession:
 
     def _create_wait_change(self, at: int) -> PlannedEvent:
         """Return a change to the current wait, or to no wait."""
-        last = next(reversed(self._requests.values()), None)
-        return PlannedEvent(EventType.WORKER_WAITING, at, {"reason": None} if last is None else last.data)
+        last_request = next(reversed(self._requests.values()), None)
+        return PlannedEvent(
+            EventType.WORKER_WAITING, at, {"reason": None} if last_request is None else last_request.data
+        )
 
     def _end_wait(self, answered_ids: Sequence[bytes], at: int) -> Iterator[PlannedEvent]:
         """Close answered permission requests."""
@@ -267,22 +269,22 @@ class ClientSession:
             yield self._create_wait_change(at)
 
     def _find_answered_requests(
-        self, call: Call, at: int, *, is_decision: bool, is_news: bool
+        self, call: Call, at: int, *, is_decision: bool, is_current: bool
     ) -> list[bytes]:
         """
-        Return the requests that this record of a call answers, because the call was decided or ended.
+        Return the requests that a record of a call answers, because the call was decided or ended.
 
-        Only hooks report a call before a person is asked. Any other record of it is a decision, with a clock
-        that may be behind the service's.
+        Only hooks report a call before a person is asked. Any other record of the call is a decision. Its
+        clock may be behind the service's.
         """
         answered_ids = []
         for identity, request in self._requests.items():
             if request.call == call.id:
-                is_over = is_decision or at >= request.at
+                is_answered = is_decision or at >= request.at
             else:
-                is_over = is_news and at >= request.at and not request.call
-                is_over = is_over and request.data["tool"] == call.tool
-            if is_over:
+                is_answered = is_current and at >= request.at and not request.call
+                is_answered = is_answered and request.data["tool"] == call.tool
+            if is_answered:
                 answered_ids.append(identity)
         return answered_ids
 
@@ -290,18 +292,18 @@ class ClientSession:
         """Return whether a permission request is still open."""
         return identity in self._requests
 
-    def _apply_turn(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
+    def _apply_turn(self, observation: Observation, at: int, is_current: bool) -> Iterator[PlannedEvent]:
         is_over = self._turns.get(observation.call) if observation.call else None
         if observation.end:
             self._record_turn(observation.call, True)
             self._requests.clear()
             self._failure = observation.failure or self._failure
-            if is_news:
+            if is_current:
                 self._is_model_pending, self._is_turn_over = False, True
                 yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
         elif is_over is None:
             self._record_turn(observation.call, False)
-            if is_news:
+            if is_current:
                 self._is_turn_over = False
                 if self._is_new_prompt(observation):
                     yield PlannedEvent(EventType.CLIENT_INPUT_RECEIVED, at, {})
@@ -311,7 +313,7 @@ class ClientSession:
         """Return whether a record starts a turn with a user prompt that no other source has reported."""
         if observation.subagent:
             return False
-        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_SPREAD_NS
+        is_near = abs(observation.start - self._prompted_at) <= _PROMPT_TOLERANCE_NS
         if is_near and observation.source not in self._prompt_sources:
             self._prompt_sources.add(observation.source)
             return False
@@ -324,11 +326,13 @@ class ClientSession:
         make_room(self._turns, MAX_TURNS)
         self._turns[prompt] = is_over
 
-    def _apply_model_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
+    def _apply_model_call(
+        self, observation: Observation, at: int, is_current: bool
+    ) -> Iterator[PlannedEvent]:
         if not observation.end:
-            if is_news:
+            if is_current:
                 yield from self._begin_model_call(at)
-                self._model_asked_at = at
+                self._model_started_at = at
             return
         call, is_new = self._calls.record(observation, ObservationKind.LLM)
         cost = observation.data.get("cost_usd")
@@ -351,12 +355,12 @@ class ClientSession:
             # A turn of the model is a step, which precedes its tool calls.
             yield PlannedEvent(EventType.STEP_COMPLETED, observation.end, step | {"is_model_turn": True})
             self.run.last_llm = str(observation.end)
-        if observation.end >= self._model_asked_at:
+        if observation.end >= self._model_started_at:
             self._is_model_pending = False
         elif self._is_model_pending:
             # This is a late record of an earlier call. The current call is still open.
-            yield PlannedEvent(EventType.LLM_CALL_STARTED, self._model_asked_at, {})
-        if is_news and observation.requested_tools is not None:
+            yield PlannedEvent(EventType.LLM_CALL_STARTED, self._model_started_at, {})
+        if is_current and observation.requested_tools is not None:
             yield from self._start_tools(observation, observation.requested_tools)
 
     def _start_tools(self, observation: Observation, tools: tuple[str, ...]) -> Iterator[PlannedEvent]:
@@ -375,11 +379,11 @@ class ClientSession:
             )
             yield from self._apply_tool_call(start, start.start, True)
 
-    def _apply_tool_call(self, observation: Observation, at: int, is_news: bool) -> Iterator[PlannedEvent]:
+    def _apply_tool_call(self, observation: Observation, at: int, is_current: bool) -> Iterator[PlannedEvent]:
         if observation.continuation and observation.end:
             continued_call = self._continued_calls.pop(observation.continuation, None)
             if not isinstance(continued_call, Call):
-                self._continue(observation.continuation, observation)
+                self._keep_continued(observation.continuation, observation)
                 return
             known_data = {"tool": continued_call.tool} | (
                 {"args_hash": continued_call.arguments} if continued_call.arguments else {}
@@ -390,7 +394,7 @@ class ClientSession:
         call, is_new = self._calls.record(observation, ObservationKind.TOOL)
         if observation.continuation:
             pending = self._continued_calls.pop(observation.continuation, None)
-            self._continue(observation.continuation, call)
+            self._keep_continued(observation.continuation, call)
             if isinstance(pending, Observation):
                 if is_new:
                     yield PlannedEvent(
@@ -398,7 +402,7 @@ class ClientSession:
                         observation.start,
                         observation.data | {"call_id": call.id},
                     )
-                yield from self._apply_tool_call(pending, pending.end, is_news)
+                yield from self._apply_tool_call(pending, pending.end, is_current)
                 return
         if call.end:
             yield from self._correct_to_failed(call, observation)
@@ -406,11 +410,13 @@ class ClientSession:
         if not is_new:
             # The call started before the request, so either the client decided or the tool ended.
             is_decision = observation.source != "hook"
-            answered_ids = self._find_answered_requests(call, at, is_decision=is_decision, is_news=is_news)
+            answered_ids = self._find_answered_requests(
+                call, at, is_decision=is_decision, is_current=is_current
+            )
             yield from self._end_wait(answered_ids, at)
         # The start of a call without an id was stored before a restart, so its end closes any call of the
         # same tool.
-        is_begin_unknown = is_new and is_news and not observation.call and observation.end > 0
+        is_begin_unknown = is_new and is_current and not observation.call and observation.end > 0
         data = observation.data | {"call_id": "" if is_begin_unknown else call.id}
         if not observation.end:
             if is_new:
@@ -433,19 +439,19 @@ class ClientSession:
         if call.subagent:
             data["subagent"], data["turn"] = call.subagent, f"{call.subagent} {data['turn']}"
         yield PlannedEvent(EventType.TOOL_CALL_COMPLETED, observation.end, data)
-        if is_news and not self._calls.is_open(ObservationKind.TOOL):
+        if is_current and not self._calls.is_open(ObservationKind.TOOL):
             if self._is_turn_over and call.subagent:
                 # It is unknown whether the sub-agent continues. Its parent waits for a prompt.
                 yield PlannedEvent(EventType.WORKER_WAITING, at, {"reason": WaitingReason.USER_INPUT.value})
             else:
                 yield from self._begin_model_call(at)
 
-    def _continue(self, continuation: str, observation: Call | Observation) -> None:
-        make_room(self._continued_calls, MAX_CONTINUED)
+    def _keep_continued(self, continuation: str, observation: Call | Observation) -> None:
+        make_room(self._continued_calls, MAX_CONTINUED_CALLS)
         self._continued_calls[continuation] = observation
 
     def _correct_to_failed(self, call: Call, observation: Observation) -> Iterator[PlannedEvent]:
-        """Mark a call as failed if the source that reported its end did not know of the failure."""
+        """Mark an ended call as failed if another source reported its end without the failure."""
         failure = observation.failure
         if not observation.end or not failure or call.has_failed:
             return
@@ -455,7 +461,7 @@ class ClientSession:
 
     def _begin_model_call(self, at: int) -> Iterator[PlannedEvent]:
         if not self._is_model_pending:
-            self._is_model_pending, self._model_asked_at = True, at
+            self._is_model_pending, self._model_started_at = True, at
             self._requests.clear()
             yield PlannedEvent(EventType.LLM_CALL_STARTED, at, {})
 
@@ -463,7 +469,7 @@ class ClientSession:
         if not self.run.open:
             return
         self.run.open, self.run.ended_at = False, at
-        self._last = max(self._last, at)
+        self._last_activity_at = max(self._last_activity_at, at)
         yield self._create_end()
 
     def _create_end(self) -> PlannedEvent:
@@ -486,8 +492,8 @@ class SessionCache:
     def get(self, client: str, session: str) -> ClientSession:
         """Return a session. Create it without a name if it is new."""
         key = (client, session)
-        existing = self._sessions.pop(key, None)
-        return self._keep(key, existing or ClientSession(TracedRun("", session, session)))
+        session_state = self._sessions.pop(key, None)
+        return self._keep(key, session_state or ClientSession(TracedRun("", session, session)))
 
     def reset(self, client: str, session: str, agent: str, *, ended_at: int | None, has_failed: bool) -> None:
         """

@@ -11,7 +11,7 @@ from typing import Final
 
 from queenright.instrumentation.errors import QueenrightError
 
-WINDOW: Final = 100_000
+MIN_REMEMBERED_SPANS: Final = 100_000
 
 
 class StillStoringError(QueenrightError):
@@ -22,12 +22,12 @@ class StillStoringError(QueenrightError):
 
 
 class Duplicates:
-    """The most recent spans, at least ``WINDOW`` of them. Not thread-safe."""
+    """The most recent spans, at least ``MIN_REMEMBERED_SPANS`` of them. Not thread-safe."""
 
     def __init__(self) -> None:
         self._stored_spans: set[bytes] = set()
-        self._older: set[bytes] = set()
-        self._storing: set[bytes] = set()
+        self._older_spans: set[bytes] = set()
+        self._storing_spans: set[bytes] = set()
 
     def is_stored(self, span: bytes) -> bool:
         """
@@ -36,19 +36,19 @@ class Duplicates:
         Raises:
             StillStoringError: The record is being stored and the outcome is not known yet.
         """
-        if span in self._storing:
+        if span in self._storing_spans:
             raise StillStoringError
-        return span in self._stored_spans or span in self._older
+        return span in self._stored_spans or span in self._older_spans
 
     def begin_storing(self, spans: Iterable[bytes]) -> None:
         """Mark the spans of one request as being stored."""
-        self._storing.update(spans)
+        self._storing_spans.update(spans)
 
     def finish_storing(self, spans: Iterable[bytes], *, is_stored: bool) -> None:
-        """Record the outcome. Spans that were not stored may be retried."""
-        self._storing.difference_update(spans)
+        """Record whether the spans were stored. Spans that were not stored may be retried."""
+        self._storing_spans.difference_update(spans)
         if not is_stored:
             return
         self._stored_spans.update(spans)
-        if len(self._stored_spans) >= WINDOW:
-            self._older, self._stored_spans = self._stored_spans, set()
+        if len(self._stored_spans) >= MIN_REMEMBERED_SPANS:
+            self._older_spans, self._stored_spans = self._stored_spans, set()

@@ -1,4 +1,4 @@
-"""Runs with an action that is due later, and ends of spans that were dropped or not sampled."""
+"""Hold runs for an action that is due later, and ends of spans that may be lost."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from queenright.server.telemetry.duplicates import Duplicates
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.runs import TracedRun
 
-MAX_HELD: Final = 10_000
+MAX_HELD_RUNS: Final = 10_000
 
 SPAN_GRACE_SECONDS: Final = 60.0
 """Seconds to wait for a span after the record of its end. Exporters send every 5 s and retry."""
 
 
 class LostSpans:
-    """Reported ends that wait for their spans, which have more data. Not thread-safe."""
+    """Reported ends that wait for their spans, which have more data but may be lost. Not thread-safe."""
 
     def __init__(self) -> None:
         self._pending: dict[bytes, tuple[float, Observation]] = {}
 
     def hold(self, observation: Observation, now: float) -> None:
         """Keep the end of a span until the span is overdue."""
-        make_room(self._pending, MAX_HELD)
+        make_room(self._pending, MAX_HELD_RUNS)
         self._pending.setdefault(observation.identity, (now + SPAN_GRACE_SECONDS, observation))
 
     def pop_due(self, now: float, duplicates: Duplicates, batch: Batch) -> list[Observation]:
@@ -36,8 +36,8 @@ class LostSpans:
             StillStoringError: One of the spans is being stored.
         """
         due_ids = []
-        for identity, (at, _) in self._pending.items():
-            if at > now:
+        for identity, (due_at, _) in self._pending.items():
+            if due_at > now:
                 break
             due_ids.append((identity, duplicates.is_stored(identity)))
         overdue: list[Observation] = []
@@ -64,7 +64,7 @@ class HeldRuns:
     def hold(self, run: TracedRun, observation: Observation, until: float) -> None:
         """Hold a run until a time. This replaces an earlier hold."""
         self.drop(run)
-        make_room(self._pending, MAX_HELD)
+        make_room(self._pending, MAX_HELD_RUNS)
         self._pending[id(run)] = until, run, observation
 
     def drop(self, run: TracedRun) -> None:
@@ -74,8 +74,8 @@ class HeldRuns:
     def pop_due(self, now: float) -> list[tuple[TracedRun, Observation]]:
         """Remove and return the runs that are due, each with its observation."""
         due_runs = []
-        for until, run, observation in self._pending.values():
-            if until > now:
+        for due_at, run, observation in self._pending.values():
+            if due_at > now:
                 break
             due_runs.append((run, observation))
         for run, _ in due_runs:

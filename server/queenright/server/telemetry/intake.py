@@ -1,4 +1,4 @@
-"""Statistics of received telemetry since the start: what arrived, what was not used, and why."""
+"""Statistics of the telemetry received since the start, with the reasons why records were not used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.instrumentation import names
 from queenright.instrumentation.families import counter
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.dialects import CLIENTS
-from queenright.server.telemetry.sources import DIALECTS, OTHER, Source, Sources
+from queenright.server.telemetry.sources import DIALECTS, OTHER_DIALECT, Source, Sources
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
 MAX_SOURCES: Final = 100
@@ -23,11 +23,11 @@ MAX_REFUSALS: Final = 50
 OTHER_PATH: Final = "another path"
 GRPC_PATH: Final = "gRPC"
 """The path under which connections of gRPC clients are counted."""
-_PATHS: Final[Mapping[str, str]] = dict.fromkeys(
-    ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER
+_DIALECT_BY_PATH: Final[Mapping[str, str]] = dict.fromkeys(
+    ("/v1/traces", "/v1/logs", "/v1/metrics", GRPC_PATH), OTHER_DIALECT
 ) | {f"/hooks/{client.name}": client.name for client in CLIENTS}
-"""Known paths, and the dialect to which an unreadable request is attributed."""
-_FAULTS: Final[Mapping[int, RecordFault]] = {
+"""Known paths, and the dialect that an unreadable request counts for."""
+_FAULT_BY_STATUS: Final[Mapping[int, RecordFault]] = {
     400: RecordFault.UNREADABLE,
     401: RecordFault.UNAUTHORIZED,
     403: RecordFault.UNAUTHORIZED,
@@ -45,7 +45,7 @@ NOTICE_INTERVAL_SECONDS: Final = 3_600.0
 
 @dataclass(slots=True)
 class RefusalCount:
-    """Requests to one path that were refused with one HTTP status."""
+    """The number of requests to a path that were refused with the same HTTP status."""
 
     path: str
     status: int
@@ -78,7 +78,7 @@ class Intake:
             self._rejected_total.labels(dialect, fault)
 
     def add(self, sources: Sources, now: float) -> list[str]:
-        """Add the sources of a request. Return notices about senders that must change something."""
+        """Add the sources of a request. Return notices about senders that need a change."""
         notices = []
         for new in sources:
             if not new.records and not new.parts:
@@ -118,12 +118,12 @@ class Intake:
             now: Seconds since the epoch.
             fault: The fault, if it is more specific than the status.
         """
-        fault = fault or _FAULTS.get(status)
+        fault = fault or _FAULT_BY_STATUS.get(status)
         if fault is not None:
-            dialect = _PATHS.get(path, OTHER)
+            dialect = _DIALECT_BY_PATH.get(path, OTHER_DIALECT)
             self.rejected[dialect, fault] += 1
             self._rejected_total.labels(dialect, fault).inc()
-        key = path if path in _PATHS else OTHER_PATH, status
+        key = path if path in _DIALECT_BY_PATH else OTHER_PATH, status
         while key not in self._refusals and len(self._refusals) >= MAX_REFUSALS:
             del self._refusals[next(iter(self._refusals))]
         refusal = self._refusals.pop(key, None) or RefusalCount(*key)
@@ -138,14 +138,14 @@ class Intake:
 
 def _format_unused_notice(source: Source) -> str:
     return (
-        f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used: "
-        "none of it is an agent, a model call or a tool call; "
-        "run `queenright telemetry` or open /telemetry to see what to set"
+        f"telemetry of {source.service!r} ({', '.join(source.libraries) or 'no scope'}) is not used, because "
+        "no record is about an agent, a model call or a tool call; "
+        "run `queenright telemetry` or open /telemetry for the settings to change"
     )
 
 
 def _format_wrong_time_notice(source: Source) -> str:
     return (
-        f"telemetry of {source.service!r} has impossible times, which are replaced by their arrival: "
-        f"{source.wrong_time}; set the clock of its host"
+        f"telemetry of {source.service!r} has impossible times, which are replaced by arrival times: "
+        f"{source.wrong_time}; set the clock of the sender's host"
     )

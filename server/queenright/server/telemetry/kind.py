@@ -27,4 +27,4 @@ class ObservationKind(StrEnum):
     BREAKER = "breaker"
     """A circuit breaker in the worker's own process."""
     MCP_SERVER = "mcp_server"
-    """An MCP server of a coding agent connected, disconnected or could not be reached."""
+    """A coding agent's MCP server connected, disconnected or could not be reached."""

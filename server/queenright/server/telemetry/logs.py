@@ -1,4 +1,4 @@
-"""Convert log records of Queenright's instrumentation and of coding agents into observations. Pure."""
+"""Convert log records of Queenright's instrumentation and of coding agents into observations, without I/O."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from queenright.server.http.json_limits import JsonFormatError, JsonSizeError, c
 from queenright.server.telemetry.dialects import ATTRIBUTES, CLIENT_OF_LOGS, Fields, read_fields
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.process import Process, origin_of
+from queenright.server.telemetry.process import Process, make_origin
 from queenright.server.telemetry.span_records import read_span_record, to_observation
 from queenright.server.telemetry.spans import UNNAMED_TOOL, read_span
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
-    count_of,
     is_true,
-    moment_of,
-    number_of,
-    plain_of,
-    text_of,
+    read_count,
+    read_number,
+    read_text,
+    read_timestamp,
+    to_json_value,
 )
 
-_WAITING: Final = frozenset(names.WaitingReason)
+_WAITING_REASONS: Final = frozenset(names.WaitingReason)
 
 
 def read_log(
@@ -59,23 +59,23 @@ def read_log(
     if client is not None:
         attributes = {
             # Nearly all values are strings.
-            attribute.key: attribute.value.string_value or plain_of(attribute.value)
+            attribute.key: attribute.value.string_value or to_json_value(attribute.value)
             for attribute in record.attributes
         }
         time = record.time_unix_nano or record.observed_time_unix_nano or int(now * 1e9)
         observation = client.read_log(attributes, process, time)
         if observation is not None and not process.user:
-            observation.user = process.id_in(attributes.get("user.email"))
+            observation.user = process.clean_id(attributes.get("user.email"))
         return observation
     fields = read_fields(record.attributes)
     if "partial_event" in fields:
-        return read_partial_span(text_of(fields["partial_event"]), record.body, now)
-    event_name = record.event_name or text_of(fields.get("event"))
-    reader = RECORDS.get(event_name)
+        return read_partial_span(read_text(fields["partial_event"]), record.body, now)
+    event_name = record.event_name or read_text(fields.get("event"))
+    reader = RECORD_READERS.get(event_name)
     if reader is None:
         return None
-    agent = text_of(fields.get("agent")) or process.agent
-    session = text_of(fields.get("session"))
+    agent = read_text(fields.get("agent")) or process.agent
+    session = read_text(fields.get("session"))
     if not agent or not session:
         fault = RecordFault.NO_SESSION if agent else RecordFault.NO_NAME
         missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
@@ -86,7 +86,7 @@ def read_log(
     data = read(fields, now)
     if kind is ObservationKind.AGENT:
         data = _drop_empty(framework=clean_name(scope.name), version=clean_name(scope.version)) | data
-        data |= origin_of(process.user, process.repository)
+        data |= make_origin(process.user, process.repository)
     return Observation(
         identity=f"{event_name}\n{agent}\n{session}\n{time}\n".encode() + span_id[:8],
         process=process,
@@ -98,9 +98,9 @@ def read_log(
         is_own=True,
         agent=agent,
         session=session,
-        incarnation=text_of(fields.get("incarnation")),
-        graph=text_of(fields.get("graph")),
-        node=text_of(fields.get("node")),
+        incarnation=read_text(fields.get("incarnation")),
+        graph=read_text(fields.get("graph")),
+        node=read_text(fields.get("node")),
         library=scope.name,
         version=scope.version,
         data=data,
@@ -110,10 +110,10 @@ def read_log(
 def _read_start(fields: Fields, now: float) -> dict[str, Any]:
     return _drop_empty(
         start_records=True,
-        framework=text_of(fields.get("framework")),
-        version=text_of(fields.get("version")),
-        heartbeat_interval=number_of(fields.get("heartbeat_interval")),
-        task_id=text_of(fields.get("task")),
+        framework=read_text(fields.get("framework")),
+        version=read_text(fields.get("version")),
+        heartbeat_interval=read_number(fields.get("heartbeat_interval")),
+        task_id=read_text(fields.get("task")),
         repeatable=True if is_true(fields.get("repeatable")) else None,
         control=True if is_true(fields.get("control")) else None,
         metrics_served=True if is_true(fields.get("metrics_served")) else None,
@@ -121,57 +121,57 @@ def _read_start(fields: Fields, now: float) -> dict[str, Any]:
 
 
 def _read_step_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _drop_empty(index=count_of(fields.get("index")))
+    return _drop_empty(index=read_count(fields.get("index")))
 
 
 def _read_llm_start(fields: Fields, now: float) -> dict[str, Any]:
-    return _drop_empty(model=text_of(fields.get("model")), provider=text_of(fields.get("provider")))
+    return _drop_empty(model=read_text(fields.get("model")), provider=read_text(fields.get("provider")))
 
 
 def _read_tool_start(fields: Fields, now: float) -> dict[str, Any]:
     return _drop_empty(
-        tool=text_of(fields.get("tool")) or UNNAMED_TOOL,
-        call_id=text_of(fields.get("call_id")),
-        timeout=number_of(fields.get("timeout")),
+        tool=read_text(fields.get("tool")) or UNNAMED_TOOL,
+        call_id=read_text(fields.get("call_id")),
+        timeout=read_number(fields.get("timeout")),
     )
 
 
 def _read_heartbeat(fields: Fields, now: float) -> dict[str, Any]:
     return _drop_empty(
-        interval=number_of(fields.get("heartbeat_interval")),
-        phase=text_of(fields.get("phase")),
-        last_tool_call=moment_of(fields.get("last_tool_call"), now),
-        token_count=count_of(fields.get("token_count")),
-        error_count=count_of(fields.get("error_count")),
-        progress_indicator=text_of(fields.get("progress")),
-        task_id=text_of(fields.get("task")),
+        interval=read_number(fields.get("heartbeat_interval")),
+        phase=read_text(fields.get("phase")),
+        last_tool_call=read_timestamp(fields.get("last_tool_call"), now),
+        token_count=read_count(fields.get("token_count")),
+        error_count=read_count(fields.get("error_count")),
+        progress_indicator=read_text(fields.get("progress")),
+        task_id=read_text(fields.get("task")),
     )
 
 
 def _read_waiting(fields: Fields, now: float) -> dict[str, Any]:
-    reason = text_of(fields.get("waiting_reason"))
-    return {"reason": reason if reason in _WAITING else None}
+    reason = read_text(fields.get("waiting_reason"))
+    return {"reason": reason if reason in _WAITING_REASONS else None}
 
 
 def _read_checkpoint(fields: Fields, now: float) -> dict[str, Any]:
-    return _drop_empty(checkpoint_id=text_of(fields.get("checkpoint")))
+    return _drop_empty(checkpoint_id=read_text(fields.get("checkpoint")))
 
 
 def _read_output(fields: Fields, now: float) -> dict[str, Any]:
     counts = ("files_changed", "tests_passed", "tests_failed")
-    return _drop_empty(**{key: count_of(fields.get(key)) for key in counts})
+    return _drop_empty(**{key: read_count(fields.get(key)) for key in counts})
 
 
 def _read_resource(fields: Fields, now: float) -> dict[str, Any]:
     return _drop_empty(
-        resource=text_of(fields.get("resource")),
-        used=number_of(fields.get("resource_used")),
-        limit=number_of(fields.get("resource_limit")),
+        resource=read_text(fields.get("resource")),
+        used=read_number(fields.get("resource_used")),
+        limit=read_number(fields.get("resource_limit")),
     )
 
 
 def _read_breaker(fields: Fields, now: float) -> dict[str, Any]:
-    return _drop_empty(name=text_of(fields.get("breaker")), to=text_of(fields.get("breaker_state")))
+    return _drop_empty(name=read_text(fields.get("breaker")), to=read_text(fields.get("breaker_state")))
 
 
 def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _read_nothing(fields: Fields, now: float) -> dict[str, Any]:
 Reader = Callable[[Fields, float], dict[str, Any]]
 """Reads data from the attributes and the arrival time."""
 
-RECORDS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
+RECORD_READERS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
     names.EVENT_AGENT_STARTED: (ObservationKind.AGENT, _read_start),
     names.EVENT_STEP_STARTED: (ObservationKind.STEP, _read_step_start),
     names.EVENT_LLM_STARTED: (ObservationKind.LLM, _read_llm_start),
@@ -194,7 +194,7 @@ RECORDS: Final[Mapping[str, tuple[ObservationKind, Reader]]] = {
     names.EVENT_RESOURCE: (ObservationKind.RESOURCE, _read_resource),
     names.EVENT_BREAKER: (ObservationKind.BREAKER, _read_breaker),
 }
-"""The event names that are read."""
+"""The kind and the reader of each event name."""
 
 
 def _drop_empty(**values: Any) -> dict[str, Any]:
@@ -202,10 +202,10 @@ def _drop_empty(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None and value != ""}
 
 
-_MAX_BODY: Final = 1024 * 1024
+_MAX_BODY_LENGTH: Final = 1024 * 1024
 _MAX_VALUES: Final = 20_000
-_IDS: Final = ("traceId", "spanId", "parentSpanId")
-_HEARTBEAT: Final = "heartbeat"
+_ID_KEYS: Final = ("traceId", "spanId", "parentSpanId")
+_HEARTBEAT_EVENT: Final = "heartbeat"
 PARTIAL_EVENT: Final = ATTRIBUTES["partial_event"][0]
 """The attribute of a record whose body is a span."""
 
@@ -220,7 +220,7 @@ def read_partial_span(event: str, body: AnyValue, now: float) -> Observation | N
     Raises:
         UnusableRecordError: The body is not a span. The message is for the sender.
     """
-    if event != _HEARTBEAT:
+    if event != _HEARTBEAT_EVENT:
         return None
     resource, scope, span = _parse_partial_span(body)
     span.end_time_unix_nano = 0
@@ -237,9 +237,9 @@ def read_partial_span_resource(record: LogRecord) -> Resource | None:
 
 def _parse_partial_span(body: AnyValue) -> tuple[Resource, InstrumentationScope, Span]:
     text = body.string_value
-    if len(text) > _MAX_BODY:
+    if len(text) > _MAX_BODY_LENGTH:
         raise UnusableRecordError(
-            RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY} characters"
+            RecordFault.TOO_LARGE, f"a partial span of more than {_MAX_BODY_LENGTH} characters"
         )
     try:
         return _parse_json(text) if text.startswith("{") else _parse_protobuf(text)
@@ -260,22 +260,22 @@ def _parse_protobuf(text: str) -> tuple[Resource, InstrumentationScope, Span]:
 
 
 def _parse_json(text: str) -> tuple[Resource, InstrumentationScope, Span]:
-    raw = text.encode()
-    check_json_size(raw, _MAX_VALUES)
-    group = orjson.loads(raw)["resourceSpans"][0]
+    body = text.encode()
+    check_json_size(body, _MAX_VALUES)
+    group = orjson.loads(body)["resourceSpans"][0]
     part = group["scopeSpans"][0]
     span = {key: value for key, value in part["spans"][0].items() if key != "links"}
-    for key in _IDS:
+    for key in _ID_KEYS:
         if span.get(key):
             span[key] = _encode_id(span[key])
     return (
-        _message(group.get("resource"), Resource()),
-        _message(part.get("scope"), InstrumentationScope()),
-        _message(span, Span()),
+        _parse_dict(group.get("resource"), Resource()),
+        _parse_dict(part.get("scope"), InstrumentationScope()),
+        _parse_dict(span, Span()),
     )
 
 
-def _message(value: Any, message: Any) -> Any:
+def _parse_dict(value: Any, message: Any) -> Any:
     return json_format.ParseDict(value or {}, message, ignore_unknown_fields=True)
 
 

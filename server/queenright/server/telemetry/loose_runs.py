@@ -1,4 +1,4 @@
-"""Group calls that each have their own trace: consecutive calls of one process form a run."""
+"""Group calls that each have their own trace. Consecutive calls of a process form a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_GAP: Final = 60 * 10**9
 
 class LooseRuns:
     """
-    Runs of libraries that start a trace for each call. The oldest are dropped first.
+    Runs of libraries that start a trace for each call. The oldest runs are dropped first.
 
     A run makes one call at a time, so overlapping calls belong to different runs, unless two libraries report
     the same call.
@@ -34,7 +34,7 @@ class LooseRuns:
                 if observation.session == run.session_id:
                     return run
                 continue
-            gap = _gap(run, observation, call)
+            gap = _compute_gap(run, observation, call)
             if gap is not None and gap <= MAX_GAP and (nearest is None or gap < nearest[0]):
                 nearest = gap, run
         return None if nearest is None else nearest[1]
@@ -46,8 +46,8 @@ class LooseRuns:
         self._runs[run.incarnation_id] = [*runs[1 - MAX_RUNS :], run]
 
 
-def _gap(run: TracedRun, observation: Observation, call: EndedCall) -> int | None:
-    """Return the time between a call and the nearest call of a run; None if they overlap."""
+def _compute_gap(run: TracedRun, observation: Observation, call: EndedCall) -> int | None:
+    """Return the nanoseconds between a call and the nearest call of a run; None if they overlap."""
     gaps = []
     for work in run.open_work.values():
         if not work.end and work.library == observation.library:

@@ -2,7 +2,7 @@
 Find tool calls in the messages of a model call, for libraries without tool spans.
 
 A response names the tools to call; the next request ends with their results. Messages are JSON in the shape
-of the GenAI conventions (`parts`), OpenAI, Anthropic or Gemini. Pure.
+of the GenAI conventions (`parts`), OpenAI, Anthropic or Gemini.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import orjson
 from queenright.instrumentation.effects import effect_facts, extract_question
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.server.telemetry.payload import unwrap_payload
-from queenright.server.telemetry.values import id_in
+from queenright.server.telemetry.values import clean_id
 
 MAX_LENGTH: Final = 1_000_000
-"""Maximum length of messages that are read, in characters."""
+"""Maximum characters of messages that are read."""
 MAX_CALLS: Final = 64
 """Maximum tool calls per message list."""
-_DEPTH: Final = 10
-_LISTS: Final = (
+_MAX_DEPTH: Final = 10
+_LIST_KEYS: Final = (
     "messages",
     "message",
     "input",
@@ -34,8 +34,8 @@ _LISTS: Final = (
     "tool_calls",
     "output",
 )
-_CALLS: Final = frozenset({"tool_call", "tool_use", "function_call", "function"})
-_RESULTS: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
+_CALL_TYPES: Final = frozenset({"tool_call", "tool_use", "function_call", "function"})
+_RESULT_TYPES: Final = frozenset({"tool_call_response", "tool_result", "function_call_output"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class RequestedCall:
     effect: dict[str, str] = field(default_factory=dict)
     """The effect of the call, if its arguments show it."""
     question: str = ""
-    """The question to a person; empty without one."""
+    """The question to a person; "" if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
         messages = orjson.loads(text)
     except orjson.JSONDecodeError:
         return requested_calls, results
-    for role, observation in _walk_messages(messages, "", _DEPTH):
+    for role, observation in _walk_messages(messages, "", _MAX_DEPTH):
         if isinstance(observation, RequestedCall):
             requested_calls.append(observation)
         elif isinstance(observation, CallResult):
@@ -103,7 +103,7 @@ def _walk_messages(
     if tool_item is not None:
         yield role, tool_item
         return
-    for name in _LISTS:
+    for name in _LIST_KEYS:
         if isinstance(inner := value.get(name), list | dict):
             yield from _walk_messages(inner, role, depth - 1)
 
@@ -111,23 +111,27 @@ def _walk_messages(
 def _parse_call(value: Mapping[str, Any]) -> RequestedCall | None:
     kind, function = value.get("type"), value.get("functionCall") or value.get("function_call")
     if isinstance(function, Mapping) and "name" in function:
-        return _requested_call(function.get("id"), function["name"], function.get("args"))
-    if not isinstance(kind, str) or kind not in _CALLS:
+        return _make_requested_call(function.get("id"), function["name"], function.get("args"))
+    if not isinstance(kind, str) or kind not in _CALL_TYPES:
         return None
     function = value.get("function")
     inner = function if isinstance(function, Mapping) else value
     arguments = inner.get("arguments", inner.get("input"))
-    return _requested_call(value.get("call_id") or value.get("id"), inner.get("name"), arguments)
+    return _make_requested_call(value.get("call_id") or value.get("id"), inner.get("name"), arguments)
 
 
-def _requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None:
-    tool = id_in(name)
+def _make_requested_call(id_: Any, name: Any, arguments: Any) -> RequestedCall | None:
+    tool = clean_id(name)
     if not tool:
         return None
-    content = None if arguments is None else unwrap_payload(arguments)
-    content_hash = None if content is None else arguments_fingerprint(content)
+    call_arguments = None if arguments is None else unwrap_payload(arguments)
+    arguments_hash = None if call_arguments is None else arguments_fingerprint(call_arguments)
     return RequestedCall(
-        id_in(id_), tool, content_hash, effect_facts(tool, content), extract_question(tool, content)
+        clean_id(id_),
+        tool,
+        arguments_hash,
+        effect_facts(tool, call_arguments),
+        extract_question(tool, call_arguments),
     )
 
 
@@ -136,10 +140,12 @@ def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
     if isinstance(response, Mapping):
         content = response.get("response")
         return CallResult(
-            id_in(response.get("id")), _hash(None if content is None else unwrap_payload(content)), False
+            clean_id(response.get("id")),
+            _hash_content(None if content is None else unwrap_payload(content)),
+            False,
         )
     kind = value.get("type")
-    if isinstance(kind, str) and kind in _RESULTS:
+    if isinstance(kind, str) and kind in _RESULT_TYPES:
         id_ = next((value[key] for key in ("tool_use_id", "call_id", "id") if value.get(key)), "")
     elif role == "tool" and value.get("tool_call_id"):
         id_ = value["tool_call_id"]
@@ -150,8 +156,8 @@ def _parse_result(value: Mapping[str, Any], role: str) -> CallResult | None:
     content_hash = (
         None if content is None else result_fingerprint(unwrap_payload(content), has_failed=has_failed)
     )
-    return CallResult(id_in(id_), content_hash, has_failed)
+    return CallResult(clean_id(id_), content_hash, has_failed)
 
 
-def _hash(value: Any) -> str | None:
+def _hash_content(value: Any) -> str | None:
     return None if value is None else fingerprint(value)

@@ -1,4 +1,4 @@
-"""Observations: what one span, log record or hook call reports about an agent's work."""
+"""Observations: the data that a span, log record or hook call reports about an agent's work."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from queenright.server.telemetry.process import Process
 @dataclass(slots=True, kw_only=True)
 class Observation:
     """
-    One record, as a dialect reads it. The assembler turns it into events.
+    A record, as a dialect reads it. The assembler turns it into events.
 
     Times are nanoseconds since the epoch. Names and ids are "" if the record has none.
     """
 
     identity: bytes
-    """Equal for two arrivals of the same record."""
+    """Identifies the record: equal if the same record arrives twice."""
     process: Process
     kind: ObservationKind | None
     """None for a span that is not an agent's work."""
@@ -30,13 +30,13 @@ class Observation:
     span_id: bytes = b""
     parent_id: bytes = b""
     is_outermost: bool = False
-    """Whether it has no known parent in its process."""
+    """Whether the span has no known parent in its process."""
     is_own: bool = False
-    """Whether it comes from Queenright's instrumentation, which reports starts and steps itself."""
+    """Whether the record comes from Queenright's instrumentation, which reports starts and steps itself."""
     report_interval: float | None = None
     """Seconds between reports of open work; None if the sender does not repeat them."""
     awaits_span: bool = False
-    """Whether it reports the end of a span that will arrive later with more data."""
+    """Whether the record reports the end of a span that will arrive later with more data."""
     client: str = ""
     """The coding agent. Its session is one run, even if several sources report it."""
     source: str = ""
@@ -44,7 +44,7 @@ class Observation:
     call: str = ""
     """The sender's id of the call or turn."""
     continuation: str = ""
-    """The client's id of a call that continues after its first answer, and of its end."""
+    """The client's id that connects a call that continues after its first result with its end."""
     requested_tools: tuple[str, ...] | None = None
     """The tools that a model response calls; None if unknown."""
     request_messages: str = ""
@@ -57,13 +57,13 @@ class Observation:
     clock_shift: int | None = None
     """Nanoseconds by which its times were reduced for the sender's clock; None for the service's clock."""
     is_of_open_call: bool = False
-    """Whether it is a permission prompt for an open tool call that it does not name."""
+    """Whether the record is a permission prompt for an open tool call that it does not name."""
     subagent: str = ""
     """The id of the sub-agent that did the work. It may continue after the turn of its parent."""
     user: str = ""
     """The user in the record, such as an email address."""
     folder: str = ""
-    """The name of the folder in which a coding agent works."""
+    """The name of the folder that a coding agent works in."""
     session: str = ""
     incarnation: str = ""
     graph: str = ""
@@ -73,7 +73,7 @@ class Observation:
     library: str = ""
     version: str = ""
     data: dict[str, Any] = field(default_factory=dict)
-    """Further fields, by their names in events."""
+    """Other data, by field name in events."""
 
     @property
     def failure(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Remove the envelopes that libraries add around recorded arguments and results. Pure."""
+"""Remove the envelopes that libraries add around recorded arguments and results."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_DEPTH: Final = 12
+_MAX_DEPTH: Final = 12
 _MAX_JSON_LENGTH: Final = 65_536
 _MAX_LITERAL_LENGTH: Final = 8_192
 
-_PAYLOADS: Final = (
+_PAYLOAD_KEYS: Final = (
     "inputs",
     "input",
     "arguments",
@@ -31,7 +31,7 @@ _PAYLOADS: Final = (
 )
 """Keys of the payload in an envelope, outermost first."""
 
-_MARKS: Final = frozenset(
+_ENVELOPE_MARKS: Final = frozenset(
     {
         "tool_call_id",
         "toolCallId",
@@ -47,7 +47,7 @@ _MARKS: Final = frozenset(
 )
 """Keys that only envelopes have."""
 
-_TYPES: Final = frozenset(
+_ENVELOPE_TYPES: Final = frozenset(
     {
         "constructor",
         "function_call",
@@ -65,7 +65,7 @@ _RUN_KEYS: Final = frozenset(
     {"callbacks", "color", "config", "metadata", "name", "parent_run_id", "run_id", "tags"}
 )
 """Keys that LangChain adds next to a run's output, as ``kwargs``."""
-_ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
+_ENVELOPE_ROLES: Final = frozenset({"assistant", "function", "model", "tool", "user"})
 _ENVELOPE_KEYS: Final = frozenset(
     {
         "annotations",
@@ -77,10 +77,10 @@ _ENVELOPE_KEYS: Final = frozenset(
         "role",
         "status",
         "type",
-        *_PAYLOADS,
+        *_PAYLOAD_KEYS,
     }
 )
-"""Keys of a typed envelope; a mapping with other keys holds arguments."""
+"""Keys of a typed envelope. A mapping with other keys contains arguments."""
 _PRINTED_MESSAGE: Final = re.compile(
     r"content=('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")(?: \w+=|\Z)", re.DOTALL
 )
@@ -91,10 +91,10 @@ def unwrap_payload(value: Any) -> Any:
     """
     Return the arguments or the result of a tool call without library envelopes.
 
-    A mapping with a single key such as "input" or "output" is an envelope. One with more keys is an envelope
-    only if a key, its type or its role shows it: "id", "name" or "step" may be arguments.
+    A mapping with a single key such as "input" or "output" is an envelope. A mapping with more keys is an
+    envelope only if a key, its type or its role shows it, because "id", "name" or "step" may be arguments.
     """
-    for _ in range(_DEPTH):
+    for _ in range(_MAX_DEPTH):
         if isinstance(value, str):
             inner = _unwrap_text(value)
         elif isinstance(value, Mapping):
@@ -134,7 +134,7 @@ def _parse_literal(source: str, default: str) -> Any:
 
 def _unwrap_mapping(value: Mapping[Any, Any]) -> Any:
     if _is_envelope(value):
-        for key in _PAYLOADS:
+        for key in _PAYLOAD_KEYS:
             if key in value and (value[key] not in (None, "", [], {}) or len(value) == 1):
                 return value[key]
     return value
@@ -144,12 +144,14 @@ def _is_envelope(value: Any) -> bool:
     if not isinstance(value, Mapping):
         return False
     if len(value) == 1:
-        return next(iter(value)) in _PAYLOADS
-    if not _MARKS.isdisjoint(value):
+        return next(iter(value)) in _PAYLOAD_KEYS
+    if not _ENVELOPE_MARKS.isdisjoint(value):
         return True
     if len(value) == 2 and isinstance(run := value.get("kwargs"), Mapping):
         return bool(run) and _RUN_KEYS.issuperset(run)
-    is_typed = _is_one_of(value.get("type"), _TYPES) or _is_one_of(value.get("role"), _ROLES)
+    is_typed = _is_one_of(value.get("type"), _ENVELOPE_TYPES) or _is_one_of(
+        value.get("role"), _ENVELOPE_ROLES
+    )
     return is_typed and _ENVELOPE_KEYS.issuperset(value)
 
 

@@ -13,9 +13,15 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
 from queenright.instrumentation.identity import NAME_LIMIT, clean_name
-from queenright.server.telemetry.values import MAX_ATTRIBUTES, folder_name, id_in, plain_of, text_of
+from queenright.server.telemetry.values import (
+    MAX_ATTRIBUTES,
+    clean_id,
+    get_folder_name,
+    read_text,
+    to_json_value,
+)
 
-_MAX_TEXTS: Final = 4_096
+_MAX_CACHED_TEXTS: Final = 4_096
 
 UNKNOWN_SERVICE: Final = "unknown_service"
 
@@ -47,7 +53,7 @@ PROCESS_ATTRIBUTES: Final[frozenset[str]] = frozenset(
         "process.creation.time",
     }
 )
-"""Attributes that identify a process without ``service.instance.id``."""
+"""Attributes that identify a process that has no ``service.instance.id``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +62,7 @@ class Process:
 
     service: str
     agent: str
-    """The agent's name of the whole process, or ""."""
+    """The agent's name in the resource, which applies to the whole process, or ""."""
     incarnation_id: str
     is_own: bool
     """Whether it is instrumented by Queenright."""
@@ -69,24 +75,24 @@ class Process:
     _texts: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     """Cache of cleaned names and ids of this request. Most repeat, and cleaning one takes 0.5 µs."""
 
-    def text_of(self, value: AnyValue) -> str:
-        """Return `values.text_of` of a value, cached for this request."""
+    def read_text(self, value: AnyValue) -> str:
+        """Return the result of `values.read_text`, cached for this request."""
         text = value.string_value
         cached_text = self._texts.get(text)
         if cached_text is None:
-            cached_text = text_of(value)
-            if text and len(self._texts) < _MAX_TEXTS:
+            cached_text = read_text(value)
+            if text and len(self._texts) < _MAX_CACHED_TEXTS:
                 self._texts[text] = cached_text
         return cached_text
 
-    def id_in(self, value: Any) -> str:
-        """Return `values.id_in` of a JSON value, cached for this request."""
+    def clean_id(self, value: Any) -> str:
+        """Return the result of `values.clean_id`, cached for this request."""
         if not isinstance(value, str):
             return ""
         cached_text = self._texts.get(value)
         if cached_text is None:
-            cached_text = id_in(value)
-            if len(self._texts) < _MAX_TEXTS:
+            cached_text = clean_id(value)
+            if len(self._texts) < _MAX_CACHED_TEXTS:
                 self._texts[value] = cached_text
         return cached_text
 
@@ -94,11 +100,15 @@ class Process:
     def from_resource(cls, resource: Resource) -> Process:
         """Read a resource. A process without an instance id is identified by its host, pod and pid."""
         attributes = {a.key: a.value for a in islice(resource.attributes, MAX_ATTRIBUTES)}
-        texts = {name: text_of(attributes.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
+        texts = {name: read_text(attributes.get(key)) for name, key in RESOURCE_ATTRIBUTES.items()}
         incarnation = texts["incarnation"] or texts["instance"]
         if not incarnation:
-            marks = sorted((k, str(plain_of(v))) for k, v in attributes.items() if k in PROCESS_ATTRIBUTES)
-            incarnation = blake2b(repr(marks).encode(errors="replace"), digest_size=8).hexdigest()
+            identifying_attributes = sorted(
+                (k, str(to_json_value(v))) for k, v in attributes.items() if k in PROCESS_ATTRIBUTES
+            )
+            incarnation = blake2b(
+                repr(identifying_attributes).encode(errors="replace"), digest_size=8
+            ).hexdigest()
         owner = "@".join(name for name in (texts["user"], texts["host"]) if name)
         return cls(
             service=texts["service"] or UNKNOWN_SERVICE,
@@ -108,20 +118,20 @@ class Process:
             version=texts["version"],
             owner=owner,
             user=(texts["user"] and owner) or texts["email"] or texts["end_user"] or texts["namespace"],
-            repository=texts["repository"] or folder_name(texts["repository_url"]).removesuffix(".git"),
+            repository=texts["repository"] or get_folder_name(texts["repository_url"]).removesuffix(".git"),
         )
 
-    def name_of(self, client: str) -> str:
-        """Return a coding agent's name with its owner and repository: ``claude-code/ada@laptop/website``."""
-        return client_name(client, self.owner, self.repository)
+    def get_client_name(self, client: str) -> str:
+        """Return a coding agent's name, such as ``claude-code/ada@laptop/website``."""
+        return make_client_name(client, self.owner, self.repository)
 
 
-def origin_of(user: str, repository: str) -> dict[str, str]:
+def make_origin(user: str, repository: str) -> dict[str, str]:
     """Return the user and repository of an agent, as in events. Unknown parts are absent."""
     return {key: value for key, value in (("owner", user), ("repository", repository)) if value}
 
 
-def client_name(client: str, owner: str, repository: str) -> str:
+def make_client_name(client: str, owner: str, repository: str) -> str:
     """Return the agent name for sessions of a coding agent, from its known parts."""
     name = "/".join(part for part in (client, owner, repository) if part)
     return name if len(name) <= NAME_LIMIT else clean_name(name)

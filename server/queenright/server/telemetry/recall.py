@@ -19,7 +19,7 @@ RECALLED_TYPES: Final = (
     EventType.TOOL_CALL_COMPLETED,
 )
 MAX_RECALLED_EVENTS: Final = 5_000
-"""Maximum events to read. Senders may report these again."""
+"""Maximum events to read. Senders may report the calls of these again."""
 
 
 def restore_runs(assembler: Assembler, monitor: HealthMonitor, events: Iterable[AgentEvent]) -> None:

@@ -1,5 +1,5 @@
 """
-Runs: the agent, session and incarnation to which work belongs.
+Runs: the agent, session and incarnation that work belongs to.
 
 A run is the work of one process in one trace, or in one conversation if spans have a conversation id. Spans
 are exported when they end, so the work inside an agent arrives before the agent's own span, and most
@@ -8,9 +8,9 @@ renamed when a better one arrives. From worst to best:
 
 * the service's name, then the agent's name in the resource;
 * the agent's name in the text of its span;
-* the agent's name on a span; of several, the one that started first, because it encloses the others.
+* the agent's name on a span; of several, the name on the earliest span, because it encloses the others.
 
-Spans of Queenright's instrumentation have all names themselves.
+Spans of Queenright's instrumentation always have all names.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rank_name(observation: Observation) -> RankedName:
 
 
 def rank_restored_name(agent: str, process: Process) -> RankedName:
-    """Return the name of a run from before a restart. No other name of its rank is better."""
+    """Return the name of a run from before a restart, ranked as the best of its rank."""
     return (_FROM_SERVICE if agent == process.service else _FROM_WORK), 0, True, agent
 
 
@@ -67,7 +67,7 @@ def rank_restored_name(agent: str, process: Process) -> RankedName:
 class EndedCall:
     """An ended model or tool call, as reported by the first library."""
 
-    what: str
+    work_key: str
     libraries: tuple[str, ...]
     start: int
     end: int
@@ -78,7 +78,7 @@ class EndedCall:
 
     def is_same(self, other: EndedCall) -> bool:
         """Return whether another library reports this call: the same work at mostly the same time."""
-        if self.what != other.what:
+        if self.work_key != other.work_key:
             return False
         overlap = min(self.end, other.end) - max(self.start, other.start)
         shorter = min(self.end - self.start, other.end - other.start)
@@ -93,7 +93,7 @@ class EndedCall:
 class OpenWork:
     """Work that has started and whose span has not arrived."""
 
-    what: str
+    work_key: str
     call_id: str
     library: str
     """The library that reported the start."""
@@ -109,7 +109,7 @@ class TracedRun:
     session_id: str
     incarnation_id: str
     is_own: bool = False
-    """Whether it comes from Queenright's instrumentation, which reports starts and steps itself."""
+    """Whether the run comes from Queenright's instrumentation, which reports starts and steps itself."""
     name: RankedName = (-1, 0, False, "")
     """The agent's name with its rank."""
     first_name: str = ""
@@ -117,10 +117,10 @@ class TracedRun:
     is_loose: bool = False
     """Whether each of its calls has its own trace."""
     has_own_session: bool = True
-    """Whether it has a session id; otherwise the trace id is used."""
+    """Whether the run has a session id; otherwise the trace id is used."""
     open: bool = False
     ended_at: int = 0
-    """The last end, in nanoseconds since the epoch; 0 if it has not ended."""
+    """The last end, in nanoseconds since the epoch; 0 if the run has never ended."""
     began_at: int = 0
     """The start, in nanoseconds since the epoch, if known."""
     last_at: int = 0
@@ -129,13 +129,13 @@ class TracedRun:
     turn: str = ""
     turn_until: int = 0
     open_work: dict[bytes, OpenWork] = field(default_factory=dict)
-    """By span id."""
+    """Open work, by span id."""
     ended_calls: deque[EndedCall] | None = None
     """The most recent ended calls."""
     failure: dict[str, Any] = field(default_factory=dict)
     """The failure of its last model call, or of a later agent inside it."""
     has_tools: bool = False
-    """Whether it has tool spans, so tool calls in messages are not used."""
+    """Whether the run has tool spans. If so, tool calls in messages are not used."""
     requested_calls: dict[str, RequestedCall] | None = None
     """Tool calls in model responses, by id."""
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
@@ -145,26 +145,26 @@ class TracedRun:
     own_failure: dict[str, Any] = field(default_factory=dict)
     """The failure of the span that ended it."""
     has_failed: bool = False
-    """Whether its end was reported as a failure."""
+    """Whether the reported end was a failure."""
 
     def create_name_restorer(self) -> Callable[[], None]:
         """Return a function that restores the current names of the run and its session."""
         names = self.agent_id, self.session_id, self.name, self.has_own_session
 
-        def give() -> None:
+        def restore_names() -> None:
             self.agent_id, self.session_id, self.name, self.has_own_session = names
 
-        return give
+        return restore_names
 
     def record_outcome(self, failure: dict[str, Any], at: int) -> None:
         """Record the outcome of a model call or of an agent inside the run. Ignore an older one."""
         if at >= self.outcome_at:
             self.failure, self.outcome_at = failure, at
 
-    def add_open_work(self, span_id: bytes, what: str, call_id: str, library: str) -> None:
+    def add_open_work(self, span_id: bytes, work_key: str, call_id: str, library: str) -> None:
         """Record the start of work."""
         make_room(self.open_work, MAX_PARENTS)
-        self.open_work[span_id] = OpenWork(what, call_id, library)
+        self.open_work[span_id] = OpenWork(work_key, call_id, library)
 
     def add_requested_call(self, call: RequestedCall) -> None:
         """Record a tool call that a model response requests. Ignore a call without an id."""
@@ -188,7 +188,7 @@ class TracedRun:
             self.results[result.id] = result, at, turn
 
     def pop_answered_calls(self) -> list[tuple[RequestedCall, CallResult, int, str]]:
-        """Return each tool call whose request and result are known, once."""
+        """Return the tool calls whose request and result are known. Each is returned once."""
         if self.requested_calls is None or self.results is None:
             return []
         answered_calls = [
@@ -204,14 +204,14 @@ class TracedRun:
         """Return whether a tool call was reported from messages."""
         return self.results is not None and call_id in self.results and self.results[call_id] is None
 
-    def find_open_elsewhere(self, what: str, library: str) -> str | None:
-        """Return the id of an open call that only another library reported, or None."""
-        same = [work for work in self.open_work.values() if work.what == what and not work.end]
-        here = {work.call_id for work in same if work.library == library}
-        return next((work.call_id for work in same if work.call_id not in here), None)
+    def find_open_elsewhere(self, work_key: str, library: str) -> str | None:
+        """Return the id of an open call that only other libraries have reported, or None."""
+        same_work = [work for work in self.open_work.values() if work.work_key == work_key and not work.end]
+        own_call_ids = {work.call_id for work in same_work if work.library == library}
+        return next((work.call_id for work in same_work if work.call_id not in own_call_ids), None)
 
     def is_repeat(self, call: EndedCall) -> bool:
-        """Return whether another library reported a call, and record it."""
+        """Record a call. Return whether another library has already reported it."""
         if self.ended_calls is None:
             self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
@@ -247,7 +247,7 @@ class Trace:
 
     id: str
     runs: dict[str, TracedRun] = field(default_factory=dict)
-    """By session."""
+    """Runs of other frameworks, by session."""
     own_runs: dict[tuple[str, str], TracedRun] = field(default_factory=dict)
     """Runs of Queenright's instrumentation, by agent and session."""
     last_run: TracedRun | None = None
@@ -256,7 +256,7 @@ class Trace:
     open_agents: dict[bytes, None] = field(default_factory=dict)
     """Open agent spans."""
 
-    def own_run(self, agent: str, session: str, incarnation: str) -> TracedRun:
+    def get_own_run(self, agent: str, session: str, incarnation: str) -> TracedRun:
         """Return the run of Queenright's instrumentation with these names. Create it if it is new."""
         run = self.own_runs.get((agent, session))
         if run is None or run.incarnation_id != incarnation:
@@ -267,23 +267,28 @@ class Trace:
         return run
 
     def find(self, observation: Observation) -> TracedRun | None:
-        """Return the run of an observation: by its session, otherwise by the spans around it."""
-        near = (
+        """Return the run of an observation: by its session, or else by the spans around it."""
+        nearest_run = (
             self.runs_by_parent.get(observation.span_id)
             or self.runs_by_parent.get(observation.parent_id)
             or self.last_run
         )
-        if near is None or not observation.session or observation.session == near.session_id or near.is_own:
-            return near
+        if (
+            nearest_run is None
+            or not observation.session
+            or observation.session == nearest_run.session_id
+            or nearest_run.is_own
+        ):
+            return nearest_run
         named_run = self.runs.get(observation.session)
-        return near if named_run is None and not near.has_own_session else named_run
+        return nearest_run if named_run is None and not nearest_run.has_own_session else named_run
 
     def add(self, run: TracedRun) -> None:
         """Add a run of another framework, or one whose session was renamed."""
         make_room(self.runs, MAX_RUNS)
         self.runs[run.session_id] = run
 
-    def note(self, observation: Observation, run: TracedRun) -> None:
+    def record(self, observation: Observation, run: TracedRun) -> None:
         """Assign a span to a run, as a hint for its siblings and children."""
         self.last_run = run
         if observation.parent_id:
@@ -302,19 +307,19 @@ class Trace:
         make_room(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
 
-    def is_wrapper(self, span_id: bytes, parent: bytes, what: str) -> bool:
+    def is_wrapper(self, span_id: bytes, parent: bytes, work_key: str) -> bool:
         """
         Return whether a span only wraps a counted span of the same kind.
 
-        Two instrumentations of one call, such as those of the framework and of the model client, create two
+        If two libraries instrument the same call, such as the framework and the model client, there are two
         spans.
         """
         if parent:
             make_room(self.work_by_parent, MAX_PARENTS)
-            self.work_by_parent[parent] = what
-        return self.work_by_parent.get(span_id) == what
+            self.work_by_parent[parent] = work_key
+        return self.work_by_parent.get(span_id) == work_key
 
-    def open_runs(self) -> Iterator[TracedRun]:
+    def list_open_runs(self) -> Iterator[TracedRun]:
         """Yield the open runs of other frameworks."""
         return (run for run in self.runs.values() if run.open)
 
@@ -371,5 +376,5 @@ class TraceCache:
         self._names[incarnation_id, old] = new if previous == new else ""
 
     def find_usual_name(self, incarnation_id: str, name: str) -> str:
-        """Return the final name of runs that start with a name, if it has always been the same."""
+        """Return the final name of earlier runs that started with a name, if it was always the same."""
         return self._names.get((incarnation_id, name)) or name

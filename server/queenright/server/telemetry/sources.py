@@ -1,4 +1,4 @@
-"""Sources: the senders of telemetry, and how much of it is used. Pure."""
+"""Sources: the senders of telemetry, and how much of their telemetry is used."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from queenright.server.telemetry.process import UNKNOWN_SERVICE, Process
 from queenright.server.telemetry.runs import TracedRun
 from queenright.server.telemetry.unusable import RecordFault, UnusedReason
 
-OTHER: Final = "other"
+OTHER_DIALECT: Final = "other"
 """The dialect of libraries that are not in the table below. Their spans are also read."""
 
-_SCOPES: Final = (
+_DIALECT_BY_PREFIX: Final = (
     *((scope, client.name) for client in CLIENTS for scope in (client.log_scope, client.span_scope) if scope),
     *((client.name, client.name) for client in CLIENTS),
     ("com.anthropic.claude_code", "claude-code"),
@@ -36,7 +36,7 @@ _SCOPES: Final = (
 )
 """Prefixes of scope names, and their dialects."""
 
-DIALECTS: Final = (*dict.fromkeys(name for _, name in _SCOPES), OTHER)
+DIALECTS: Final = (*dict.fromkeys(name for _, name in _DIALECT_BY_PREFIX), OTHER_DIALECT)
 _MAX_NAMES: Final = 5
 
 
@@ -49,12 +49,12 @@ class SourceData(StrEnum):
     TOKENS = "tokens"
     TOOL_CALLS = "tool_calls"
     CONTENT = "content"
-    """Tool arguments, by which repeated calls are detected."""
+    """Tool arguments, which are needed to detect repeated calls."""
     OPEN_WORK = "open_work"
-    """Starts of work, by which a hanging call is detected while it hangs."""
+    """Starts of work, which are needed to detect a call while it hangs."""
 
 
-_WORK: Final = frozenset(
+_WORK_KINDS: Final = frozenset(
     {ObservationKind.AGENT, ObservationKind.TURN, ObservationKind.LLM, ObservationKind.TOOL}
 )
 
@@ -62,37 +62,37 @@ _WORK: Final = frozenset(
 @lru_cache(maxsize=1_024)
 def find_dialect(scope: str) -> str:
     """Return the dialect of an instrumentation scope."""
-    for prefix, dialect in _SCOPES:
+    for prefix, dialect in _DIALECT_BY_PREFIX:
         if scope.startswith(prefix) and scope[len(prefix) : len(prefix) + 1] in ("", ".", "-", "_", "/"):
             return dialect
-    return OTHER
+    return OTHER_DIALECT
 
 
 @dataclass(slots=True)
 class Source:
-    """Telemetry of one service in one dialect. Times are in seconds since the epoch."""
+    """The telemetry of a service in one dialect. Times are in seconds since the epoch."""
 
     service: str
-    """The service's name; for a coding agent with its owner, ``claude-code/ada@laptop/website``."""
+    """The service's name; for a coding agent, such as ``claude-code/ada@laptop/website``."""
     dialect: str
     records: int = 0
     rejected: Counter[RecordFault] = field(default_factory=Counter)
     unused: Counter[UnusedReason] = field(default_factory=Counter)
     parts: set[SourceData] = field(default_factory=set)
     agents: dict[str, None] = field(default_factory=dict)
-    """Some of its agents, newest last."""
+    """Up to five of its agents, newest last."""
     session: tuple[str, str] = ("", "")
     """The last reported agent and session."""
     libraries: dict[str, None] = field(default_factory=dict)
-    """Some of its instrumentation scopes."""
+    """Up to five of its instrumentation scopes, newest last."""
     wrong_times: int = 0
     """Records with impossible times."""
     wrong_time: str = ""
-    """The problem of the first such record; for a known source, of the last."""
+    """The problem of the first such record in a batch; after a merge, of the latest batch."""
     first_seen: float = 0.0
     last_seen: float = 0.0
     last_notified: float = 0.0
-    """When its sender was last notified that its telemetry is not used."""
+    """When a notice that its telemetry is not used was last logged."""
     wrong_times_notified: float = 0.0
     """When impossible times were last logged."""
 
@@ -104,16 +104,16 @@ class Source:
     def record_library(self, scope: str) -> None:
         """Record an instrumentation scope."""
         if scope:
-            _keep(self.libraries, (scope,))
+            _keep_newest(self.libraries, (scope,))
 
     def record_wrong_time(self, problem: str) -> None:
         """Count a record with an impossible time."""
         self.wrong_times += 1
         self.wrong_time = self.wrong_time or problem
 
-    def note(self, run: TracedRun, observation: Observation) -> None:
-        """Record which data an observation has."""
-        _keep(self.agents, (run.agent_id,))
+    def record(self, run: TracedRun, observation: Observation) -> None:
+        """Record the agent and the kinds of data of an observation."""
+        _keep_newest(self.agents, (run.agent_id,))
         self.session = run.agent_id, run.session_id
         add, kind, data = self.parts.add, observation.kind, observation.data
         if (
@@ -124,7 +124,7 @@ class Source:
             add(SourceData.NAME)
         if observation.session:
             add(SourceData.SESSION)
-        if not observation.end and kind in _WORK:
+        if not observation.end and kind in _WORK_KINDS:
             add(SourceData.OPEN_WORK)
         if kind is ObservationKind.LLM:
             add(SourceData.MODEL_CALLS)
@@ -143,10 +143,10 @@ class Source:
         self.parts |= other.parts
         self.wrong_times += other.wrong_times
         self.wrong_time = other.wrong_time or self.wrong_time
-        _keep(self.agents, other.agents)
+        _keep_newest(self.agents, other.agents)
         if any(other.session):
             self.session = other.session
-        _keep(self.libraries, other.libraries)
+        _keep_newest(self.libraries, other.libraries)
 
 
 class Sources:
@@ -164,7 +164,9 @@ class Sources:
     def for_process(self, process: Process, scope: str) -> Source:
         """Return the source of a library in a process."""
         dialect = find_dialect(scope)
-        return self.get(process.name_of(dialect) if dialect in CLIENT_NAMES else process.service, dialect)
+        return self.get(
+            process.get_client_name(dialect) if dialect in CLIENT_NAMES else process.service, dialect
+        )
 
     def get(self, service: str, dialect: str) -> Source:
         """Return a source and mark it as the most recent."""
@@ -176,20 +178,24 @@ class Sources:
         self._sources[key] = source
         return source
 
-    def merge_into_known(self, new: Source) -> Source:
+    def merge_into_known(self, new_source: Source) -> Source:
         """
         Return the known source that ``new`` belongs to, and mark it as the most recent.
 
         Hooks and exporters of a coding agent name its owner differently. They are one source if they report
         the same agent, or if one of them has reported none yet.
         """
-        if new.dialect not in CLIENT_NAMES:
-            return self.get(new.service, new.dialect)
-        same = [source for source in self if source.dialect == new.dialect and _is_same_client(source, new)]
+        if new_source.dialect not in CLIENT_NAMES:
+            return self.get(new_source.service, new_source.dialect)
+        same_sources = [
+            source
+            for source in self
+            if source.dialect == new_source.dialect and _is_same_client(source, new_source)
+        ]
         # The longest name has the most parts.
-        name = max((new.service, *(source.service for source in same)), key=len)
-        source = self.get(name, new.dialect)
-        for other in same:
+        name = max((new_source.service, *(source.service for source in same_sources)), key=len)
+        source = self.get(name, new_source.dialect)
+        for other in same_sources:
             if other is not source:
                 source.add(other)
                 source.first_seen = min(source.first_seen or other.first_seen, other.first_seen)
@@ -208,7 +214,7 @@ def _is_same_client(source: Source, other: Source) -> bool:
     return f"{longer}/".startswith(f"{shorter}/")
 
 
-def _keep(names: dict[str, None], new: Iterable[str]) -> None:
+def _keep_newest(names: dict[str, None], new: Iterable[str]) -> None:
     for name in new:
         names.pop(name, None)
         names[name] = None

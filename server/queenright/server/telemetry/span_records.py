@@ -14,12 +14,12 @@ from queenright.instrumentation.names import SpanOutcome
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
-from queenright.server.telemetry.spans import UNNAMED_TOOL, tool_outcome
-from queenright.server.telemetry.values import duration_of, number_of, span_id_in, text_of
+from queenright.server.telemetry.spans import UNNAMED_TOOL, determine_tool_outcome
+from queenright.server.telemetry.values import compute_duration, parse_span_id, read_number, read_text
 
 SPAN_EVENTS: Final = frozenset({names.EVENT_SPAN_STARTED, names.EVENT_SPAN_OPEN, names.EVENT_SPAN_ENDED})
 
-_KINDS: Final[Mapping[str, ObservationKind]] = {
+_SPAN_KINDS: Final[Mapping[str, ObservationKind]] = {
     kind.value: kind for kind in (ObservationKind.AGENT, ObservationKind.LLM, ObservationKind.TOOL)
 }
 _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcome in SpanOutcome}
@@ -27,7 +27,7 @@ _OUTCOMES: Final[Mapping[str, SpanOutcome]] = {outcome.value: outcome for outcom
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanRecord:
-    """The fields of one record. Times are nanoseconds since the epoch; missing names and ids are ""."""
+    """The fields of a record. Times are in nanoseconds since the epoch; missing names and ids are ""."""
 
     event: str
     trace_id: bytes
@@ -61,26 +61,26 @@ def read_span_record(record: LogRecord) -> SpanRecord | None:
     attributes: dict[str, AnyValue] = {attribute.key: attribute.value for attribute in record.attributes}
     time = record.time_unix_nano or record.observed_time_unix_nano
     start = attributes.get(names.OPEN_SPAN_START)
-    outcome = _OUTCOMES.get(text_of(attributes.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
+    outcome = _OUTCOMES.get(read_text(attributes.get(names.OPEN_SPAN_OUTCOME)), SpanOutcome.UNKNOWN)
     return SpanRecord(
         event=record.event_name,
         trace_id=record.trace_id,
         span_id=record.span_id,
-        parent_id=span_id_in(text_of(attributes.get(names.OPEN_SPAN_PARENT_ID))),
-        kind=_KINDS.get(text_of(attributes.get(names.OPEN_SPAN_KIND))),
-        name=text_of(attributes.get(names.OPEN_SPAN_NAME)),
-        scope=text_of(attributes.get(names.OPEN_SPAN_SCOPE)),
+        parent_id=parse_span_id(read_text(attributes.get(names.OPEN_SPAN_PARENT_ID))),
+        kind=_SPAN_KINDS.get(read_text(attributes.get(names.OPEN_SPAN_KIND))),
+        name=read_text(attributes.get(names.OPEN_SPAN_NAME)),
+        scope=read_text(attributes.get(names.OPEN_SPAN_SCOPE)),
         start=max(0, start.int_value if start is not None else 0) or time,
         time=time,
-        report_interval=number_of(attributes.get(names.HEARTBEAT_INTERVAL)),
+        report_interval=read_number(attributes.get(names.HEARTBEAT_INTERVAL)),
         outcome=outcome if record.event_name == names.EVENT_SPAN_ENDED else None,
-        agent=text_of(attributes.get(names.GEN_AI_AGENT_NAME)),
-        session=text_of(attributes.get(names.GEN_AI_CONVERSATION_ID)),
-        tool=text_of(attributes.get(names.GEN_AI_TOOL_NAME)),
-        call_id=text_of(attributes.get(names.GEN_AI_TOOL_CALL_ID)),
-        model=text_of(attributes.get(names.GEN_AI_REQUEST_MODEL)),
-        provider=text_of(attributes.get(names.GEN_AI_PROVIDER_NAME)),
-        error_type=text_of(attributes.get(names.ERROR_TYPE)),
+        agent=read_text(attributes.get(names.GEN_AI_AGENT_NAME)),
+        session=read_text(attributes.get(names.GEN_AI_CONVERSATION_ID)),
+        tool=read_text(attributes.get(names.GEN_AI_TOOL_NAME)),
+        call_id=read_text(attributes.get(names.GEN_AI_TOOL_CALL_ID)),
+        model=read_text(attributes.get(names.GEN_AI_REQUEST_MODEL)),
+        provider=read_text(attributes.get(names.GEN_AI_PROVIDER_NAME)),
+        error_type=read_text(attributes.get(names.ERROR_TYPE)),
     )
 
 
@@ -88,7 +88,8 @@ def to_observation(record: SpanRecord, process: Process) -> Observation | None:
     """
     Return the start or end of a span's work; None if its kind is still unknown.
 
-    The span itself reports the end with its result. The record replaces a lost span.
+    The span itself also reports its end, with the result. The end in the record is used only if the span is
+    lost.
     """
     if record.kind is None:
         return None
@@ -102,11 +103,11 @@ def to_observation(record: SpanRecord, process: Process) -> Observation | None:
     if record.kind is ObservationKind.TOOL:
         data["tool"] = record.tool or UNNAMED_TOOL
     if has_ended:
-        data["duration"] = duration_of(record.start, record.time)
+        data["duration"] = compute_duration(record.start, record.time)
         if record.outcome is SpanOutcome.ERROR:
             data["error_type"] = record.error_type or "error"
         if record.kind is ObservationKind.TOOL:
-            data["outcome"] = tool_outcome(data)
+            data["outcome"] = determine_tool_outcome(data)
     span = record.trace_id + record.span_id
     return Observation(
         identity=span if has_ended else b"begun" + span,

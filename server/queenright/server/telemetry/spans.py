@@ -1,4 +1,4 @@
-"""Convert spans of any dialect into observations. Pure."""
+"""Convert spans of any dialect into observations, without I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.names import SPAN_STEP, ToolOutcome
 from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.verdict import Verdict
-from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, kind_of, read_fields
+from queenright.server.telemetry.dialects import CLIENT_OF_SPANS, Fields, classify_work, read_fields
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
 from queenright.server.telemetry.process import Process
@@ -28,31 +28,31 @@ from queenright.server.telemetry.values import (
     MAX_ATTRIBUTES,
     NO_CONTENT,
     NO_SPAN,
-    content_of,
-    count_in,
-    count_of,
-    duration_of,
-    is_cut,
+    compute_duration,
     is_true,
-    span_id_in,
-    text_of,
+    is_truncated,
+    parse_count,
+    parse_span_id,
+    read_content,
+    read_count,
+    read_text,
 )
 
 UNNAMED_TOOL: Final = "unknown"
 NO_TRACE: Final = bytes(16)
 
-_SPAN_ID: Final = re.compile("[0-9a-fA-F]{16}")
-_LANGCHAIN_AGENT: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
-_METHOD: Final = re.compile(r"(.{1,200})\._\w{1,100}")
+_SPAN_ID_PATTERN: Final = re.compile("[0-9a-fA-F]{16}")
+_LANGCHAIN_AGENT_PATTERN: Final = re.compile(r'"lc_agent_name": ?"([^"\\]{1,200})"')
+_AGENT_METHOD_PATTERN: Final = re.compile(r"(.{1,200})\._\w{1,100}")
 """Matches the name of an agent's span with an inner method: the agent, then the method."""
-_INNER_METHOD: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
-"""Matches the name of a span for a private method."""
+_PRIVATE_METHOD_PATTERN: Final = re.compile(r".{1,200}\._[^\W_]\w{0,100}")
+"""Matches the name of a span for a private method of an agent."""
 _MAX_METADATA_LENGTH: Final = 16_384
-_IS_REMOTE: Final = 0x200
-_ERROR: Final = Status.STATUS_CODE_ERROR
+_REMOTE_PARENT_FLAG: Final = 0x200
+_ERROR_STATUS: Final = Status.STATUS_CODE_ERROR
 _ENTRY_KINDS: Final = frozenset({Span.SPAN_KIND_SERVER, Span.SPAN_KIND_CONSUMER})
 _VERDICTS: Final = frozenset(Verdict)
-_NO_ERROR: Final = frozenset({"", "false", "none", "null", "0"})
+_NO_ERROR_TEXTS: Final = frozenset({"", "false", "none", "null", "0"})
 _EXCEPTION_EVENT: Final = "exception"
 _EXCEPTION_TYPE: Final = "exception.type"
 _EXCEPTION_MESSAGE: Final = "exception.message"
@@ -79,12 +79,14 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
         )
     fields = read_fields(attributes)
     name, parent_id, flags, end = span.name, span.parent_span_id, span.flags, span.end_time_unix_nano
-    if "pending_parent" in fields and _SPAN_ID.fullmatch(pending_parent := text_of(fields["pending_parent"])):
+    if "pending_parent" in fields and _SPAN_ID_PATTERN.fullmatch(
+        pending_parent := read_text(fields["pending_parent"])
+    ):
         # A pending span represents its open parent.
         if len(parent_id) != 8:
             raise UnusableRecordError(RecordFault.INVALID_ID, "a pending span without a valid parent span id")
-        span_id, parent_id, flags, end = parent_id, span_id_in(pending_parent), 0, 0
-    text = process.text_of
+        span_id, parent_id, flags, end = parent_id, parse_span_id(pending_parent), 0, 0
+    text = process.read_text
     incarnation = text(fields["incarnation"]) if "incarnation" in fields else ""
     is_own = "incarnation" in fields or process.is_own
     client = CLIENT_OF_SPANS.get(scope.name)
@@ -97,11 +99,11 @@ def read_span(span: Span, process: Process, scope: InstrumentationScope, now: fl
             name = fill_template(name, lambda key: _read_attribute_text(span, key))
         kind = _find_kind(fields, name)
         if kind is ObservationKind.TOOL and span.kind in _ENTRY_KINDS:
-            kind = None  # the caller also has a span of the call
+            kind = None  # the caller also has a span for this call
         elif kind is ObservationKind.LLM and _is_preparation(span, fields):
             kind = None
     # The span has no parent or a remote parent, or is an entry point.
-    is_outermost = not parent_id or bool(flags & _IS_REMOTE) or span.kind in _ENTRY_KINDS
+    is_outermost = not parent_id or bool(flags & _REMOTE_PARENT_FLAG) or span.kind in _ENTRY_KINDS
     if kind is None and (client is not None or not is_outermost):
         return None
     events = span.events
@@ -142,8 +144,8 @@ def _find_langchain_agent(fields: Fields, process: Process) -> str:
     """Return the agent in LangChain's JSON metadata of a span, or ""."""
     if "metadata" not in fields:
         return ""
-    match = _LANGCHAIN_AGENT.search(fields["metadata"].string_value, 0, _MAX_METADATA_LENGTH)
-    return process.text_of(AnyValue(string_value=match[1])) if match else ""
+    match = _LANGCHAIN_AGENT_PATTERN.search(fields["metadata"].string_value, 0, _MAX_METADATA_LENGTH)
+    return process.read_text(AnyValue(string_value=match[1])) if match else ""
 
 
 def _parse_object(value: AnyValue) -> dict[str, Any]:
@@ -156,12 +158,12 @@ def _parse_object(value: AnyValue) -> dict[str, Any]:
 
 
 def _read_agent(observation: Observation, name: str, fields: Fields) -> None:
-    method = _METHOD.fullmatch(name)
-    observation.name = text_of(fields.get("entity")) or clean_name(
+    method = _AGENT_METHOD_PATTERN.fullmatch(name)
+    observation.name = read_text(fields.get("entity")) or clean_name(
         method[1] if method else extract_subject(name)
     )
     if "waiting_reason" in fields:
-        observation.data["waiting_reason"] = text_of(fields["waiting_reason"])
+        observation.data["waiting_reason"] = read_text(fields["waiting_reason"])
 
 
 def _read_step(observation: Observation, name: str, fields: Fields) -> None:
@@ -170,7 +172,7 @@ def _read_step(observation: Observation, name: str, fields: Fields) -> None:
     if verdict is not None and verdict.string_value in _VERDICTS:
         data["verdict"] = verdict.string_value
     if "index" in fields:
-        data["index"] = count_of(fields["index"])
+        data["index"] = read_count(fields["index"])
     if "feedback" in fields:
         data["text"] = redact(fields["feedback"].string_value)
     _add_duration(observation)
@@ -181,11 +183,11 @@ def _read_llm(observation: Observation, name: str, fields: Fields) -> None:
     _add_duration(observation)
     for field in ("model", "provider"):
         if field in fields:
-            data[field] = observation.process.text_of(fields[field])
-    if "finish_reasons" in fields and is_cut(fields["finish_reasons"]):
+            data[field] = observation.process.read_text(fields[field])
+    if "finish_reasons" in fields and is_truncated(fields["finish_reasons"]):
         data["truncated"] = True
     if "response_id" in fields:
-        observation.call = text_of(fields["response_id"])
+        observation.call = read_text(fields["response_id"])
     if "arguments" in fields:
         observation.request_messages = fields["arguments"].string_value
     if "result" in fields:
@@ -193,30 +195,30 @@ def _read_llm(observation: Observation, name: str, fields: Fields) -> None:
     usage = _parse_object(fields["usage"]) if "usage" in fields else {}
     for field in ("input_tokens", "output_tokens", "cache_read_tokens", "cache_write_tokens"):
         if field in fields:
-            data[field] = count_of(fields[field])
+            data[field] = read_count(fields[field])
         elif field in usage:
-            data[field] = count_in(usage[field])
+            data[field] = parse_count(usage[field])
 
 
 def _read_tool(observation: Observation, name: str, fields: Fields) -> None:
     data = observation.data
     if observation.end:
-        data["outcome"] = tool_outcome(data)
+        data["outcome"] = determine_tool_outcome(data)
     attribute = fields.get("tool") or fields.get("entity")
-    data["tool"] = text_of(attribute) or clean_name(extract_subject(name)) or UNNAMED_TOOL
+    data["tool"] = read_text(attribute) or clean_name(extract_subject(name)) or UNNAMED_TOOL
     if "call_id" in fields:
-        data["call_id"] = text_of(fields["call_id"])
+        data["call_id"] = read_text(fields["call_id"])
     if not observation.end:
         return
-    arguments, result = content_of(fields.get("arguments")), content_of(fields.get("result"))
-    data["args_hash"] = text_of(fields.get("arguments_hash")) or _hash_arguments(arguments)
+    arguments, result = read_content(fields.get("arguments")), read_content(fields.get("result"))
+    data["args_hash"] = read_text(fields.get("arguments_hash")) or _hash_arguments(arguments)
     if "effect" in fields:
-        data["effect"] = text_of(fields["effect"])
+        data["effect"] = read_text(fields["effect"])
     else:
         data |= effect_facts(data["tool"], arguments)
     add_unreported_failure(data, result, arguments)
     has_failed = data["outcome"] != ToolOutcome.OK.value
-    data["result_hash"] = text_of(fields.get("result_hash")) or None
+    data["result_hash"] = read_text(fields.get("result_hash")) or None
     if data["result_hash"] is None and result is not None:
         data["result_hash"] = result_fingerprint(result, arguments, has_failed=has_failed)
     if data["result_hash"] == NO_CONTENT and data["args_hash"] in (None, NO_CONTENT):
@@ -236,12 +238,12 @@ def _hash_arguments(content: Any) -> str | None:
 
 def _add_duration(observation: Observation) -> None:
     if observation.end:
-        observation.data["duration"] = duration_of(observation.start, observation.end)
+        observation.data["duration"] = compute_duration(observation.start, observation.end)
 
 
 def _read_note(observation: Observation, name: str, fields: Fields) -> None:
     if "call_id" in fields:
-        observation.data["call_id"] = text_of(fields["call_id"])
+        observation.data["call_id"] = read_text(fields["call_id"])
 
 
 def _read_nothing(observation: Observation, name: str, fields: Fields) -> None:
@@ -261,9 +263,9 @@ _READERS: Final = {
 def _find_kind(fields: Fields, name: str) -> ObservationKind | None:
     operation = fields.get("operation")
     if operation is not None:
-        return kind_of(operation.string_value, "", name)
+        return classify_work(operation.string_value, "", name)
     marker = fields.get("marker")
-    return kind_of("", "" if marker is None else text_of(marker), name)
+    return classify_work("", "" if marker is None else read_text(marker), name)
 
 
 def _is_step(fields: Fields, name: str) -> bool:
@@ -275,15 +277,15 @@ def _find_failure(
     span: Span, kind: ObservationKind | None, events: Sequence[Span.Event], fields: Fields
 ) -> dict[str, Any]:
     """Return ``error_type`` and ``error`` of a failed span, otherwise an empty dict."""
-    error_type = text_of(fields["error_type"]) if "error_type" in fields else ""
+    error_type = read_text(fields["error_type"]) if "error_type" in fields else ""
     message = _read_error_message(fields["error"]) if "error" in fields else ""
     exception = None
     if events:
-        last = islice(reversed(events), MAX_ATTRIBUTES)
-        exception = next((event for event in last if event.name == _EXCEPTION_EVENT), None)
+        last_events = islice(reversed(events), MAX_ATTRIBUTES)
+        exception = next((event for event in last_events if event.name == _EXCEPTION_EVENT), None)
     # A model call with output was retried after the exception.
     has_failed = exception is not None and not (kind is ObservationKind.LLM and "output_tokens" in fields)
-    if span.status.code != _ERROR and not error_type and not message and not has_failed:
+    if span.status.code != _ERROR_STATUS and not error_type and not message and not has_failed:
         return {}
     message = span.status.message or message
     if exception is not None:
@@ -299,9 +301,9 @@ def _find_failure(
 def _is_preparation(span: Span, fields: Fields) -> bool:
     """Return whether a span marked as a model call is only preparation, without a model response."""
     return (
-        _INNER_METHOD.fullmatch(span.name) is not None
+        _PRIVATE_METHOD_PATTERN.fullmatch(span.name) is not None
         and not ("input_tokens" in fields or "output_tokens" in fields)
-        and span.status.code != _ERROR
+        and span.status.code != _ERROR_STATUS
     )
 
 
@@ -309,13 +311,13 @@ def _read_error_message(value: AnyValue) -> str:
     """Return the error message in an attribute; "" if it means no error."""
     if value.WhichOneof("value") == "string_value":
         text = value.string_value.strip()
-        return "" if text.lower() in _NO_ERROR else text
+        return "" if text.lower() in _NO_ERROR_TEXTS else text
     return "error" if is_true(value) else ""
 
 
 def _read_attribute_text(span: Span, key: str) -> str:
     """Return an attribute of a span as text, or ""."""
-    return next((text_of(attribute.value) for attribute in span.attributes if attribute.key == key), "")
+    return next((read_text(attribute.value) for attribute in span.attributes if attribute.key == key), "")
 
 
 def _add_content(events: Sequence[Span.Event], fields: Fields) -> None:
@@ -329,7 +331,7 @@ def _add_content(events: Sequence[Span.Event], fields: Fields) -> None:
                     fields[field] = value
 
 
-def tool_outcome(failure: dict[str, Any]) -> str:
+def determine_tool_outcome(failure: dict[str, Any]) -> str:
     """Return the outcome of a tool call."""
     if "error_type" not in failure:
         return ToolOutcome.OK.value

@@ -1,4 +1,4 @@
-"""Arguments, errors and results of tool calls, which several senders report in the same way."""
+"""Read arguments, errors and results of tool calls, which several senders report in the same way."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queenright.instrumentation.names import ToolOutcome
 from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
-from queenright.server.telemetry.values import plain_text
+from queenright.server.telemetry.values import to_text
 
 
 def read_hook_session(call: Mapping[str, Any], process: Process, client: str) -> str:
@@ -24,7 +24,7 @@ def read_hook_session(call: Mapping[str, Any], process: Process, client: str) ->
     Raises:
         UnusableRecordError: The call has no session id.
     """
-    session = process.id_in(call.get("session_id"))
+    session = process.clean_id(call.get("session_id"))
     if not session:
         raise UnusableRecordError(
             RecordFault.NO_SESSION,
@@ -35,7 +35,7 @@ def read_hook_session(call: Mapping[str, Any], process: Process, client: str) ->
 
 
 def parse_arguments(arguments: Any) -> Any:
-    """Return a tool's arguments as values, if they are JSON text."""
+    """Return a tool's arguments, parsed if they are JSON text."""
     if isinstance(arguments, str):
         try:
             return json.loads(arguments)
@@ -45,7 +45,7 @@ def parse_arguments(arguments: Any) -> Any:
 
 
 def drop_description(arguments: Any) -> Any:
-    """Return a tool's arguments without the model's description, because a new wording is not a new call."""
+    """Return a tool's arguments without the model's description, which may differ in a repeated call."""
     arguments = parse_arguments(arguments)
     if isinstance(arguments, dict) and len(arguments) > 1:
         return {key: value for key, value in arguments.items() if key != "description"}
@@ -60,9 +60,9 @@ def add_arguments(data: dict[str, Any], arguments: Any) -> None:
 
 def add_error(data: dict[str, Any], error_type: Any, message: Any) -> None:
     """Add an error to the data of a call. Without a message, add only its type."""
-    data["error_type"] = clean_name(plain_text(error_type))
+    data["error_type"] = clean_name(to_text(error_type))
     if message:
-        data["error"] = redact(plain_text(message))
+        data["error"] = redact(to_text(message))
 
 
 def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) -> None:
@@ -76,6 +76,6 @@ def add_unreported_failure(data: dict[str, Any], result: Any, arguments: Any) ->
         data |= {"outcome": ToolOutcome.ERROR.value, "error_type": kind, "error": redact(text)}
 
 
-def add_context_response(event: str, message: str) -> dict[str, Any]:
+def make_context_response(event: str, message: str) -> dict[str, Any]:
     """Return the response to a hook call that adds a message to the agent's context."""
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": message}}

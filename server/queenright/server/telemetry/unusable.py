@@ -8,7 +8,7 @@ from typing import Final
 
 
 class RecordFault(StrEnum):
-    """Why a record or a whole request is rejected. The sender must change something."""
+    """The reason why a record or a whole request is rejected. The sender must make a change."""
 
     INVALID_ID = "invalid_id"
     INVALID_SPAN = "invalid_span"
@@ -27,16 +27,16 @@ class RecordFault(StrEnum):
 
 
 class UnusedReason(StrEnum):
-    """Why a valid record is not used."""
+    """The reason why a valid record is not used."""
 
     NO_AGENT_WORK = "no_agent_work"
-    """It is not an agent's work, for example a database request or a log line."""
+    """The record is not an agent's work, such as a database request or a log line."""
     METRICS = "metrics"
     """Metrics are forwarded, but not read."""
     REPEATED = "repeated"
-    """It has been received before, or reports the start of ended work."""
+    """The record was received before, or reports the start of ended work."""
     SAME_WORK = "same_work"
-    """Another record reported the same call, or more of it."""
+    """Another record reports the same call, or more of the call."""
 
 
 REMEDIES: Final[Mapping[RecordFault, str]] = {
@@ -51,7 +51,7 @@ REMEDIES: Final[Mapping[RecordFault, str]] = {
     RecordFault.TIMEOUT: "send smaller batches",
     RecordFault.UNAUTHORIZED: "set a token of role reporter in OTEL_EXPORTER_OTLP_HEADERS",
 }
-"""The change that the sender must make."""
+"""The change that the sender must make, by fault."""
 
 
 class UnusableRecordError(ValueError):
@@ -60,8 +60,8 @@ class UnusableRecordError(ValueError):
 
     Args:
         fault: The reason.
-        problem: What is wrong, with the value.
-        remedy: What to change; by default the entry of the fault in ``REMEDIES``.
+        problem: The problem, with the value.
+        remedy: The change to make; by default the fault's entry in ``REMEDIES``.
     """
 
     def __init__(self, fault: RecordFault, problem: str, *, remedy: str = "") -> None:

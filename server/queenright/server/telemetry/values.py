@@ -23,7 +23,7 @@ MAX_FUTURE_SECONDS: Final = 86_400.0
 """Seconds by which a time may be ahead of the service's clock. Later times are invalid."""
 
 MILLISECOND: Final = 1_000_000
-"""Nanoseconds."""
+"""Nanoseconds in a millisecond."""
 
 NO_SPAN: Final = bytes(8)
 
@@ -36,47 +36,47 @@ MAX_ATTRIBUTES: Final = 1_024
 _MAX_DEPTH = 16
 _MAX_VALUES = 5_000
 """Maximum nested values of an attribute that are read."""
-_MAX_NAME = 16_384
-"""Maximum characters of a name that are read. The rest is not part of its hash."""
+_MAX_NAME_LENGTH = 16_384
+"""Maximum characters of a name to read. Further characters do not affect its hash."""
 
 
-def text_of(value: AnyValue | None) -> str:
-    """Return a value as one clean line with secrets masked, or ""."""
+def read_text(value: AnyValue | None) -> str:
+    """Return a value as a clean single line with secrets masked, or ""."""
     if value is None:
         return ""
     text = value.string_value
     if text:
-        # Fast path, taken six times per span, because nearly every text is clean.
+        # Fast path: this runs six times per span, and nearly every text is clean.
         if len(text) <= NAME_LIMIT and "." < text[0] < "\x7f" and text[-1] != " " and text.isprintable():
             return mask_name(text)
-        return clean_name(text[:_MAX_NAME])
-    plain = plain_of(value, 16)
+        return clean_name(text[:_MAX_NAME_LENGTH])
+    plain = to_json_value(value, 16)
     return "" if plain is None or plain == "" else clean_name(str(plain))
 
 
-def folder_name(path: Any) -> str:
+def get_folder_name(path: Any) -> str:
     """Return the last part of a POSIX or Windows path; "" if it has none, or is not a string."""
     return clean_name(re.split(r"[/\\]", path.rstrip("/\\"))[-1]) if isinstance(path, str) else ""
 
 
-def is_cut(value: AnyValue) -> bool:
+def is_truncated(value: AnyValue) -> bool:
     """Return whether a finish reason says that the response reached a length limit."""
     reasons = value.array_value.values if value.HasField("array_value") else (value,)
     return any(reason.string_value in CUT_OFF for reason in islice(reasons, MAX_ATTRIBUTES))
 
 
-def count_of(value: AnyValue | None) -> int | None:
+def read_count(value: AnyValue | None) -> int | None:
     """Return a value as a count of at least 0, or None if it is not a number."""
     if value is None:
         return None
     count = value.int_value
     if 0 < count <= MAX_COUNT:
         return count
-    number = number_of(value)
+    number = read_number(value)
     return None if number is None else int(number)
 
 
-def number_of(value: AnyValue | None) -> float | None:
+def read_number(value: AnyValue | None) -> float | None:
     """Return a value as a number of at least 0, or None. Numeric strings are accepted."""
     if value is None:
         return None
@@ -97,10 +97,10 @@ def number_of(value: AnyValue | None) -> float | None:
     return min(number, float(MAX_COUNT))
 
 
-def moment_of(value: AnyValue | None, now: float) -> float | None:
+def read_timestamp(value: AnyValue | None, now: float) -> float | None:
     """Return a value as a time in seconds since the epoch, or None if it is missing or in the future."""
-    moment = number_of(value)
-    return moment if moment and moment <= now + MAX_FUTURE_SECONDS else None
+    timestamp = read_number(value)
+    return timestamp if timestamp and timestamp <= now + MAX_FUTURE_SECONDS else None
 
 
 def is_true(value: AnyValue | None) -> bool:
@@ -108,16 +108,16 @@ def is_true(value: AnyValue | None) -> bool:
     return value is not None and (value.bool_value or value.string_value.lower() == "true")
 
 
-def plain_of(value: AnyValue, limit: int = _MAX_VALUES) -> Any:
+def to_json_value(value: AnyValue, limit: int = _MAX_VALUES) -> Any:
     """
     Return a value as JSON types.
 
     Deeply nested values are dropped. After ``limit`` values, lists and mappings are replaced by their hash.
     """
-    return _plain(value, 0, [limit])
+    return _to_json(value, 0, [limit])
 
 
-def _plain(value: AnyValue, depth: int, budget: list[int]) -> Any:
+def _to_json(value: AnyValue, depth: int, budget: list[int]) -> Any:
     match value.WhichOneof("value"):
         case "string_value":
             return value.string_value
@@ -130,38 +130,38 @@ def _plain(value: AnyValue, depth: int, budget: list[int]) -> Any:
         case "bytes_value":
             return value.bytes_value.hex()
         case "array_value" if depth < _MAX_DEPTH:
-            if (items := value.array_value.values) and _spend(budget, len(items)):
-                return [_plain(item, depth + 1, budget) for item in items]
-            return _hash(value) if items else []
+            if (items := value.array_value.values) and _spend_budget(budget, len(items)):
+                return [_to_json(item, depth + 1, budget) for item in items]
+            return _hash_value(value) if items else []
         case "kvlist_value" if depth < _MAX_DEPTH:
-            if (pairs := value.kvlist_value.values) and _spend(budget, len(pairs)):
-                return {pair.key: _plain(pair.value, depth + 1, budget) for pair in pairs}
-            return _hash(value) if pairs else {}
+            if (pairs := value.kvlist_value.values) and _spend_budget(budget, len(pairs)):
+                return {pair.key: _to_json(pair.value, depth + 1, budget) for pair in pairs}
+            return _hash_value(value) if pairs else {}
     return None
 
 
-def _spend(budget: list[int], count: int) -> bool:
+def _spend_budget(budget: list[int], count: int) -> bool:
     budget[0] -= count
     return budget[0] >= 0
 
 
-def _hash(value: AnyValue) -> str:
+def _hash_value(value: AnyValue) -> str:
     return blake2b(value.SerializeToString(deterministic=True), digest_size=8).hexdigest()
 
 
-_HIDDEN: Final = ("redacted", "hidden", "masked", "filtered", "omitted")
+_HIDDEN_WORDS: Final = ("redacted", "hidden", "masked", "filtered", "omitted")
 _PLACEHOLDERS: Final = frozenset(
-    ("***", *(form.format(word) for word in _HIDDEN for form in ("{}", "__{}__", "[{}]", "<{}>")))
+    ("***", *(form.format(word) for word in _HIDDEN_WORDS for form in ("{}", "__{}__", "[{}]", "<{}>")))
 )
 """Texts that libraries write in place of hidden content, in lower case."""
 _MAX_PLACEHOLDER_LENGTH: Final = 16
 
 
-def content_of(value: AnyValue | None) -> Any:
-    """Return recorded arguments or results; None if they were not recorded."""
+def read_content(value: AnyValue | None) -> Any:
+    """Return recorded arguments or results without envelopes; None if they were not recorded."""
     if value is None:
         return None
-    plain = unwrap_payload(plain_of(value))
+    plain = unwrap_payload(to_json_value(value))
     if isinstance(plain, str) and len(plain) <= _MAX_PLACEHOLDER_LENGTH:
         text = plain.strip(" \"'").lower()
         if not text or text in _PLACEHOLDERS:
@@ -170,15 +170,15 @@ def content_of(value: AnyValue | None) -> Any:
 
 
 NO_CONTENT: Final = fingerprint({})
-"""The hash of an empty object: no arguments, or content that a library does not record."""
+"""The hash of an empty object, which means no arguments, or content that a library does not record."""
 
 
-def plain_text(value: Any) -> str:
+def to_text(value: Any) -> str:
     """Return a JSON value as text of bounded length."""
     return str(value)[:100_000]
 
 
-def tool_in(value: Any) -> str:
+def read_tool_name(value: Any) -> str:
     """
     Return the tool name in a hook call, or "unknown".
 
@@ -187,15 +187,15 @@ def tool_in(value: Any) -> str:
     """
     if value is not None and not isinstance(value, str):
         raise ValueError(f"tool_name must be a string, not {type(value).__name__}")
-    return clean_name(plain_text(value or "")) or "unknown"
+    return clean_name(to_text(value or "")) or "unknown"
 
 
-def id_in(value: Any) -> str:
+def clean_id(value: Any) -> str:
     """Return a JSON value as an id; "" if it is not a string."""
     return clean_name(value[:1_000]) if isinstance(value, str) else ""
 
 
-def span_id_in(text: str) -> bytes:
+def parse_span_id(text: str) -> bytes:
     """Parse a hexadecimal span id; return b"" if it is not valid."""
     try:
         span_id = bytes.fromhex(text)
@@ -204,8 +204,8 @@ def span_id_in(text: str) -> bytes:
     return span_id if len(span_id) == 8 and span_id != NO_SPAN else b""
 
 
-def number_in(value: Any) -> float:
-    """Return a JSON number or numeric string as a number of at least 0; 0 if it is not valid."""
+def parse_number(value: Any) -> float:
+    """Return a JSON number or numeric string as a number of at least 0; 0 if it is invalid."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -213,18 +213,18 @@ def number_in(value: Any) -> float:
     return number if 0 <= number < MAX_COUNT else 0.0
 
 
-def count_in(value: Any) -> int:
-    """Return a JSON number or numeric string as a count; 0 if it is not valid."""
-    return int(number_in(value))
+def parse_count(value: Any) -> int:
+    """Return a JSON number or numeric string as a count; 0 if it is invalid."""
+    return int(parse_number(value))
 
 
-def seconds_of(nanoseconds: int, now: float) -> float:
+def to_seconds(nanoseconds: int, now: float) -> float:
     """Convert nanoseconds to seconds since the epoch; ``now`` if the time is missing or in the future."""
     seconds = nanoseconds / 1e9
     return seconds if 0 < seconds <= now + MAX_FUTURE_SECONDS else now
 
 
-def duration_of(start: int, end: int) -> float | None:
+def compute_duration(start: int, end: int) -> float | None:
     """Return the seconds between two times in nanoseconds; None if one is missing or they are reversed."""
     if not start or end < start:
         return None
@@ -236,7 +236,7 @@ def number_events(events: list[AgentEvent]) -> None:
     """
     Assign ids to events: UUIDv7 (RFC 9562 §6.2, method 1), ascending in list order.
 
-    The random part is drawn once for all events, at a tenth of the cost of one draw per event.
+    The random part is drawn once for all events, which costs a tenth of a draw per event.
     """
     random = int.from_bytes(os.urandom(10), "big")
     stamp = f"{int(time.time() * 1000):012x}"

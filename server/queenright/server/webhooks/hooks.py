@@ -41,7 +41,7 @@ from queenright.server.telemetry.client_sessions import ANSWERED_SUFFIX, ClientS
 from queenright.server.telemetry.dialects import CLIENTS
 from queenright.server.telemetry.intake import Intake
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import EVENT as PERMISSION_EVENT
+from queenright.server.telemetry.permission import PERMISSION_EVENT
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.sources import Sources
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError, UnusedReason
@@ -342,7 +342,7 @@ class HookReceiver:
             _remember_call_id(self._failed_calls, call_id)
             await keeper.keep(f"{HOOK_PATH_PREFIX}{client.name}?{query.decode('latin-1')}", body, call_id)
             return {}
-        source.note(self._get_session(observation).run, observation)
+        source.record(self._get_session(observation).run, observation)
         self._intake.add(sources, now)
         # The client may also ask in its terminal, and continues once the user answers there.
         self._permissions.release_answered()

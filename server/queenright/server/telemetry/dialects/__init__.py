@@ -1,5 +1,5 @@
 """
-Dialects: the field names of records. Span conventions share a table; each coding agent has a module.
+Dialects: the field names of records. Span conventions share a table, and each coding agent has a module.
 
 The tables of the span conventions are in `queenright.instrumentation.conventions`, because agent processes
 read them too.
@@ -38,7 +38,7 @@ def _collect_attributes() -> dict[str, tuple[str, ...]]:
 
 ATTRIBUTES: Final[Mapping[str, tuple[str, ...]]] = _collect_attributes()
 """The attribute names of each field, best first."""
-_KINDS: Final = {kind: ObservationKind(kind.value) for kind in conventions.Kind}
+_OBSERVATION_KINDS: Final = {kind: ObservationKind(kind.value) for kind in conventions.Kind}
 
 LOOKUP: Final[Mapping[str, tuple[str, bool]]] = {
     name: (field, name == spellings[0]) for field, spellings in ATTRIBUTES.items() for name in spellings
@@ -53,13 +53,13 @@ def read_fields(attributes: Iterable[KeyValue]) -> Fields:
     for attribute in attributes:
         entry = lookup(attribute.key)
         if entry is not None:
-            field, current = entry
-            if current or field not in fields:
+            field, is_preferred = entry
+            if is_preferred or field not in fields:
                 fields[field] = attribute.value
     return fields
 
 
-def kind_of(operation: str, marker: str, name: str) -> ObservationKind | None:
-    """Return the kind of a span, or None if it is not an agent's work; see `conventions.classify_span`."""
+def classify_work(operation: str, marker: str, name: str) -> ObservationKind | None:
+    """Return the kind of a span; None if it is not an agent's work. See `conventions.classify_span`."""
     kind = conventions.classify_span(operation, marker, name)
-    return None if kind is None else _KINDS[kind]
+    return None if kind is None else _OBSERVATION_KINDS[kind]

@@ -1,5 +1,5 @@
 """
-Claude Code: log records, hook calls, and spans of its traces beta.
+Claude Code: log records, hook calls, and the spans of its tracing beta.
 
 | | log record | hook call | span |
 | --- | --- | --- | --- |
@@ -29,23 +29,27 @@ from queenright.instrumentation.redaction import redact
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.kind import ObservationKind
 from queenright.server.telemetry.observation import Observation
-from queenright.server.telemetry.permission import describe_permission, format_question, permission_answer
+from queenright.server.telemetry.permission import (
+    describe_permission,
+    format_question,
+    make_permission_answer,
+)
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
     add_arguments,
-    add_context_response,
     add_error,
     drop_description,
+    make_context_response,
     read_hook_session,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MILLISECOND,
-    count_in,
-    folder_name,
-    number_in,
-    plain_text,
-    tool_in,
+    get_folder_name,
+    parse_count,
+    parse_number,
+    read_tool_name,
+    to_text,
 )
 
 NAME: Final = "claude-code"
@@ -58,7 +62,7 @@ _ATTRIBUTES: Final = {
     "succeeded": ("success",),
 }
 
-_SPANS: Final[Mapping[str, ObservationKind]] = {
+_SPAN_KINDS: Final[Mapping[str, ObservationKind]] = {
     "claude_code.interaction": ObservationKind.TURN,
     "claude_code.llm_request": ObservationKind.LLM,
     "claude_code.tool": ObservationKind.TOOL,
@@ -68,32 +72,35 @@ _SPANS: Final[Mapping[str, ObservationKind]] = {
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
     name = str(record.get("event.name") or "").removeprefix("claude_code.")
-    if name not in _LOGS:
+    if name not in _LOG_EVENTS:
         return None
-    session = process.id_in(record.get("session.id"))
+    session = process.clean_id(record.get("session.id"))
     if not session:
         raise UnusableRecordError(
             RecordFault.NO_SESSION,
             "a record of Claude Code without session.id",
             remedy="set OTEL_METRICS_INCLUDE_SESSION_ID=true",
         )
-    kind, is_end = _LOGS[name]
-    took = (
-        count_in(record.get("duration_ms")) * MILLISECOND
+    kind, is_end = _LOG_EVENTS[name]
+    duration_ns = (
+        parse_count(record.get("duration_ms")) * MILLISECOND
         if is_end and kind in (ObservationKind.LLM, ObservationKind.TOOL)
         else 0
     )
-    tool, prompt = process.id_in(record.get("tool_use_id")), process.id_in(record.get("prompt.id"))
+    call_id, prompt_id = (
+        process.clean_id(record.get("tool_use_id")),
+        process.clean_id(record.get("prompt.id")),
+    )
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{record.get('event.sequence')}".encode(),
         process=process,
         kind=kind,
-        start=time - took,
+        start=time - duration_ns,
         end=time if is_end else 0,
         client=NAME,
         source="log",
         session=session,
-        call=tool if kind is ObservationKind.TOOL else prompt if kind is ObservationKind.TURN else "",
+        call=call_id if kind is ObservationKind.TOOL else prompt_id if kind is ObservationKind.TURN else "",
         library=NAME,
         version=process.version,
     )
@@ -102,9 +109,9 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     elif kind is ObservationKind.MCP_SERVER:
         _add_mcp_server(observation.data, record)
     elif kind is ObservationKind.TOOL:
-        observation.data["tool"] = clean_name(plain_text(record.get("tool_name") or "unknown"))
+        observation.data["tool"] = clean_name(to_text(record.get("tool_name") or "unknown"))
         if name == "tool_decision" and record.get("decision") == "reject":
-            # A person or a rule rejected the call, so the call ended and the tool did not fail.
+            # A person or a rule rejected the call. It has ended, but the tool did not fail.
             observation.end = time
             observation.data["outcome"] = ToolOutcome.OK.value
         elif is_end:
@@ -112,7 +119,7 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     return observation
 
 
-_LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+_LOG_EVENTS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "user_prompt": (ObservationKind.TURN, False),
     "assistant_response": (ObservationKind.TURN, True),
     "api_retries_exhausted": (ObservationKind.TURN, True),
@@ -123,22 +130,22 @@ _LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "tool_result": (ObservationKind.TOOL, True),
     "mcp_server_connection": (ObservationKind.MCP_SERVER, False),
 }
-"""The used events, and whether each reports an end."""
+"""The events that are used, each with its kind and whether it reports an end."""
 
 
 def _add_model_call(data: dict[str, Any], name: str, record: Mapping[str, Any]) -> None:
-    data["model"] = clean_name(plain_text(record.get("model") or ""))
+    data["model"] = clean_name(to_text(record.get("model") or ""))
     data["provider"] = "anthropic"
     if record.get("duration_ms") is not None:
-        data["duration"] = count_in(record["duration_ms"]) / 1000
+        data["duration"] = parse_count(record["duration_ms"]) / 1000
     if name == "api_request":
-        cached_tokens = count_in(record.get("cache_read_tokens")) + count_in(
+        cached_tokens = parse_count(record.get("cache_read_tokens")) + parse_count(
             record.get("cache_creation_tokens")
         )
-        data["input_tokens"] = count_in(record.get("input_tokens")) + cached_tokens
-        data["output_tokens"] = count_in(record.get("output_tokens"))
+        data["input_tokens"] = parse_count(record.get("input_tokens")) + cached_tokens
+        data["output_tokens"] = parse_count(record.get("output_tokens"))
         if record.get("cost_usd") is not None:
-            data["cost_usd"] = number_in(record["cost_usd"])
+            data["cost_usd"] = parse_number(record["cost_usd"])
     else:
         add_error(data, record.get("status_code") or name, record.get("error"))
 
@@ -149,7 +156,7 @@ def _add_tool_result(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     if has_failed:
         add_error(data, record.get("error_type") or "error", record.get("error"))
     if record.get("duration_ms") is not None:
-        data["duration"] = count_in(record["duration_ms"]) / 1000
+        data["duration"] = parse_count(record["duration_ms"]) / 1000
     arguments = None
     if record.get("tool_input"):
         arguments = drop_description(record["tool_input"])
@@ -169,38 +176,38 @@ def _add_mcp_server(data: dict[str, Any], record: Mapping[str, Any]) -> None:
         "scope": record.get("server_scope"),
         "error_type": record.get("error_code"),
     }
-    data |= {key: clean_name(plain_text(value)) for key, value in named_fields.items() if value}
+    data |= {key: clean_name(to_text(value)) for key, value in named_fields.items() if value}
     if record.get("duration_ms") is not None:
-        data["duration"] = count_in(record["duration_ms"]) / 1000
+        data["duration"] = parse_count(record["duration_ms"]) / 1000
 
 
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     # Hook calls carry no time.
     name = str(call.get("hook_event_name") or "")
-    event_kind = _HOOKS.get(name)
+    event_kind = _HOOK_EVENTS.get(name)
     session = read_hook_session(call, process, "Claude Code")
     if event_kind is None or (name == "Notification" and not _asks_permission(call)):
         return None
     kind, is_end = event_kind
-    tool, prompt = process.id_in(call.get("tool_use_id")), process.id_in(call.get("prompt_id"))
-    took = count_in(call.get("duration_ms")) * MILLISECOND if is_end else 0
+    call_id, prompt_id = process.clean_id(call.get("tool_use_id")), process.clean_id(call.get("prompt_id"))
+    duration_ns = parse_count(call.get("duration_ms")) * MILLISECOND if is_end else 0
     observation = Observation(
-        identity=f"{NAME}\n{session}\n{name}\n{tool}\n{prompt}\n{now}".encode(),
+        identity=f"{NAME}\n{session}\n{name}\n{call_id}\n{prompt_id}\n{now}".encode(),
         process=process,
         kind=kind,
-        start=now - took,
+        start=now - duration_ns,
         end=now if is_end else 0,
         client=NAME,
         source="hook",
-        subagent=process.id_in(call.get("agent_id")),
-        folder=folder_name(call.get("cwd")),
+        subagent=process.clean_id(call.get("agent_id")),
+        folder=get_folder_name(call.get("cwd")),
         session=session,
-        call=tool if kind is ObservationKind.TOOL else prompt if kind is ObservationKind.TURN else "",
+        call=call_id if kind is ObservationKind.TOOL else prompt_id if kind is ObservationKind.TURN else "",
         library=NAME,
         version=process.version,
     )
     if kind is ObservationKind.TOOL:
-        observation.data["tool"] = tool_in(call.get("tool_name"))
+        observation.data["tool"] = read_tool_name(call.get("tool_name"))
         arguments = None
         if call.get("tool_input") is not None:
             arguments = drop_description(call["tool_input"])
@@ -210,7 +217,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         elif question := extract_question(observation.data["tool"], arguments):
             observation.data["question"] = format_question(question)
     elif name == "StopFailure":
-        observation.data["error_type"] = clean_name(plain_text(call.get("error") or "error"))
+        observation.data["error_type"] = clean_name(to_text(call.get("error") or "error"))
     elif kind is ObservationKind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         observation.is_of_open_call = name == "Notification"
@@ -222,7 +229,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     return observation
 
 
-_HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+_HOOK_EVENTS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "SessionStart": (ObservationKind.AGENT, False),
     "SessionEnd": (ObservationKind.AGENT, True),
     "UserPromptSubmit": (ObservationKind.TURN, False),
@@ -242,28 +249,28 @@ def _asks_permission(notification: Mapping[str, Any]) -> bool:
     kind = notification.get("notification_type")
     if kind is not None:
         return bool(kind == "permission_prompt")
-    return "needs your permission" in plain_text(notification.get("message") or "")
+    return "needs your permission" in to_text(notification.get("message") or "")
 
 
 def _add_tool_response(data: dict[str, Any], call: Mapping[str, Any], arguments: Any) -> None:
     error = call.get("error")
     data["outcome"] = (ToolOutcome.ERROR if error else ToolOutcome.OK).value
     if call.get("duration_ms") is not None:
-        data["duration"] = count_in(call["duration_ms"]) / 1000
+        data["duration"] = parse_count(call["duration_ms"]) / 1000
     if error:
         data["error_type"] = "interrupted" if call.get("is_interrupt") else "error"
-        data["error"] = redact(plain_text(error))
+        data["error"] = redact(to_text(error))
     result = error or call.get("tool_response")
     if result is not None:
         data["result_hash"] = result_fingerprint(result, arguments, has_failed=bool(error))
 
 
-def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
+def _make_instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     # PostToolUseFailure ignores a stop; added context reaches the model after a tool call.
     if kind == "terminate" and event in ("PreToolUse", "PostToolUse"):
         return {"continue": False, "stopReason": message}
     if kind == "nudge" and event in ("PostToolUse", "PostToolUseFailure"):
-        return add_context_response(event, message)
+        return make_context_response(event, message)
     return {}
 
 
@@ -272,10 +279,10 @@ CLIENT: Final = Client(
     log_scope="com.anthropic.claude_code.events",
     read_log=_read_log,
     read_hook=_read_hook,
-    instruction_answer=_instruction_answer,
+    instruction_answer=_make_instruction_answer,
     span_scope="com.anthropic.claude_code.tracing",
     attributes=_ATTRIBUTES,
-    spans=_SPANS,
+    spans=_SPAN_KINDS,
     reports_cost=True,
-    permission_answer=permission_answer,
+    permission_answer=make_permission_answer,
 )

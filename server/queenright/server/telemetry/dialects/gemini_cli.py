@@ -37,34 +37,34 @@ from queenright.server.telemetry.permission import format_question
 from queenright.server.telemetry.process import Process
 from queenright.server.telemetry.tool_calls import (
     add_arguments,
-    add_context_response,
     add_error,
     add_unreported_failure,
     drop_description,
+    make_context_response,
     read_hook_session,
 )
 from queenright.server.telemetry.unusable import RecordFault, UnusableRecordError
 from queenright.server.telemetry.values import (
     MILLISECOND,
-    count_in,
-    folder_name,
-    number_in,
-    plain_text,
-    tool_in,
+    get_folder_name,
+    parse_count,
+    parse_number,
+    read_tool_name,
+    to_text,
 )
 
 NAME: Final = "gemini-cli"
 
-_LOGS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+_LOG_EVENTS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "user_prompt": (ObservationKind.TURN, False),
     "api_request": (ObservationKind.LLM, False),
     "api_response": (ObservationKind.LLM, True),
     "api_error": (ObservationKind.LLM, True),
     "tool_call": (ObservationKind.TOOL, True),
 }
-"""The used events, and whether each reports an end."""
+"""The events that are used, each with its kind and whether it reports an end."""
 
-_HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
+_HOOK_EVENTS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
     "SessionStart": (ObservationKind.AGENT, False),
     "SessionEnd": (ObservationKind.AGENT, True),
     "BeforeAgent": (ObservationKind.TURN, False),
@@ -77,36 +77,35 @@ _HOOKS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
 }
 
 _MAIN_ROLE: Final = "main"
-"""The role of model calls that are the agent's turn. Others summarize."""
+"""The role of model calls that are turns of the agent. Others summarize."""
 _ROUTER_ROLE: Final = "utility_router"
 """The role of model calls that choose the model for a turn. They are not steps of the agent."""
-_MAX_TEXT: Final = 100_000
-_NANO: Final = 1_000_000_000
+_MAX_TEXT_LENGTH: Final = 100_000
+_NANOSECONDS_PER_SECOND: Final = 1_000_000_000
 
-_EXIT_CODE: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
-_SIGNAL: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
-_PROCESS_IDS: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
+_EXIT_CODE_PATTERN: Final = re.compile(r"^Exit Code: (-?\d+)$", re.MULTILINE)
+_SIGNAL_PATTERN: Final = re.compile(r"^Signal: (\w+)$", re.MULTILINE)
+_PROCESS_IDS_PATTERN: Final = re.compile(r"^(?:Process Group PGID|Background PIDs): .*$\n?", re.MULTILINE)
 """Lines that differ on each call and are not part of the result."""
 
 
 def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observation | None:
     name = str(record.get("event.name") or "").removeprefix("gemini_cli.")
-    if name not in _LOGS:
+    if name not in _LOG_EVENTS:
         return None
-    session = process.id_in(record.get("session.id"))
+    session = process.clean_id(record.get("session.id"))
     if not session:
         raise UnusableRecordError(RecordFault.NO_SESSION, f"a {name} record of Gemini CLI without session.id")
-    kind, is_end = _LOGS[name]
-    took = count_in(record.get("duration_ms")) if is_end else 0
+    kind, is_end = _LOG_EVENTS[name]
+    duration_ms = parse_count(record.get("duration_ms")) if is_end else 0
     tool, arguments = record.get("function_name"), record.get("function_args")
-    detail = (
-        f"{record.get('role')}\n{record.get('model')}\n{tool}\n{arguments_fingerprint(arguments)}\n{took}"
-    )
+    arguments_hash = arguments_fingerprint(arguments)
+    detail = f"{record.get('role')}\n{record.get('model')}\n{tool}\n{arguments_hash}\n{duration_ms}"
     observation = Observation(
         identity=f"{NAME}\n{session}\n{name}\n{time}\n{detail}".encode(),
         process=process,
         kind=kind,
-        start=time - took * MILLISECOND,
+        start=time - duration_ms * MILLISECOND,
         end=time if is_end else 0,
         client=NAME,
         source="log",
@@ -115,9 +114,9 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
     )
     if kind is ObservationKind.LLM and is_end:
         observation.data |= {
-            "model": clean_name(plain_text(record.get("model") or "")),
+            "model": clean_name(to_text(record.get("model") or "")),
             "provider": "google",
-            "duration": took / 1000,
+            "duration": duration_ms / 1000,
         }
         observation.is_step = record.get("role") != _ROUTER_ROLE
         if name == "api_error":
@@ -131,14 +130,14 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
                 observation.requested_tools = _list_tools(record.get("response_text"))
     elif kind is ObservationKind.TOOL:
         observation.data |= {
-            "tool": clean_name(plain_text(tool or "unknown")),
-            "duration": took / 1000,
+            "tool": clean_name(to_text(tool or "unknown")),
+            "duration": duration_ms / 1000,
             "outcome": ToolOutcome.OK.value,
         }
         arguments = drop_description(arguments)
         if arguments:
             add_arguments(observation.data, arguments)
-        # A person or a rule rejected the call, so the call ended and the tool did not fail.
+        # A person or a rule rejected the call. It has ended, but the tool did not fail.
         is_refused = record.get("decision") == "reject"
         if str(record.get("success")).lower() == "false" and not is_refused:
             observation.data["outcome"] = ToolOutcome.ERROR.value
@@ -150,15 +149,15 @@ def _read_log(record: Mapping[str, Any], process: Process, time: int) -> Observa
 
 def _add_tokens(data: dict[str, Any], record: Mapping[str, Any]) -> None:
     # Input tokens include cached tokens.
-    data["input_tokens"] = count_in(record.get("input_token_count"))
-    data["cache_read_tokens"] = count_in(record.get("cached_content_token_count"))
-    thoughts = count_in(record.get("thoughts_token_count"))
-    data["output_tokens"] = count_in(record.get("output_token_count")) + thoughts
+    data["input_tokens"] = parse_count(record.get("input_token_count"))
+    data["cache_read_tokens"] = parse_count(record.get("cached_content_token_count"))
+    thoughts = parse_count(record.get("thoughts_token_count"))
+    data["output_tokens"] = parse_count(record.get("output_token_count")) + thoughts
 
 
 def _list_tools(response: Any) -> tuple[str, ...] | None:
     """Return the tools that a model response calls; None if the recorded response is incomplete."""
-    if not isinstance(response, str) or len(response) > _MAX_TEXT:
+    if not isinstance(response, str) or len(response) > _MAX_TEXT_LENGTH:
         return None
     try:
         chunks = json.loads(response)
@@ -172,7 +171,7 @@ def _list_tools(response: Any) -> tuple[str, ...] | None:
         for part in parts if isinstance(parts, list) else []:
             call = part.get("functionCall") if isinstance(part, dict) else None
             if isinstance(call, dict):
-                tools.append(clean_name(plain_text(call.get("name") or "unknown")))
+                tools.append(clean_name(to_text(call.get("name") or "unknown")))
     return tuple(tools) if tools or is_finished else None
 
 
@@ -188,9 +187,9 @@ def _list_candidates(chunks: list[Any]) -> list[dict[str, Any]]:
 def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observation | None:
     name = str(call.get("hook_event_name") or "")
     session = read_hook_session(call, process, "Gemini CLI")
-    if name not in _HOOKS:
+    if name not in _HOOK_EVENTS:
         return None
-    kind, is_end = _HOOKS[name]
+    kind, is_end = _HOOK_EVENTS[name]
     response = call.get("llm_response")
     if name == "AfterModel" and not _is_finished(response):
         return None  # a chunk of a response
@@ -206,12 +205,12 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
         end=time if is_end else 0,
         client=NAME,
         source="hook",
-        folder=folder_name(call.get("cwd")),
+        folder=get_folder_name(call.get("cwd")),
         session=session,
         library=NAME,
     )
     if kind is ObservationKind.TOOL:
-        observation.data["tool"] = tool_in(tool)
+        observation.data["tool"] = read_tool_name(tool)
         arguments = drop_description(arguments)
         if arguments:
             add_arguments(observation.data, arguments)
@@ -220,13 +219,13 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     elif kind is ObservationKind.LLM and is_end:
         request = call.get("llm_request")
         model = request.get("model") if isinstance(request, dict) else None
-        observation.data |= {"model": clean_name(plain_text(model or "")), "provider": "google"}
+        observation.data |= {"model": clean_name(to_text(model or "")), "provider": "google"}
         usage = response.get("usageMetadata") if isinstance(response, dict) else None
         if isinstance(usage, dict):
-            observation.data["input_tokens"] = count_in(usage.get("promptTokenCount"))
-            observation.data["cache_read_tokens"] = count_in(usage.get("cachedContentTokenCount"))
-            thoughts = count_in(usage.get("thoughtsTokenCount"))
-            observation.data["output_tokens"] = count_in(usage.get("candidatesTokenCount")) + thoughts
+            observation.data["input_tokens"] = parse_count(usage.get("promptTokenCount"))
+            observation.data["cache_read_tokens"] = parse_count(usage.get("cachedContentTokenCount"))
+            thoughts = parse_count(usage.get("thoughtsTokenCount"))
+            observation.data["output_tokens"] = parse_count(usage.get("candidatesTokenCount")) + thoughts
     elif kind is ObservationKind.WAIT:
         observation.data["reason"] = WaitingReason.USER_INPUT.value
         details = call.get("details")
@@ -240,12 +239,12 @@ def _is_finished(response: Any) -> bool:
 
 
 def _parse_time(timestamp: Any, now: int) -> int:
-    """Return the time of a hook call by its client's clock, as in the log; ``now`` without a time."""
+    """Return the time of a hook call by the client's clock, as in the log; ``now`` if it is not valid."""
     try:
-        moment = datetime.fromisoformat(timestamp).timestamp()
+        seconds = datetime.fromisoformat(timestamp).timestamp()
     except (TypeError, ValueError, OverflowError, OSError):
         return now
-    return int(number_in(moment) * _NANO) or now
+    return int(parse_number(seconds) * _NANOSECONDS_PER_SECOND) or now
 
 
 def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
@@ -254,20 +253,20 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
         return
     content = response.get("llmContent") if isinstance(response, dict) else None
     error = response.get("error") if isinstance(response, dict) else None
-    text = _PROCESS_IDS.sub("", content[:_MAX_TEXT]) if isinstance(content, str) else None
+    text = _PROCESS_IDS_PATTERN.sub("", content[:_MAX_TEXT_LENGTH]) if isinstance(content, str) else None
     failure = None
     if error:
-        failure = clean_name(plain_text(error.get("type") or "error") if isinstance(error, dict) else "error")
-    elif text and (match := _EXIT_CODE.search(text)) and match[1] != "0":
+        failure = clean_name(to_text(error.get("type") or "error") if isinstance(error, dict) else "error")
+    elif text and (match := _EXIT_CODE_PATTERN.search(text)) and match[1] != "0":
         failure = f"exit_code_{match[1]}"
-    elif text and (match := _SIGNAL.search(text)):
+    elif text and (match := _SIGNAL_PATTERN.search(text)):
         failure = f"signal_{match[1]}"
     if failure:
         message = error.get("message") if isinstance(error, dict) else error
         data |= {
             "outcome": ToolOutcome.ERROR.value,
             "error_type": failure,
-            "error": redact(plain_text(message or text or "")),
+            "error": redact(to_text(message or text or "")),
         }
     result = response if text is None else text
     add_unreported_failure(data, result, arguments)
@@ -275,13 +274,13 @@ def _add_result(data: dict[str, Any], response: Any, arguments: Any) -> None:
     data["result_hash"] = result_fingerprint(result, arguments, has_failed=has_failed)
 
 
-def _instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
+def _make_instruction_answer(event: str, kind: str, message: str) -> dict[str, Any]:
     if event != "AfterTool":
         return {}
     if kind == "terminate":
         return {"continue": False, "stopReason": message}
     if kind == "nudge":
-        return add_context_response(event, message)
+        return make_context_response(event, message)
     return {}
 
 
@@ -290,7 +289,7 @@ CLIENT: Final = Client(
     log_scope="gemini-cli",
     read_log=_read_log,
     read_hook=_read_hook,
-    instruction_answer=_instruction_answer,
+    instruction_answer=_make_instruction_answer,
     span_scope="gemini-cli",
     spans={},
 )
