@@ -17,7 +17,7 @@ from queenright.alerting.settings import AlertingSettings
 from queenright.health.store.store import Store
 from queenright.health.tickets.ticket import EscalationTicket
 from queenright.runtime.events import AgentEvent
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from tests.alerting.parts import T0, FakePeer
 from tests.alerting.real import RealAlertmanager, real_alertmanager, run_receivers
 from tests.programs import VERSIONS
@@ -48,7 +48,7 @@ async def start_peer() -> AsyncIterator[StartPeer]:
             sock = listen("127.0.0.1", 0, what="a peer", option="")
             stack.enter_context(contextlib.closing(sock))
             await stack.enter_async_context(serve_app(peer, sock))
-            return ServedPeer(peer, socket_url(sock))
+            return ServedPeer(peer, make_socket_url(sock))
 
         yield start
 

@@ -20,7 +20,7 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.peer import PeerAddress
 from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
+from queenright.server.ops.sockets import find_free_port, listen, make_socket_url, serve_app
 from tests.ports import reserve_port
 from tests.programs import program
 from tests.waiting import until
@@ -76,7 +76,7 @@ async def run_receivers(
     sock = listen("127.0.0.1", 0, what="the recorder", option="")
     with contextlib.closing(sock):
         async with serve_app(listener, sock):
-            listener.url = socket_url(sock)
+            listener.url = make_socket_url(sock)
             yield listener
 
 

@@ -27,7 +27,7 @@ from queenright.health.store.tables import OUTBOX
 from queenright.health.tickets.ticket import TicketStatus
 from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import EventType
-from queenright.server.ops.sockets import serve_app, socket_url
+from queenright.server.ops.sockets import make_socket_url, serve_app
 from tests.alerting.conftest import MakePost, ServedPeer, StartPeer
 from tests.alerting.parts import T0, FakePeer, ticket
 from tests.waiting import until
@@ -193,7 +193,7 @@ async def test_peers_that_start_later_get_an_end_one_after_the_other(make_post: 
         sockets = [stack.enter_context(socket.socket()) for _ in peers]
         for sock in sockets:
             sock.bind(("127.0.0.1", 0))
-        post = make_post(*(socket_url(sock) for sock in sockets))
+        post = make_post(*(make_socket_url(sock) for sock in sockets))
         await post.deliver()
         for peer, sock, name in zip(peers, sockets, "12", strict=True):
             peer.started, peer.cluster = stamp(T0), {"name": name, "peers": [{"name": "1"}, {"name": "2"}]}

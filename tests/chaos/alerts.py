@@ -26,7 +26,7 @@ from queenright.alerting.files import templates_folder
 from queenright.alerting.recorder import RecordedMessage, Recorder
 from queenright.server.ops.child_processes import Child
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
+from queenright.server.ops.sockets import find_free_port, listen, make_socket_url, serve_app
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.chaos.alert_process import POINTS
@@ -184,7 +184,7 @@ async def run_with_failures(
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(serve_app(recorder, receiver))
-        ports = await stack.enter_async_context(_cluster(program, folder, socket_url(receiver)))
+        ports = await stack.enter_async_context(_cluster(program, folder, make_socket_url(receiver)))
         ways = [FaultyProxy(find_free_port("127.0.0.1", 0, what="a way", option=""), port) for port in ports]
         for way in ways:
             stack.push_async_callback(way.close)

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queenright.server.ops.sockets import Server, listen, socket_url
+from queenright.server.ops.sockets import Server, listen, make_socket_url
 from tests.clients.clients import Client, RunPlace
 from tests.clients.install import node_environment
 from tests.clients.provider import Provider
@@ -103,7 +103,7 @@ async def serve(routes: list[Route]) -> AsyncIterator[str]:
         server = Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            yield socket_url(listener)
+            yield make_socket_url(listener)
         finally:
             server.should_exit = True
             await serving

@@ -64,8 +64,10 @@ def test_different_number_of_partitions_is_a_fault_at_every_process() -> None:
     misconfigured = make_seen_member("c", partitions=3, is_counted=False)
 
     assert find_faults(make_view(make_seen_member("a"), starting_member, misconfigured)) == [
-        "cluster.partitions is 3 at http://c:1, but the cluster has 4, so this process owns no partition and "
-        "accepts no telemetry"
+        (
+            "cluster.partitions is 3 at http://c:1, but the cluster has 4, so this process owns no partition "
+            "and accepts no telemetry"
+        )
     ]
     assert find_faults(make_view(starting_member)) == []
     [fault] = find_faults(replace(make_view(make_seen_member("a")), stored_partitions=8))

@@ -27,7 +27,7 @@ from queenright.server.cluster.gateway.gateway import Gateway
 from queenright.server.cluster.gateway.streams import stream_events
 from queenright.server.http.problems import make_problem_response
 from queenright.server.middleware.connections import ABORT
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.routes import events as event_routes
 from queenright.server.service import Service
 from queenright.server.serving import run_service
@@ -596,7 +596,7 @@ async def test_disconnects_at_any_time_lose_and_repeat_no_event(
 
 async def test_stream_over_sockets_ends_when_its_client_disconnects(partitions: Partitions) -> None:
     sock = listen("127.0.0.1", 0, what="the API", option="--port")
-    url = socket_url(sock)
+    url = make_socket_url(sock)
     async with serve_app(partitions.gateway, sock):
         async with Follower(f"{url}{_URL}") as follower:
             await partitions.services[0].store.append([make_event("busy")])

@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Page, expect
 
 from queenright.server.cluster.gateway.gateway import Gateway
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.service import Service
 from tests.cluster.test_gateway import PARTITIONS, find_partition, run_demo_service, unowned_app
 from tests.server.conftest import looping
@@ -29,7 +29,7 @@ async def partitions(tmp_path: Path) -> AsyncIterator[tuple[str, Sequence[Servic
         sock = listen("127.0.0.1", 0, what="the API", option="--port")
         gateway = Gateway(lambda: [app for _, app in parts], find_partition, unowned_app)
         await stack.enter_async_context(serve_app(gateway, sock))
-        yield socket_url(sock), [service for service, _ in parts]
+        yield make_socket_url(sock), [service for service, _ in parts]
 
 
 async def test_agents_of_all_partitions_appear_without_a_reload(

@@ -12,7 +12,7 @@ import pytest
 
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up import up
@@ -62,7 +62,9 @@ async def serving_with_alertmanager(
         await stack.enter_async_context(serve_app(recorder, receiver))
         found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
         found.service.recorder = recorder
-        child = await start_alertmanager(program, settings, options, url, found.url, socket_url(receiver))
+        child = await start_alertmanager(
+            program, settings, options, url, found.url, make_socket_url(receiver)
+        )
         stack.push_async_callback(child.stop)
         yield found
 

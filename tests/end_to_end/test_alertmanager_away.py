@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from queenright.alerting.recorder import Recorder
 from queenright.server.ops.programs import find_program
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.serving import serving
 from queenright.server.settings import Settings
 from queenright.server.up_options import UpOptions
@@ -45,7 +45,7 @@ async def test_alertmanager_down_for_the_first_20_seconds_loses_nothing(
         assert running.service.outbox.status().peers[0].failing_since is not None
 
         child = await start_alertmanager(
-            program, downtime, UpOptions(), f"http://127.0.0.1:{port}", running.url, socket_url(receiver)
+            program, downtime, UpOptions(), f"http://127.0.0.1:{port}", running.url, make_socket_url(receiver)
         )
         try:
             await until(lambda: count_messages(running).keys() >= ONE_EACH.keys(), "the page")

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 
 Answer = Callable[[str, dict[str, str]], tuple[int, Any]]
 
@@ -49,7 +49,7 @@ async def serve_answers(answer: Answer) -> AsyncIterator[tuple[ApiServer, str]]:
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
         async with serve_app(server, sock):
-            yield server, socket_url(sock)
+            yield server, make_socket_url(sock)
 
 
 def vector(*rows: tuple[dict[str, str], float], time: float = 1_800_000_000.0) -> dict[str, Any]:

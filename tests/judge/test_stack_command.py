@@ -25,7 +25,7 @@ from queenright.health.tickets.ticket_table import find_ticket
 from queenright.judge.stack.http import InvalidQueryError, InvalidSelectorError
 from queenright.judge.stack.stale_tickets import REPORT_AFTER_SECONDS, MissingWorker
 from queenright.judge.stack_job import CheckResult, StackJudge
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from tests.alerting.parts import ticket
 from tests.judge.stack_parts import serve_answers
 from tests.judge.test_stack_job import SETTINGS, Stack, up
@@ -55,7 +55,7 @@ async def serve_alertmanager(alerts: list[Any]) -> AsyncIterator[str]:
     sock = listen("127.0.0.1", 0, what="a stand-in", option="")
     with contextlib.closing(sock):
         async with serve_app(receive_alerts, sock):
-            yield socket_url(sock)
+            yield make_socket_url(sock)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from queenright.health.store.store import StoreError
 from queenright.health.vitals.session_outcome import WorkerStatus
 from queenright.runtime.events import AgentEvent
 from queenright.server.access.roles import Role
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.otlp import OtlpReceiver
 from queenright.server.serving import RunningService, serving
 from queenright.server.telemetry.assembler import Assembler
@@ -422,7 +422,10 @@ async def test_slow_or_failing_store_does_not_block_the_agent(running: RunningSe
         return registry.get_sample_value("queenright_hook_calls_total", labels)
 
     session_start, prompt, *_ = load_hook_calls("healthy")
-    async with serve_app(app, sock), httpx.AsyncClient(base_url=socket_url(sock), verify=False) as client:
+    async with (
+        serve_app(app, sock),
+        httpx.AsyncClient(base_url=make_socket_url(sock), verify=False) as client,
+    ):
         response = await client.post(HOOK_PATH, json=session_start)
         assert (response.status_code, response.json()) == (200, {})
         assert read_count("late") == 1
@@ -447,7 +450,10 @@ async def test_hook_calls_that_were_not_stored_count_when_repeated(running: Runn
     sock = listen("127.0.0.1", 0, what="telemetry", option="")
     logs = [record for record in load_records("healthy") if record.path == "/v1/logs"]
     app = OtlpReceiver(slow_store.ingest, registry=registry)
-    async with serve_app(app, sock), httpx.AsyncClient(base_url=socket_url(sock), verify=False) as client:
+    async with (
+        serve_app(app, sock),
+        httpx.AsyncClient(base_url=make_socket_url(sock), verify=False) as client,
+    ):
         for record in logs:
             slow_store.failure = OSError("disk full")
             assert (await client.post(record.path, json=record.body)).status_code == 503

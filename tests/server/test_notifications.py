@@ -13,7 +13,7 @@ import pytest
 from queenright.alerting.notification_records import list_notifications
 from queenright.api import Outbox
 from queenright.runtime.events import AgentEvent, EventType
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
@@ -34,7 +34,7 @@ async def peer() -> AsyncIterator[Peer]:
     peer_server = Peer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
         async with serve_app(peer_server, sock):
-            peer_server.url = socket_url(sock)
+            peer_server.url = make_socket_url(sock)
             yield peer_server
 
 

@@ -19,7 +19,7 @@ from queenright.health.vitals.vital_signs import WORKER_EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import ModelReply
 from queenright.runtime.llm.scripted_provider import ScriptedProvider
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.service import Service
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
@@ -155,7 +155,7 @@ async def peer() -> AsyncIterator[tuple[FakePeer, str]]:
     fake_peer = FakePeer()
     with listen("127.0.0.1", 0, what="a peer", option="") as sock:
         async with serve_app(fake_peer, sock):
-            yield fake_peer, socket_url(sock)
+            yield fake_peer, make_socket_url(sock)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from sqlalchemy import select
 from queenright.health.store.retention import prune
 from queenright.health.store.tables import AUDIT_ARCHIVE
 from queenright.instrumentation import Worker, names
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings, load_settings
 from queenright.server.telemetry.dialects import ATTRIBUTES
@@ -339,7 +339,7 @@ async def test_alert_and_archive_contain_no_secret(tmp_path: Path, caplog: pytes
         async with serve_app(peer, sock):
             settings = load_settings(
                 defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
-                alerting={"alertmanager_urls": [socket_url(sock)]},
+                alerting={"alertmanager_urls": [make_socket_url(sock)]},
                 http={"port": 0},
                 otlp={"port": 0},
             )

@@ -431,8 +431,8 @@ def test_number_of_sources_and_refusals_is_bounded() -> None:
 
     assert len(list(intake.sources)) == MAX_SOURCES
     assert list(intake.sources)[-1].service == f"service-{MAX_SOURCES + 4}"
-    assert len(intake.refusals()) == MAX_REFUSALS
-    assert intake.refusals()[0].status == 400 + MAX_REFUSALS + 4
+    assert len(intake.list_refusals()) == MAX_REFUSALS
+    assert intake.list_refusals()[0].status == 400 + MAX_REFUSALS + 4
 
 
 def test_sender_is_notified_again_after_an_hour() -> None:

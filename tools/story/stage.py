@@ -15,7 +15,7 @@ from queenright.alerting.files import rules_folder
 from queenright.alerting.recorder import Recorder
 from queenright.instrumentation import serve_metrics
 from queenright.server.ops.child_processes import Child
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
+from queenright.server.ops.sockets import find_free_port, listen, make_socket_url, serve_app
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from queenright.server.up_options import UpOptions
@@ -91,7 +91,7 @@ async def stage(folder: Path) -> AsyncIterator[Stage]:
             folder=folder,
             step_log=written,
             recorder=recorder,
-            receiver_url=socket_url(receiver),
+            receiver_url=make_socket_url(receiver),
             registry=registry,
             mayfly_port=mayfly_port,
             prometheus_url=prometheus_url,

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 
 from queenright.server.access.access import Access
 from queenright.server.access.addresses import is_loopback
-from queenright.server.ops.sockets import listen, serve_app, socket_url
+from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 from queenright.server.otlp.errors import describe_wrong_port
 from queenright.server.otlp.grpc_refusal import GRPC_REASON, Http1Protocol
 from queenright.server.settings import Settings
@@ -33,12 +33,12 @@ class Ports:
     @property
     def api_url(self) -> str:
         """The URL of the API and the console on this machine."""
-        return socket_url(self.api)
+        return make_socket_url(self.api)
 
     @property
     def otlp_url(self) -> str:
         """The URL for telemetry on this machine."""
-        return socket_url(self.otlp)
+        return make_socket_url(self.otlp)
 
     @property
     def is_token_required(self) -> bool:
@@ -86,7 +86,7 @@ def bind_ports(settings: Settings) -> Iterator[Ports]:
         otlp_socket = listen(otlp.host, otlp.port, what="telemetry (OTLP)", option="--otlp-port")
         stack.enter_context(contextlib.closing(otlp_socket))
         settings = _link_to_service(
-            _set_bound_ports(settings, api_socket, otlp_socket), socket_url(api_socket)
+            _set_bound_ports(settings, api_socket, otlp_socket), make_socket_url(api_socket)
         )
         access = Access(settings)
         access.require_live_token(*(sock.getsockname()[0] for sock in (api_socket, otlp_socket)))

@@ -137,10 +137,10 @@ class Service:
         self.pipeline.resume(replay)
         await self.pipeline.close_ended_tickets()
         await self.operator_requests.load()
-        await self.tasks.start(self._background_work())
+        await self.tasks.start(self._list_background_work())
         await self._load_agents()
 
-    def _background_work(self) -> dict[str, Work]:
+    def _list_background_work(self) -> dict[str, Work]:
         work: dict[str, Work] = {
             "deadlines": self.scheduler.run_deadlines,
             "vital-signs": self.pipeline.run_publishing,
@@ -203,12 +203,12 @@ class Service:
 
     def ready(self) -> list[str]:
         """Return the reasons why the service is not ready, as sentences; empty if it is ready."""
-        missing = [f"{name} has stopped" for name in self.tasks.list_stopped()] + self.faults
+        reasons = [f"{name} has stopped" for name in self.tasks.list_stopped()] + self.faults
         if not self.tasks.is_started:
-            missing.append("the service has not started")
+            reasons.append("the service has not started")
         elif (failure := self.store.failure) is not None:
-            missing.append(f"the store cannot write: {str(failure).removeprefix('cannot write to ')}")
-        return missing
+            reasons.append(f"the store cannot write: {str(failure).removeprefix('cannot write to ')}")
+        return reasons
 
     # -- shortcuts for the API ------------------------------------------------------------------
 

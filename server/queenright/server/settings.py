@@ -127,7 +127,7 @@ class OtlpSettings(_Block):
         return url
 
     @field_serializer("forward", when_used="json")
-    def _without_credentials(self, url: str | None) -> str | None:
+    def _remove_credentials(self, url: str | None) -> str | None:
         if url is None:
             return None
         parts = urlsplit(url)
@@ -159,7 +159,7 @@ class ClusterSettings(_Block):
         return addresses
 
     @field_serializer("nats", when_used="json")
-    def _without_passwords(self, addresses: str | None) -> str | None:
+    def _mask_passwords(self, addresses: str | None) -> str | None:
         return addresses and re.sub(r"://[^,]*@", f"://{MASK}@", addresses)
 
 
@@ -234,7 +234,7 @@ class Settings(BaseSettings):
         return url
 
     @field_serializer("database", when_used="json")
-    def _without_password(self, url: str | None) -> str | None:
+    def _mask_password(self, url: str | None) -> str | None:
         if url is None:
             return None
         shown_url = re.sub(r"://([^:/@]*):.*@", rf"://\1:{MASK}@", url)
@@ -268,7 +268,7 @@ class Settings(BaseSettings):
         """
         return self._origin.read() if self._origin else None
 
-    def linked_to_service(self) -> Settings:
+    def with_console_url(self) -> Settings:
         """Return the settings with ``console_url`` set to the service's own URL, unless it is set."""
         if "console_url" in self.alerting.model_fields_set or self.http.port == 0:
             return self
@@ -492,13 +492,13 @@ def _explain_errors(error: ValidationError, file: Path | None) -> str:
 
 
 def _explain_fault(fault: Fault) -> str:
-    where = fault.where
+    location = fault.where
     if fault.kind == "extra_forbidden":
         allowed_names = _list_setting_names(fault.path[:-1])
         suggestion = _find_closest(str(fault.path[-1]), allowed_names)
         hint = f"Did you mean {suggestion}?" if suggestion else f"Known settings: {', '.join(allowed_names)}."
-        return f"{where}: no such setting. {hint}"
-    if not where:  # a fault in a combination of settings: the message has their names and values
+        return f"{location}: no such setting. {hint}"
+    if not location:  # a fault in a combination of settings: the message has their names and values
         return f"{fault.message}."
     if fault.kind == "model_type":
         allowed_names = _list_setting_names(fault.path)

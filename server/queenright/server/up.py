@@ -28,7 +28,7 @@ from queenright.server.ops.child_processes import Child, wait_for_answer
 from queenright.server.ops.folders import require_usable_storage
 from queenright.server.ops.programs import ProgramNotFoundError, find_program
 from queenright.server.ops.secret_files import InvalidSecretError
-from queenright.server.ops.sockets import find_free_port, listen, serve_app, socket_url
+from queenright.server.ops.sockets import find_free_port, listen, make_socket_url, serve_app
 from queenright.server.ports import API_PURPOSE
 from queenright.server.service import Service
 from queenright.server.serving import RunningService, serving
@@ -49,9 +49,9 @@ _DEMO_PRICES: Final = {model: Price(*price) for model, price in DEMO_PRICES.item
 class AlreadyRunningError(QueenrightError):
     """Raised when another `queenright up` uses the same storage folder."""
 
-    def __init__(self, storage: Path, running: str) -> None:
+    def __init__(self, storage: Path, process_description: str) -> None:
         super().__init__(
-            f"Queenright is already running on {storage} ({running}). "
+            f"Queenright is already running on {storage} ({process_description}). "
             "Stop it with Ctrl-C in its terminal, or use another folder with --storage."
         )
 
@@ -198,7 +198,7 @@ async def _run_receiver(options: UpOptions) -> AsyncIterator[tuple[Recorder, str
     )
     with contextlib.closing(sock):
         async with serve_app(recorder, sock):
-            yield recorder, socket_url(sock)
+            yield recorder, make_socket_url(sock)
 
 
 @contextlib.asynccontextmanager
@@ -216,7 +216,7 @@ async def _run_demo(
     )
     async with contextlib.AsyncExitStack() as stack:
         if running.own_token:
-            stack.enter_context(_token_in_environment(running.own_token))
+            stack.enter_context(_set_token_in_environment(running.own_token))
         files = format_count(fleet.files, "file")
         say(f"Starting the demo fleet on {files} below {options.files.resolve()} ...")
         await end_former_demo_runs(running.service)
@@ -341,7 +341,7 @@ def _find_program(name: str, find: FindProgram, say: PrintLine) -> Path | None:
 
 
 @contextlib.contextmanager
-def _token_in_environment(token: str) -> Iterator[None]:
+def _set_token_in_environment(token: str) -> Iterator[None]:
     """Set the token of the demo agents in the environment, until the block ends."""
     variables = {TOKEN_ENV: token, "OTEL_EXPORTER_OTLP_HEADERS": f"Authorization=Bearer%20{token}"}
     previous_values = {name: os.environ.get(name) for name in variables}

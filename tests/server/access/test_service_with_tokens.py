@@ -516,13 +516,13 @@ async def test_tokens_are_not_forwarded_with_telemetry(tmp_path: Path) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
-    from queenright.server.ops.sockets import listen, serve_app, socket_url
+    from queenright.server.ops.sockets import listen, make_socket_url, serve_app
 
     with listen("127.0.0.1", 0, what="a collector", option="-") as sock:
         async with serve_app(collector, sock):
             settings = make_guarded_settings(tmp_path)
             settings = settings.model_copy(
-                update={"otlp": settings.otlp.model_copy(update={"forward": socket_url(sock)})}
+                update={"otlp": settings.otlp.model_copy(update={"forward": make_socket_url(sock)})}
             )
             token_text = create_token(settings, "machine", Role.REPORTER)
             async with serving(settings) as running, httpx.AsyncClient(trust_env=False) as http:

@@ -57,7 +57,7 @@ def _render(config: Path | None) -> dict[str, str]:
     from queenright.grafana.export import render_dashboards
     from queenright.server.settings import load_settings
 
-    settings = load_settings(config).linked_to_service()
+    settings = load_settings(config).with_console_url()
     return render_dashboards(settings.health_monitoring, console=settings.alerting.console_url)
 
 

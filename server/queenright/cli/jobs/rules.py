@@ -59,7 +59,7 @@ class RuleSelection:
             alerting = with_service_url(settings.alerting, self.options.service_url)
         except ValueError as error:
             raise UsageError(f"--service-url {error}") from None
-        return settings.model_copy(update={"alerting": alerting}).linked_to_service()
+        return settings.model_copy(update={"alerting": alerting}).with_console_url()
 
     def links(self, settings: Settings) -> Links:
         """Return the targets of links in alerts."""

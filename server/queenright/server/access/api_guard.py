@@ -71,7 +71,7 @@ class ApiGuard:
         level = find_required_level(scope["method"], scope["path"])
         caller = self._identify(scope, headers, level)
         if isinstance(caller, Denial):
-            await self._denial_response(scope, headers, caller)(scope, receive, send)
+            await self._make_denial_response(scope, headers, caller)(scope, receive, send)
             return
         scope[SCOPE_KEY] = caller
         if caller.token_id:
@@ -121,7 +121,7 @@ class ApiGuard:
             if not is_ended:
                 raise
 
-    def _denial_response(self, scope: Scope, headers: Headers, denial: Denial) -> Response:
+    def _make_denial_response(self, scope: Scope, headers: Headers, denial: Denial) -> Response:
         path = scope["path"]
         wants_html = "text/html" in headers.get("accept", "") and not path.startswith(("/api/", "/-/"))
         if not wants_html:

@@ -82,8 +82,8 @@ def find_required_level(method: str, path: str) -> AccessLevel:
         method: The HTTP method; ``HEAD`` is treated as ``GET``.
         path: The decoded path, or a route's template.
     """
-    checked_method = "GET" if method == "HEAD" else method
+    effective_method = "GET" if method == "HEAD" else method
     for methods, pattern, level in _COMPILED_RULES:
-        if checked_method in methods and pattern.fullmatch(path):
+        if effective_method in methods and pattern.fullmatch(path):
             return level
     return AccessLevel.VIEWER if method in _READ_METHODS else AccessLevel.OPERATOR

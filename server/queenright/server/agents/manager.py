@@ -159,7 +159,7 @@ class AgentManager:
             raise AgentNotLoadedError(agent_id)
         return slot
 
-    def runtimes(self) -> Iterator[AgentRuntime]:
+    def list_runtimes(self) -> Iterator[AgentRuntime]:
         """Return the runtimes of the loaded agents."""
         return iter([slot.runtime for slot in self._slots.values()])
 

@@ -22,7 +22,7 @@ class ServiceRuntimes:
     def __iter__(self) -> Iterator[AgentRuntime]:
         """Yield the runtimes."""
         yield self.own
-        yield from self.agents.runtimes()
+        yield from self.agents.list_runtimes()
 
 
 @dataclass(frozen=True)

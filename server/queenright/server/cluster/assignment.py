@@ -12,7 +12,7 @@ from hashlib import blake2b
 from queenright.health.cluster.cluster_lease import View
 
 
-def find_partition_count(view: View, own: int) -> int:
+def find_partition_count(view: View, own_count: int) -> int:
     """
     Return the cluster's number of partitions: the setting of the oldest live member that counts.
 
@@ -26,7 +26,9 @@ def find_partition_count(view: View, own: int) -> int:
     configured_count = next(
         (member_view.member.partitions for member_view in alive if member_view.state.is_counted), 0
     )
-    return max(configured_count, view.stored_partitions) or (alive[0].member.partitions if alive else own)
+    return max(configured_count, view.stored_partitions) or (
+        alive[0].member.partitions if alive else own_count
+    )
 
 
 def is_oldest_member(view: View, member_id: str) -> bool:
@@ -102,7 +104,7 @@ def _compute_shares(
     """Return the number of partitions that each member should own, given the numbers that they own now."""
     share, larger = divmod(count, len(owned_counts))
     by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _compute_rank(member, "share")))
-    shares = {member: share + (place < larger) for place, member in enumerate(by_size)}
+    shares = {member: share + (index < larger) for index, member in enumerate(by_size)}
     capped_shares = {
         member: owned_counts[member]
         for member in failed_members

@@ -208,8 +208,8 @@ def _group_messages(messages: Sequence[StreamMessage]) -> Iterator[list[StreamMe
 
 def read_position(conn: Connection, *, stream: str) -> int:
     """Return the sequence number of a stream's last stored message; 0 if there is none."""
-    where = STREAM_POSITION.c.stream == stream
-    return conn.execute(select(STREAM_POSITION.c.seq).where(where)).scalar() or 0
+    condition = STREAM_POSITION.c.stream == stream
+    return conn.execute(select(STREAM_POSITION.c.seq).where(condition)).scalar() or 0
 
 
 def write_position(conn: Connection, *, stream: str, seq: int) -> None:

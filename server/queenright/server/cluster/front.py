@@ -27,7 +27,7 @@ from queenright.server.cluster.proxy import FORWARDED_HEADER, PARTITION_HEADER, 
 from queenright.server.cluster.stream import MessageTooLargeError, StreamUnavailableError
 from queenright.server.console.templates import render_error
 from queenright.server.http.problems import make_problem_response
-from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, unavailable_error
+from queenright.server.otlp.errors import RESOURCE_EXHAUSTED, RejectedRequestError, make_unavailable_error
 from queenright.server.webhooks.hooks import (
     ANSWER_SECONDS,
     BODY_SECONDS,
@@ -115,7 +115,7 @@ class ClusterFront:
             RejectedRequestError: The piece was not acknowledged (503), or is too large (413).
         """
         if self.refusal is not None:
-            raise unavailable_error(self.refusal, RETRY_SECONDS)
+            raise make_unavailable_error(self.refusal, RETRY_SECONDS)
         count = len(self._partitions)
         parts = {0: piece} if count == 1 else await self._run_in_thread(split_request, path, piece, count)
         results = await asyncio.gather(
@@ -124,7 +124,7 @@ class ClusterFront:
         )
         for error in results:
             if isinstance(error, StreamUnavailableError):
-                raise unavailable_error(f"{error}; retry later", RETRY_SECONDS) from None
+                raise make_unavailable_error(f"{error}; retry later", RETRY_SECONDS) from None
             if isinstance(error, MessageTooLargeError):
                 raise RejectedRequestError(413, RESOURCE_EXHAUSTED, str(error)) from None
             if error is not None:

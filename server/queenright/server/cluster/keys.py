@@ -24,7 +24,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation import names
-from queenright.server.otlp.errors import too_many_error
+from queenright.server.otlp.errors import make_too_many_error
 from queenright.server.otlp.protobuf_split import MAX_GROUPS, encode_field_header, iter_fields
 from queenright.server.telemetry.client import Client
 from queenright.server.telemetry.dialects import CLIENT_OF_LOGS, CLIENT_OF_SPANS
@@ -123,7 +123,7 @@ def split_request(path: str, body: bytes, count: int) -> Mapping[int, bytes]:
         sender, scopes = _read_group(body, value, end)
         groups += 1 + len(scopes)
         if groups > MAX_GROUPS:
-            raise too_many_error("resources and scopes", MAX_GROUPS)
+            raise make_too_many_error("resources and scopes", MAX_GROUPS)
         piece = body[begin:end]
         if signal is not None and (
             sender.is_own

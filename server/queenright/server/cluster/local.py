@@ -31,10 +31,10 @@ router.add_api_route("/healthz", probes.get_alive)
 async def get_ready(request: Request, response: Response) -> api.Ready:
     """Return whether this process can accept telemetry and answer requests."""
     state: cluster.ClusterState = request.state.cluster
-    missing = state.ready()
-    if missing:
+    reasons = state.ready()
+    if reasons:
         response.status_code = 503
-    return api.Ready(ready=not missing, missing=missing if can_view_fleet(request) else [])
+    return api.Ready(ready=not reasons, missing=reasons if can_view_fleet(request) else [])
 
 
 @router.get("/metrics")

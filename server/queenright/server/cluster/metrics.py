@@ -35,11 +35,11 @@ class ClusterMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Implement ``Collector``."""
-        yield _gauge(names.CLUSTER_MEMBERS, self.members)
-        yield _gauge(names.CLUSTER_STREAM_UP, self.is_stream_available)
+        yield _make_gauge(names.CLUSTER_MEMBERS, self.members)
+        yield _make_gauge(names.CLUSTER_STREAM_UP, self.is_stream_available)
         has_labels = len(self.partitions) > 1
-        owner = _gauge(names.CLUSTER_OWNER, has_partitions=has_labels)
-        backlog = _gauge(names.CLUSTER_BACKLOG, has_partitions=has_labels)
+        owner = _make_gauge(names.CLUSTER_OWNER, has_partitions=has_labels)
+        backlog = _make_gauge(names.CLUSTER_BACKLOG, has_partitions=has_labels)
         for partition in self.partitions:
             labels = [str(partition.number)] if has_labels else []
             owner.add_metric(labels, float(partition.registry is not None))
@@ -83,7 +83,7 @@ def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:
     yield from families_by_name.values()
 
 
-def _gauge(
+def _make_gauge(
     metric: names.MetricName, value: float | None = None, *, has_partitions: bool = False
 ) -> GaugeMetricFamily:
     labels = [names.PARTITION_LABEL] if has_partitions else None

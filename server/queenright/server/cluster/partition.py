@@ -170,7 +170,7 @@ class Partition:
             self._loss_event.clear()
             self._claim_event.clear()
             self._is_released = False
-            self._own_task = asyncio.create_task(self._own(), name=f"partition-{self.number}")
+            self._own_task = asyncio.create_task(self._run_as_owner(), name=f"partition-{self.number}")
 
     def hand_over(self) -> None:
         """Hand over to another process: stop serving, store received messages, and release the lease."""
@@ -183,7 +183,7 @@ class Partition:
         if self._own_task is not None:
             await self._own_task
 
-    async def _own(self) -> None:
+    async def _run_as_owner(self) -> None:
         """Run the service until the lease is lost or the partition is handed over."""
         has_failed = False
         failure: str | None = None

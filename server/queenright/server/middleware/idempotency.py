@@ -140,8 +140,8 @@ class Idempotency:
             await response(scope, receive, send)
         else:
             refusal = (
-                f"the service stopped during the first request with this {KEY_HEADER}, which may or may not have "
-                "taken effect; check whether it has, and if not, send it again with a new key"
+                f"the service stopped during the first request with this {KEY_HEADER}, which may or may not "
+                "have taken effect; check whether it has, and if not, send it again with a new key"
             )
             await make_problem_response(409, refusal)(scope, receive, send)
 
@@ -294,9 +294,9 @@ def add_idempotency_header(schema: MutableMapping[str, Any]) -> None:
                 ("422", f"The {KEY_HEADER} was used for another request, or the request is not valid."),
                 ("503", "Nothing was done: the store cannot be written to."),
             ):
-                operation["responses"].setdefault(status, _problem_schema(description))
+                operation["responses"].setdefault(status, _make_problem_schema(description))
 
 
-def _problem_schema(description: str) -> dict[str, Any]:
+def _make_problem_schema(description: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
     return {"description": description, "content": {"application/problem+json": {"schema": reference}}}

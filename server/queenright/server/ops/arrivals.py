@@ -112,20 +112,24 @@ class ArrivalLog:
 
     def record_events(self, events: Sequence[AgentEvent], now: float) -> None:
         """Record events that are in the log now, without I/O."""
-        first = next((event for event in events if event.type not in TRANSIENT), None)
-        if first is None:
+        first_event = next((event for event in events if event.type not in TRANSIENT), None)
+        if first_event is None:
             return
-        last = next(event for event in reversed(events) if event.type not in TRANSIENT)
+        last_event = next(event for event in reversed(events) if event.type not in TRANSIENT)
         if self._first is None:
-            self._first = ArrivalMark(now, first.id)
-        self._last = ArrivalMark(now, last.id)
+            self._first = ArrivalMark(now, first_event.id)
+        self._last = ArrivalMark(now, last_event.id)
 
     def write_alive(self, now: float, *, at_once: bool = False) -> None:
         """Write that the service is running and, if due, the position of the log."""
-        first, last = self._first, self._last
-        if first is not None and last is not None and (at_once or now - first.time >= NOTE_INTERVAL_SECONDS):
+        first_mark, last_mark = self._first, self._last
+        if (
+            first_mark is not None
+            and last_mark is not None
+            and (at_once or now - first_mark.time >= NOTE_INTERVAL_SECONDS)
+        ):
             self._first = self._last = None
-            self._append([first] if first == last else [first, last])
+            self._append([first_mark] if first_mark == last_mark else [first_mark, last_mark])
         self._write(_HEAD_FORMAT.format(now).encode(), 0)
         self.alive_until = now
 

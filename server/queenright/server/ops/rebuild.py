@@ -230,13 +230,13 @@ def rebuild_workers(
     result = RebuildResult(last_id=conn.execute(_LAST_ID).scalar() or "")
     snapshot = read_snapshot(conn, monitor)
     begin, in_window = 0.0, [EVENTS.c.time >= since, EVENTS.c.time <= now]
-    first: int | None
+    first_seq: int | None
     if snapshot is None:
-        first = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
+        first_seq = conn.execute(select(func.min(EVENTS.c.seq)).where(*in_window)).scalar()
     else:
-        begin, since, first = snapshot.time, -math.inf, snapshot.seq + 1
+        begin, since, first_seq = snapshot.time, -math.inf, snapshot.seq + 1
         result.snapshot_at = begin
-        in_window = [EVENTS.c.seq >= first]
+        in_window = [EVENTS.c.seq >= first_seq]
         notes = [note for note in notes if note.time > begin]
         alive_until = max(alive_until or 0.0, begin)
     moments = [
@@ -250,19 +250,19 @@ def rebuild_workers(
     end = now if alive_until is None else min(now, alive_until + _SLACK_SECONDS)
     known_times, gaps = _locate_notes(conn, notes)
     timeline = ArrivalBounds([*moments, *known_times], gaps, end, begin)
-    if first is None:
-        first = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
+    if first_seq is None:
+        first_seq = (conn.execute(select(func.max(EVENTS.c.seq))).scalar() or 0) + 1
     unobserved_seqs = () if snapshot is None else snapshot.unobserved
     stopped_seqs, terminated_runs = _read_terminated(
-        conn, 0 if snapshot is None else min((first, *unobserved_seqs))
+        conn, 0 if snapshot is None else min((first_seq, *unobserved_seqs))
     )
     if snapshot is None:
-        _restore_earlier(conn, monitor, result, first=first, since=since, stopped_seqs=stopped_seqs)
+        _restore_earlier(conn, monitor, result, first_seq=first_seq, since=since, stopped_seqs=stopped_seqs)
     else:
         monitor.restart_processes(now)
         _restore_logged_health(monitor, result, snapshot)
     remaining = sorted(_read_events(conn, unobserved_seqs).items())
-    for seq, event in chain(remaining, _iter_events(conn, first)):
+    for seq, event in chain(remaining, _iter_events(conn, first_seq)):
         for gap in timeline.take_gaps_before(seq):
             _apply_gap(monitor, gap)
         at = timeline.find_arrival_time(seq, event.time)
@@ -294,16 +294,16 @@ def _restore_earlier(
     monitor: HealthMonitor,
     result: RebuildResult,
     *,
-    first: int,
+    first_seq: int,
     since: float,
     stopped_seqs: Collection[int],
 ) -> None:
     """Restore the effects of events before row ``first`` that still matter."""
-    monitor.restore_failed_runs(_count_failed_runs(conn, first, monitor.settings, stopped_seqs))
-    for agent, sessions in _list_sessions_begun_before(conn, first).items():
+    monitor.restore_failed_runs(_count_failed_runs(conn, first_seq, monitor.settings, stopped_seqs))
+    for agent, sessions in _list_sessions_begun_before(conn, first_seq).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
             for _, events in _read_events_before(
-                conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first
+                conn, agent, sessions[start : start + _SESSIONS_PER_QUERY], first_seq
             ):
                 at = 0.0
                 for event in events:
@@ -349,8 +349,8 @@ _MAX_MODEL_CALLS: Final = 20_000
 _LAST_ID: Final = select(EVENTS.c.id).order_by(EVENTS.c.seq.desc()).limit(1)
 
 
-def _iter_events(conn: Connection, first: int) -> Iterator[tuple[int, AgentEvent]]:
-    after = first - 1
+def _iter_events(conn: Connection, first_seq: int) -> Iterator[tuple[int, AgentEvent]]:
+    after = first_seq - 1
     while rows := conn.execute(
         select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE_SIZE)
     ).all():
@@ -395,16 +395,16 @@ def _locate_notes(
     return moments, gaps
 
 
-def _list_sessions_begun_before(conn: Connection, first: int) -> dict[str, list[str]]:
+def _list_sessions_begun_before(conn: Connection, first_seq: int) -> dict[str, list[str]]:
     """Return the sessions that started before row ``first``, by agent."""
     event_type: SQLColumnExpression[str] = EVENTS.c.type
-    first_start = func.min(_seq_if(event_type == EventType.EXECUTION_STARTED.value))
-    first_work = func.min(_seq_if(event_type != EventType.AGENT_HEARTBEAT.value))
+    first_start = func.min(_select_seq_if(event_type == EventType.EXECUTION_STARTED.value))
+    first_work = func.min(_select_seq_if(event_type != EventType.AGENT_HEARTBEAT.value))
     query = (
         select(EVENTS.c.agent_id, EVENTS.c.session_id, first_start, first_work)
         # The concatenation makes the planner read by sequence number.
         .where(
-            EVENTS.c.seq >= first,
+            EVENTS.c.seq >= first_seq,
             (event_type + "").in_([type_.value for type_ in WORKER_EVENTS | EVENTS_THAT_ADD_WORKERS]),
         )
         .group_by(EVENTS.c.agent_id, EVENTS.c.session_id)
@@ -421,15 +421,15 @@ def _list_sessions_begun_before(conn: Connection, first: int) -> dict[str, list[
     return partial_sessions
 
 
-def _seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
+def _select_seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
     return case((condition, EVENTS.c.seq))
 
 
 def _read_events_before(
-    conn: Connection, agent: str, sessions: Sequence[str], first: int
+    conn: Connection, agent: str, sessions: Sequence[str], first_seq: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
     """Yield each session of an agent with its events before row ``first`` that still matter, in order."""
-    seqs = _find_last_of_each(conn, agent, sessions, first, _EARLIER_EVENTS)
+    seqs = _find_last_of_each(conn, agent, sessions, first_seq, _EARLIER_EVENTS)
     events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
     longer_sessions = [
         session
@@ -438,7 +438,9 @@ def _read_events_before(
     ]
     if longer_sessions:
         steps = {EventType.STEP_COMPLETED: _MAX_STEPS}
-        for session, session_seqs in _find_last_of_each(conn, agent, longer_sessions, first, steps).items():
+        for session, session_seqs in _find_last_of_each(
+            conn, agent, longer_sessions, first_seq, steps
+        ).items():
             more_events = _read_events(conn, [seq for seq in session_seqs if seq not in events])
             events |= more_events
             seqs[session] = [*seqs[session], *more_events]
@@ -452,7 +454,7 @@ def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
     return len(steps) == _MIN_STEPS and not any(step.data.get("verdict") == "ACCEPT" for step in steps)
 
 
-def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple[str, str, str]]]:
+def _read_terminated(conn: Connection, first_seq: int) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
     Return the rows in which terminated runs reported their end, before or after the termination, and the keys
     of these runs (agent, session, incarnation). Rows before ``first`` are not read.
@@ -463,13 +465,15 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
     ends = {EventType.EXECUTION_COMPLETED.value, EventType.EXECUTION_FAILED.value}
     run_types = [terminated, EventType.EXECUTION_STARTED.value, *ends]
     columns = (EVENTS.c.seq, EVENTS.c.type, EVENTS.c.session_id, EVENTS.c.incarnation_id)
-    agents = select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated, EVENTS.c.seq >= first).distinct()
+    agents = (
+        select(EVENTS.c.agent_id).where(EVENTS.c.type == terminated, EVENTS.c.seq >= first_seq).distinct()
+    )
     rows, runs = set[int](), list[tuple[str, str, str]]()
     for (agent,) in conn.execute(agents).all():
         ends_by_run: dict[tuple[str, str], set[int]] = {}
         stopped_keys = set[tuple[str, str]]()
         query = select(*columns).where(
-            EVENTS.c.agent_id == agent, EVENTS.c.type.in_(run_types), EVENTS.c.seq >= first
+            EVENTS.c.agent_id == agent, EVENTS.c.type.in_(run_types), EVENTS.c.seq >= first_seq
         )
         for seq, kind, *run in conn.execute(query.order_by(EVENTS.c.seq)):
             key = (run[0], run[1])
@@ -487,19 +491,19 @@ def _read_terminated(conn: Connection, first: int) -> tuple[set[int], list[tuple
 
 
 def _count_failed_runs(
-    conn: Connection, first: int, settings: HealthSettings, stopped_seqs: Collection[int]
+    conn: Connection, first_seq: int, settings: HealthSettings, stopped_seqs: Collection[int]
 ) -> dict[str, FailedRuns]:
     """Return the number of consecutive failed runs before row ``first``, by agent."""
     failed_agents = (
         select(EVENTS.c.agent_id)
-        .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first)
+        .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first_seq)
         .distinct()
     )
     runs_by_agent = {}
     for (agent,) in conn.execute(failed_agents).all():
         # A second monitor counts them, as in live operation.
         monitor, at = HealthMonitor(settings), 0.0
-        for seq, event in _read_since_completed(conn, agent, first, stopped_seqs).items():
+        for seq, event in _read_since_completed(conn, agent, first_seq, stopped_seqs).items():
             at = max(at, event.time)
             monitor.replay(as_terminated(event) if seq in stopped_seqs else event, at)
         runs = monitor.failed_runs(agent)
@@ -509,7 +513,7 @@ def _count_failed_runs(
 
 
 def _read_since_completed(
-    conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]
+    conn: Connection, agent: str, first_seq: int, stopped_seqs: Collection[int]
 ) -> dict[int, AgentEvent]:
     """
     Return the starts and ends of an agent's runs since its last completed run, and the resolutions of its
@@ -518,8 +522,8 @@ def _read_since_completed(
     To detect repeated ends, this includes earlier starts and ends of the sessions, and work between two equal
     ends.
     """
-    of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first)
-    after = _find_last_completed(conn, agent, first, stopped_seqs)
+    of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first_seq)
+    after = _find_last_completed(conn, agent, first_seq, stopped_seqs)
     seqs: list[int] = []
     for kind in _RUN_EVENTS:
         query = (
@@ -536,7 +540,7 @@ def _read_since_completed(
             started_sessions.add(event.session_id)
         elif event.type is not EventType.TICKET_RESOLVED and event.session_id not in started_sessions:
             earlier_sessions[event.session_id] = None
-    sessions, oldest = list(earlier_sessions), min(events, default=first)
+    sessions, oldest = list(earlier_sessions), min(events, default=first_seq)
     for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
         batch = sessions[start : start + _SESSIONS_PER_QUERY]
         for event_seqs in _find_last_of_each(conn, agent, batch, oldest, _EARLIER_RUN_EVENTS).values():
@@ -544,13 +548,13 @@ def _read_since_completed(
     return dict(sorted((events | _read_work_between_equal_ends(conn, agent, events)).items()))
 
 
-def _find_last_completed(conn: Connection, agent: str, first: int, stopped_seqs: Collection[int]) -> int:
+def _find_last_completed(conn: Connection, agent: str, first_seq: int, stopped_seqs: Collection[int]) -> int:
     """Return the row of an agent's last completed run, ignoring repeated ends; 0 if there is none."""
     completed_runs = (
         select(EVENTS.c.seq, EVENTS.c.session_id)
         .where(
             EVENTS.c.agent_id == agent,
-            EVENTS.c.seq < first,
+            EVENTS.c.seq < first_seq,
             EVENTS.c.type == EventType.EXECUTION_COMPLETED.value,
         )
         .order_by(EVENTS.c.seq.desc())
@@ -606,12 +610,16 @@ def _find_last_between(
 
 
 def _find_last_of_each(
-    conn: Connection, agent: str, sessions: Sequence[str], first: int, wanted_counts: Mapping[EventType, int]
+    conn: Connection,
+    agent: str,
+    sessions: Sequence[str],
+    first_seq: int,
+    wanted_counts: Mapping[EventType, int],
 ) -> dict[str, list[int]]:
     """Return the sequence numbers of each session's latest events, up to ``wanted_counts`` per type."""
     rows = conn.execute(
         _build_last_rows_query(tuple(wanted_counts.items()), len(sessions)),
-        {"agent_id": agent, "sessions": list(sessions), "first": first},
+        {"agent_id": agent, "sessions": list(sessions), "first": first_seq},
     )
     remaining_counts = {
         (session, kind.value): max_count for session in sessions for kind, max_count in wanted_counts.items()

@@ -110,7 +110,7 @@ def _has_cancelled_requests(record: logging.LogRecord) -> bool:
     return not (str(record.msg).startswith("Cancel %s running task(s)") and record.args == (0,))
 
 
-def socket_url(sock: socket.socket) -> str:
+def make_socket_url(sock: socket.socket) -> str:
     """Return the URL that reaches a listening socket from this machine."""
     host, port = sock.getsockname()[:2]
     if host in ("0.0.0.0", "::"):

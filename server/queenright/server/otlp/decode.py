@@ -13,7 +13,7 @@ from opentelemetry.proto.common.v1.common_pb2 import InstrumentationScope
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from queenright.instrumentation.identity import clean_name
-from queenright.server.otlp.errors import too_many_error
+from queenright.server.otlp.errors import make_too_many_error
 from queenright.server.otlp.protobuf_split import MAX_GROUPS, MAX_ITEMS
 from queenright.server.telemetry.assembler import Assembler
 from queenright.server.telemetry.batch import Batch
@@ -143,13 +143,13 @@ class _RequestSize:
         """Count a resource or a scope. Raises `RejectedRequestError` (413) above the limit."""
         self._groups += 1
         if self._groups > MAX_GROUPS:
-            raise too_many_error("resources and scopes", MAX_GROUPS)
+            raise make_too_many_error("resources and scopes", MAX_GROUPS)
 
     def add_items(self, count: int) -> None:
         """Count spans or records. Raises `RejectedRequestError` (413) above the limit."""
         self._items += count
         if self._items > MAX_ITEMS:
-            raise too_many_error("spans or records", MAX_ITEMS)
+            raise make_too_many_error("spans or records", MAX_ITEMS)
 
 
 _MAX_FUTURE_NS: Final = round(MAX_FUTURE_SECONDS * 1e9)

@@ -24,9 +24,9 @@ from queenright.server.http.json_limits import (
 from queenright.server.otlp.errors import (
     INVALID_ARGUMENT,
     RejectedRequestError,
-    malformed_error,
-    too_large_error,
-    too_many_error,
+    make_malformed_error,
+    make_too_large_error,
+    make_too_many_error,
 )
 
 M = TypeVar("M", bound=Message)
@@ -92,13 +92,13 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
             if stream is None:
                 stream_count += 1
                 if stream_count > _MAX_MEMBERS:
-                    raise malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
+                    raise make_malformed_error(f"the body has more than {_MAX_MEMBERS} {name} streams")
                 stream = zlib.decompressobj(bits)
             chunk = stream.decompress(pending, CHUNK_BYTES)
             pending = stream.unconsumed_tail
             remaining -= len(chunk)
             if remaining < 0:
-                raise too_large_error("the body, decompressed,", limit)
+                raise make_too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 pending = stream.unused_data
                 stream = None
@@ -109,15 +109,15 @@ def decompress_chunks(body: bytes, content_encoding: str, limit: int) -> Iterato
             chunk = stream.decompress(b"", CHUNK_BYTES)
             remaining -= len(chunk)
             if remaining < 0:
-                raise too_large_error("the body, decompressed,", limit)
+                raise make_too_large_error("the body, decompressed,", limit)
             if stream.eof:
                 stream = None
             elif not chunk:
-                raise malformed_error(f"the body ends before its {name} stream does")
+                raise make_malformed_error(f"the body ends before its {name} stream does")
             if chunk:
                 yield chunk
     except zlib.error as error:
-        raise malformed_error(f"the body is not valid {name}: {error}") from None
+        raise make_malformed_error(f"the body is not valid {name}: {error}") from None
 
 
 def check_json(body: bytes | bytearray) -> None:
@@ -129,13 +129,13 @@ def check_json(body: bytes | bytearray) -> None:
             (413), or is nested too deeply or has too long a number (400).
     """
     if len(body) > MAX_JSON:
-        raise too_large_error("the body, as JSON and decompressed,", MAX_JSON)
+        raise make_too_large_error("the body, as JSON and decompressed,", MAX_JSON)
     try:
         check_json_size(body, MAX_VALUES)
     except JsonSizeError:
-        raise too_many_error("values in JSON", MAX_VALUES) from None
+        raise make_too_many_error("values in JSON", MAX_VALUES) from None
     except JsonFormatError as error:
-        raise malformed_error(str(error)) from None
+        raise make_malformed_error(str(error)) from None
 
 
 def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable[[], M]) -> M:
@@ -154,15 +154,15 @@ def parse_message(body: bytes | bytearray, media_type: MediaType, make: Callable
         else:
             value = _load_json(body)
             if not isinstance(value, dict):
-                raise malformed_error("the body must be a JSON object")
+                raise make_malformed_error("the body must be a JSON object")
             json_format.ParseDict(_convert_ids(value, 0), message, ignore_unknown_fields=True)
     except (DecodeError, json_format.Error, orjson.JSONDecodeError) as error:
-        raise malformed_error(
+        raise make_malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {str(error)[:300]}"
         ) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         # json_format does not wrap these errors for values of the wrong type.
-        raise malformed_error(
+        raise make_malformed_error(
             f"the body is not a valid {message.DESCRIPTOR.name}: {type(error).__name__}"
         ) from None
     return message
@@ -190,7 +190,7 @@ def render_status(code: int, reason: str, media_type: MediaType) -> bytes:
 def _convert_ids(value: Any, depth: int) -> Any:
     """Convert OTLP's JSON to protobuf's JSON, whose trace and span ids are base64 instead of hexadecimal."""
     if depth > MAX_DEPTH:
-        raise malformed_error(f"the body is nested more than {MAX_DEPTH} levels deep")
+        raise make_malformed_error(f"the body is nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, list):
         return [_convert_ids(item, depth + 1) for item in value]
     if not isinstance(value, dict):
@@ -207,4 +207,4 @@ def _encode_id(key: str, value: Any) -> str:
     try:
         return base64.b64encode(binascii.unhexlify(value)).decode()
     except (ValueError, TypeError):
-        raise malformed_error(f"{key} {str(value)[:64]!r} is not hexadecimal") from None
+        raise make_malformed_error(f"{key} {str(value)[:64]!r} is not hexadecimal") from None

@@ -42,12 +42,12 @@ def describe_wrong_port(otlp_url: str) -> str:
     )
 
 
-def malformed_error(reason: str) -> RejectedRequestError:
+def make_malformed_error(reason: str) -> RejectedRequestError:
     """Return the error for a body that does not match its headers (400)."""
     return RejectedRequestError(400, INVALID_ARGUMENT, reason)
 
 
-def too_large_error(subject: str, limit: int) -> RejectedRequestError:
+def make_too_large_error(subject: str, limit: int) -> RejectedRequestError:
     """Return the error for a body that is longer than ``limit`` bytes (413)."""
     # The rest of the body is not read, so the connection cannot be reused.
     return RejectedRequestError(
@@ -58,13 +58,13 @@ def too_large_error(subject: str, limit: int) -> RejectedRequestError:
     )
 
 
-def too_many_error(items: str, limit: int) -> RejectedRequestError:
+def make_too_many_error(items: str, limit: int) -> RejectedRequestError:
     """Return the error for a body with more than ``limit`` items (413)."""
     return RejectedRequestError(
         413, RESOURCE_EXHAUSTED, f"the body has more than {limit} {items}; send smaller batches"
     )
 
 
-def unavailable_error(reason: str, retry_after: int) -> RejectedRequestError:
+def make_unavailable_error(reason: str, retry_after: int) -> RejectedRequestError:
     """Return the error for a valid request that cannot be accepted now (503). Clients retry it."""
     return RejectedRequestError(503, UNAVAILABLE, reason, ((b"retry-after", str(retry_after).encode()),))

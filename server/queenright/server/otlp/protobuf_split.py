@@ -17,9 +17,9 @@ from google.protobuf.message import Message
 
 from queenright.server.otlp.errors import (
     RejectedRequestError,
-    malformed_error,
-    too_large_error,
-    too_many_error,
+    make_malformed_error,
+    make_too_large_error,
+    make_too_many_error,
 )
 
 MAX_PIECE: Final = 256 * 1024
@@ -90,9 +90,9 @@ def iter_fields(body: bytes | bytearray, at: int, end: int) -> Iterator[tuple[in
         elif wire == _FIXED32:
             at += 4
         else:
-            raise malformed_error(f"the body has a field of wire type {wire}, which OTLP does not use")
+            raise make_malformed_error(f"the body has a field of wire type {wire}, which OTLP does not use")
         if at > end or not tag >> 3:
-            raise _truncated_error()
+            raise _make_truncated_error()
         yield tag >> 3, begin, value, at, wire == _LENGTH
 
 
@@ -105,11 +105,11 @@ def _read_varint(body: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
         if byte < 0x80:
             return result, at
         shift += 7
-    raise _truncated_error()
+    raise _make_truncated_error()
 
 
-def _truncated_error() -> RejectedRequestError:
-    return malformed_error("the body is not a valid protobuf message: a field is truncated or damaged")
+def _make_truncated_error() -> RejectedRequestError:
+    return make_malformed_error("the body is not a valid protobuf message: a field is truncated or damaged")
 
 
 class _Splitter:
@@ -133,7 +133,7 @@ class _Splitter:
             else:
                 shared_fields += body[begin:stop]
                 if len(shared_fields) > MAX_SHARED:
-                    raise too_large_error("a resource or scope", MAX_SHARED)
+                    raise make_too_large_error("a resource or scope", MAX_SHARED)
         piece = bytearray()
         for begin, value, stop in children:
             if piece and len(piece) + stop - begin > MAX_PIECE:
@@ -154,27 +154,27 @@ class _Splitter:
         if level == _ITEM_LEVEL:
             self._items += 1
             if self._items > MAX_ITEMS:
-                raise too_many_error("spans, records or metrics", MAX_ITEMS)
+                raise make_too_many_error("spans, records or metrics", MAX_ITEMS)
         else:
             self._groups += 1
             if self._groups > MAX_GROUPS:
-                raise too_many_error("resources and scopes", MAX_GROUPS)
+                raise make_too_many_error("resources and scopes", MAX_GROUPS)
 
     def _check_item(self, at: int, end: int) -> None:
         """Reject an item that has too many fields, which would be slow to parse."""
         if end - at > MAX_ITEM:
-            raise too_large_error("a span, record or metric", MAX_ITEM)
+            raise make_too_large_error("a span, record or metric", MAX_ITEM)
         remaining_fields = MAX_FIELDS
         pending_messages = [(at, end, self._item, 0)]
         while pending_messages:
             at, end, message, depth = pending_messages.pop()
             if depth > _MAX_DEPTH:
-                raise malformed_error(f"the body is nested more than {_MAX_DEPTH} levels deep")
+                raise make_malformed_error(f"the body is nested more than {_MAX_DEPTH} levels deep")
             nested_messages = _list_nested_messages(message)
             for number, _, value, stop, has_length in iter_fields(self._body, at, end):
                 remaining_fields -= 1
                 if remaining_fields < 0:
-                    raise too_many_error("fields in one span, record or metric", MAX_FIELDS)
+                    raise make_too_many_error("fields in one span, record or metric", MAX_FIELDS)
                 if has_length and number in nested_messages:
                     pending_messages.append((value, stop, nested_messages[number], depth + 1))
 

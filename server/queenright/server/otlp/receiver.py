@@ -51,9 +51,9 @@ from queenright.server.otlp.errors import (
     UNIMPLEMENTED,
     OverloadedError,
     RejectedRequestError,
-    malformed_error,
-    too_large_error,
-    unavailable_error,
+    make_malformed_error,
+    make_too_large_error,
+    make_unavailable_error,
 )
 from queenright.server.otlp.forward import Forwarder
 from queenright.server.otlp.loop_share import CapacityLimiter, EventLoopShare
@@ -279,10 +279,10 @@ class OtlpReceiver:
         if text is None:
             return None
         if not text.isdigit() or len(text) > 18:
-            raise malformed_error("Content-Length must be a number")
+            raise make_malformed_error("Content-Length must be a number")
         length = int(text)
         if length > self._max_body:
-            raise too_large_error("the body", self._max_body)
+            raise make_too_large_error("the body", self._max_body)
         return length
 
     async def _read_body(self, receive: Receive, held_bytes: _HeldBytes) -> bytes:
@@ -297,7 +297,7 @@ class OtlpReceiver:
                     part = message.get("body", b"")
                     size += len(part)
                     if size > self._max_body:
-                        raise too_large_error("the body", self._max_body)
+                        raise make_too_large_error("the body", self._max_body)
                     held_bytes.add(len(part))
                     parts.append(part)
                     if not message.get("more_body", False):
@@ -406,7 +406,7 @@ class OtlpReceiver:
                 self._count_batch(signal, batch)
                 batch.clear()
         except StillStoringError as error:
-            raise unavailable_error(str(error), 1) from None
+            raise make_unavailable_error(str(error), 1) from None
         finally:
             self._assembler.duplicates.finish_storing(batch.identities, is_stored=False)
             batch.undo()
@@ -426,11 +426,11 @@ class OtlpReceiver:
             async with self._storage_limiter.acquire(len(batch.events)):
                 await self._ingest(batch.events)
         except OverloadedError as error:
-            raise unavailable_error(str(error), error.retry_after) from None
+            raise make_unavailable_error(str(error), error.retry_after) from None
         except Exception:
             # The client retries the request, so nothing is lost.
             _log.exception("cannot store %d events received over OTLP", len(batch.events))
-            raise unavailable_error("the events could not be stored; retry later", 5) from None
+            raise make_unavailable_error("the events could not be stored; retry later", 5) from None
 
     def _count_batch(self, signal: _Signal, batch: Batch) -> None:
         self._record_process_alive(batch.report_intervals)
@@ -474,7 +474,7 @@ class _HeldBytes:
 
     def _check(self, count: int) -> None:
         if self._receiver._in_flight + count > self._receiver._max_in_flight:
-            raise unavailable_error("too many requests are in progress; retry later", 2)
+            raise make_unavailable_error("too many requests are in progress; retry later", 2)
 
 
 def _run_until(steps: Iterator[None], is_time_up: Callable[[], bool]) -> bool:

@@ -89,8 +89,8 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
     """Receive a signed click on a button in Slack; Slack shows the reply."""
     reply, reply_url = await service.callbacks.handle_slack_click(
         await request.body(),
-        timestamp=_single_header(request, "x-slack-request-timestamp"),
-        signature=_single_header(request, "x-slack-signature"),
+        timestamp=_read_single_header(request, "x-slack-request-timestamp"),
+        signature=_read_single_header(request, "x-slack-signature"),
     )
     # The gateway of a cluster asks all partitions. A partition that does not know the ticket must not reply.
     is_answer = reply["response_type"] == "in_channel" or not is_from_gateway(request)
@@ -106,12 +106,12 @@ async def slack_action(request: Request, service: ServiceDep, tasks: BackgroundT
 )
 async def pagerduty_webhook(request: Request, service: ServiceDep) -> api.IncidentReceipt:
     """Receive a signed change of a PagerDuty incident. Return what was done."""
-    signatures = _single_header(request, "x-pagerduty-signature")
+    signatures = _read_single_header(request, "x-pagerduty-signature")
     receipt = await service.callbacks.handle_pagerduty_event(await request.body(), signatures=signatures)
     return api.IncidentReceipt.model_validate(receipt)
 
 
-def _single_header(request: Request, name: str) -> str:
+def _read_single_header(request: Request, name: str) -> str:
     """Return a header, or "". A signed request that has it twice is forged, and is rejected with a 400."""
     values = request.headers.getlist(name)
     if len(values) > 1:

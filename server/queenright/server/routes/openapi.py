@@ -102,7 +102,7 @@ def operation(
     arguments: dict[str, Any] = {
         "status_code": status,
         "responses": {status: success}
-        | {code: _problem_response(code, text) for code, text in descriptions.items()}
+        | {code: _make_problem_schema(code, text) for code, text in descriptions.items()}
         | {
             code: {"model": model, "description": text}
             for code, (model, text) in (other_responses or {}).items()
@@ -141,7 +141,7 @@ def make_body_schema(model: type[BaseModel], example: Any) -> dict[str, Any]:
 def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
     """Set the app's OpenAPI document: add the parts that all operations share, then apply ``changes``."""
 
-    def document() -> dict[str, Any]:
+    def build_document() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = get_openapi(
                 title="Queenright",
@@ -156,7 +156,7 @@ def set_openapi(app: FastAPI, *changes: SchemaChange) -> None:
             app.openapi_schema = schema
         return app.openapi_schema
 
-    app.openapi = document  # type: ignore[method-assign]
+    app.openapi = build_document  # type: ignore[method-assign]
 
 
 def _add_shared_parts(schema: dict[str, Any]) -> None:
@@ -261,7 +261,7 @@ def _describe_problems(path: str, operation: dict[str, Any]) -> None:
     if "application/json" in operation.get("requestBody", {}).get("content", {}):
         codes.append(415)
     for code in (*codes, *((422,) if has_input else ())):
-        responses.setdefault(str(code), _problem_response(code, ERRORS[code]))
+        responses.setdefault(str(code), _make_problem_schema(code, ERRORS[code]))
     operation["responses"] = dict(sorted(responses.items()))
 
 
@@ -269,7 +269,7 @@ def _is_default_validation_response(response: Any) -> bool:
     return response is not None and "application/json" in response.get("content", {})
 
 
-def _problem_response(status: int, description: str) -> dict[str, Any]:
+def _make_problem_schema(status: int, description: str) -> dict[str, Any]:
     reference = {"$ref": "#/components/schemas/Problem"}
     response = {"description": description, "content": {"application/problem+json": {"schema": reference}}}
     if status in _ERROR_HEADERS:

@@ -34,10 +34,10 @@ async def get_alive() -> PlainTextResponse:
 )
 async def get_ready(request: Request, response: Response, service: ServiceDep) -> api.Ready:
     """Return whether the service is ready. If not, callers with a role also get the reasons."""
-    missing = service.ready()
-    if missing:
+    reasons = service.ready()
+    if reasons:
         response.status_code = 503
-    return api.Ready(ready=not missing, missing=missing if can_view_fleet(request) else [])
+    return api.Ready(ready=not reasons, missing=reasons if can_view_fleet(request) else [])
 
 
 @router.get("/metrics", include_in_schema=False)

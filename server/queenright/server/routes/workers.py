@@ -111,13 +111,13 @@ async def list_agents(
 
 def _decode_cursor(cursor: str | None, sort: str) -> Position | None:
     """Return the position in a cursor. Raises ``InvalidCursorError`` if its list is sorted differently."""
-    place = decode_cursor(cursor, "agents", str, float, float, str, str)
-    if place is None:
+    position = decode_cursor(cursor, "agents", str, float, float, str, str)
+    if position is None:
         return None
-    if place[0] != sort:
+    if position[0] != sort:
         raise InvalidCursorError(cursor or "", f"agents by {sort}")
-    _, first, second, agent_id, session_id = place
-    return first, second, agent_id, session_id
+    _, first_key, second_key, agent_id, session_id = position
+    return first_key, second_key, agent_id, session_id
 
 
 # Before the route of one worker, because this path is the health of all workers.

@@ -30,9 +30,9 @@ class StreamFilter:
         """Return whether an event matches."""
         if self.types is not None and event.type not in self.types:
             return False
-        return self.agent is None or event.agent_id == self.agent or event.session_id in self.sessions()
+        return self.agent is None or event.agent_id == self.agent or event.session_id in self.list_sessions()
 
-    def sessions(self) -> Collection[str]:
+    def list_sessions(self) -> Collection[str]:
         """Return the companion sessions that match."""
         if self.agent is None or self.companions is None:
             return ()
@@ -103,7 +103,7 @@ def read_log_slice(
         through=through,
         types=event_filter.types,
         agent_id=event_filter.agent,
-        or_sessions=list(event_filter.sessions()),
+        or_sessions=list(event_filter.list_sessions()),
         limit=_SLICE_ROWS,
     )
     for seq, event in rows:

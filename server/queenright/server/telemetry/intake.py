@@ -80,17 +80,17 @@ class Intake:
     def add(self, sources: Sources, now: float) -> list[str]:
         """Add the sources of a request. Return notices about senders that need a change."""
         notices = []
-        for new in sources:
-            if not new.records and not new.parts:
+        for new_source in sources:
+            if not new_source.records and not new_source.parts:
                 continue
-            for fault, count in new.rejected.items():
-                self.rejected[new.dialect, fault] += count
-                self._rejected_total.labels(new.dialect, fault).inc(count)
-            for reason, count in new.unused.items():
-                self.unused[new.dialect, reason] += count
-                self._unused_total.labels(new.dialect, reason).inc(count)
-            source = self.sources.merge_into_known(new)
-            source.add(new)
+            for fault, count in new_source.rejected.items():
+                self.rejected[new_source.dialect, fault] += count
+                self._rejected_total.labels(new_source.dialect, fault).inc(count)
+            for reason, count in new_source.unused.items():
+                self.unused[new_source.dialect, reason] += count
+                self._unused_total.labels(new_source.dialect, reason).inc(count)
+            source = self.sources.merge_into_known(new_source)
+            source.add(new_source)
             source.first_seen = source.first_seen or now
             source.last_seen = now
             is_notified = source.last_notified and now - source.last_notified < NOTICE_INTERVAL_SECONDS
@@ -100,7 +100,7 @@ class Intake:
             is_known = (
                 source.wrong_times_notified and now - source.wrong_times_notified < NOTICE_INTERVAL_SECONDS
             )
-            if new.wrong_times and not is_known:
+            if new_source.wrong_times and not is_known:
                 source.wrong_times_notified = now
                 notices.append(_format_wrong_time_notice(source))
         return notices
@@ -131,7 +131,7 @@ class Intake:
         refusal.reason, refusal.last_seen = redact(reason, 300), now
         self._refusals[key] = refusal
 
-    def refusals(self) -> list[RefusalCount]:
+    def list_refusals(self) -> list[RefusalCount]:
         """Return the refused requests by path and status, newest first."""
         return list(reversed(self._refusals.values()))
 

@@ -78,8 +78,8 @@ def read_log(
     session = read_text(fields.get("session"))
     if not agent or not session:
         fault = RecordFault.NO_SESSION if agent else RecordFault.NO_NAME
-        missing = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
-        raise UnusableRecordError(fault, f"a {event_name} record without {missing}")
+        missing_name = names.GEN_AI_CONVERSATION_ID if agent else names.GEN_AI_AGENT_NAME
+        raise UnusableRecordError(fault, f"a {event_name} record without {missing_name}")
     kind, read = reader
     trace_id, span_id = record.trace_id, record.span_id
     time = record.time_unix_nano or record.observed_time_unix_nano

@@ -214,8 +214,8 @@ def _is_same_client(source: Source, other: Source) -> bool:
     return f"{longer}/".startswith(f"{shorter}/")
 
 
-def _keep_newest(names: dict[str, None], new: Iterable[str]) -> None:
-    for name in new:
+def _keep_newest(names: dict[str, None], added_names: Iterable[str]) -> None:
+    for name in added_names:
         names.pop(name, None)
         names[name] = None
     while len(names) > _MAX_NAMES:

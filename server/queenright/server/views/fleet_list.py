@@ -150,23 +150,23 @@ def _position_workers(
     workers: Iterable[WorkerHealth], facets: Facets, order: str
 ) -> Iterator[tuple[Position, WorkerHealth]]:
     """Yield the workers of a group with their positions."""
-    first = second = 0.0
+    first_key = second_key = 0.0
     is_ended = facets.health == _ENDED
     for worker in workers:
         vitals = worker.vitals
         if order == "attention":
-            first = _HEALTH_RANK[facets.health]
+            first_key = _HEALTH_RANK[facets.health]
             # Ended sessions are sorted by their end, latest first.
-            second = -(vitals.ended_at or 0.0) if is_ended else vitals.last_progress or vitals.started_at
+            second_key = -(vitals.ended_at or 0.0) if is_ended else vitals.last_progress or vitals.started_at
         elif order == "activity":
-            first = _ACTIVITY_RANK[facets.activity]
+            first_key = _ACTIVITY_RANK[facets.activity]
         elif order == "progress":
-            first = vitals.last_progress or vitals.started_at
+            first_key = vitals.last_progress or vitals.started_at
         elif order == "tokens":
-            first = vitals.tokens
+            first_key = vitals.tokens
         elif order == "cost":
-            first = -1.0 if vitals.cost_usd is None else vitals.cost_usd
-        yield (first, second, vitals.agent_id, vitals.session_id), worker
+            first_key = -1.0 if vitals.cost_usd is None else vitals.cost_usd
+        yield (first_key, second_key, vitals.agent_id, vitals.session_id), worker
 
 
 def _make_counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:

@@ -136,7 +136,7 @@ class SessionSteps:
             return self._amend(event)
         if kind in _END_BY_START:
             self._reports_starts = True
-        if self._wait is not None and self._ends_wait(kind):
+        if self._wait is not None and self._is_wait_end(kind):
             self._wait.end, self._wait.seq = event, seq
             self._wait = None
         if kind in _RUN_ENDS or kind is EventType.EXECUTION_STARTED:
@@ -167,7 +167,7 @@ class SessionSteps:
             if draft.latest_end is None:
                 draft.latest_end, draft.seq = event.time, seq
 
-    def _ends_wait(self, kind: EventType) -> bool:
+    def _is_wait_end(self, kind: EventType) -> bool:
         if kind in _WAIT_ENDS or _STEP_KINDS.get(kind) == "wait":
             return True
         if self._wait is not None and self._wait.start.type is EventType.EXECUTION_PAUSED:
@@ -257,23 +257,23 @@ def read_steps(
     )
     if not events:
         return steps
-    first, last = events[0][0], events[-1][0]
+    first_seq, last_seq = events[0][0], events[-1][0]
     read_around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT_EVENTS)
-    earlier, later = read_around(before=first), read_around(after=last, newest=False)
+    earlier, later = read_around(before=first_seq), read_around(after=last_seq, newest=False)
     pairs = SessionSteps([*earlier, *events, *later])
     drafts = sorted(
-        (draft for draft in pairs.drafts if first <= draft.seq <= last), key=lambda draft: draft.seq
+        (draft for draft in pairs.drafts if first_seq <= draft.seq <= last_seq), key=lambda draft: draft.seq
     )
     ids = {seq: event.id for seq, event in events}
     selected = drafts[-limit:] if newest else drafts[:limit]
     is_cut = len(selected) < len(drafts)
     if is_cut:
-        first, last = (selected[0].seq, last) if newest else (first, selected[-1].seq)
+        first_seq, last_seq = (selected[0].seq, last_seq) if newest else (first_seq, selected[-1].seq)
     return steps.model_copy(
         update={
             "items": [_make_step(draft) for draft in selected],
-            "first": ids[first],
-            "last": ids[last],
+            "first": ids[first_seq],
+            "last": ids[last_seq],
             "more": is_cut or bool(earlier if newest else later),
         }
     )
@@ -308,9 +308,9 @@ def add_open_work_to_page(
         for clock in list_detector_clocks(vitals, settings)
     ]
     counts = [
-        api.DetectorValue(detector=one.kind, value=one.value, limit=one.limit, text=one.description)
-        for one in list_detector_counts(vitals, settings)
-        if one.kind in settings.active_kinds
+        api.DetectorValue(detector=value.kind, value=value.value, limit=value.limit, text=value.description)
+        for value in list_detector_counts(vitals, settings)
+        if value.kind in settings.active_kinds
     ]
     return page.model_copy(
         update={

@@ -43,7 +43,7 @@ def build_telemetry_view(intake: Intake, monitor: HealthMonitor) -> api.Telemetr
             for is_rejected, counter in ((True, intake.rejected), (False, intake.unused))
             for (dialect, reason), count in counter.most_common()
         ],
-        refused=[api.RefusedRequests.of(refusal) for refusal in intake.refusals()],
+        refused=[api.RefusedRequests.of(refusal) for refusal in intake.list_refusals()],
     )
 
 

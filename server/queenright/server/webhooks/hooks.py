@@ -376,11 +376,11 @@ class HookReceiver:
         """Return the response that delivers a pending instruction, if this hook event can deliver one."""
         target = self._get_target(observation)
         answer: dict[str, Any] = {}
-        for pending in await self._instructions.pull(target, 0):
-            instruction_answer = client.instruction_answer(event_name, pending.kind, pending.message)
+        for instruction in await self._instructions.pull(target, 0):
+            instruction_answer = client.instruction_answer(event_name, instruction.kind, instruction.message)
             if instruction_answer and not answer:
                 try:
-                    await self._instructions.answer(target, pending.instruction_id, "done")
+                    await self._instructions.answer(target, instruction.instruction_id, "done")
                 except (InstructionClosedError, InstructionNotFoundError):
                     continue
                 answer = instruction_answer

@@ -70,7 +70,7 @@ async def stream_events(
         try:
             if not await _begin(parts, merged_stream, scope, disconnect_task):
                 return
-            refusals = [part.refusal() for part in parts if part.status != 200]
+            refusals = [part.get_refusal() for part in parts if part.status != 200]
             if refusals:
                 await max(refusals, key=lambda reply: reply.status != 404).send(send)
                 return
@@ -193,7 +193,7 @@ class _Part:
         self._buffer = b""
         self.task = asyncio.create_task(self._run())
 
-    def refusal(self) -> Reply:
+    def get_refusal(self) -> Reply:
         """Return the response of a partition that does not stream."""
         if not self.status:
             self.task.result()

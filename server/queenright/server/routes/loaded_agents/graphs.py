@@ -258,7 +258,7 @@ def _list_criteria(
         goal_criteria=[
             criterion
             for criterion in _list_goal_criteria(slot, graph_id)
-            if any(_uses_name(criterion.expression, key) for key in node.output_keys)
+            if any(_is_name_used(criterion.expression, key) for key in node.output_keys)
         ],
         visits=len(visits),
         outcomes=dict(Counter(visit.outcome for visit in visits)),
@@ -266,7 +266,7 @@ def _list_criteria(
     )
 
 
-def _uses_name(expression: str, name: str) -> bool:
+def _is_name_used(expression: str, name: str) -> bool:
     words = "".join(
         character if character.isalnum() or character == "_" else " " for character in expression
     ).split()

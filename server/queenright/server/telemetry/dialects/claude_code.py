@@ -186,7 +186,7 @@ def _read_hook(call: Mapping[str, Any], process: Process, now: int) -> Observati
     name = str(call.get("hook_event_name") or "")
     event_kind = _HOOK_EVENTS.get(name)
     session = read_hook_session(call, process, "Claude Code")
-    if event_kind is None or (name == "Notification" and not _asks_permission(call)):
+    if event_kind is None or (name == "Notification" and not _is_permission_prompt(call)):
         return None
     kind, is_end = event_kind
     call_id, prompt_id = process.clean_id(call.get("tool_use_id")), process.clean_id(call.get("prompt_id"))
@@ -244,7 +244,7 @@ _HOOK_EVENTS: Final[Mapping[str, tuple[ObservationKind, bool]]] = {
 }
 
 
-def _asks_permission(notification: Mapping[str, Any]) -> bool:
+def _is_permission_prompt(notification: Mapping[str, Any]) -> bool:
     """Return whether a notification is a permission prompt. Earlier versions send only its text."""
     kind = notification.get("notification_type")
     if kind is not None:
