@@ -82,7 +82,7 @@ def create_routes() -> FastAPI:
     """
     Return the app with all routes. It is cached, because FastAPI analyzes each route at its first request.
 
-    Routes read ``service``, ``access``, ``cluster`` and ``stream_shares`` from ``request.state``.
+    Routes read ``service``, ``access``, ``cluster`` and ``stream_quota`` from ``request.state``.
     """
     app = FastAPI(
         title="Queenright",
@@ -121,7 +121,7 @@ def create_app(
         "service": service,
         "access": access,
         "cluster": None,
-        "stream_shares": StreamQuota(MAX_STREAMS),
+        "stream_quota": StreamQuota(MAX_STREAMS),
     }
     app = build_guarded_app(
         create_routes(),

@@ -301,7 +301,7 @@ async def _watch_child(child: Child, url: str, service: Service, say: PrintLine)
 
 
 async def _start_questioning_agent(service: Service) -> None:
-    """Load and start the demo agent that runs in the service, and asks its user a question."""
+    """Load and start the demo agent that runs in the service and asks its user a question."""
     slot = await service.agents.load(DEMO_AGENTS / "publisher")
     await slot.runtime.trigger("review", {"message": "Which pages are ready?"})
 

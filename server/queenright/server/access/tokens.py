@@ -42,7 +42,7 @@ class Token(BaseModel):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
     made_at: float
     expires_at: float | None
-    """None: never."""
+    """When the token expires; None: never."""
     revoked_at: float | None = None
 
     def is_live(self, now: float) -> bool:

@@ -20,7 +20,7 @@ def find_partition_count(view: View, own_count: int) -> int:
 
     Args:
         view: The cluster.
-        own: The setting of this process, for a database without tables while no other process runs.
+        own_count: The setting of this process, for a database without tables while no other process runs.
     """
     alive = view.alive
     configured_count = next(

@@ -298,7 +298,7 @@ def _restore_earlier(
     since: float,
     stopped_seqs: Collection[int],
 ) -> None:
-    """Restore the effects of events before row ``first`` that still matter."""
+    """Restore the effects of events before row ``first_seq`` that still matter."""
     monitor.restore_failed_runs(_count_failed_runs(conn, first_seq, monitor.settings, stopped_seqs))
     for agent, sessions in _list_sessions_begun_before(conn, first_seq).items():
         for start in range(0, len(sessions), _SESSIONS_PER_QUERY):
@@ -396,7 +396,7 @@ def _locate_notes(
 
 
 def _list_sessions_begun_before(conn: Connection, first_seq: int) -> dict[str, list[str]]:
-    """Return the sessions that started before row ``first``, by agent."""
+    """Return the sessions that started before row ``first_seq``, by agent."""
     event_type: SQLColumnExpression[str] = EVENTS.c.type
     first_start = func.min(_select_seq_if(event_type == EventType.EXECUTION_STARTED.value))
     first_work = func.min(_select_seq_if(event_type != EventType.AGENT_HEARTBEAT.value))
@@ -428,7 +428,7 @@ def _select_seq_if(condition: ColumnElement[bool]) -> ColumnElement[Any]:
 def _read_events_before(
     conn: Connection, agent: str, sessions: Sequence[str], first_seq: int
 ) -> Iterator[tuple[str, list[AgentEvent]]]:
-    """Yield each session of an agent with its events before row ``first`` that still matter, in order."""
+    """Yield each session of an agent with its events before row ``first_seq`` that still matter, in order."""
     seqs = _find_last_of_each(conn, agent, sessions, first_seq, _EARLIER_EVENTS)
     events = _read_events(conn, [seq for session_seqs in seqs.values() for seq in session_seqs])
     longer_sessions = [
@@ -457,7 +457,7 @@ def _needs_more_steps(events: Sequence[AgentEvent | None]) -> bool:
 def _read_terminated(conn: Connection, first_seq: int) -> tuple[set[int], list[tuple[str, str, str]]]:
     """
     Return the rows in which terminated runs reported their end, before or after the termination, and the keys
-    of these runs (agent, session, incarnation). Rows before ``first`` are not read.
+    of these runs (agent, session, incarnation). Rows before ``first_seq`` are not read.
 
     The running monitor treats these rows as the end of the terminated run.
     """
@@ -493,7 +493,7 @@ def _read_terminated(conn: Connection, first_seq: int) -> tuple[set[int], list[t
 def _count_failed_runs(
     conn: Connection, first_seq: int, settings: HealthSettings, stopped_seqs: Collection[int]
 ) -> dict[str, FailedRuns]:
-    """Return the number of consecutive failed runs before row ``first``, by agent."""
+    """Return the number of consecutive failed runs before row ``first_seq``, by agent."""
     failed_agents = (
         select(EVENTS.c.agent_id)
         .where(EVENTS.c.type == EventType.EXECUTION_FAILED.value, EVENTS.c.seq < first_seq)

@@ -323,18 +323,18 @@ async def _open_stream(
 ) -> EventStream:
     name = None if agent is None else clean_name(agent)
     event_filter = StreamFilter(types, name, None if name is None else service.agents.companions)
-    shares: StreamQuota = request.state.stream_shares
+    quota: StreamQuota = request.state.stream_quota
     caller = find_caller(request)
-    if service.feed.readers >= shares.limit:
+    if service.feed.readers >= quota.limit:
         raise HTTPException(
             503,
-            f"{shares.limit} event streams are open already, which is the maximum; close one first",
+            f"{quota.limit} event streams are open already, which is the maximum; close one first",
             headers={"Retry-After": "5"},
         )
-    if shares.is_used_up(caller):
+    if quota.is_used_up(caller):
         raise HTTPException(
             503,
-            f"you have {shares.limit_per_caller} open event streams already, which is the maximum for one "
+            f"you have {quota.limit_per_caller} open event streams already, which is the maximum for one "
             "caller; close one first",
             headers={"Retry-After": "5"},
         )
@@ -347,5 +347,5 @@ async def _open_stream(
         event_filter,
         after=position,
         unknown=unknown_id,
-        count_stream=lambda: shares.count_stream(caller),
+        count_stream=lambda: quota.count_stream(caller),
     )

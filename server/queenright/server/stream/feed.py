@@ -259,7 +259,7 @@ class Feed:
     # -- wakeups --------------------------------------------------------------------------------
 
     def _schedule_wakeup(self) -> None:
-        """Schedule a wakeup of the readers ``batch_seconds`` after the last one, or later if many."""
+        """Wake the readers ``batch_seconds`` after the last wakeup, or later if there are many."""
         if self._wakeup is None:
             loop = asyncio.get_running_loop()
             self._wakeup = loop.call_at(max(loop.time(), self._next_wakeup_at), self._wake_all)

@@ -200,7 +200,7 @@ class _Assembly:
         is_named = observation.is_own and observation.agent and observation.session
         run = self._find_own_run(observation) if is_named else self._find_foreign_run(observation)
         if not run.is_own:
-            if not self._is_new_work(run, observation):
+            if not self._record_work(run, observation):
                 batch.ignore(observation.process, observation.library, UnusedReason.SAME_WORK)
                 batch.identities.add(observation.identity)
                 if observation.kind is ObservationKind.LLM:
@@ -354,9 +354,9 @@ class _Assembly:
             self._own_runs[key] = run
         return run
 
-    def _is_new_work(self, run: TracedRun, observation: Observation) -> bool:
+    def _record_work(self, run: TracedRun, observation: Observation) -> bool:
         """
-        Return whether work of another framework has not been counted yet, and record its id.
+        Record work of another framework. Return whether it has not been counted yet.
 
         If two libraries instrument the same call, such as the framework and the model client, there are two
         spans, nested or adjacent. The first start and the first end count.
@@ -381,9 +381,9 @@ class _Assembly:
             str(observation.data.get("call_id", ""))
         ):
             return False
-        elif self._traces.get(observation.trace_id, observation.process).is_wrapper(
+        elif self._traces.get(observation.trace_id, observation.process).record_nested_work(
             observation.span_id, observation.parent_id, work_key
-        ) or run.is_repeat(_make_ended_call(observation)):
+        ) or run.record_ended_call(_make_ended_call(observation)):
             run.open_work.pop(observation.span_id, None)
             return False
         open_work = run.open_work.get(observation.span_id) or (parent_work if is_inside else None)

@@ -305,12 +305,12 @@ class ClientSession:
             self._record_turn(observation.call, False)
             if is_current:
                 self._is_turn_over = False
-                if self._is_new_prompt(observation):
+                if self._record_prompt(observation):
                     yield PlannedEvent(EventType.CLIENT_INPUT_RECEIVED, at, {})
                 yield from self._begin_model_call(at)
 
-    def _is_new_prompt(self, observation: Observation) -> bool:
-        """Return whether a record starts a turn with a user prompt that no other source has reported."""
+    def _record_prompt(self, observation: Observation) -> bool:
+        """Record the start of a turn. Return whether it has a prompt that no other source has reported."""
         if observation.subagent:
             return False
         is_near = abs(observation.start - self._prompted_at) <= _PROMPT_TOLERANCE_NS

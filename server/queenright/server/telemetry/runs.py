@@ -141,7 +141,7 @@ class TracedRun:
     results: dict[str, tuple[CallResult, int, str] | None] | None = None
     """Tool results in model requests, by id: result, latest time and turn. None once reported."""
     outcome_at: int = 0
-    """The end of that call or agent."""
+    """The end of the call or agent that ``failure`` is about."""
     own_failure: dict[str, Any] = field(default_factory=dict)
     """The failure of the span that ended it."""
     has_failed: bool = False
@@ -210,8 +210,8 @@ class TracedRun:
         own_call_ids = {work.call_id for work in same_work if work.library == library}
         return next((work.call_id for work in same_work if work.call_id not in own_call_ids), None)
 
-    def is_repeat(self, call: EndedCall) -> bool:
-        """Record a call. Return whether another library has already reported it."""
+    def record_ended_call(self, call: EndedCall) -> bool:
+        """Record an ended call. Return whether another library has already reported it."""
         if self.ended_calls is None:
             self.ended_calls = deque(maxlen=MAX_LOOSE_ENDED if self.is_loose else MAX_ENDED)
         [library] = call.libraries
@@ -307,9 +307,9 @@ class Trace:
         make_room(self.runs_by_parent, MAX_PARENTS)
         self.runs_by_parent[parent] = run
 
-    def is_wrapper(self, span_id: bytes, parent: bytes, work_key: str) -> bool:
+    def record_nested_work(self, span_id: bytes, parent: bytes, work_key: str) -> bool:
         """
-        Return whether a span only wraps a counted span of the same kind.
+        Record the work of a span. Return whether the span only wraps a counted span of the same kind.
 
         If two libraries instrument the same call, such as the framework and the model client, there are two
         spans.

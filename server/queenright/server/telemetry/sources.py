@@ -180,7 +180,7 @@ class Sources:
 
     def merge_into_known(self, new_source: Source) -> Source:
         """
-        Return the known source that ``new`` belongs to, and mark it as the most recent.
+        Return the known source that ``new_source`` belongs to, and mark it as the most recent.
 
         Hooks and exporters of a coding agent name its owner differently. They are one source if they report
         the same agent, or if one of them has reported none yet.

@@ -1,5 +1,6 @@
 """
-Receive hook calls, by which coding agents report the starts and ends of work. The response has instructions.
+Receive hook calls, by which coding agents report the starts and ends of work. A response may
+contain an instruction for the agent.
 
 Hooks fail open: if a call or the service fails, the agent still gets a response within `ANSWER_SECONDS` and
 continues. An unknown call is counted, and its response is {}.
