@@ -78,7 +78,7 @@ class TokenWatch:
             self._published_roles = _map_roles_by_key(data["live"])
 
     async def _load_last_published(self) -> dict[_TokenKey, str]:
-        row = await self._store.read(
+        rows = await self._store.read(
             lambda conn: read_page(
                 conn,
                 before=None,
@@ -89,7 +89,7 @@ class TokenWatch:
                 limit=1,
             )
         )
-        return _map_roles_by_key(row[0].event["data"]["live"]) if row else {}
+        return _map_roles_by_key(rows[0].event["data"]["live"]) if rows else {}
 
 
 def describe_changes(published_roles: Mapping[_TokenKey, str], tokens: Tokens, now: float) -> dict[str, Any]:

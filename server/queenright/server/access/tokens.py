@@ -1,5 +1,5 @@
 """
-Tokens, as values. Only a token's hash is stored; the token itself is shown once.
+Create, find and revoke tokens, without I/O. Only a token's hash is stored; the token itself is shown once.
 
 A token has 256 random bits, so a plain SHA-256, which takes a microsecond, does not reveal it.
 """

@@ -52,8 +52,8 @@ class HealthGuard:
     """
     The guard of one visit.
 
-    Time is read from the events: a visit that resumes after a kill, with its events replayed, gets the same
-    verdict.
+    It uses the times of the events, so a visit that resumes after a kill gets the same verdict when its
+    events are replayed.
     """
 
     def __init__(

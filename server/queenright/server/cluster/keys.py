@@ -87,7 +87,7 @@ def compute_partition(key: str, count: int) -> int:
 
 
 def find_agent_partition(name: str, namespace: str = "", *, count: int) -> int:
-    """Return the partition of an agent, or of a service if ``namespace`` or the name is one of a service."""
+    """Return the partition of an agent, or of the service with this name and namespace."""
     return compute_partition(_make_service_key(namespace, name), count)
 
 

@@ -208,15 +208,15 @@ class _FleetCollector(Collector):
         yield finding_family
         one_kind_family = gauge_family(names.AGENTS_WITH_ONE_KIND)
         one_kind_counts = Tally(
-            next(iter(values))
-            for agent, values in kinds_by_agent.items()
-            if len(values) == 1 and worst_states[agent][0] is HealthState.DEGRADED
+            next(iter(kinds))
+            for agent, kinds in kinds_by_agent.items()
+            if len(kinds) == 1 and worst_states[agent][0] is HealthState.DEGRADED
         )
         for kind in FindingKind:
             one_kind_family.add_metric([kind.value], one_kind_counts[kind])
         yield one_kind_family
         paged_agents = self._list_paged()
-        is_unpaged = {
+        unpaged_by_agent = {
             agent: agent not in paged_agents
             for agent, (state, _) in worst_states.items()
             if state in _TROUBLE_STATES and kinds_by_agent.get(agent) != _FINDINGS_WITHOUT_PAGE
@@ -225,15 +225,15 @@ class _FleetCollector(Collector):
             gauge_family(names.UNPAGED_AGENTS),
             gauge_family(names.AGENT_UNPAGED),
         )
-        unpaged_family.add_metric([], sum(is_unpaged.values()))
-        for agent, value in islice(is_unpaged.items(), _MAX_AGENTS):
-            unpaged_agent_family.add_metric([agent], float(value))
+        unpaged_family.add_metric([], sum(unpaged_by_agent.values()))
+        for agent, is_unpaged in islice(unpaged_by_agent.items(), _MAX_AGENTS):
+            unpaged_agent_family.add_metric([agent], float(is_unpaged))
         yield unpaged_family
         yield unpaged_agent_family
 
         listed_agents = list(worst_states.items())
         if len(worst_states) > _MAX_AGENTS:
-            listed_agents = [(agent, values) for agent, values in listed_agents if values[0].rank > 0][
+            listed_agents = [(agent, worst) for agent, worst in listed_agents if worst[0].rank > 0][
                 :_MAX_AGENTS
             ]
         self._left_out_gauge.set(len(worst_states) - len(listed_agents))

@@ -98,7 +98,6 @@ class Connections:
         self._waiting_by_network: dict[str, dict[GuardedProtocol, None]] = {}
         self._due_at: dict[GuardedProtocol, float] = {}
         self._logged_at = -_LOG_SECONDS
-        self.refused_count = 0
 
     def __len__(self) -> int:
         return sum(self._open_counts.values())
@@ -166,9 +165,9 @@ class Connections:
             task.cancel()
 
     def _make_room(self) -> bool:
+        """Abort a waiting connection of the network with the most. Return False if it has none."""
         network = max(self._open_counts, key=lambda name: self._open_counts[name])
         oldest_connection = next(iter(self._waiting_by_network.get(network, ())), None)
-        self.refused_count += 1
         now = self._clock()
         if now - self._logged_at >= _LOG_SECONDS:
             self._logged_at = now

@@ -256,11 +256,11 @@ class Remediation:
         await self.interventions.advance(now)
         await self.approvals.advance(now, begin=now >= self._quiet_until)
 
-    def handle_clock_jump(self, now: float, by: float) -> None:
+    def handle_clock_jump(self, now: float, jump_seconds: float) -> None:
         """Hold all actions for the quiet time, and extend every wait, because a jump makes ages wrong."""
         self._start_quiet_time(now)
         self.interventions.handle_clock_jump(now)
-        self.recovery.handle_clock_jump(by)
+        self.recovery.handle_clock_jump(jump_seconds)
 
     def _start_quiet_time(self, now: float) -> None:
         self._quiet_until = now + self._settings.intervention.quiet_seconds

@@ -68,11 +68,11 @@ class Scheduler:
             except Exception:
                 _log.exception("cannot act on a deadline, retrying at the next tick")
 
-    def handle_clock_jump(self, now: float, by: float) -> None:
-        """Correct every age for a jump of the clock by ``by`` seconds."""
+    def handle_clock_jump(self, now: float, jump_seconds: float) -> None:
+        """Correct every age after a jump of the clock. ``jump_seconds`` is negative if it was set back."""
         self.monitor.handle_clock_jump(now)
-        self.remediation.handle_clock_jump(now, by)
-        self.pipeline.arrivals.record_gap(Gap("jump", now - by, now))
+        self.remediation.handle_clock_jump(now, jump_seconds)
+        self.pipeline.arrivals.record_gap(Gap("jump", now - jump_seconds, now))
 
     def _compute_pause(self) -> float:
         parts = (self.monitor, self.tickets, self.remediation)

@@ -92,14 +92,14 @@ def _merge(replies: Sequence[Reply], list_name: str, position: Sequence[str]) ->
         for number, (reply, after) in enumerate(zip(replies, position, strict=True))
     ]
     pages = [page for page in partition_pages if page.is_known]
-    first = pages[0]
+    first_page = pages[0]
     rows: list[Any] = []
-    while len(rows) < first.limit:
+    while len(rows) < first_page.limit:
         remaining_pages = [page for page in pages if page.has_row]
         if not remaining_pages:
             break
-        next_page = (max if first.is_descending else min)(remaining_pages, key=lambda page: page.rank)
-        if first.list_name == "breakers":
+        next_page = (max if first_page.is_descending else min)(remaining_pages, key=lambda page: page.rank)
+        if first_page.list_name == "breakers":
             # Positions are names, which several partitions may share.
             equal_pages = [page for page in remaining_pages if page.rank == next_page.rank]
             rows.append(find_worst_breaker([page.take() for page in equal_pages]))
@@ -108,7 +108,7 @@ def _merge(replies: Sequence[Reply], list_name: str, position: Sequence[str]) ->
     has_more = any(page.has_row or page.has_more for page in pages)
     fields = merge_fields([page.fields for page in pages])
     return fields | {
-        first.list_name: rows[::-1] if first.is_backwards else rows,
+        first_page.list_name: rows[::-1] if first_page.is_backwards else rows,
         "next": encode_cursor(list_name, *(page.after for page in partition_pages)) if has_more else None,
     }
 

@@ -60,16 +60,16 @@ def _merge(name: str, values: list[Any]) -> Any:
     known_values = [value for value in values if value is not None]
     if not known_values:
         return None
-    first = known_values[0]
-    if isinstance(first, dict):
+    first_value = known_values[0]
+    if isinstance(first_value, dict):
         return merge_fields(known_values)
-    if isinstance(first, list):
+    if isinstance(first_value, list):
         rows = [row for value in known_values for row in value]
         key = _ROW_KEYS.get(name)
         return list(dict.fromkeys(rows)) if rows and isinstance(rows[0], str) else _merge_rows(rows, key)
-    if isinstance(first, bool):
+    if isinstance(first_value, bool):
         return all(known_values) if name == "ok" else any(known_values)
-    if isinstance(first, str):
+    if isinstance(first_value, str):
         return next((value for value in known_values if value), "")
     if name in _EARLIEST_FIELDS:
         return min(known_values)
