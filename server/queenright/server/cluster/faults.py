@@ -18,6 +18,7 @@ def find_faults(view: View, own_id: str = "") -> list[str]:
     Return the faults, as sentences.
 
     Args:
+        view: The cluster.
         own_id: The calling member, which reports its own number of partitions itself.
     """
     return [

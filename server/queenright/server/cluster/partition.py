@@ -110,7 +110,7 @@ class Partition:
         self._fleet = fleet
         self._token: str | None = None
         self._own_task: asyncio.Task[None] | None = None
-        self._is_released = False
+        self._is_handing_over = False
         self._loss_event = asyncio.Event()
         self._claim_event = asyncio.Event()
         self._owner: Member | None = None
@@ -169,13 +169,13 @@ class Partition:
         if not self.is_running and time.monotonic() >= self._retry_at:
             self._loss_event.clear()
             self._claim_event.clear()
-            self._is_released = False
+            self._is_handing_over = False
             self._own_task = asyncio.create_task(self._run_as_owner(), name=f"partition-{self.number}")
 
     def hand_over(self) -> None:
         """Hand over to another process: stop serving, store received messages, and release the lease."""
         if self.is_running:
-            self._is_released = True
+            self._is_handing_over = True
             self._loss_event.set()
 
     async def wait_released(self) -> None:
@@ -209,13 +209,13 @@ class Partition:
             _log.exception("the service has failed%s", self._suffix)
             has_failed, failure = True, f"{type(error).__name__}: {error}"
         finally:
-            if has_failed and not self._is_released:
+            if has_failed and not self._is_handing_over:
                 self.failure = failure
                 self._failures += 1
                 self._retry_at = time.monotonic() + min(2.0**self._failures, _LONGEST_PAUSE_SECONDS)
             token, self._token = self._token, None
             self.service, self.apps, self.backlog = None, None, None
-            if token is not None and self._is_released:
+            if token is not None and self._is_handing_over:
                 with contextlib.suppress(LeaseError):
                     await self._lease.release(self.number, token)
 

@@ -140,18 +140,18 @@ async def _send_response(
     }
     await send(start)
 
-    async def copy() -> None:
+    async def copy_body() -> None:
         async for chunk in response.aiter_raw():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
-    async def watch() -> None:
+    async def watch_disconnect() -> None:
         while not disconnect_event.is_set():
             if (await receive())["type"] == "http.disconnect":
                 disconnect_event.set()
 
-    copy_task = asyncio.create_task(copy())
-    tasks: list[asyncio.Task[Any]] = [copy_task, asyncio.create_task(watch())]
+    copy_task = asyncio.create_task(copy_body())
+    tasks: list[asyncio.Task[Any]] = [copy_task, asyncio.create_task(watch_disconnect())]
     is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
     if is_stream and end_event is not None:
         tasks.append(asyncio.create_task(end_event.wait()))

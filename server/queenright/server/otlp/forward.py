@@ -216,16 +216,16 @@ class Forwarder:
         deadline = time.monotonic() + self._give_up_after
         delay = self._first_delay
         while True:
-            reason, is_retried, wait = await self._send_once(request)
+            reason, can_retry, wait_seconds = await self._send_once(request)
             if not reason:
                 self._log_state_change(None)
                 return True
             self._log_state_change(reason)
             # Without jitter, all receivers would retry at the same moment.
-            wait = max(wait, delay * random.uniform(0.5, 1.0))
-            if not is_retried or time.monotonic() + wait > deadline:
+            wait_seconds = max(wait_seconds, delay * random.uniform(0.5, 1.0))
+            if not can_retry or time.monotonic() + wait_seconds > deadline:
                 return False
-            await asyncio.sleep(wait)
+            await asyncio.sleep(wait_seconds)
             delay = min(delay * 2, self._max_delay)
 
     async def _send_once(self, request: _Request) -> tuple[str, bool, float]:

@@ -92,7 +92,7 @@ class OtlpGuard:
         return self._access.check_role(caller, AccessLevel.REPORTER) or caller
 
     def _check_browser_origin(self, scope: Scope, headers: Headers) -> tuple[int, str] | None:
-        """Return the status and reason if this is a cross-site browser request, like the API's gate."""
+        """Return the status and reason for a cross-site browser request, like the API's gate; else None."""
         if self._accepted_hosts is None:
             return None
         hosts = headers.getlist("host")

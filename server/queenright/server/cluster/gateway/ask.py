@@ -116,10 +116,12 @@ def unmark_scope(scope: Scope) -> Scope:
     return {**scope, "headers": [header for header in scope["headers"] if header[0].lower() != mark]}
 
 
-def make_json_reply(value: Any, like: Reply) -> Reply:
-    """Return a response with a JSON body and the remaining headers of ``like``."""
+def make_json_reply(value: Any, original: Reply) -> Reply:
+    """Return a response with a JSON body, and the status and the other headers of ``original``."""
     body = orjson.dumps(value)
     headers = [
-        header for header in like.headers if header[0].lower() not in (b"content-length", b"content-encoding")
+        header
+        for header in original.headers
+        if header[0].lower() not in (b"content-length", b"content-encoding")
     ]
-    return Reply(like.status, [*headers, (b"content-length", str(len(body)).encode())], body)
+    return Reply(original.status, [*headers, (b"content-length", str(len(body)).encode())], body)
