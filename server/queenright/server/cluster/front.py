@@ -153,7 +153,7 @@ class ClusterFront:
         if self.refusal is not None:
             await JSONResponse({}, 503)(scope, receive, send)
             return
-        # The id prevents a duplicate if the owner was only late, and stores the call too.
+        # If the owner is only late and also stores the call, the id prevents a duplicate.
         call_id = self._get_call_id(scope)
         headers = [header for header in scope["headers"] if header[0] != CALL_ID_HEADER]
         scope = {**scope, "headers": [*headers, (CALL_ID_HEADER, call_id.encode())]}

@@ -35,7 +35,7 @@ def _die_with_parent() -> None:
 
 
 async def wait_for_answer(url: str, *, every: float = 1) -> None:
-    """Wait until ``url`` responds with 200. Ask again every ``every`` seconds."""
+    """Wait until ``url`` responds with 200. Retry every ``every`` seconds."""
     async with httpx.AsyncClient(trust_env=False, verify=certificates(url)) as client:
         while True:
             if await _is_answering(client, url):
@@ -79,7 +79,7 @@ class Child:
 
     async def wait_ready(self, url: str, *, within: float = 15) -> None:
         """
-        Wait until ``url`` answers 200.
+        Wait until ``url`` responds with 200.
 
         Raises:
             ChildProcessFailedError: The program exited, or did not answer within ``within`` seconds.

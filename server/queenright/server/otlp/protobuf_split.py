@@ -170,7 +170,7 @@ class _Splitter:
             at, end, message, depth = pending_messages.pop()
             if depth > _MAX_DEPTH:
                 raise make_malformed_error(f"the body is nested more than {_MAX_DEPTH} levels deep")
-            nested_messages = _list_nested_messages(message)
+            nested_messages = _map_nested_messages(message)
             for number, _, value, stop, has_length in iter_fields(self._body, at, end):
                 remaining_fields -= 1
                 if remaining_fields < 0:
@@ -180,7 +180,7 @@ class _Splitter:
 
 
 @cache
-def _list_nested_messages(message: Descriptor) -> dict[int, Descriptor]:
+def _map_nested_messages(message: Descriptor) -> dict[int, Descriptor]:
     return {f.number: f.message_type for f in message.fields if f.message_type is not None}
 
 

@@ -132,9 +132,9 @@ async def _handle_error(page: ErrorPage, request: Request, error: Exception) -> 
     return response
 
 
-def _rename_in_url(request: Request, old: str, agent_id: str, session_id: str) -> str:
+def _rename_in_url(request: Request, old_name: str, agent_id: str, session_id: str) -> str:
     """Return the URL with a worker's new name; "" if the path does not contain the old name."""
-    base, separator, rest = request.scope["path"].partition(f"/agents/{old}")
+    base, separator, rest = request.scope["path"].partition(f"/agents/{old_name}")
     if not separator or rest[:1] not in ("", "/"):
         return ""
     query = dict(request.query_params)
@@ -158,15 +158,15 @@ def _make_problem(status: int, title: str, *, reason: str = "", field: str = "")
 
 def _find_allowed_methods(request: Request) -> set[str]:
     """Return the methods of the most specific matching path, because an agent's name matches many paths."""
-    matching = [
+    matching_routes = [
         route
         for route in iter_route_contexts(request.app.routes)
         if isinstance(route.original_route, Route)
         and route.original_route.matches(request.scope)[0] is not Match.NONE
     ]
-    paths = [route.path for route in matching if route.path is not None]
+    paths = [route.path for route in matching_routes if route.path is not None]
     path = max(paths, key=lambda path: (path.count("/"), -path.count("{")), default="")
-    return {method for route in matching if route.path == path for method in route.methods or ()}
+    return {method for route in matching_routes if route.path == path for method in route.methods or ()}
 
 
 def _describe_invalid_request(request: Request, error: RequestValidationError) -> Problem:

@@ -83,11 +83,11 @@ def _parse_target(agent_id: str, session_id: str, incarnation_id: str) -> Target
 
 async def _pull_until_stopping(service: Service, target: Target, wait: float) -> Sequence[Instruction]:
     """Wait for instructions, for ``wait`` seconds or until the service stops."""
-    pulling = asyncio.ensure_future(service.instructions.pull(target, wait))
-    stopping = asyncio.ensure_future(service.stopping.wait())
+    pull_task = asyncio.ensure_future(service.instructions.pull(target, wait))
+    stop_task = asyncio.ensure_future(service.stopping.wait())
     try:
-        await asyncio.wait((pulling, stopping), return_when=asyncio.FIRST_COMPLETED)
-        return pulling.result() if pulling.done() else ()
+        await asyncio.wait((pull_task, stop_task), return_when=asyncio.FIRST_COMPLETED)
+        return pull_task.result() if pull_task.done() else ()
     finally:
-        stopping.cancel()
-        pulling.cancel()
+        stop_task.cancel()
+        pull_task.cancel()
