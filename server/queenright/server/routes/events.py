@@ -141,23 +141,23 @@ class StreamQuota:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.limit_per_caller = max(1, limit // 4)
-        self._open: Counter[str] = Counter()
+        self._open_counts: Counter[str] = Counter()
 
     def is_used_up(self, caller: Caller) -> bool:
         """Return whether a caller has reached its limit. Callers on loopback without a token have none."""
         is_local = not caller.token_id and is_loopback(caller.address)
-        return not is_local and self._open[caller.key] >= self.limit_per_caller
+        return not is_local and self._open_counts[caller.key] >= self.limit_per_caller
 
     @contextlib.contextmanager
     def count_stream(self, caller: Caller) -> Iterator[None]:
         """Count a stream within the block."""
-        self._open[caller.key] += 1
+        self._open_counts[caller.key] += 1
         try:
             yield
         finally:
-            self._open[caller.key] -= 1
-            if not self._open[caller.key]:
-                del self._open[caller.key]
+            self._open_counts[caller.key] -= 1
+            if not self._open_counts[caller.key]:
+                del self._open_counts[caller.key]
 
 
 class EventStream(Response):
@@ -199,11 +199,11 @@ class EventStream(Response):
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         after = self._after or (self._feed.head if self._feed.head.seq else _BEGINNING)
         reader = self._feed.open(self._event_filter, after=after)
-        disconnect = asyncio.create_task(_wait_for_disconnect(receive, reader))
+        disconnect_task = asyncio.create_task(_wait_for_disconnect(receive, reader))
         should_abort = False
         try:
-            async with asyncio.timeout(None) as limit:
-                reader.on_disconnect = lambda: limit.reschedule(asyncio.get_running_loop().time())
+            async with asyncio.timeout(None) as timeout:
+                reader.on_disconnect = lambda: timeout.reschedule(asyncio.get_running_loop().time())
                 head = {
                     "type": "http.response.start",
                     "status": self.status_code,
@@ -212,7 +212,7 @@ class EventStream(Response):
                 await send(head)
                 await _send(reader, send, self._format_first_block(after))
                 end = await _send_events(reader, send)
-                limit.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
+                timeout.reschedule(asyncio.get_running_loop().time() + _END_SECONDS)
                 await send({"type": "http.response.body", "body": end, "more_body": False})
             should_abort = self._feed.is_closed
         except TimeoutError:
@@ -222,8 +222,8 @@ class EventStream(Response):
             if should_abort and abort is not None:
                 # Otherwise unsent data would stay in memory and delay the stop of the service.
                 abort()
-                await disconnect
-            disconnect.cancel()
+                await disconnect_task
+            disconnect_task.cancel()
             reader.close()
 
     def _format_first_block(self, after: Place) -> bytes:
@@ -346,6 +346,6 @@ async def _open_stream(
         service.feed,
         event_filter,
         after=position,
-        unknown=unknown_id,
+        unknown_id=unknown_id,
         count_stream=lambda: quota.count_stream(caller),
     )
