@@ -29,10 +29,10 @@ def test_process_hands_over_partitions_of_others(own_state: dict[str, Any], seco
         ),
     )
 
-    ClusterMember._balance(member, view, 100.0)
-    ClusterMember._balance(member, view, 100.0 + seconds)
+    ClusterMember._balance_partitions(member, view, 100.0)
+    ClusterMember._balance_partitions(member, view, 100.0 + seconds)
     assert not any(partition.hand_over.called for partition in partitions)
-    ClusterMember._balance(member, view, 100.1 + seconds)
+    ClusterMember._balance_partitions(member, view, 100.1 + seconds)
     assert partitions[1].hand_over.called
 
 
@@ -46,7 +46,7 @@ def test_stopping_process_claims_no_partition(other_members: tuple[SeenMember, .
     partitions = [Mock(is_claimed=False, vacant_since=0.0, surplus_since=None) for _ in range(4)]
     member = cast(ClusterMember, SimpleNamespace(member=own.member, partitions=partitions, _is_stopping=True))
 
-    ClusterMember._balance(member, view, 100.0)
+    ClusterMember._balance_partitions(member, view, 100.0)
 
     assert not any(partition.claim.called for partition in partitions)
 

@@ -104,7 +104,7 @@ async def test_ten_thousand_agents_are_paged_in_order_by_the_service(
         built_rows["rows"] += 1
         return make_agent_row(service, worker)
 
-    monkeypatch.setattr("queenright.server.routes.workers.agent_row", make_row)
+    monkeypatch.setattr("queenright.server.routes.workers.make_agent_row", make_row)
 
     rows: list[dict[str, Any]] = []
     params: dict[str, Any] = {"limit": PAGE}
