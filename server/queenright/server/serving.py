@@ -120,7 +120,7 @@ async def run_service(
     fleet: FleetState | None = None,
 ) -> AsyncIterator[Service]:
     """
-    Run the service without its ports; see ``build`` for the arguments.
+    Run the service without its ports; see ``build`` for the other arguments.
 
     Args:
         settings: All settings.

@@ -77,7 +77,7 @@ def assign_partitions(
     if not members:
         return [None] * len(owners)
     owned_partitions = {
-        member: [k for k, owner in enumerate(owners) if owner == member] for member in members
+        member: [number for number, owner in enumerate(owners) if owner == member] for member in members
     }
     shares = _compute_shares(
         len(owners),
@@ -102,9 +102,11 @@ def _compute_shares(
     count: int, owned_counts: Mapping[str, int], failed_members: Collection[str]
 ) -> dict[str, int]:
     """Return the number of partitions that each member should own, given the numbers that they own now."""
-    share, larger = divmod(count, len(owned_counts))
-    by_size = sorted(owned_counts, key=lambda member: (-owned_counts[member], _compute_rank(member, "share")))
-    shares = {member: share + (index < larger) for index, member in enumerate(by_size)}
+    share, larger_count = divmod(count, len(owned_counts))
+    members_by_size = sorted(
+        owned_counts, key=lambda member: (-owned_counts[member], _compute_rank(member, "share"))
+    )
+    shares = {member: share + (index < larger_count) for index, member in enumerate(members_by_size)}
     capped_shares = {
         member: owned_counts[member]
         for member in failed_members

@@ -449,7 +449,7 @@ class ClusterMember:
             )
             if count < own_count:
                 fault += f", or until all processes are stopped, and then started with {own_count}"
-        # It could publish to streams that have no reader.
+        # Otherwise this process could publish to streams that have no reader.
         self.front.refusal = fault
         self._set_fault("number", fault)
 

@@ -106,7 +106,7 @@ class ClientSession:
 
     @property
     def origin(self) -> dict[str, str]:
-        """Return the session's known user and repository."""
+        """The known user and repository of the session."""
         return make_origin(self._user, self._repository or self._folder)
 
     def restore(self, event: AgentEvent) -> None:
@@ -393,16 +393,16 @@ class ClientSession:
             )
         call, is_new = self._calls.record(observation, ObservationKind.TOOL)
         if observation.continuation:
-            pending = self._continued_calls.pop(observation.continuation, None)
+            pending_end = self._continued_calls.pop(observation.continuation, None)
             self._keep_continued(observation.continuation, call)
-            if isinstance(pending, Observation):
+            if isinstance(pending_end, Observation):
                 if is_new:
                     yield PlannedEvent(
                         EventType.TOOL_CALL_STARTED,
                         observation.start,
                         observation.data | {"call_id": call.id},
                     )
-                yield from self._apply_tool_call(pending, pending.end, is_current)
+                yield from self._apply_tool_call(pending_end, pending_end.end, is_current)
                 return
         if call.end:
             yield from self._correct_to_failed(call, observation)

@@ -77,7 +77,7 @@ class Observation:
 
     @property
     def failure(self) -> dict[str, Any]:
-        """Return ``error_type`` and ``error``; empty if the work did not fail."""
+        """``error_type`` and ``error``; empty if the work did not fail."""
         return read_failure(self.data)
 
 

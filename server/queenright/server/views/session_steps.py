@@ -191,8 +191,8 @@ class SessionSteps:
             if end.span_id and draft.start.span_id == end.span_id:
                 return draft
         # In one batch, the start records of a later step precede this end.
-        earlier = (draft for draft in candidates if draft.start.time <= end.time)
-        return next((draft for draft in earlier if draft.start.node_id == end.node_id), None)
+        earlier_drafts = (draft for draft in candidates if draft.start.time <= end.time)
+        return next((draft for draft in earlier_drafts if draft.start.node_id == end.node_id), None)
 
     def _amend(self, event: AgentEvent) -> str:
         for draft in reversed(self.drafts):
@@ -259,22 +259,24 @@ def read_steps(
         return steps
     first_seq, last_seq = events[0][0], events[-1][0]
     read_around = partial(read_session, conn, agent_id, session_id, types=STEP_EVENTS, limit=_CONTEXT_EVENTS)
-    earlier, later = read_around(before=first_seq), read_around(after=last_seq, newest=False)
-    pairs = SessionSteps([*earlier, *events, *later])
+    earlier_events, later_events = read_around(before=first_seq), read_around(after=last_seq, newest=False)
+    pairs = SessionSteps([*earlier_events, *events, *later_events])
     drafts = sorted(
         (draft for draft in pairs.drafts if first_seq <= draft.seq <= last_seq), key=lambda draft: draft.seq
     )
     ids = {seq: event.id for seq, event in events}
-    selected = drafts[-limit:] if newest else drafts[:limit]
-    is_cut = len(selected) < len(drafts)
+    selected_drafts = drafts[-limit:] if newest else drafts[:limit]
+    is_cut = len(selected_drafts) < len(drafts)
     if is_cut:
-        first_seq, last_seq = (selected[0].seq, last_seq) if newest else (first_seq, selected[-1].seq)
+        first_seq, last_seq = (
+            (selected_drafts[0].seq, last_seq) if newest else (first_seq, selected_drafts[-1].seq)
+        )
     return steps.model_copy(
         update={
-            "items": [_make_step(draft) for draft in selected],
+            "items": [_make_step(draft) for draft in selected_drafts],
             "first": ids[first_seq],
             "last": ids[last_seq],
-            "more": is_cut or bool(earlier if newest else later),
+            "more": is_cut or bool(earlier_events if newest else later_events),
         }
     )
 

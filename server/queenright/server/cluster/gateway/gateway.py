@@ -210,10 +210,10 @@ class Gateway:
         self, backends: Sequence[ASGIApp | None], agent_id: str, scope: Scope, receive: Receive
     ) -> dict[int, Reply]:
         """Return the health of an agent's latest session in each partition that has an owner."""
-        health = make_get_scope(scope, path=f"/api/agents/{agent_id}/health", query=b"")
-        health["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
+        health_scope = make_get_scope(scope, path=f"/api/agents/{agent_id}/health", query=b"")
+        health_scope["raw_path"] = f"/api/agents/{quote(agent_id, safe='')}/health".encode()
         available_apps = {number: app for number, app in enumerate(backends) if app is not None}
-        replies = await ask_all(list(available_apps.values()), [health] * len(available_apps), receive)
+        replies = await ask_all(list(available_apps.values()), [health_scope] * len(available_apps), receive)
         return dict(zip(available_apps, replies, strict=True))
 
     async def _find_repeated(
