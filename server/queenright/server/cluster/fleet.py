@@ -172,8 +172,8 @@ class ClusterFleet:
         rows = [
             row for row in self._known_values.get(UNRECORDED) or () if row["id"] not in self._recorded_ids
         ]
-        if rows and (first := self._services.get(0)) is not None:
-            self._start_in_background(self._record_stop_events(first, rows))
+        if rows and (first_service := self._services.get(0)) is not None:
+            self._start_in_background(self._record_stop_events(first_service, rows))
 
     async def _read_values(self) -> None:
         values = await self._values.read()

@@ -130,8 +130,15 @@ async def find_sessions(
 
 
 def _list_texts(worker: WorkerHealth) -> Iterator[str]:
-    v = worker.vitals
-    yield from (v.agent_id, v.session_id, v.task_id, v.owner, v.repository, v.question)
+    vitals = worker.vitals
+    yield from (
+        vitals.agent_id,
+        vitals.session_id,
+        vitals.task_id,
+        vitals.owner,
+        vitals.repository,
+        vitals.question,
+    )
     yield describe_reason(worker)
 
 
@@ -170,19 +177,17 @@ def _position_workers(
 
 
 def _make_counts(counts: Mapping[str, Counter[str]]) -> api.AgentCounts:
-    names = {name: {key: n for key, n in counted.items() if key} for name, counted in counts.items()}
+    known_counts = {name: {key: n for key, n in counted.items() if key} for name, counted in counts.items()}
     return api.AgentCounts(
         health={name: counts["health"][name] for name in _HEALTH_VALUES},
         activity={name: counts["activity"][name] for name in _ACTIVITY_VALUES},
-        owner=_select_most_frequent(names["owner"]),
-        repository=_select_most_frequent(names["repository"]),
+        owner=_select_most_frequent(known_counts["owner"]),
+        repository=_select_most_frequent(known_counts["repository"]),
     )
 
 
-def _select_most_frequent(counted: Mapping[str, int]) -> dict[str, int]:
-    return dict(
-        heapq.nsmallest(_MAX_COUNTED_NAMES, counted.items(), key=lambda counted: (-counted[1], counted[0]))
-    )
+def _select_most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(heapq.nsmallest(_MAX_COUNTED_NAMES, counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def list_unresolved_sessions(service: Service) -> set[WorkerKey]:

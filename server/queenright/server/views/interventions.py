@@ -60,8 +60,8 @@ def build_interventions_view(
         notices=list(notices),
         dry_run=dry_run,
         ladders=[
-            _make_ladder_row(worker, step, now, dry_run=dry_run)
-            for worker, step in ordered_ladders[:_MAX_ROWS]
+            _make_ladder_row(ladder, step, now, dry_run=dry_run)
+            for ladder, step in ordered_ladders[:_MAX_ROWS]
         ],
         ladders_more=max(0, len(ordered_ladders) - _MAX_ROWS),
         escalations=[api.StatusEscalation.of(escalation) for escalation in escalations[:_MAX_ROWS]],

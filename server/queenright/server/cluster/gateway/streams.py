@@ -112,21 +112,21 @@ class _MergedStream:
         self.is_stalled = False
         """Whether the client failed to receive a chunk in time."""
 
-    def begin_part(self, number: int, first: bytes) -> None:
+    def begin_part(self, number: int, first_block: bytes) -> None:
         """Record the start position of a part from its first block, which contains no event."""
-        if match := _ID_LINE.search(first):
+        if match := _ID_LINE.search(first_block):
             self._positions[number] = match[1].decode()
 
-    async def begin(self, first: bytes) -> None:
+    async def begin(self, first_block: bytes) -> None:
         """
         Send the first block, then allow the parts to send theirs.
 
         Args:
-            first: The first block of a part, which sets the reconnection time.
+            first_block: The first block of a part, which sets the reconnection time.
         """
         async with self._turn:
             await self._send_piece(
-                _ID_LINE.sub(b"", first).rstrip(b"\n") + b"\n" + self._format_id_line() + b"\n"
+                _ID_LINE.sub(b"", first_block).rstrip(b"\n") + b"\n" + self._format_id_line() + b"\n"
             )
         self._has_begun.set()
 
