@@ -34,7 +34,7 @@ class ClusterMetrics(Collector):
     partitions: Sequence[OwnedPartition] = field(default=())
 
     def collect(self) -> Iterator[Metric]:
-        """Implement ``Collector``."""
+        """Yield the gauges of the cluster."""
         yield _make_gauge(names.CLUSTER_MEMBERS, self.members)
         yield _make_gauge(names.CLUSTER_STREAM_UP, self.is_stream_available)
         has_labels = len(self.partitions) > 1
@@ -50,28 +50,30 @@ class ClusterMetrics(Collector):
             yield backlog
 
 
-def collect_process(own: CollectorRegistry, partitions: Sequence[OwnedPartition]) -> Iterator[Metric]:
+def collect_process(
+    own_registry: CollectorRegistry, partitions: Sequence[OwnedPartition]
+) -> Iterator[Metric]:
     """
     Yield the metric families of a process and of its partitions. Names may repeat.
 
     Args:
-        own: The metrics of the process.
+        own_registry: The metrics of the process.
         partitions: All partitions. If there are several, their series get the partition label. Series whose
             name the process also has always get it, because the sum of both would fall when the service
             ends.
     """
-    process = {family.name: family for family in own.collect()}
+    own_families = {family.name: family for family in own_registry.collect()}
     for partition in partitions:
         if partition.registry is None:
             continue
         for family in partition.registry.collect():
-            if len(partitions) > 1 or family.name in process:
+            if len(partitions) > 1 or family.name in own_families:
                 label = {names.PARTITION_LABEL: str(partition.number)}
                 family.samples = [
                     sample._replace(labels={**sample.labels, **label}) for sample in family.samples
                 ]
             yield family
-    yield from process.values()
+    yield from own_families.values()
 
 
 def merge_families(families: Iterable[Metric]) -> Iterator[Metric]:

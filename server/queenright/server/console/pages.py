@@ -71,8 +71,8 @@ def _add_redirect(source_path: str, target: str) -> None:
         return RedirectResponse(f"{path}?{request.url.query}" if request.url.query else path)
 
 
-for page in _REDIRECTS.items():
-    _add_redirect(*page)
+for source, target in _REDIRECTS.items():
+    _add_redirect(source, target)
 
 
 @router.get("/runbooks/{name}")

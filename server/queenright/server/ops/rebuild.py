@@ -173,8 +173,8 @@ class ArrivalBounds:
     def take_gaps_before(self, seq: int) -> Iterator[Gap]:
         """Yield the gaps directly before a row."""
         while self._gaps and self._gaps[0][0] < seq:
-            after, gap = self._gaps.popleft()
-            self._advance_to(after)
+            gap_seq, gap = self._gaps.popleft()
+            self._advance_to(gap_seq)
             yield gap
             self.now = self.earliest = gap.end
 
@@ -261,8 +261,8 @@ def rebuild_workers(
     else:
         monitor.restart_processes(now)
         _restore_logged_health(monitor, result, snapshot)
-    remaining = sorted(_read_events(conn, unobserved_seqs).items())
-    for seq, event in chain(remaining, _iter_events(conn, first_seq)):
+    unobserved_events = sorted(_read_events(conn, unobserved_seqs).items())
+    for seq, event in chain(unobserved_events, _iter_events(conn, first_seq)):
         for gap in timeline.take_gaps_before(seq):
             _apply_gap(monitor, gap)
         at = timeline.find_arrival_time(seq, event.time)
@@ -522,13 +522,13 @@ def _read_since_completed(
     To detect repeated ends, this includes earlier starts and ends of the sessions, and work between two equal
     ends.
     """
-    of_agent = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first_seq)
-    after = _find_last_completed(conn, agent, first_seq, stopped_seqs)
+    conditions = (EVENTS.c.agent_id == agent, EVENTS.c.seq < first_seq)
+    completed_seq = _find_last_completed(conn, agent, first_seq, stopped_seqs)
     seqs: list[int] = []
     for kind in _RUN_EVENTS:
         query = (
             select(EVENTS.c.seq)
-            .where(*of_agent, EVENTS.c.type == kind.value, EVENTS.c.seq >= after)
+            .where(*conditions, EVENTS.c.type == kind.value, EVENTS.c.seq >= completed_seq)
             .order_by(EVENTS.c.seq.desc())
             .limit(_MAX_RUNS)
         )

@@ -47,7 +47,7 @@ def find_short_id(path: str) -> ShortId | None:
 
 
 async def find_matches(
-    apps: Sequence[ASGIApp], short: ShortId, scope: Scope, receive: Receive
+    apps: Sequence[ASGIApp], short_id: ShortId, scope: Scope, receive: Receive
 ) -> list[Matches | Reply | None]:
     """
     Return the matches of an abbreviated id in each partition, or the error response of a partition.
@@ -55,16 +55,16 @@ async def find_matches(
     Matches are None if the owner has an older version that cannot list them.
     """
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(_list_matches(app, short, scope, receive)) for app in apps]
+        tasks = [group.create_task(_list_matches(app, short_id, scope, receive)) for app in apps]
     return [task.result() for task in tasks]
 
 
 async def _list_matches(
-    app: ASGIApp, short: ShortId, scope: Scope, receive: Receive
+    app: ASGIApp, short_id: ShortId, scope: Scope, receive: Receive
 ) -> Matches | Reply | None:
     matches: Matches = {}
     # There may be too many tickets to list. For the gateway, a partition lists only matching tickets.
-    path = None if short.list_name == "tickets" else f"/api/{short.list_name}"
+    path = None if short_id.list_name == "tickets" else f"/api/{short_id.list_name}"
     query = _PAGE_QUERY
     while True:
         reply = await ask(app, make_get_scope(scope, path=path, query=query.encode()), receive)
@@ -75,11 +75,11 @@ async def _list_matches(
             return reply
         value: dict[str, Any] = reply.json()
         page = value.get("page", value)
-        if short.list_name not in page:
+        if short_id.list_name not in page:
             return None
-        for row in page[short.list_name]:
-            id_: str = row[_ID_FIELDS[short.list_name]]
-            if id_.startswith(short.prefix):
+        for row in page[short_id.list_name]:
+            id_: str = row[_ID_FIELDS[short_id.list_name]]
+            if id_.startswith(short_id.prefix):
                 matches[id_] = row["agent_id"] if "agent_id" in row else row["comment"][:80]
         if page.get("next") is None:
             return matches

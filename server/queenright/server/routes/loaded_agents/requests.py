@@ -160,7 +160,7 @@ def read_session(
     slot: AgentSlot, graph_id: str, session_id: str
 ) -> tuple[SessionStore, Session, SessionState]:
     """
-    Return a session of a graph and its state. Blocks.
+    Return the store of a session of a graph, the session, and its state. Blocks.
 
     This includes sessions that the graph shares with another graph.
 
