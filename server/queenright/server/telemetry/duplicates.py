@@ -34,7 +34,7 @@ class Duplicates:
         Return whether a span is stored.
 
         Raises:
-            StillStoringError: The record is being stored and the outcome is not known yet.
+            StillStoringError: The span is being stored, and the outcome is not known yet.
         """
         if span in self._storing_spans:
             raise StillStoringError

@@ -74,11 +74,11 @@ def find_tool_calls(text: str) -> tuple[list[RequestedCall], list[CallResult]]:
         messages = orjson.loads(text)
     except orjson.JSONDecodeError:
         return requested_calls, results
-    for role, observation in _walk_messages(messages, "", _MAX_DEPTH):
-        if isinstance(observation, RequestedCall):
-            requested_calls.append(observation)
-        elif isinstance(observation, CallResult):
-            results.append(observation)
+    for role, item in _walk_messages(messages, "", _MAX_DEPTH):
+        if isinstance(item, RequestedCall):
+            requested_calls.append(item)
+        elif isinstance(item, CallResult):
+            results.append(item)
         elif role in ("assistant", "model"):
             results.clear()
     return requested_calls[-MAX_CALLS:], results[-MAX_CALLS:]

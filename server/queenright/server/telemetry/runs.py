@@ -369,11 +369,11 @@ class TraceCache:
         """Remove and return the recorded end and failure of the outermost span around an observation."""
         return self._roots.pop((observation.trace_id, observation.process.incarnation_id), None)
 
-    def record_rename(self, incarnation_id: str, old: str, new: str) -> None:
+    def record_rename(self, incarnation_id: str, old_name: str, new_name: str) -> None:
         """Record the rename of a run. Later runs with the old name may be renamed in the same way."""
         make_room(self._names, MAX_NAMES)
-        previous = self._names.get((incarnation_id, old), new)
-        self._names[incarnation_id, old] = new if previous == new else ""
+        previous = self._names.get((incarnation_id, old_name), new_name)
+        self._names[incarnation_id, old_name] = new_name if previous == new_name else ""
 
     def find_usual_name(self, incarnation_id: str, name: str) -> str:
         """Return the final name of earlier runs that started with a name, if it was always the same."""

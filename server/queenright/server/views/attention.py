@@ -212,7 +212,7 @@ def _make_ticket_item(service: Service, ticket: EscalationTicket) -> api.Attenti
 def _make_incident_part(
     incident: Incident, tickets: Sequence[EscalationTicket], now: float
 ) -> AttentionIncident:
-    """Return an item for an incident of these tickets, with the text of its first open ticket."""
+    """Return the part of an incident of these tickets, with the text of its first open ticket."""
     unacknowledged_tickets = (
         ticket for ticket in tickets if ticket.is_open and ticket.acknowledged_at is None
     )

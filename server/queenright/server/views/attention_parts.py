@@ -39,16 +39,16 @@ class AttentionIncident(IncidentPart):
         first_seen: dict[str, float] = {}
         for name, at in sorted(agents, key=itemgetter(1)):
             first_seen.setdefault(name, at)
-        texts = [part for part in (self, later) if part.text_at is not None]
-        text = min(texts, key=lambda part: part.text_at or 0.0, default=self)
+        parts_with_text = [part for part in (self, later) if part.text_at is not None]
+        earliest_part = min(parts_with_text, key=lambda part: part.text_at or 0.0, default=self)
         return (
             super()
             .join(later)
             .model_copy(
                 update={
                     "agents": first_seen,
-                    "text": text.text,
-                    "text_at": text.text_at,
+                    "text": earliest_part.text,
+                    "text_at": earliest_part.text_at,
                     "is_handled": self.is_handled or later.is_handled,
                     "can_acknowledge": self.can_acknowledge or later.can_acknowledge,
                 }
@@ -80,8 +80,10 @@ def merge_attention(parts: Sequence[AttentionPart]) -> api.AttentionList:
         for incident in join_parts(incident for part in parts for incident in part.incidents)
         if incident.closed_at is None
     ]
-    in_incidents = {ticket_id for incident in incidents for ticket_id in incident.ticket_ids}
-    items = [ticket for part in parts for ticket in part.tickets if ticket.ticket_id not in in_incidents]
+    incident_ticket_ids = {ticket_id for incident in incidents for ticket_id in incident.ticket_ids}
+    items = [
+        ticket for part in parts for ticket in part.tickets if ticket.ticket_id not in incident_ticket_ids
+    ]
     if all(part.has_incident_items for part in parts):
         items += [_make_incident_item(incident) for incident in incidents if incident.is_unacknowledged]
     total = len(items) + sum(part.total for part in parts)
