@@ -70,7 +70,7 @@ def run_serve(settings: Settings) -> int:
 
         stop = _stop_event()
         async with run_cluster_member(settings) as member:
-            reload_on_sighup(member.services)
+            reload_on_sighup(member.list_services)
             typer.echo(f"Console {member.ports.api_url}, telemetry {member.ports.otlp_url}")
             await stop.wait()
 
