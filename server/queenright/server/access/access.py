@@ -178,7 +178,8 @@ class Access:
         if caller.role is None:
             return Denial(
                 401,
-                "a token is required; send it as `Authorization: Bearer TOKEN`; "
+                # Written with a colon, the header would be masked as a secret.
+                "a token is required; send it in the header Authorization, after the word Bearer; "
                 "an admin creates one with `queenright token create`",
                 (("WWW-Authenticate", 'Bearer realm="queenright"'),),
             )

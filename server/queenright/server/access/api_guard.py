@@ -147,4 +147,6 @@ def _check_same_origin(method: str, headers: Headers) -> Denial | None:
         or headers.get("sec-fetch-site") == "same-origin"
     ):
         return None
-    return Denial(403, "a cookie alone does not authorize changes; send the token as `Authorization: Bearer`")
+    return Denial(
+        403, "a cookie alone does not authorize changes; send the token in the header Authorization"
+    )
