@@ -60,7 +60,7 @@ def test_finding_uses_the_numbers_of_the_rules_first() -> None:
     assert page["description"] == (
         "researcher (node search) has been going in circles since 07:50 UTC: search(hive) 5 times with the "
         "same result (20 bad steps since the last accepted one). It produces nothing new, so waiting does "
-        "not help; every further round costs tokens."
+        "not help, and every further round costs tokens."
     )
     assert page["evidence"] == "no results for 'hive'"
     assert page["analysis"].endswith("All is well.")

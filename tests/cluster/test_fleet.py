@@ -274,7 +274,7 @@ async def test_workers_that_become_unhealthy_in_several_partitions_are_one_storm
     assert storms[0] is not None
     assert storms[0] == storms[1]
     now = first_process.service.clock()
-    assert [process.service.remediation.storm.struck(now) for process in processes] == [5, 5]
+    assert [process.service.remediation.storm.count_victims(now) for process in processes] == [5, 5]
     storm_id = storms[0][0]
     for process, count in ((first_process, 4), (second_process, 1)):
         # The judge may open a ticket whose check began before the storm was detected.
@@ -324,7 +324,7 @@ async def test_simultaneous_storms_in_two_partitions_have_one_id(processes: list
     await exchange_values(processes)
 
     now = processes[0].service.clock()
-    assert [process.service.remediation.storm.struck(now) for process in processes] == [10, 10]
+    assert [process.service.remediation.storm.count_victims(now) for process in processes] == [10, 10]
     shared_ids = {process.fleet.get_storm_id(2) for process in processes}
     assert shared_ids == {storms[0][0]}
 
@@ -353,10 +353,11 @@ async def test_storm_continues_with_a_new_owner(
             ]
             assert [storm_state and storm_state[0] for storm_state in current_storms] == [storm[0]] * 2
             clock_time = owner.service.clock()
-            struck_counts = [
-                process.service.remediation.storm.struck(clock_time) for process in (former_process, owner)
+            victim_counts = [
+                process.service.remediation.storm.count_victims(clock_time)
+                for process in (former_process, owner)
             ]
-            assert struck_counts == [5 + worse_before_exchange] * 2
+            assert victim_counts == [5 + worse_before_exchange] * 2
     assert caplog.text.count("a storm:") == 1
 
 
@@ -418,7 +419,7 @@ async def test_agent_that_crashes_in_one_partition_after_the_other_is_not_a_stor
             for place, event in enumerate(looping(now, agent="bee", ended=True))
         )
         await process.service.ingest(events)
-        assert process.service.remediation.storm.worse_here(process.service.clock()).keys() >= {
+        assert process.service.remediation.storm.list_local_workers(process.service.clock()).keys() >= {
             ("bee", f"s{number}")
         }
         await process.service.ingest([end])

@@ -274,7 +274,7 @@ async def test_state_of_a_member_is_visible_to_the_others(url: str, lease: Clust
 async def test_member_whose_first_connection_was_cancelled_is_alive(url: str, lease: ClusterLease) -> None:
     key = cluster_lease._presence_key(lease.member.member_id)
     with connected(url) as conn:
-        conn.exec_driver_sql(f"SELECT pg_advisory_lock({cluster_lease._PRESENCE}, {key})")
+        conn.exec_driver_sql(f"SELECT pg_advisory_lock({cluster_lease._PRESENCE_CLASS}, {key})")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(lease.read_cluster(), 0.5)
 

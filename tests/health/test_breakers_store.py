@@ -227,7 +227,7 @@ async def test_b76_while_the_database_refuses_breakers_work_and_all_is_written_a
         while service.store.depth:
             await asyncio.to_thread(lambda: None)
     assert service.published == []
-    assert caplog.text.count("changes of circuit breakers wait to be written") == 1
+    assert caplog.text.count("cannot write changes of circuit breakers, retrying") == 1
 
     change(service.url, "ALTER TABLE away RENAME TO breakers")
     await service.time.advance(30)

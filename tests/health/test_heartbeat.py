@@ -36,7 +36,7 @@ def test_requirements_heartbeat_is_read_as_written() -> None:
     002 §11: heartbeats work for all kinds of agents, including those that follow the schema of the
     requirement.
     """
-    event = parse(**REQUIREMENT).event(1.0, session_id="s", incarnation_id="i")
+    event = parse(**REQUIREMENT).make_event(1.0, session_id="s", incarnation_id="i")
 
     assert (event.type, event.agent_id, event.session_id) == (EventType.AGENT_HEARTBEAT, "bee", "s")
     assert event.time == 1_769_248_800
@@ -55,7 +55,7 @@ def test_both_spellings_mean_the_same() -> None:
 
 
 def test_agent_id_suffices_and_missing_fields_are_omitted() -> None:
-    event = parse(agent_id="bee").event(7.0)
+    event = parse(agent_id="bee").make_event(7.0)
 
     assert (event.time, dict(event.data)) == (7.0, {})
 
@@ -65,7 +65,7 @@ def test_empty_fields_are_unknown(empty: str | None) -> None:
     """B68: an empty field counts as missing."""
     event = parse(agent_id="bee", last_tool_call=empty, token_count=empty, task_id=empty, interval=empty)
 
-    assert dict(event.event(7.0).data) == {}
+    assert dict(event.make_event(7.0).data) == {}
 
 
 def test_newer_workers_heartbeat_is_read() -> None:
@@ -132,7 +132,9 @@ def test_heartbeat_changes_no_state() -> None:
     assert before is not None
     state = (before.state, before.vitals.last_progress, before.vitals.last_activity)
 
-    emitted = monitor.apply(parse(agent_id="bee", error_count=9000, phase="?").event(60, session_id="s"), 60)
+    emitted = monitor.apply(
+        parse(agent_id="bee", error_count=9000, phase="?").make_event(60, session_id="s"), 60
+    )
 
     after = monitor.get("bee")
     assert after is not None

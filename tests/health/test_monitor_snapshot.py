@@ -163,7 +163,7 @@ def test_sessions_of_an_agent_still_share_their_learned_clocks() -> None:
     workers = [monitor.get("agent", session) for session in (script.session, other.session)]
     [clocks] = {worker.vitals.clocks for worker in workers if worker is not None}
     assert clocks is not None
-    assert clocks is monitor._clocks_of("agent")
+    assert clocks is monitor._get_learned_clocks("agent")
 
 
 def test_new_settings_apply_to_restored_workers() -> None:

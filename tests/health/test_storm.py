@@ -71,7 +71,7 @@ def test_large_storm_compares_few_sessions() -> None:
         seen.record_worse((Agent("bee"), f"s{n}"), 1000.0, is_consecutive=is_consecutive)
         seen.record_worse((Agent(f"bee{n}"), "s"), 1000.0, is_consecutive=is_consecutive)
 
-    assert seen.struck(1000.0) == 1_000
+    assert seen.count_victims(1000.0) == 1_000
     assert len(compared) <= 30 * 1_000
 
 
@@ -82,7 +82,7 @@ def test_sessions_that_follow_a_storm_of_their_agent_replace_it() -> None:
     for n in range(100):
         storm_watch.record_worse(("bee", f"t{n}"), 1010.0, is_consecutive=lambda key: key[1].startswith("s"))
 
-    assert (storm_watch.struck(1010.0), storm_watch.workers) == (100, 100)
+    assert (storm_watch.count_victims(1010.0), storm_watch.workers) == (100, 100)
 
 
 def test_storm_ends_after_quiet_and_the_next_is_separate() -> None:
@@ -104,7 +104,7 @@ def test_storm_ends_although_single_workers_get_worse_again_and_again() -> None:
     for n in range(10):
         storm_watch.record_worse(("courier", f"s{n}"), 1050.0 + 20 * n, is_consecutive=lambda key: True)
 
-    assert (storm_watch.storm(1230.0), storm_watch.struck(1230.0)) == ("", 0)
+    assert (storm_watch.storm(1230.0), storm_watch.count_victims(1230.0)) == ("", 0)
 
 
 def test_two_workers_that_get_worse_after_a_storm_are_not_part_of_it() -> None:
@@ -134,7 +134,7 @@ def test_consecutive_sessions_of_one_agent_count_once_in_a_storm() -> None:
     for n in range(3):
         storm_watch.record_worse(("courier", f"s{n}"), 1010.0 + n, is_consecutive=lambda key: True)
 
-    assert storm_watch.struck(1020.0) == 6
+    assert storm_watch.count_victims(1020.0) == 6
 
 
 def test_storm_has_a_start_time() -> None:
@@ -144,8 +144,8 @@ def test_storm_has_a_start_time() -> None:
     assert storm_watch.began_at(1010.0) == 1004.0
     storm_watch.record_worse(("bee0", "s"), 1060.0)
     storm_watch.record_worse(("bee9", "s"), 1061.0)
-    assert (storm_watch.struck(1061.0), storm_watch.workers) == (7, 7)
-    assert (storm_watch.began_at(1200.0), storm_watch.struck(1200.0)) == (None, 0)
+    assert (storm_watch.count_victims(1061.0), storm_watch.workers) == (7, 7)
+    assert (storm_watch.began_at(1200.0), storm_watch.count_victims(1200.0)) == (None, 0)
 
 
 def test_budget_reports_its_usage() -> None:

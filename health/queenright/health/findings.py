@@ -11,7 +11,9 @@ WorkerKey = tuple[str, str]
 
 
 class FindingKind(StrEnum):
-    """The kinds of findings, causes before effects: of two findings, the earlier kind names the ticket."""
+    """
+    The kinds of findings, causes before effects. Of two findings, the kind listed first names the ticket.
+    """
 
     RECOVERY_FAILED = "recovery_failed"
     RUNS_FAILED = "runs_failed"
@@ -66,8 +68,8 @@ class Finding(NamedTuple):
     What one detector found about one worker.
 
     ``since`` is when the condition began, in seconds since the epoch. A finding with ``ticket=False`` is
-    shown and counted, but opens no ticket: in the warning band, in a start grace, or for a spike. A finding
-    with ``shadow=True`` comes from a detector in shadow mode, and has no effect.
+    shown and counted, but opens no ticket; examples are findings in the warning band, in a start grace, or
+    about a spike. A finding with ``shadow=True`` comes from a detector in shadow mode, and has no effect.
     """
 
     kind: FindingKind
@@ -110,9 +112,10 @@ _KINDS_UNRELATED_TO_PROVIDERS: Final = frozenset(
 
 def find_worst(findings: Iterable[Finding]) -> Finding | None:
     """
-    Return the most important finding: ticket-worthy first, then by severity, then by order of cause.
+    Return the most important finding, or None: findings that open a ticket first, then by severity, then by
+    kind.
 
-    A paging problem of the worker itself comes before a failure of its provider, which other workers share.
+    A severe problem of the worker itself comes before a failure of its provider, which other workers share.
     """
     order = sorted(findings, key=lambda f: (not f.ticket, -f.severity.rank, _KIND_RANK[f.kind]))
     if order and order[0].kind is FindingKind.PROVIDER_FAILURE:

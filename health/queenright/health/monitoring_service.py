@@ -1,5 +1,5 @@
 """
-The health monitoring service: one class for everything that the health layer offers.
+The health monitoring service: the public interface of the health layer in one class.
 
 It implements IMPL-REQ-003 §6. The HTTP API and the command line are thin layers over it.
 """
@@ -67,22 +67,22 @@ __all__ = [
 ]
 
 _SORT_ALL_BELOW_PAGES: Final = 50
-"""Sort all keys if there are fewer than this many pages; otherwise select the page with a heap."""
+"""Below this number of pages, all keys are sorted. Above it, a heap selects the keys of the page."""
 
 _LIMIT: Final = 10_000
 
 _DEFAULT_SESSION: Final = "default"
 
 _BATCH_SIZE: Final = 10
-"""Workers that are read before the event loop runs other work: about 2 ms."""
+"""The number of workers that are read before the event loop runs other work. They take about 2 ms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthMetrics:
-    """Totals of a worker in this session."""
+    """Totals of a worker in its session."""
 
     uptime_seconds: float
-    """Since this incarnation began, until its end."""
+    """Seconds from the start of the incarnation to its end, or to now."""
     token_count: int
     error_count: int
     tool_call_count: int
@@ -101,7 +101,7 @@ class AgentHealth:
     state_changed_at: float
     reason: str
     waiting: str
-    """Why it may be idle; empty if it does not wait."""
+    """Why the worker may be idle; empty if it is not waiting."""
     ended: bool
     last_heartbeat: float | None
     last_checkpoint: float | None
@@ -109,18 +109,18 @@ class AgentHealth:
     last_progress: float | None
     metrics: HealthMetrics
     signals: tuple[Signal, ...]
-    """The result of each check, with its evidence."""
+    """The result of each check, with evidence."""
     findings: tuple[Finding, ...]
     shadow_findings: tuple[Finding, ...]
-    """Findings of shadow detectors; they have no consequences."""
+    """Findings of detectors in shadow mode, which have no effect."""
     circuit_breakers: tuple[BreakerStatus, ...]
     ladder: Ladder | None
-    """The current interventions; None if there are none."""
+    """The worker's position on the intervention ladder; None if no intervention is in progress."""
 
 
 class HealthMonitoringService:
     """
-    The public interface of the health layer. Belongs to one event loop.
+    The public interface of the health layer. It belongs to one event loop.
 
     Args:
         ingest: Ingests events as if a worker had sent them. They are durable on return.
@@ -153,7 +153,7 @@ class HealthMonitoringService:
         """
         Return the health of a worker.
 
-        Without a session, prefer one that has not ended, then the most recently active.
+        Without ``session_id``, a session that has not ended is preferred, then the most recently active one.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -161,21 +161,21 @@ class HealthMonitoringService:
         return self.health_of(self._find(agent_id, session_id))
 
     def health_of(self, worker: WorkerHealth) -> AgentHealth:
-        """Return the health of a worker of the monitor."""
+        """Return the health of a worker that the monitor returned."""
         breakers = self._breakers.registry.of_agent(worker.vitals.agent_id)
-        return self._health(worker, [*breakers, *process_breakers(worker)], self._clock())
+        return self._make_agent_health(worker, [*breakers, *process_breakers(worker)], self._clock())
 
     async def get_all_agent_health(
         self, *, limit: int | None = None, after: WorkerKey | None = None
     ) -> list[AgentHealth]:
         """
-        Return the health of every session of every worker, by agent and session.
+        Return the health of every session of every worker, sorted by agent and session.
 
-        The event loop runs other work between them, so the results are not of one moment.
+        The event loop runs other work in between, so the results do not show a single moment.
 
         Args:
-            limit: The maximum number; None for all.
-            after: Only those after this agent and session.
+            limit: The maximum number of sessions; None for all.
+            after: Return only sessions after this agent and session, for paging.
         """
         result = []
         for number, worker in enumerate(self.workers(limit=limit, after=after), start=1):
@@ -193,9 +193,9 @@ class HealthMonitoringService:
         state: HealthState | None = None,
     ) -> list[WorkerHealth]:
         """
-        Return workers of the monitor, by agent and session; see ``get_all_agent_health``.
+        Return workers of the monitor, sorted by agent and session; see ``get_all_agent_health``.
 
-        ``agent_id`` and ``state`` filter them.
+        ``agent_id`` and ``state`` filter the workers.
         """
         keys = self._monitor.keys()
         if after is not None:
@@ -209,7 +209,7 @@ class HealthMonitoringService:
                 if (worker := self._monitor.get(*key)) is not None
                 and (worker.fleet_state or worker.state) is state
             )
-        page = _first(list(keys), limit)
+        page = _select_first(list(keys), limit)
         return [worker for key in page if (worker := self._monitor.get(*key)) is not None]
 
     async def get_health_history(
@@ -219,8 +219,8 @@ class HealthMonitoringService:
         Return the newest ``limit`` entries of a worker's history in the last ``seconds``, oldest first.
 
         Args:
-            seconds: Length of the period, up to now.
-            before: Only entries with a smaller ``seq``, for paging.
+            seconds: The length of the period, up to now.
+            before: Return only entries with a smaller ``seq``, for paging.
 
         Raises:
             StoreError: The database cannot be read.
@@ -232,7 +232,9 @@ class HealthMonitoringService:
             )
         )
 
-    def _health(self, worker: WorkerHealth, breakers: Sequence[BreakerStatus], now: float) -> AgentHealth:
+    def _make_agent_health(
+        self, worker: WorkerHealth, breakers: Sequence[BreakerStatus], now: float
+    ) -> AgentHealth:
         v = worker.vitals
         return AgentHealth(
             agent_id=v.agent_id,
@@ -285,23 +287,23 @@ class HealthMonitoringService:
             worker = self._monitor.get(heartbeat.agent_id, heartbeat.session_id)
             sessions = {heartbeat.session_id: worker.vitals.incarnation_id if worker is not None else ""}
         else:
-            sessions = self._heartbeat_sessions(heartbeat, now)
+            sessions = self._find_heartbeat_sessions(heartbeat, now)
         await self._ingest(
             [
-                heartbeat.event(now, session_id=session, incarnation_id=incarnation)
+                heartbeat.make_event(now, session_id=session, incarnation_id=incarnation)
                 for session, incarnation in sessions.items()
             ]
         )
 
-    def _heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
-        """Return the sessions of a heartbeat that names none, each with its incarnation."""
+    def _find_heartbeat_sessions(self, beat: Heartbeat, now: float) -> dict[str, str]:
+        """Return the sessions to which a heartbeat without a session belongs, each with its incarnation."""
         worker = self._monitor.get(beat.agent_id)
         default = beat.task_id or _DEFAULT_SESSION
         if worker is None:
             return {default: ""}
         v = worker.vitals
         if v.ended_at is None:
-            # A session that began with such heartbeats continues, even if the worker has a newer one.
+            # A session that began with such heartbeats continues, even if the worker has a newer session.
             heartbeat_sessions = [
                 session.vitals
                 for session in self._monitor.of_agent(beat.agent_id)
@@ -311,11 +313,11 @@ class HealthMonitoringService:
             ]
             return {session.session_id: session.incarnation_id for session in (v, *heartbeat_sessions)}
         if beat.incarnation_id not in ("", v.incarnation_id):
-            return {v.session_id: v.incarnation_id}  # it names its incarnation
+            return {v.session_id: v.incarnation_id}  # the heartbeat names another incarnation
         same_task = beat.task_id in ("", v.task_id or v.session_id)
         at = now if beat.timestamp is None else min(now, beat.timestamp)
         if at <= v.ended_at or (same_task and at < v.ended_at + CLOCK_TOLERANCE_SECONDS):
-            return {v.session_id: v.incarnation_id}  # it was sent before the end arrived
+            return {v.session_id: v.incarnation_id}  # the heartbeat was sent before the end arrived
         names = itertools.chain([default], (f"{default}-{number}" for number in itertools.count(2)))
         return {next(name for name in names if self._monitor.get(beat.agent_id, name) is None): ""}
 
@@ -361,7 +363,7 @@ class HealthMonitoringService:
         Raises:
             AgentNotFoundError: The worker is unknown.
             ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
-            StoreError: Recording failed; nothing was done.
+            StoreError: Recording failed, so nothing was done.
         """
         return await self._interventions.nudge(
             agent_id, message, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -383,7 +385,7 @@ class HealthMonitoringService:
             AgentNotFoundError: The worker is unknown.
             ActionRefusedError: The worker waits, has ended, was restarted or has an escalation, or all
                 actions are stopped.
-            StoreError: Recording failed; the orchestrator was not asked.
+            StoreError: Recording failed, so the orchestrator was not asked.
         """
         return await self._interventions.escalate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -413,12 +415,12 @@ class HealthMonitoringService:
         by: str = "operator",
     ) -> Intervention:
         """
-        Terminate a worker: save its state, free what it holds, and sign the record.
+        Terminate a worker: save its state, free its resources, and sign the record.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
             ActionRefusedError: The worker waits, has ended or was restarted, or all actions are stopped.
-            StoreError: Recording failed; nothing was done.
+            StoreError: Recording failed, so nothing was done.
         """
         return await self._interventions.terminate(
             agent_id, reason, session_id=session_id, incarnation_id=incarnation_id, by=by
@@ -433,7 +435,7 @@ class HealthMonitoringService:
         outcome: InterventionOutcome | None = None,
         before: Place | None = None,
     ) -> list[Intervention]:
-        """Return interventions, newest first; ``before`` is the cursor of the next page."""
+        """Return interventions, newest first. ``before`` is the cursor of the next page."""
         return await self._store.read(
             lambda conn: intervention_table.newest(
                 conn, limit, before=before, agent_id=agent_id, kind=kind, outcome=outcome
@@ -443,7 +445,7 @@ class HealthMonitoringService:
     async def escalations(
         self, *, open_only: bool = False, limit: int = 100, before: Place | None = None
     ) -> list[Escalation]:
-        """Return escalations, newest first; ``before`` is the cursor of the next page."""
+        """Return escalations, newest first. ``before`` is the cursor of the next page."""
         status = EscalationStatus.PENDING if open_only else None
         return await self._store.read(
             lambda conn: escalation_table.newest(conn, limit, before=before, status=status)
@@ -473,23 +475,27 @@ class HealthMonitoringService:
         Raises:
             BreakerNotFoundError: No breaker has this name.
         """
-        breaker = next((breaker for breaker in self._process_breakers() if breaker.name == name), None)
+        breaker = next((breaker for breaker in self._list_process_breakers() if breaker.name == name), None)
         return breaker or self._breakers.registry.status(name)
 
     def all_circuit_breakers(self) -> list[BreakerStatus]:
         """Return every circuit breaker, including those in workers' own processes."""
-        return [*self._process_breakers(), *self._breakers.registry.all()]
+        return [*self._list_process_breakers(), *self._breakers.registry.all()]
 
-    def _process_breakers(self) -> list[BreakerStatus]:
+    def _list_process_breakers(self) -> list[BreakerStatus]:
         return [breaker for worker in self._monitor.workers() for breaker in process_breakers(worker)]
 
     async def circuit_breakers(
         self, limit: int = 100, *, after: str = "", only_open: bool = False
     ) -> list[BreakerStatus]:
-        """Return a page of circuit breakers by name. With ``only_open``, closed ones are omitted."""
-        of_processes = (breaker for breaker in self._process_breakers() if breaker.name > after)
-        own = self._breakers.registry.page(limit, after=after, only_open=only_open)
-        return sorted((*own, *of_processes), key=lambda breaker: breaker.name)[:limit]
+        """
+        Return a page of circuit breakers, sorted by name. With ``only_open``, closed breakers are omitted.
+        """
+        process_breakers_after = (
+            breaker for breaker in self._list_process_breakers() if breaker.name > after
+        )
+        service_breakers = self._breakers.registry.page(limit, after=after, only_open=only_open)
+        return sorted((*service_breakers, *process_breakers_after), key=lambda breaker: breaker.name)[:limit]
 
     async def reset_circuit_breaker(self, name: str, *, by: str = "operator") -> None:
         """
@@ -497,7 +503,7 @@ class HealthMonitoringService:
 
         Raises:
             BreakerNotFoundError: No breaker has this name.
-            ProcessBreakerError: It is in a worker's own process.
+            ProcessBreakerError: The breaker is in a worker's own process.
         """
         breaker = await self.get_circuit_breaker_status(name)
         if breaker.session_id:
@@ -514,13 +520,13 @@ class HealthMonitoringService:
         """
         Recover a task from its last valid checkpoint, within the limits.
 
-        ``reviewed``: a person has looked at it, and it may exceed its own limit, but not the hourly one.
-        ``from_start``: it may start over if there is no valid checkpoint.
+        With ``reviewed``, a person has looked at the task, so it may exceed the limit for one task, but not
+        the hourly limit. With ``from_start``, it may start over if there is no valid checkpoint.
 
         Raises:
             TaskNotFoundError: The task is unknown.
             ActionRefusedError: All actions are stopped.
-            StoreError: Recording failed; nothing was done.
+            StoreError: Recording failed, so nothing was done.
         """
         return await self._recovery.request_task(
             task_id, by=redact(by, 100), reviewed=reviewed, from_start=from_start
@@ -528,7 +534,7 @@ class HealthMonitoringService:
 
     async def target_of_task(self, task_id: str) -> Target:
         """
-        Return the worker of a task: the current one, or that of its last recovery.
+        Return the worker of a task: the current worker, or the worker of its last recovery.
 
         Raises:
             TaskNotFoundError: The task is unknown.
@@ -547,14 +553,14 @@ class HealthMonitoringService:
     async def recoveries(
         self, limit: int = 100, *, state: RecoveryState | None = None, before: Place | None = None
     ) -> list[Recovery]:
-        """Return recoveries, newest first; ``before`` is the cursor of the next page."""
+        """Return recoveries, newest first. ``before`` is the cursor of the next page."""
         return await self._store.read(
             lambda conn: recovery_table.newest(conn, limit, before=before, status=state)
         )
 
 
-def _first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
-    """Return the first keys in order. Sorting all of them is faster if most are wanted."""
+def _select_first(keys: list[WorkerKey], limit: int | None) -> list[WorkerKey]:
+    """Return the first ``limit`` keys, sorted."""
     if limit is None or len(keys) < _SORT_ALL_BELOW_PAGES * limit:
         return sorted(keys)[:limit]
     return heapq.nsmallest(limit, keys)

@@ -24,10 +24,10 @@ FASTEST_BURN: Final = 14.4
 
 def compute_burn_threshold(budget: float, factor: float) -> float:
     """
-    Return the share of failures above which a budget burns ``factor`` times too fast.
+    Return the share of failures above which a budget counts as burning ``factor`` times too fast.
 
-    This is ``factor * budget`` if that is below 1. Otherwise the alert could never fire, so it is
-    ``1 - (1 - budget) ** factor``: nearly everything fails.
+    This is ``factor * budget`` if that is below 1. Otherwise the alert could never fire, so the result is ``1
+    - (1 - budget) ** factor``, which means that nearly everything fails.
 
     Args:
         budget: The share that may fail, above 0 and below 1.
@@ -37,5 +37,5 @@ def compute_burn_threshold(budget: float, factor: float) -> float:
 
 
 def can_burn(budget: float, factor: float) -> bool:
-    """Return whether a budget can burn ``factor`` times too fast at all."""
+    """Return whether a budget is small enough to burn ``factor`` times too fast."""
     return factor * budget < 1

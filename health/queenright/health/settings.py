@@ -1,8 +1,8 @@
 """
-Thresholds and timings of the health layer: the one table that detectors, alert rules and dashboards share.
+Thresholds and timings of the health layer, which detectors, alert rules and dashboards share.
 
-The block is called ``health_monitoring`` in ``queenright.yaml``; a block written for the
-requirement document (IMPL-REQ-003 §7) is valid as it stands. All times are in seconds.
+They are the block ``health_monitoring`` in ``queenright.yaml``. A block that was written for the requirement
+document (IMPL-REQ-003 §7) is valid without changes. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from queenright.runtime.breaker_protocols import BreakerKind
 Seconds = Annotated[float, Field(gt=0, le=31_536_000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 ErrorBudget = Annotated[float, Field(gt=0, le=0.5)]
-"""The share that may fail."""
+"""The share of steps that may fail."""
 
 CLOCK_TOLERANCE_SECONDS: Final = 60.0
-"""An event whose author's clock is further off is timed by its arrival; NTP keeps clocks far closer."""
+"""An event from a clock that differs by more is timed by its arrival. NTP keeps clocks far closer."""
 
 _BREAKER_KINDS: Final = tuple(kind.value for kind in BreakerKind)
 
 
-def _web_address(url: SecretStr) -> SecretStr:
+def _validate_url(url: SecretStr) -> SecretStr:
     """Validate a URL. The error does not repeat it, because it may contain a token."""
     text = url.get_secret_value()
     try:
@@ -59,35 +59,37 @@ def _web_address(url: SecretStr) -> SecretStr:
     return url
 
 
-def _breaker_name(name: str) -> str:
-    """Refuse a name that no breaker has."""
-    kind, colon, rest = name.partition(":")
+def _validate_breaker_name(name: str) -> str:
+    """Validate the key of an override, which must be able to match a breaker's name."""
+    kind, colon, agent_and_target = name.partition(":")
     if kind not in _BREAKER_KINDS:
-        near = get_close_matches(kind, _BREAKER_KINDS, 1)
-        hint = f"; did you mean {near[0] + colon + rest!r}?" if near else ""
+        suggestions = get_close_matches(kind, _BREAKER_KINDS, 1)
+        hint = f"; did you mean {suggestions[0] + colon + agent_and_target!r}?" if suggestions else ""
         kinds = ", ".join(_BREAKER_KINDS)
-        raise ValueError(f"must be kind, kind:agent or kind:agent:target, and a kind is {kinds}{hint}")
-    if name.endswith(":") and not rest.strip(":"):
-        raise ValueError(f"the colon is the end; for all breakers of this kind write {kind!r}")
-    agent, colon, target = rest.partition(":")
+        raise ValueError(f"must be kind, kind:agent or kind:agent:target, where kind is one of {kinds}{hint}")
+    if name.endswith(":") and not agent_and_target.strip(":"):
+        raise ValueError(f"{name!r} ends with a colon; for all breakers of this kind write {kind!r}")
+    agent, colon, target = agent_and_target.partition(":")
     if colon and not target:
-        raise ValueError(f"the last colon is the end; for all targets write {f'{kind}:{agent}'!r}")
+        raise ValueError(f"{name!r} ends with a colon; for all targets write {f'{kind}:{agent}'!r}")
     return name
 
 
-def _mode_of(mode: object) -> object:
-    """Return ``on`` or ``off`` for a boolean: YAML reads these unquoted words as booleans."""
+def _convert_boolean(mode: object) -> object:
+    """
+    Return ``on`` or ``off`` for a boolean, because YAML reads these words as booleans unless they are quoted.
+    """
     return {True: "on", False: "off"}[mode] if isinstance(mode, bool) else mode
 
 
-DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_mode_of)]
+DetectorMode = Annotated[Literal["on", "shadow", "off"], BeforeValidator(_convert_boolean)]
 """``shadow``: findings are only shown and counted. ``off``: the detector does not run."""
-WebAddress = Annotated[SecretStr, AfterValidator(_web_address)]
-BreakerKey = Annotated[str, AfterValidator(_breaker_name)]
+WebAddress = Annotated[SecretStr, AfterValidator(_validate_url)]
+BreakerKey = Annotated[str, AfterValidator(_validate_breaker_name)]
 
 
 class _Block(BaseModel):
-    """A block of settings. Unknown keys are refused; values do not change."""
+    """An immutable block of settings. Unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -96,9 +98,9 @@ class HeartbeatSettings(_Block):
     """When a process counts as silent."""
 
     interval_seconds: Seconds = 300
-    """Heartbeat interval, in seconds, of workers that do not declare one."""
+    """Seconds between heartbeats, for workers that do not declare an interval."""
     timeout_seconds: Seconds = 600
-    """Silence, in seconds, after which such a worker is degraded; scaled to the interval of other workers."""
+    """Seconds of silence after which such a worker is degraded. It scales with a declared interval."""
 
     @model_validator(mode="after")
     def _validate_order(self) -> HeartbeatSettings:
@@ -117,30 +119,35 @@ class HeartbeatSettings(_Block):
 
 
 class HealthCheckSettings(_Block):
-    """The periodic sweep over all workers, and thresholds that do not belong to loops or stalls."""
+    """The periodic sweep over all workers, and thresholds that concern neither loops nor stalls."""
 
     interval_seconds: Seconds = 60
-    """Seconds between two sweeps, a safety net: findings do not wait for it."""
+    """Seconds between two sweeps. A sweep is a safety net, for which findings do not wait."""
     checkpoint_stale_threshold_seconds: Seconds = 1800
-    """Age of the last checkpoint, in seconds, from which a worker is stuck; a third of it is shown."""
+    """
+    Age of the last checkpoint, in seconds, at which a worker is stuck. At a third of it, it is degraded.
+    """
     no_tool_call_seconds: Seconds = 900
     """Seconds of activity without a tool call or progress after which a worker is stuck."""
     consecutive_failures: Count = 3
-    """Failures in a row above which a worker is failing."""
+    """Consecutive failures above which a worker is failing."""
 
     @property
     def no_tokens_seconds(self) -> float:
-        """Seconds of activity without tokens after which a worker that reports tokens is shown."""
+        """Seconds of activity without tokens after which a worker that reports tokens has a finding."""
         return self.no_tool_call_seconds
 
     @property
     def polling_seconds(self) -> float:
-        """Seconds of polling with the same answer that are still a wait; visible, so twice as long."""
+        """
+        Seconds of polling with the same answer after which it is a finding. Polling is visible, so this is
+        longer.
+        """
         return 2 * self.no_tool_call_seconds
 
     @property
     def checkpoint_degraded_seconds(self) -> float:
-        """The age, in seconds, from which a checkpoint is shown as old, before it is stale."""
+        """The age, in seconds, at which a checkpoint is a finding without a ticket."""
         return self.checkpoint_stale_threshold_seconds / 3
 
 
@@ -154,7 +161,7 @@ class StallSettings(_Block):
     tool_seconds: Seconds = 600
     """In a tool that declares no timeout."""
     unknown_seconds: Seconds = 900
-    """In an unknown phase: for frameworks that report calls only when they end."""
+    """In an unknown phase, for frameworks that report calls only when they end."""
 
 
 class LearnedClockSettings(_Block):
@@ -163,18 +170,21 @@ class LearnedClockSettings(_Block):
     mode: DetectorMode = "shadow"
     """``on``: learned limits apply. ``shadow``: they are only shown. ``off``: nothing is learned."""
     shortest: Annotated[float, Field(gt=0, le=1)] = 0.5
-    """Lower bound of a learned limit, as a part of the configured one."""
+    """Lower bound of a learned limit, as a fraction of the configured limit."""
     longest: Annotated[float, Field(ge=1, le=100)] = 3
-    """Upper bound of a learned limit, as a multiple of the configured one."""
+    """Upper bound of a learned limit, as a multiple of the configured limit."""
 
 
 class BandSettings(_Block):
-    """Bad steps since the last ACCEPT, and failed calls in a row, from which a finding has a severity."""
+    """
+    The counts of bad steps since the last ACCEPT, or of consecutive failed calls, that determine the
+    severity.
+    """
 
     warning: Count = 5
-    """Shown, without a ticket."""
+    """A finding without a ticket."""
     medium: Count = 10
-    """A medium ticket if half of the steps brought nothing new."""
+    """A medium ticket if half of the steps are repeats."""
     high: Count = 15
     """A high ticket."""
     critical: Count = 20
@@ -192,71 +202,83 @@ class BandSettings(_Block):
 
 class LoopSettings(_Block):
     """
-    Counts from which repetition is a finding. tests/detection/README.md has the reason for each.
+    The counts at which repetition is a finding. tests/detection/README.md explains each.
 
-    Settings that share a reason share a value. A value that no user would change is a constant.
+    Counts that share a reason share a setting. A value that no user would change is a constant.
     """
 
     blind_repeats: ClassVar = 10
-    """Equal calls in a row whose results are unknown."""
+    """Identical calls in a row whose results are unknown."""
     minimum_results: ClassVar = 7
-    """Results from which on ``known_results_share`` applies."""
+    """The number of results above which ``known_results_share`` applies."""
     known_results_share: ClassVar = 0.55
-    """Share of results without news. Above one half, because acknowledgements count half."""
+    """Share of results that are not new. It is above one half, because acknowledgements count half."""
     pause_seconds: ClassVar = 60.0
-    """Pause after which any equal call is a poll."""
+    """Seconds between two identical calls above which any call is a poll."""
     polls: ClassVar = 20
-    """Polls with the same answer, when they are quicker than that or are not of a state."""
+    """Polls with the same answer that are too frequent, or whose call does not read a state."""
     poll_seconds: ClassVar = 15.0
-    """Pause after which the same read in a row is a poll; loops repeat within seconds. For a state: 5."""
+    """
+    Seconds between two identical reads in a row above which they are polls (5 for a read of a state). Loops
+    repeat faster.
+    """
     window: ClassVar = 20
-    """Calls among which repeats are counted: more than the longest cycle, 4 calls times 3 rounds."""
+    """
+    The number of recent calls among which repeats are counted: more than three rounds of the longest cycle, 4
+    calls.
+    """
     error_streak: ClassVar = 5
-    """Turns in a row in which one tool failed with one class of error; the same as ``bands.warning``."""
+    """Turns in a row in which one tool failed with one class of error. Equals ``bands.warning``."""
     provider_failures: ClassVar = 3
-    """Failed model calls in a row: clients retry twice on their own."""
+    """Failed model calls in a row. Clients already retry twice on their own."""
     token_spike_factor: ClassVar = 4.0
-    """Input tokens of a model call, as a multiple of the median of the five before it."""
+    """Input tokens of a model call, as a multiple of the median of the previous five calls."""
     token_spike_minimum: ClassVar = 20_000
-    """Input tokens below which a call is never a spike: reading a file stays below."""
+    """Input tokens below which a call is never a spike. Reading a file stays below this."""
 
     consecutive: Count = 3
-    """Equal calls with equal results in a row."""
+    """Identical calls with identical results in a row."""
     repeats: Count = 4
-    """Equal calls with equal results in the window, with no change between them."""
+    """Identical calls with identical results in the window, without a change between them."""
     idle_turns: Count = 8
     """Model answers in a row without a tool call or a user message."""
     exempt_tools: tuple[str, ...] = ()
-    """Names of tools that may repeat; empty: none."""
+    """Names of tools that may repeat calls; empty: none."""
 
     @property
     def cycles(self) -> int:
-        """Rounds of a cycle of two to four calls: each round is one repeat."""
+        """Rounds of a cycle of two to four calls. Each round counts as one repeat."""
         return self.consecutive
 
     @property
     def repeats_high(self) -> int:
-        """Repeats of a high finding."""
+        """Repeats at which the severity is high."""
         return self.repeats + 1
 
     @property
     def repeats_at_all(self) -> int:
-        """Repeats regardless of changes between them: failures are medium, others are only shown."""
+        """Repeats regardless of changes between them. Repeated failures are medium, others open no ticket."""
         return 2 * self.repeats
 
     @property
     def stale_calls(self) -> int:
-        """Calls in a row that returned nothing new: they differ, so each is weaker evidence than a repeat."""
+        """Calls in a row that returned nothing new. They differ, so each is weaker evidence than a repeat."""
         return self.consecutive + 1
 
     @property
     def fruitless_calls(self) -> int:
-        """Searches without a result or other news between them: shown; twice as many are medium."""
+        """
+        Searches in a row that found nothing, without other new results between them. Twice as many are
+        medium.
+        """
         return self.stale_calls + 1
 
     @property
     def known_results(self) -> int:
-        """Repeats and failures since the last change that are high if they are most of the results."""
+        """
+        Repeats and failures since the last change at which the severity is high, if they are most of the
+        results.
+        """
         return self.stale_calls + 1
 
     @property
@@ -266,60 +288,62 @@ class LoopSettings(_Block):
 
 
 class JudgeScheduleSettings(_Block):
-    """When the judge checks and how long the queen may take."""
+    """When the judge checks workers, and how long the queen may take."""
 
     interval_seconds: Seconds = 120
-    """Seconds between two checks of all workers; findings wake the judge at once."""
+    """Seconds between two checks of all workers. Findings wake the judge immediately."""
     start_grace_seconds: Annotated[float, Field(ge=0)] = 120
-    """Seconds after the start of a process without tickets for it; 0: none."""
+    """Seconds after the start of a process in which it gets no tickets; 0: none."""
     triage_timeout_seconds: Seconds = 120
-    """Seconds until a high or critical ticket without a decision is sent as ``untriaged``."""
+    """Seconds after which a high or critical ticket without a decision is sent as ``untriaged``."""
 
 
 class ReEscalationSettings(_Block):
     """Reminders of unacknowledged tickets."""
 
     after_minutes: Annotated[float, Field(gt=0, le=10_080)] = 60
-    """Minutes since the last notification of the ticket."""
+    """Minutes between the last notification of a ticket and a reminder."""
     max: Annotated[int, Field(ge=0, le=10)] = 3
-    """Reminders since the severity last rose; 0: none."""
+    """Maximum number of reminders per severity of a ticket; 0: none."""
 
 
 class TicketSettings(_Block):
-    """How tickets end, and which share an incident."""
+    """How tickets end, and when people are reminded of them."""
 
     abandoned_run_seconds: ClassVar = 3_600.0
-    """The same as ``dead_worker_seconds`` for a stalled run without heartbeats and open work."""
+    """Like ``dead_worker_seconds``, for a stalled run without heartbeats and without open work."""
 
     hold_seconds: Annotated[float, Field(ge=0)] = 120
-    """Seconds that a recovery must last before its ticket resolves; 0: it resolves at once."""
+    """Seconds that a recovery must last before its ticket resolves; 0: it resolves immediately."""
     dead_worker_seconds: Seconds = 86_400
     """Seconds after which a dead worker ends with outcome ``unknown`` and its tickets close."""
     re_escalation: ReEscalationSettings = ReEscalationSettings()
 
 
 class NudgeSettings(_Block):
-    """First level of intervention: a message to the worker."""
+    """The first level of intervention: a message to the worker."""
 
     enabled: bool = True
     """``false``: interventions begin with the escalation."""
     max_attempts: Annotated[int, Field(ge=0, le=100)] = 3
     """Nudges before the escalation; 0: none."""
     interval_seconds: Seconds = 600
-    """Seconds between two nudges, and from the last one to the escalation."""
+    """Seconds between two nudges, and from the last nudge to the escalation."""
 
 
 class EscalationSettings(_Block):
-    """Second level: the orchestrator decides on more time, a hand-off or termination."""
+    """The second level: the orchestrator decides on more time, a hand-off or a termination."""
 
     timeout_seconds: Seconds = 900
-    """Seconds for an answer; then the worker is terminated."""
+    """Seconds that the orchestrator has to answer before the worker is terminated."""
     orchestrator: Literal["queen", "webhook", "none"] = "queen"
-    """Who answers; ``none``: only people."""
+    """Who decides escalations; ``none``: only people."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """URL that each escalation is posted to, as JSON; required with ``orchestrator: webhook``."""
+    """URL to which each escalation is posted, as JSON. Required with ``orchestrator: webhook``."""
     webhook_secret_file: Path | None = None
-    """File with the key that signs these requests, readable only by its owner; None: they are not signed."""
+    """
+    File with the key that signs these requests, readable only by its owner; None: requests are not signed.
+    """
 
     @model_validator(mode="after")
     def _require_url(self) -> EscalationSettings:
@@ -329,30 +353,32 @@ class EscalationSettings(_Block):
 
 
 class TerminationSettings(_Block):
-    """Third level: the end of the worker's process."""
+    """The third level: the end of the worker's process."""
 
     cleanup_timeout_seconds: Seconds = 30
     """Seconds that a worker has to save its work before it is stopped."""
     automatic: bool = True
     """``false``: only the orchestrator or an operator terminates."""
     on_request: Literal["ask", "allow", "never"] = "ask"
-    """If the queen requests a termination: ask an operator, terminate, or refuse."""
+    """What happens if the queen requests a termination: an operator is asked, it runs, or it is refused."""
 
 
 class StormSettings(_Block):
-    """Limits for many workers whose health gets worse at the same time, usually with a shared cause."""
+    """
+    Limits for storms: many workers whose health gets worse at the same time, usually with a shared cause.
+    """
 
     workers: Annotated[int, Field(ge=2, le=100_000)] = 5
-    """Workers that get worse within 30 s and then share one notification."""
+    """Number of workers that must get worse within 30 s to share one notification."""
     max_actions: Count = 10
-    """Interventions per minute in the whole fleet, also without a storm."""
+    """Interventions per minute in the whole fleet, even without a storm."""
 
 
 class PermissionSettings(_Block):
     """Permission requests of coding agents."""
 
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0
-    """Seconds that a request waits for an answer from here; 0: only the terminal is asked."""
+    """Seconds that a request waits for an answer through Queenright; 0: only the terminal is asked."""
 
 
 class InterventionSettings(_Block):
@@ -361,9 +387,9 @@ class InterventionSettings(_Block):
     enabled: bool = True
     """``false``: only an operator acts."""
     dry_run: bool | frozenset[ActionKind] = False
-    """``true``: actions are only recorded; or the kinds of action that are."""
+    """``true``: actions are only recorded. Or the kinds of actions that are only recorded."""
     quiet_seconds: Annotated[float, Field(ge=0)] = 120
-    """Seconds without automatic actions after a start of the service or a jump of its clock; 0: none."""
+    """Seconds without automatic actions after the service starts or its clock jumps; 0: none."""
     nudge: NudgeSettings = NudgeSettings()
     escalation: EscalationSettings = EscalationSettings()
     termination: TerminationSettings = TerminationSettings()
@@ -387,14 +413,14 @@ class InterventionSettings(_Block):
 
 
 class BreakerSettings(_Block):
-    """One circuit breaker."""
+    """Settings of a circuit breaker."""
 
     failure_threshold: Count = 3
-    """Failures in a row that open it."""
+    """Consecutive failures that open the breaker."""
     recovery_timeout_seconds: Seconds = 60
     """Seconds that a breaker stays open before it half-opens."""
     half_open_requests: Count = 1
-    """Trial calls at once while it is half open."""
+    """Number of concurrent probes while the breaker is half-open."""
 
 
 class CircuitBreakerSettings(_Block):
@@ -402,31 +428,36 @@ class CircuitBreakerSettings(_Block):
 
     default: BreakerSettings = BreakerSettings()
     overrides: dict[BreakerKey, BreakerSettings] = {}
-    """By ``kind``, ``kind:agent`` or ``kind:agent:target``; write a colon in an agent's name as ``%3A``."""
+    """
+    Settings by ``kind``, ``kind:agent`` or ``kind:agent:target``. Write a colon in an agent's name as
+    ``%3A``.
+    """
 
 
 class RecoverySettings(_Block):
     """Limits of recovery: starting a worker again from its last valid checkpoint."""
 
     max_attempts_per_task: Count = 3
-    """Attempts at one task, ever; then a person must review it."""
+    """Total attempts at a task before a person must review it."""
     max_attempts_per_hour: Count = 5
-    """Attempts per agent in any hour, over all its tasks."""
+    """Attempts per agent within an hour, over all its tasks."""
     backoff_seconds: Annotated[tuple[Seconds, ...], Field(min_length=1)] = (60, 120, 240)
-    """Seconds to wait after each failed attempt; the last value repeats."""
+    """Seconds to wait after each failed attempt. The last value repeats."""
     automatic: bool = True
     """``false``: only an operator or the orchestrator recovers."""
     webhook_url: Annotated[WebAddress | None, Field(repr=False)] = None
-    """URL that starts workers that run elsewhere; None: these are not recovered."""
+    """URL that starts workers which run elsewhere; None: these are not recovered."""
     webhook_secret_file: Path | None = None
-    """File with the key that signs these requests, readable only by its owner; None: they are not signed."""
+    """
+    File with the key that signs these requests, readable only by its owner; None: requests are not signed.
+    """
 
 
 Dollars = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class SpendingSettings(_Block):
-    """Spending limits of agents, in US dollars; without any, spending has no findings."""
+    """Spending limits of agents, in US dollars. Without a limit, spending has no findings."""
 
     run_usd: Dollars | None = None
     """Limit per session; None: no limit."""
@@ -435,16 +466,19 @@ class SpendingSettings(_Block):
     day_usd: Dollars | None = None
     """Limit of all agents per UTC day; None: no limit."""
     brake: Literal["none", "nudge", "approval", "stop"] = "none"
-    """At a limit, besides the ticket: tell the worker, ask an operator whether to stop it, or stop it."""
+    """
+    What happens at a limit in addition to the ticket: the worker is nudged, an operator is asked to approve
+    its termination, or it is terminated.
+    """
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any limit."""
+        """Whether any limit is set."""
         return self.run_usd is not None or self.is_of_fleet
 
     @property
     def is_of_fleet(self) -> bool:
-        """Whether a limit is about more than one session."""
+        """Whether a limit applies to more than one session."""
         return self.agent_day_usd is not None or self.day_usd is not None
 
 
@@ -470,10 +504,11 @@ _ALL_CHANNELS: Final[tuple[ChannelName, ...]] = ("slack", "pagerduty")
 
 class TicketChannel(_Block):
     """
-    Where tickets of a kind are sent, as IMPL-REQ-003 §7 writes it.
+    Where tickets of a kind are sent, in the form of IMPL-REQ-003 §7.
 
-    Not settings: a ticket's severity follows its findings, and its channels follow the severity. The values
-    of the document are accepted; others are refused, because they would change nothing.
+    These are not settings, because a ticket's severity follows its findings, and its channels follow the
+    severity. The values of the document are accepted. Other values are refused, because they would have no
+    effect.
     """
 
     channels: tuple[ChannelName, ...] = _ALL_CHANNELS
@@ -494,7 +529,7 @@ class TicketChannel(_Block):
 
 
 class StuckAgentChannel(TicketChannel):
-    """As IMPL-REQ-003 §7 writes it; a notification has the severity of its ticket."""
+    """The form of IMPL-REQ-003 §7. A notification has the severity of its ticket."""
 
     severity: AlertSeverity = "warning"
 
@@ -505,7 +540,8 @@ class BreakerChannel(_Block):
     severity: AlertSeverity = "warning"
     """``critical`` goes to Slack and PagerDuty, ``warning`` and ``info`` to Slack."""
     channels: Annotated[tuple[ChannelName, ...], Field(exclude=True)] = ("slack",)
-    # Accepted as IMPL-REQ-003 §7 writes it. They follow from the severity, so they are not a setting.
+    # Accepted in the form of IMPL-REQ-003 §7. The channels follow from the severity, so they are not a
+    # setting.
 
     @model_validator(mode="before")
     @classmethod
@@ -533,14 +569,14 @@ class ChannelSettings(_Block):
 
 
 class BadStepsObjective(_Block):
-    """The objective for steps that are judged bad (retry, escalate, error), over all workers."""
+    """The objective for bad steps (verdict retry or escalate, or an error), over all workers."""
 
     error_budget: ErrorBudget = 0.25
     """Share of steps that may be bad. Recorded runs that succeeded had errors in 2 to 38 % of their turns."""
 
 
 class RuleSettings(_Block):
-    """Thresholds of alert rules that no detector has. Export the rules after a change."""
+    """Thresholds of alert rules that do not belong to a detector. Export the rules after a change."""
 
     bad_steps: BadStepsObjective = BadStepsObjective()
 
@@ -557,7 +593,7 @@ class HealthSettings(_Block):
     bands: BandSettings = BandSettings()
     loops: LoopSettings = LoopSettings()
     detectors: dict[FindingKind, DetectorMode] = {}
-    """Mode by kind of finding; the default is ``on``, and ``shadow`` for ``grinding`` and ``token_burn``."""
+    """Mode by kind of finding. The default is ``on``, but ``shadow`` for ``grinding`` and ``token_burn``."""
     judge: JudgeScheduleSettings = JudgeScheduleSettings()
     tickets: TicketSettings = TicketSettings()
     intervention: InterventionSettings = InterventionSettings()
@@ -570,23 +606,25 @@ class HealthSettings(_Block):
 
     @cached_property
     def shadow_kinds(self) -> frozenset[FindingKind]:
-        """The detectors whose findings are only shown and counted."""
+        """The kinds of findings whose detectors are in shadow mode."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "shadow")
 
     @cached_property
     def active_kinds(self) -> frozenset[FindingKind]:
-        """The detectors that are on."""
+        """The kinds of findings whose detectors are on."""
         return frozenset(kind for kind in FindingKind if self.mode_of(kind) == "on")
 
     @property
     def has_shadows(self) -> bool:
-        """Whether there are findings that are only shown and counted."""
+        """Whether any detector or learned limit is in shadow mode."""
         return self.learned_clocks.mode == "shadow" or bool(self.shadow_kinds)
 
     def mode_of(self, kind: FindingKind) -> DetectorMode:
-        """Return whether a detector is on, in shadow, or off."""
+        """Return the mode of a detector."""
         return self.detectors.get(kind) or ("shadow" if kind in SHADOW_KINDS else "on")
 
     def acts_on(self, kind: FindingKind) -> bool:
-        """Return whether findings of this kind open tickets and lead to actions."""
+        """
+        Return whether the detector of this kind is on, so that its findings lead to tickets and actions.
+        """
         return self.mode_of(kind) == "on"

@@ -1,4 +1,4 @@
-"""Severity by count or duration."""
+"""The severity of a finding by count or duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CRITICAL_AFTER: Final = 4
 
 def rate_count(times: int, limit: int, settings: HealthSettings, high: int | None = None) -> Severity:
     """
-    Return the severity of ``times`` repeats: it becomes high at ``high``, by default 1.5 times the limit.
+    Return the severity of ``times`` repeats. It is high from ``high``, by default 1.5 times the limit.
     """
     if times > 2 * limit and times >= settings.bands.critical:
         return Severity.CRITICAL

@@ -1,10 +1,10 @@
 """
 The ticket service: opens, counts, triages and closes tickets, durably.
 
-Every change is one transaction with the ticket, its event, and what ``on_change`` adds. The event is
-published after the commit. The database is the truth: each change reads the ticket in its own transaction,
-and memory only saves reads. The rules are enforced here and in ``ticket_rules``, not in the model: a model
-that was manipulated can neither open a ticket about a healthy worker nor dismiss a critical one.
+Every change is one transaction with the ticket, its event, and the rows that ``on_change`` adds. The event is
+published after the commit. The database is authoritative: each change reads the ticket in its own
+transaction, and memory is only a cache. The rules are enforced here and in ``ticket_rules``. So a manipulated
+model can neither open a ticket about a healthy worker nor dismiss a critical ticket.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 T = TypeVar("T")
 FindIncidentTicket = Callable[[Connection, EscalationTicket], EscalationTicket | None]
 
-_REMEMBERED_CLOSED: Final = 1_000
+_MAX_CLOSED_TICKETS: Final = 1_000
 _NOTE_LIMIT: Final = 1_000
 _REASON_LIMIT: Final = 4_000
-_REPORTED_LATE_SECONDS: Final = 86_400.0
-"""An incident that closed while the service was down is reported at the start, if that is not longer ago."""
-_END_REASONS: Final = {
+_INCIDENT_REPORT_SECONDS: Final = 86_400.0
+"""An incident that closed while the service was down is reported at its start, unless that was longer ago."""
+_CLOSE_REASONS: Final = {
     WorkerStatus.COMPLETED: lifecycle.RUN_COMPLETED,
     WorkerStatus.UNKNOWN: "the worker sent nothing more",
 }
-_MOST_FAILING: Final = 500
-"""The most tickets, the newest, among which failures are looked for that other services may share."""
-_OF_INCIDENT: Final = ("incident_id", "cause", "workers", "opened_at", "closed_at")
-_SETTLED_AT_ONCE: Final = 50
-"""The most tickets that one transaction settles; the event loop runs other work between two."""
+_MAX_FAILING_TICKETS: Final = 500
+"""The maximum number of open tickets, newest first, that are searched for shared failures."""
+_INCIDENT_FIELDS: Final = ("incident_id", "cause", "workers", "opened_at", "closed_at")
+_SETTLE_BATCH: Final = 50
+"""The maximum number of tickets that one transaction settles. The event loop runs other work in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,21 +100,22 @@ _Work = Callable[[TicketTransaction], T]
 
 class TicketService:
     """
-    All tickets of one store. Belongs to one event loop.
+    All tickets of one store. It belongs to one event loop.
 
     Args:
-        settings: Hold after recovery, and when unacknowledged tickets are escalated again.
+        settings: The hold after a recovery, and when unacknowledged tickets are escalated again.
         publish: Receives events once they are durable (``EventBus.fan_out``).
-        group: Returns what a worker's trouble has in common with that of others, its cause or the id of a
-            storm, or an empty string. A ticket keeps it; one without takes the cause of a later report.
+        group: Returns the cause that a worker's trouble shares with other workers, or the id of a storm, or
+            an empty string. A ticket keeps its group. A ticket without a group takes that of a later report.
         find_worker: Returns the worker of a ticket, or None.
-        on_change: Is called inside the transaction of every change that must be notified: the outbox. It may
-            only use the connection it is given.
-        silenced_until: Returns until when a ticket is silenced, in seconds since the epoch, or None. It is
+        on_change: Called in the transaction of every change that must be notified, to write to the outbox. It
+            must use only the connection that it gets.
+        silenced_until: Returns when a ticket's silence ends, in seconds since the epoch, or None. It is
             called from several threads.
-        dead_from: Returns from when a worker counts as dead if it stays silent, or None.
-        find_joined: Returns, inside the transaction of a notification, the earlier ticket whose incident the
-            ticket joins, so that people are not notified again, or None.
+        dead_from: Returns when a worker counts as dead if it stays silent, or None; see
+            ``HealthMonitor.dead_from``.
+        find_joined: Called in the transaction of a notification. Returns the earlier ticket whose incident
+            the ticket joins, so that people are not notified again, or None.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class TicketService:
         self._find_joined = find_joined
         self._live_tickets: dict[str, EscalationTicket] = {}
         self._by_worker: dict[WorkerKey, set[str]] = {}
-        self._last_closed: OrderedDict[str, EscalationTicket] = OrderedDict()
+        self._closed_tickets: OrderedDict[str, EscalationTicket] = OrderedDict()
         self._tasks = TaskSet()
         self._deadlines = TicketDeadlines(settings.tickets, silenced_until)
         self._incidents = IncidentWatch()
@@ -156,36 +157,36 @@ class TicketService:
 
     async def load(self) -> list[EscalationTicket]:
         """
-        Read the live and recent tickets at start, and return those that wait for triage, oldest first.
+        Read the live and recent tickets. Return the tickets that wait for triage, oldest first.
 
-        The caller passes them to the queen: the previous process may have been killed between storing a
-        ticket and triage.
+        The caller passes these to the queen, because the previous process may have been killed between
+        storing a ticket and its triage.
         """
-        since = self._clock() - _REPORTED_LATE_SECONDS
+        since = self._clock() - _INCIDENT_REPORT_SECONDS
         tickets, recent, reported_incidents = await self._store.read(
             lambda conn: (
                 table.live_tickets(conn),
-                table.ticket_history(conn, limit=_REMEMBERED_CLOSED),
+                table.ticket_history(conn, limit=_MAX_CLOSED_TICKETS),
                 read_events(conn, types={EventType.INCIDENT_CLOSED}, since=since),
             )
         )
         closed_tickets = [ticket for ticket in recent if not ticket.is_live]
         for ticket in (*tickets, *sorted(closed_tickets, key=lambda ticket: ticket.closed_at or 0.0)):
-            self._remember(ticket)
+            self._cache(ticket)
         reported_ids = {str(event.data.get("incident_id")) for _, event in reported_incidents}
         self._incidents.restore(self.recent_tickets(), reported_ids, since)
         return [ticket for ticket in tickets if ticket.status is TicketStatus.OPEN]
 
     def get(self, ticket_id: str) -> EscalationTicket | None:
-        """Return a ticket that is live or closed recently. ``find`` also reads older ones."""
-        return self._live_tickets.get(ticket_id) or self._last_closed.get(ticket_id)
+        """Return a ticket that is live or has closed recently, or None. ``find`` also reads older tickets."""
+        return self._live_tickets.get(ticket_id) or self._closed_tickets.get(ticket_id)
 
     async def find(self, ticket_id: str) -> EscalationTicket | None:
         """Return the ticket with this id, however old, or None."""
         return self.get(ticket_id) or await self._store.read(lambda conn: table.find_ticket(conn, ticket_id))
 
     async def find_by_prefix(self, prefix: str, limit: int) -> list[EscalationTicket]:
-        """Return up to ``limit`` tickets whose id begins with ``prefix``, by id."""
+        """Return up to ``limit`` tickets whose id begins with ``prefix``, sorted by id."""
         return await self._store.read(lambda conn: table.tickets_by_prefix(conn, prefix, limit))
 
     def open_tickets(self) -> list[EscalationTicket]:
@@ -199,7 +200,7 @@ class TicketService:
         return {(t.agent_id, t.session_id) for t in self._live_tickets.values() if t.is_open}
 
     def paged_agents(self) -> set[str]:
-        """Return the agents with an open ticket that paged people."""
+        """Return the agents with an open ticket that has paged people."""
         return {
             ticket.agent_id
             for ticket in self._live_tickets.values()
@@ -209,8 +210,8 @@ class TicketService:
         }
 
     def recent_tickets(self) -> list[EscalationTicket]:
-        """Return the live tickets and the last ones that closed, in any order."""
-        return [*self._live_tickets.values(), *self._last_closed.values()]
+        """Return the live and the recently closed tickets, in any order."""
+        return [*self._live_tickets.values(), *self._closed_tickets.values()]
 
     def open_for(self, agent_id: str, session_id: str) -> EscalationTicket | None:
         """Return the open ticket of a worker's session, or None."""
@@ -221,7 +222,7 @@ class TicketService:
         )
 
     def open_counts(self) -> dict[tuple[Severity, TicketStatus], int]:
-        """Return how many tickets are open, by severity and status."""
+        """Return the number of open tickets by severity and status."""
         return dict(Counter((t.severity, t.status) for t in self._live_tickets.values() if t.is_open))
 
     async def history(
@@ -267,12 +268,12 @@ class TicketService:
         model: str = "",
     ) -> TicketReportResult:
         """
-        Open a ticket about a worker, or count a report on its open one.
+        Open a ticket about a worker, or count a report on its open ticket.
 
         Raises:
             TicketRejectedError: The worker has no finding that justifies a ticket, or the draft is about
                 another worker.
-            StoreError: The ticket could not be stored; nothing has changed.
+            StoreError: The ticket could not be stored. Nothing has changed.
         """
         report = Report(health, draft, trace_id, span_id, model)
         [result] = await self._raise([prepare_report(report, self._group, self._clock())])
@@ -284,10 +285,10 @@ class TicketService:
         Raise many tickets in one transaction.
 
         Returns:
-            One result for each report; None if its worker has no finding that justifies a ticket.
+            One result for each report, in order. None if the worker has no finding that justifies a ticket.
 
         Raises:
-            StoreError: The tickets could not be stored; nothing has changed.
+            StoreError: The tickets could not be stored. Nothing has changed.
         """
         return await self._raise([self._prepare_or_none(report) for report in reports])
 
@@ -298,7 +299,7 @@ class TicketService:
             return None
 
     async def _raise(self, reports: Sequence[PreparedReport | None]) -> list[TicketReportResult | None]:
-        """Write reports. Open tickets with the same causes then join the incidents."""
+        """Write reports. Open tickets with the same causes then join their incidents."""
         causes = {cause for report in reports if report is not None for cause in report.shared_causes}
         joining = find_joining(self._live_tickets.values(), causes, self._find_worker, self._group)
         now = self._clock()
@@ -311,8 +312,10 @@ class TicketService:
         return await self._commit(work)
 
     def list_failing(self) -> dict[str, list[WorkerKey]]:
-        """Return the workers with open tickets that may share their failure with those of other services."""
-        newest = itertools.islice(reversed(self._live_tickets.values()), _MOST_FAILING)
+        """
+        Return the workers with open tickets whose failure workers of other services may share, by failure.
+        """
+        newest = itertools.islice(reversed(self._live_tickets.values()), _MAX_FAILING_TICKETS)
         workers = (
             (health, finding)
             for ticket in newest
@@ -324,10 +327,10 @@ class TicketService:
 
     async def join_causes(self, causes: Collection[str]) -> None:
         """
-        Let open tickets join causes that their workers now share with workers of other services.
+        Let open tickets join the causes that their workers now share with workers of other services.
 
         Raises:
-            StoreError: Writing failed; nothing has changed.
+            StoreError: Writing failed. Nothing has changed.
         """
         joining = find_joining(self._live_tickets.values(), causes, self._find_worker, self._group)
         if joining:
@@ -335,13 +338,13 @@ class TicketService:
 
     async def join_storm(self, storm_of: Callable[[WorkerKey], str]) -> None:
         """
-        Let open tickets join a storm that was known only after they were opened.
+        Let open tickets join a storm that was detected only after they were opened.
 
         Args:
-            storm_of: Returns the id of the storm in which a worker got worse; empty if in none.
+            storm_of: Returns the id of the storm in which a worker got worse, or an empty string.
 
         Raises:
-            StoreError: Writing failed; nothing has changed.
+            StoreError: Writing failed. Nothing has changed.
         """
         now = self._clock()
         storms = {
@@ -356,31 +359,33 @@ class TicketService:
 
     async def observe(self, health: WorkerHealth) -> None:
         """
-        Apply a worker's findings, or its end, to its tickets. Call this whenever they changed.
+        Apply a worker's findings, or its end, to its tickets. Call this whenever either has changed.
 
-        A finding that is new, worse or back is a report. With none left, the hold begins. A worker that has
-        ended and could not be recovered keeps its ticket. Only the judge opens tickets.
+        A finding that is new, worse or has returned counts as a report. When no finding is left, the hold
+        begins. A worker that has ended and could not be recovered keeps its ticket. This opens no tickets;
+        only the judge does.
         """
         key = (health.vitals.agent_id, health.vitals.session_id)
         if key not in self._by_worker:
             return
         now = self._clock()
         findings = rules.reasons(health)
-        reason = _END_REASONS.get(health.vitals.status, "the worker ended")
+        reason = _CLOSE_REASONS.get(health.vitals.status, "the worker ended")
 
         def work(tx: TicketTransaction) -> None:
             live = table.live_tickets_of_worker(tx.conn, *key)
             is_other_open = False
             for ticket in sorted(live, key=lambda t: not t.is_open):
-                # A ticket about failed runs ends by recovery and hold, like any other, when a run completes.
+                # A ticket about failed runs does not close here. It recovers, and closes after the hold, when
+                # a run completes.
                 has_ended = (
                     health.vitals.has_ended
                     and ticket.kind is not FindingKind.RUNS_FAILED
                     and not rules.own_findings(ticket, findings)
                 )
                 if has_ended or rules.is_about_earlier_incarnation(ticket, health):
-                    why = reason if has_ended else "the worker has a new incarnation"
-                    tx.close(lifecycle.worker_ended(ticket, now=now, reason=why))
+                    close_reason = reason if has_ended else "the worker has a new incarnation"
+                    tx.close(lifecycle.worker_ended(ticket, now=now, reason=close_reason))
                 else:
                     is_other_open = (
                         tx.apply_findings(ticket, health, findings, now, is_other_open=is_other_open)
@@ -393,22 +398,22 @@ class TicketService:
         """
         Move the tickets of a renamed worker, including closed ones, to its new name.
 
-        The labels of an alert that was sent do not change. If the worker is known under its new name and has
-        a ticket there, its live ones are closed.
+        The labels of alerts that were sent do not change. If a worker with the new name already has a live
+        ticket, the live tickets of the old name are closed.
         """
         if not await self._store.read(lambda conn: table.tickets_of_worker(conn, *old)):
             return
         now, reason = self._clock(), f"the worker is now {new[0]!r}, session {new[1]!r}"
 
         def work(tx: TicketTransaction) -> None:
-            has_others = bool(table.live_tickets_of_worker(tx.conn, *new))
-            for former in table.tickets_of_worker(tx.conn, *old):
-                ticket = lifecycle.rename(former, *new)
+            has_live_ticket = bool(table.live_tickets_of_worker(tx.conn, *new))
+            for former_ticket in table.tickets_of_worker(tx.conn, *old):
+                ticket = lifecycle.rename(former_ticket, *new)
                 if not ticket.is_live:
                     table.write_ticket(tx.conn, ticket)
-                    if ticket.ticket_id in self._last_closed:
+                    if ticket.ticket_id in self._closed_tickets:
                         tx.tickets.append(ticket)
-                elif has_others:
+                elif has_live_ticket:
                     tx.close(lifecycle.worker_ended(ticket, now=now, reason=reason))
                 else:
                     tx.update(ticket)
@@ -418,15 +423,16 @@ class TicketService:
 
     async def settle(self, now: float, *, exclude: Collection[str] = ()) -> list[EscalationTicket]:
         """
-        Close the tickets whose hold has passed, and return them; send due reminders; report closed incidents.
+        Close the tickets whose hold has passed, send due reminders, and report closed incidents. Return the
+        closed tickets.
 
-        Reminders go out for notified tickets that nobody acknowledged. A reminder that was due several times
-        (during a restart) is sent once.
+        Reminders are sent for notified tickets that are not acknowledged. A reminder that was due several
+        times, for example during a restart, is sent once.
         """
         due_ids = self._deadlines.due_ids(now, exclude)
         closures: list[EscalationTicket] = []
-        for first in range(0, len(due_ids), _SETTLED_AT_ONCE):
-            closures += await self._settle(due_ids[first : first + _SETTLED_AT_ONCE], now)
+        for start in range(0, len(due_ids), _SETTLE_BATCH):
+            closures += await self._settle(due_ids[start : start + _SETTLE_BATCH], now)
         await self._report_closed_incidents(now)
         return closures
 
@@ -436,7 +442,7 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> None:
             for incident in incidents.values():
-                data = {name: getattr(incident, name) for name in _OF_INCIDENT}
+                data = {name: getattr(incident, name) for name in _INCIDENT_FIELDS}
                 event = AgentEvent(id=self._ids(), type=EventType.INCIDENT_CLOSED, time=now, data=data)
                 tx.events.append(event)
 
@@ -444,7 +450,7 @@ class TicketService:
         self._incidents.remove(incidents)
 
     async def _settle(self, ticket_ids: Collection[str], now: float) -> list[EscalationTicket]:
-        """Settle these tickets in one transaction; return those that closed."""
+        """Settle these tickets in one transaction. Return those that closed."""
 
         def work(tx: TicketTransaction) -> list[EscalationTicket]:
             tickets = []
@@ -452,10 +458,10 @@ class TicketService:
                 ticket = tx.find(ticket_id)
                 if ticket is None or not ticket.is_live:
                     continue
-                changes = lifecycle.settle(ticket, now=now, hold=self._deadlines.hold)
-                if not changes.is_live:
-                    tx.close(changes)
-                    tickets.append(changes)
+                settled_ticket = lifecycle.settle(ticket, now=now, hold=self._deadlines.hold)
+                if not settled_ticket.is_live:
+                    tx.close(settled_ticket)
+                    tickets.append(settled_ticket)
                 elif (at := self._deadlines.reminder_at(ticket)) is not None and at <= now:
                     tx.remind(ticket, now)
             return tickets
@@ -464,16 +470,16 @@ class TicketService:
 
     async def request_attention(self, ticket_id: str, *, since: float) -> None:
         """
-        Notify people once more, because a decision or an action is needed.
+        Notify people again, because a decision or an action is needed.
 
-        No one is notified again who was at ``since`` or later, or who has acknowledged the ticket.
+        Nothing is sent if people were notified at ``since`` or later, or the ticket is acknowledged.
 
         Args:
             ticket_id: A ticket that people were notified of.
             since: When the request arose, in seconds since the epoch.
 
         Raises:
-            StoreError: Writing failed; no one was notified.
+            StoreError: Writing failed, so no one was notified.
         """
         now = self._clock()
 
@@ -494,7 +500,8 @@ class TicketService:
         self, ticket_id: str, reason: str, *, by: str = "queen", has_recovered: bool = False
     ) -> EscalationTicket:
         """
-        Dismiss a ticket: no one is notified. High and critical ones that still hold cannot be dismissed.
+        Dismiss a ticket, so that no one is notified. A high or critical ticket whose condition still holds
+        cannot be dismissed.
 
         Raises:
             TicketRejectedError: The reason is empty.
@@ -510,7 +517,7 @@ class TicketService:
                 by=by,
                 now=now,
                 has_recovered=has_recovered,
-                dead_from=self._worker_dead_from(ticket),
+                dead_from=self._find_death_time(ticket),
             )
             data = {"ticket_id": ticket_id, "decision": "dismiss", "reason": reason, "by": by}
             return updated_ticket, [tx.event(updated_ticket, EventType.TICKET_TRIAGED, data)]
@@ -531,36 +538,36 @@ class TicketService:
         Notify an operator, or update the analysis of a ticket that was notified before.
 
         Args:
-            is_untriaged: Triage did not answer in time and is bypassed.
+            is_untriaged: Whether triage is bypassed because it did not answer in time.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
             TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.intervene``.
         """
         decision = InterveneDecision(ticket_id, analysis, urgency, by, is_untriaged, model)
-        return await self._commit(self._intervention(decision))
+        return await self._commit(self._make_intervention_work(decision))
 
     async def intervene_all(self, decisions: Sequence[InterveneDecision]) -> list[EscalationTicket]:
         """
-        Call ``intervene`` for many tickets in one transaction, and return those it applied to.
+        Call ``intervene`` for many tickets in one transaction, and return the tickets that changed.
 
         Raises:
             TicketRejectedError: Analysis or urgency is empty.
-            StoreError: Writing failed; nothing has changed.
+            StoreError: Writing failed. Nothing has changed.
         """
-        works = [self._intervention(decision) for decision in decisions]
+        works = [self._make_intervention_work(decision) for decision in decisions]
 
         def work(tx: TicketTransaction) -> list[EscalationTicket]:
             tickets = []
             for change in works:
-                # Skip a ticket that was decided on in the meantime.
+                # Skip tickets that were decided in the meantime.
                 with contextlib.suppress(TicketNotFoundError, TicketClosedError, TicketStatusError):
                     tickets.append(change(tx))
             return tickets
 
         return await self._commit(work)
 
-    def _intervention(self, decision: InterveneDecision) -> _Work[EscalationTicket]:
+    def _make_intervention_work(self, decision: InterveneDecision) -> _Work[EscalationTicket]:
         analysis = _require_text("analysis", decision.analysis)
         urgency = _require_text("urgency", decision.urgency)
         now = self._clock()
@@ -578,21 +585,21 @@ class TicketService:
                 updated_ticket = updated_ticket.model_copy(update={"queen_model": decision.model})
                 join_events: list[AgentEvent] = []
                 if ticket.status is TicketStatus.OPEN:
-                    updated_ticket, join_events = self._join(tx, updated_ticket, now)
+                    updated_ticket, join_events = self._join_incident(tx, updated_ticket, now)
                 triage_data = {
                     "ticket_id": ticket.ticket_id,
                     "decision": updated_ticket.triage_decision,
                     "reason": analysis,
                 }
-                # The intervention ladder escalates without the queen.
-                is_queens = decision.by != LADDER
+                # The intervention ladder escalates without involving the queen.
+                is_by_queen = decision.by != LADDER
                 request_data = {
                     "ticket_id": ticket.ticket_id,
                     "analysis": analysis,
                     "severity": updated_ticket.severity.value,
                     "urgency": urgency,
-                    "queen_graph_id": "queen" if is_queens else "",
-                    "queen_stream_id": "queen::ticket_receiver" if is_queens else "",
+                    "queen_graph_id": "queen" if is_by_queen else "",
+                    "queen_stream_id": "queen::ticket_receiver" if is_by_queen else "",
                     "untriaged": decision.is_untriaged,
                 }
                 return updated_ticket, [
@@ -605,7 +612,7 @@ class TicketService:
 
         return work
 
-    def _join(self, tx: TicketTransaction, ticket: EscalationTicket, now: float) -> DecisionResult:
+    def _join_incident(self, tx: TicketTransaction, ticket: EscalationTicket, now: float) -> DecisionResult:
         """Join an earlier ticket's incident, if there is one, and take over its acknowledgement."""
         earlier = self._find_joined(tx.conn, ticket)
         if earlier is None:
@@ -614,7 +621,7 @@ class TicketService:
         if not earlier.acknowledged_by:
             return member, []
         note = f"the same incident as ticket {earlier.ticket_id}"
-        return self._acknowledgement(
+        return self._acknowledge(
             tx, member, earlier.acknowledged_by, earlier.acknowledged_via or AckChannel.API, note, now
         )
 
@@ -622,7 +629,7 @@ class TicketService:
         self, ticket_id: str, *, by: str, via: AckChannel = AckChannel.API, note: str = ""
     ) -> EscalationTicket:
         """
-        Acknowledge a ticket: its reminders stop.
+        Acknowledge a ticket, which stops its reminders.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
@@ -632,7 +639,7 @@ class TicketService:
         now = self._clock()
 
         def change(tx: TicketTransaction, ticket: EscalationTicket) -> DecisionResult:
-            return self._acknowledgement(tx, ticket, by, via, note, now)
+            return self._acknowledge(tx, ticket, by, via, note, now)
 
         return await self._decide(ticket_id, change, notify_people=False)
 
@@ -640,7 +647,8 @@ class TicketService:
         self, ticket_id: str, *, by: str, via: AckChannel, note: str = ""
     ) -> EscalationTicket:
         """
-        Record that a person resolved the incident of a ticket that only the end of its condition closes.
+        Record that a person resolved the incident of a ticket. The ticket itself closes only when its
+        condition ends.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
@@ -665,7 +673,8 @@ class TicketService:
         Record that a person acknowledged or resolved the incident of a closed ticket.
 
         Args:
-            is_resolved: Resolved: nothing joins the incident any more, and its alert ends.
+            is_resolved: Whether the incident is resolved, so that no ticket joins it any more and its alert
+                ends.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
@@ -684,7 +693,7 @@ class TicketService:
 
         return await self._decide(ticket_id, change, notify_people=is_resolved)
 
-    def _acknowledgement(
+    def _acknowledge(
         self, tx: TicketTransaction, ticket: EscalationTicket, by: str, via: AckChannel, note: str, now: float
     ) -> DecisionResult:
         updated_ticket = lifecycle.acknowledge(ticket, by=by, now=now, via=via, note=note)
@@ -705,15 +714,15 @@ class TicketService:
         only_via: AckChannel | None = None,
     ) -> EscalationTicket:
         """
-        Withdraw an acknowledgement: reminders start over, and an untriaged ticket goes to triage.
+        Withdraw an acknowledgement. Reminders restart, and a ticket without triage goes to triage.
 
         Args:
             only_via: Withdraw only an acknowledgement made through this channel.
 
         Raises:
             TicketRejectedError: ``by`` is empty.
-            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.unacknowledge``;
-                or it was acknowledged through another channel than ``only_via``.
+            TicketNotFoundError, TicketClosedError, TicketStatusError: See ``ticket_lifecycle.unacknowledge``.
+                TicketStatusError also if it was acknowledged through another channel than ``only_via``.
         """
         by = _require_text("by", by)
         now = self._clock()
@@ -727,8 +736,8 @@ class TicketService:
             events = [tx.event(updated_ticket, EventType.TICKET_UNACKNOWLEDGED, data)]
             if updated_ticket.status is TicketStatus.OPEN:
                 # This event sends the ticket to the queen.
-                back = {"ticket": updated_ticket.model_dump(mode="json"), "change": "reopened"}
-                events.append(tx.event(updated_ticket, EventType.WORKER_ESCALATION_TICKET, back))
+                reopened = {"ticket": updated_ticket.model_dump(mode="json"), "change": "reopened"}
+                events.append(tx.event(updated_ticket, EventType.WORKER_ESCALATION_TICKET, reopened))
             return updated_ticket, events
 
         return await self._decide(ticket_id, change, notify_people=True)
@@ -737,7 +746,7 @@ class TicketService:
         """
         Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
-        Resolving the ticket of a dead worker ends the worker, until its next event.
+        Resolving the ticket of a dead worker also ends the worker, until its next event.
 
         Raises:
             TicketRejectedError: ``reason`` or ``by`` is empty.
@@ -748,7 +757,7 @@ class TicketService:
 
         def work(tx: TicketTransaction) -> EscalationTicket:
             ticket = tx.get(ticket_id)
-            dead_from = self._worker_dead_from(ticket)
+            dead_from = self._find_death_time(ticket)
             closed_ticket = lifecycle.resolve(ticket, reason=reason, by=by, now=now, dead_from=dead_from)
             is_dead = dead_from is not None and dead_from <= now
             tx.close(closed_ticket, by=by, worker_dead=is_dead)
@@ -757,21 +766,23 @@ class TicketService:
         return await self._commit(work)
 
     def is_about_dead_worker(self, ticket: EscalationTicket) -> bool:
-        """Return whether a live ticket is about a dead worker, and not about unfinished work of it."""
+        """Return whether a live ticket is about a dead worker, rather than about its unfinished work."""
         return self.can_be_resolved(ticket) and not lifecycle.is_about_work(ticket)
 
-    def _worker_dead_from(self, ticket: EscalationTicket) -> float | None:
+    def _find_death_time(self, ticket: EscalationTicket) -> float | None:
         return self._dead_from((ticket.agent_id, ticket.session_id))
 
     def can_be_resolved(self, ticket: EscalationTicket) -> bool:
         """Return whether a person can resolve the ticket."""
-        dead_from = self._worker_dead_from(ticket)
+        dead_from = self._find_death_time(ticket)
         return lifecycle.can_be_resolved(ticket, now=self._clock(), dead_from=dead_from)
 
     # -- one transaction ----------------------------------------------------------------------------
 
     async def _commit(self, work: _Work[T]) -> T:
-        """Run ``work`` in a transaction with its events, then cache its tickets and publish the events."""
+        """
+        Run ``work`` and store its events in one transaction. Then cache its tickets and publish the events.
+        """
 
         async def commit() -> T:
             def transaction(conn: Connection) -> tuple[T, TicketTransaction]:
@@ -782,18 +793,19 @@ class TicketService:
 
             result, tx = await self._store.transact(transaction)
             for ticket in tx.tickets:
-                self._remember(ticket)
+                self._cache(ticket)
             if tx.events:
                 self._publish(*tx.events)
             return result
 
-        # A cancelled caller (a judge that timed out) must not keep committed events from being published.
+        # A caller that is cancelled, such as a judge that timed out, must not keep committed events from
+        # being published.
         return await self._tasks.run(commit())
 
     async def _decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
         return await self._commit(lambda tx: tx.decide(ticket_id, decide, notify_people=notify_people))
 
-    def _remember(self, ticket: EscalationTicket) -> None:
+    def _cache(self, ticket: EscalationTicket) -> None:
         self._deadlines.schedule(ticket)
         previous = self._live_tickets.pop(ticket.ticket_id, None)
         if previous is None or not ticket.is_open or previous.storm_id != ticket.storm_id:
@@ -809,13 +821,13 @@ class TicketService:
             key = (ticket.agent_id, ticket.session_id)
             self._by_worker.setdefault(key, set()).add(ticket.ticket_id)
             return
-        self._last_closed[ticket.ticket_id] = ticket
-        if len(self._last_closed) > _REMEMBERED_CLOSED:
-            self._last_closed.popitem(last=False)
+        self._closed_tickets[ticket.ticket_id] = ticket
+        if len(self._closed_tickets) > _MAX_CLOSED_TICKETS:
+            self._closed_tickets.popitem(last=False)
 
 
 def _require_text(name: str, text: str) -> str:
-    """Return ``text`` with secrets masked. An empty text is refused."""
+    """Return ``text`` stripped and with secrets masked, or raise ``TicketRejectedError`` if it is empty."""
     text = redact(text.strip(), _REASON_LIMIT)
     if not text:
         raise TicketRejectedError(f"{name}: must not be empty")

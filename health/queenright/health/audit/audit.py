@@ -1,7 +1,7 @@
 """
-The audit: verifies the event log, its archive, and the signatures of terminations.
+Verify the event log, its archive, and the signatures of terminations.
 
-``audit_page`` lists the events: who acted, and when.
+``audit_page`` lists the events, which show who acted and when.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queenright.health.store.tables import AUDIT_ARCHIVE, EVENTS
 from queenright.runtime.events import AgentEvent, EventType
 
 _MAX_FAULTS: Final = 20
-"""The maximum number of faults that are listed; further ones are counted."""
+"""The maximum number of faults to list. Further faults are only counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class AuditResult:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was changed, and everything is signed."""
+        """Whether no row was changed, and every termination is signed."""
         return self.log.ok and self.archive.ok and not self.signatures.fault_count
 
 
@@ -67,13 +67,15 @@ def verify_audit(conn: Connection, keys: PublicKeys) -> AuditResult:
     Verify both chains, and the signature of every termination in them.
 
     Args:
-        conn: A connection that sees one state of the database for as long as this takes.
+        conn: A connection with a transaction that sees one state of the database (a snapshot).
     """
-    return AuditResult(log=verify(conn), archive=verify_archive(conn), signatures=_signatures_in(conn, keys))
+    return AuditResult(
+        log=verify(conn), archive=verify_archive(conn), signatures=_check_stored_signatures(conn, keys)
+    )
 
 
 def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys: PublicKeys) -> Signatures:
-    """Verify the signature of each termination. None stands for an unreadable one."""
+    """Verify the signature of each termination. The event is None if its row cannot be read."""
     count, faults, fault_count = 0, [], 0
     for seq, event in terminations:
         count += 1
@@ -87,17 +89,17 @@ def check_signatures(terminations: Iterable[tuple[int, AgentEvent | None]], keys
         if reason:
             fault_count += 1
             if fault_count <= _MAX_FAULTS:
-                who = event.agent_id if event is not None else "?"
-                faults.append(SignatureFault(seq=seq, agent_id=who, reason=reason))
+                agent_id = event.agent_id if event is not None else "?"
+                faults.append(SignatureFault(seq=seq, agent_id=agent_id, reason=reason))
     return Signatures(terminations=count, faults=tuple(faults), fault_count=fault_count)
 
 
-def _signatures_in(conn: Connection, keys: PublicKeys) -> Signatures:
-    rows = (row for table in (AUDIT_ARCHIVE, EVENTS) for row in _terminations(conn, table))
-    return check_signatures(((row.seq, _event(row)) for row in rows), keys)
+def _check_stored_signatures(conn: Connection, keys: PublicKeys) -> Signatures:
+    rows = (row for table in (AUDIT_ARCHIVE, EVENTS) for row in _select_terminations(conn, table))
+    return check_signatures(((row.seq, _parse_event(row)) for row in rows), keys)
 
 
-def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
+def _select_terminations(conn: Connection, table: Table) -> list[Row[Any]]:
     columns = [table.c[column.name] for column in EVENTS.columns]
     query = select(*columns).where(table.c.type == EventType.AGENT_TERMINATED.value).order_by(table.c.seq)
     try:
@@ -107,7 +109,7 @@ def _terminations(conn: Connection, table: Table) -> list[Row[Any]]:
         return []
 
 
-def _event(row: Row[Any]) -> AgentEvent | None:
+def _parse_event(row: Row[Any]) -> AgentEvent | None:
     try:
         event = event_of(row)
         if event is not None:

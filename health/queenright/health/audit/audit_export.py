@@ -1,9 +1,10 @@
 """
 The audit trail as a JSON Lines file that can be verified without the database.
 
-The first line has the format and the public keys. A line for each event of the audit trail follows, with its
-sequence number, its hash and the hash of the row before it in the log. The last line has the ends of log and
-archive, the number of lines, and the SHA-256 of all lines before it, signed with the service's key.
+The first line has the format and the public keys. It is followed by one line for each event of the audit
+trail, with its sequence number, its hash and the hash of the row before it in the log. The last line has the
+ends of log and archive, the number of events, and the SHA-256 of all lines before it, signed with the
+service's key.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ class ExportCheck:
 
     ok: bool
     rows: int
-    """Events that were verified, from the first on."""
+    """The number of events that were verified before the file ended or a line was invalid."""
     reason: str = ""
-    """The problem, and its line."""
+    """The problem and its line number; empty if there is none."""
     signatures: Signatures = field(default_factory=Signatures)
     key_id: str = ""
     """The key that signed the file; empty if it is not signed."""
     own_keys: bool = False
-    """Whether the keys came from the file itself, which anybody can forge."""
+    """Whether the keys came from the file itself, which anyone can forge."""
 
 
 def export_lines(
@@ -58,7 +59,7 @@ def export_lines(
     until: float | None = None,
 ) -> Iterator[bytes]:
     """
-    Yield the lines, including line breaks.
+    Yield the lines of the file, including line breaks.
 
     Args:
         signer: The key that signs the last line; None leaves it unsigned.
@@ -76,54 +77,54 @@ def export_lines(
         "keys": [{"key_id": name, "public_key": base64.b64encode(key).decode()} for name, key in keys],
     }
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
-    line = _line(begin)
+    line = _encode_line(begin)
     digest.update(line)
     yield line
-    for row in _rows(conn, since, until):
-        line = _line(_export_line(row, head.base_hash or BEGINNING))
+    for row in _read_rows(conn, since, until):
+        line = _encode_line(_build_line(row, head.base_hash or BEGINNING))
         digest.update(line)
         rows += 1
         yield line
     end: dict[str, Any] = {
         "kind": "end",
         "rows": rows,
-        "log": {"begins_after": head.base_length, "length": head.length, "hash": _hex(head.hash)},
+        "log": {"begins_after": head.base_length, "length": head.length, "hash": _to_hex(head.hash)},
         "archive": {
             "begins_after": head.archive_base_seq,
-            "hash": _hex(head.archive_hash or BEGINNING),
+            "hash": _to_hex(head.archive_hash or BEGINNING),
         },
         "digest": digest.hexdigest(),
     }
     if signer is not None:
         end["key_id"] = signer.key_id
         end["signature"] = signer.create_signature(encode_canonical_json(end))
-    yield _line(end)
+    yield _encode_line(end)
 
 
 def check_export(lines: Iterable[bytes], trusted_keys: PublicKeys | None = None) -> ExportCheck:
     """
     Verify an exported file without the database, in little memory.
 
-    Detects any line changed, added, removed or moved, if a key of ``trusted_keys`` signed the file. It cannot
-    show that nothing was missing from the log when it was exported: that needs the whole log.
+    Detects any line that was changed, added, removed or moved, if a key of ``trusted_keys`` signed the file.
+    It cannot detect events that were missing from the log when it was exported: that needs the whole log.
 
     Args:
         trusted_keys: The keys to trust; None trusts those in the file.
     """
     reader = _Reader(trusted_keys)
     try:
-        signatures = check_signatures(reader.terminations(lines), reader.keys)
+        signatures = check_signatures(reader.check_lines(lines), reader.keys)
     except _InvalidLineError as error:
         return ExportCheck(ok=False, rows=reader.rows, reason=str(error), own_keys=trusted_keys is None)
-    return replace(reader.result(), signatures=signatures, ok=not signatures.fault_count)
+    return replace(reader.build_result(), signatures=signatures, ok=not signatures.fault_count)
 
 
 class _InvalidLineError(Exception):
-    """A line is invalid."""
+    """Raised when a line is invalid. The message names the line."""
 
 
 class _Reader:
-    """Verifies a file line by line, once."""
+    """Verifies one file, line by line."""
 
     def __init__(self, trusted_keys: PublicKeys | None) -> None:
         self.keys = trusted_keys if trusted_keys is not None else PublicKeys()
@@ -134,14 +135,14 @@ class _Reader:
         self._key_id = ""
         self._has_ended = False
 
-    def result(self) -> ExportCheck:
+    def build_result(self) -> ExportCheck:
         return ExportCheck(ok=True, rows=self.rows, key_id=self._key_id, own_keys=self._own_keys)
 
-    def terminations(self, lines: Iterable[bytes]) -> Iterator[tuple[int, AgentEvent]]:
+    def check_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[int, AgentEvent]]:
         """Check every line, and yield the terminations among them."""
         for number, line in enumerate(lines, 1):
             try:
-                termination = self._take(number, line)
+                termination = self._check_line(number, line)
             except (orjson.JSONDecodeError, KeyError, TypeError, ValueError, AttributeError):
                 raise _InvalidLineError(f"line {number} cannot be read as a line of an export") from None
             if termination is not None:
@@ -149,7 +150,7 @@ class _Reader:
         if not self._has_ended:
             raise _InvalidLineError("the last line is missing: the file is truncated")
 
-    def _take(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
+    def _check_line(self, number: int, line: bytes) -> tuple[int, AgentEvent] | None:
         record = orjson.loads(line)
         kind = record["kind"]
         if self._has_ended:
@@ -157,11 +158,11 @@ class _Reader:
         if (kind == "begin") != (number == 1):
             raise _InvalidLineError(f"line {number} is out of place, or this is not an exported audit trail")
         if kind == "end":
-            self._end(record)
+            self._check_end(record)
             return None
         self._digest.update(line)
         if kind == "event":
-            return self._event(number, record)
+            return self._check_event(number, record)
         if record["format"] != FORMAT:
             raise _InvalidLineError(
                 f"the format {str(record['format'])[:40]!r} is not supported; this version reads {FORMAT!r}"
@@ -170,7 +171,7 @@ class _Reader:
             self.keys.add(base64.b64decode(key["public_key"]) for key in record["keys"])
         return None
 
-    def _event(self, number: int, record: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
+    def _check_event(self, number: int, record: Mapping[str, Any]) -> tuple[int, AgentEvent] | None:
         data = record["data"]
         text = data if isinstance(data, str) else orjson.dumps(data).decode()
         row = (*(record[name] for name in _NAMES[:-1]), text)
@@ -187,7 +188,7 @@ class _Reader:
         fields = {name: record[name] for name in _NAMES if name not in ("seq", "type", "data")}
         return row[0], AgentEvent(type=EventType.AGENT_TERMINATED, data=orjson.loads(text), **fields)
 
-    def _end(self, record: dict[str, Any]) -> None:
+    def _check_end(self, record: dict[str, Any]) -> None:
         self._has_ended = True
         if record["rows"] != self.rows or record["digest"] != self._digest.hexdigest():
             raise _InvalidLineError("the lines do not match the count and the digest in the last line")
@@ -201,7 +202,7 @@ class _Reader:
         self._key_id = record["key_id"]
 
 
-def _rows(conn: Connection, since: float | None, until: float | None) -> Iterator[Row[Any]]:
+def _read_rows(conn: Connection, since: float | None, until: float | None) -> Iterator[Row[Any]]:
     """Yield the rows of the audit trail, oldest first, each with the hash of the row before it."""
     before = EVENTS.alias()
     log = select(*EVENTS.columns, before.c.hash.label("previous_hash"))
@@ -224,15 +225,15 @@ def _read_pages(conn: Connection, query: Select[Any]) -> Iterator[Row[Any]]:
         yield from rows
 
 
-def _export_line(row: Row[Any], base: bytes) -> dict[str, Any]:
+def _build_line(row: Row[Any], base: bytes) -> dict[str, Any]:
     line: dict[str, Any] = {"kind": "event", **{name: getattr(row, name) for name in _NAMES}}
-    line["data"] = _data(row.data)
-    line["previous_hash"] = _hex(row.previous_hash if row.previous_hash is not None else base)
-    line["hash"] = _hex(row.hash)
+    line["data"] = _parse_data(row.data)
+    line["previous_hash"] = _to_hex(row.previous_hash if row.previous_hash is not None else base)
+    line["hash"] = _to_hex(row.hash)
     return line
 
 
-def _data(text: Any) -> Any:
+def _parse_data(text: Any) -> Any:
     """Return JSON text as an object if the object serializes to the same text, otherwise the text itself."""
     try:
         value = orjson.loads(text)
@@ -241,10 +242,10 @@ def _data(text: Any) -> Any:
         return text
 
 
-def _hex(value: object) -> str:
+def _to_hex(value: object) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _line(value: Mapping[str, Any]) -> bytes:
-    # A forged row may have values of any type; then neither the row nor the line verifies.
+def _encode_line(value: Mapping[str, Any]) -> bytes:
+    # A forged row may have values of any type. Neither the row nor its line is then valid.
     return orjson.dumps(value, default=str, option=orjson.OPT_APPEND_NEWLINE)

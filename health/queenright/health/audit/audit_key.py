@@ -1,9 +1,10 @@
 """
 The key that signs terminations and exports of the audit trail: ed25519, in the service's own file.
 
-``audit-key.pem`` is the private key, readable by its owner only; ``audit-key.pub`` has the public keys, the
-newest last. To rotate the key, move ``audit-key.pem`` away and restart; earlier signatures stay verifiable.
-A signature covers the canonical JSON of an object without its signature: sorted keys, no spaces, UTF-8.
+``audit-key.pem`` has the private key and is readable only by its owner. ``audit-key.pub`` has the public
+keys, the newest last. To rotate the key, move ``audit-key.pem`` away and restart. Earlier signatures stay
+verifiable. A signature covers the canonical JSON of an object without its signature: sorted keys, no spaces,
+UTF-8.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ _PEM: Final = re.compile(rb"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY----
 
 class AuditKeyError(QueenrightError):
     """
-    Raised when a key cannot be used. The message names the file, the reason and the fix, but no content.
+    Raised when a key cannot be used. The message names the file, the reason and the fix, but quotes no
+    content.
     """
 
 
@@ -46,24 +48,24 @@ class AuditKey:
 
     def __init__(self, private: Ed25519PrivateKey) -> None:
         self._private = private
-        self.public = _public_bytes(private.public_key())
+        self.public = _encode_public_key(private.public_key())
         """The public key, 32 bytes."""
         self.key_id = key_id_of(self.public)
 
     @classmethod
     def load_or_create(cls, folder: Path) -> AuditKey:
         """
-        Return the key of the service whose storage is ``folder``, and create it if there is none.
+        Return the key of the service whose storage is ``folder``. Create it if it is missing.
 
         Raises:
-            AuditKeyError: The file is not such a key, others may read it, or the folder is not writable.
+            AuditKeyError: The file has no ed25519 key, others may read it, or the folder is not writable.
         """
         path = folder / PRIVATE_NAME
         try:
             if not path.exists():
-                _create(folder)
+                _create_private_key(folder)
             key = cls(_read_private_key(path))
-            _publish(folder / PUBLIC_NAME, key.public)
+            _append_public_key(folder / PUBLIC_NAME, key.public)
         except OSError as error:
             raise AuditKeyError(
                 f"cannot use the audit key {path}: {error.strerror}; "
@@ -74,10 +76,10 @@ class AuditKey:
     @classmethod
     def load(cls, folder: Path) -> AuditKey | None:
         """
-        Return the key in ``folder``, or None if there is none that this user may read.
+        Return the key in ``folder``, or None if it is missing or this user may not read it.
 
         Raises:
-            AuditKeyError: The file is not such a key, or others may read it.
+            AuditKeyError: The file has no ed25519 key, or others may read it.
         """
         try:
             return cls(_read_private_key(folder / PRIVATE_NAME))
@@ -90,7 +92,7 @@ class AuditKey:
     def sign(self, event: AgentEvent) -> AgentEvent:
         """
         Return the event with ``key_id`` and ``signature`` (base64) in its data. The signature covers
-        everything else.
+        the rest of the event.
         """
         with_id = replace(event, data={**event.data, "key_id": self.key_id})
         signature = self.create_signature(build_signed_content(with_id))
@@ -116,7 +118,7 @@ class PublicKeys:
     @classmethod
     def load(cls, *files: Path, missing_ok: bool = False) -> PublicKeys:
         """
-        Return the keys in PEM ``files``, one or more in each.
+        Return the keys in the PEM ``files``, each of which has one or more.
 
         Raises:
             AuditKeyError: A file cannot be read, or has no ed25519 public key.
@@ -134,7 +136,7 @@ class PublicKeys:
         self._keys.update((key_id_of(key), key) for key in keys)
 
     def find_signature_problem(self, key_id: object, signature: object, content: bytes) -> str:
-        """Return why a signature of ``content`` is invalid, or an empty string if it is valid."""
+        """Return why ``signature`` is not valid for ``content``, or an empty string if it is."""
         from cryptography.exceptions import InvalidSignature
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -168,8 +170,8 @@ def build_signed_content(event: AgentEvent) -> bytes:
     return encode_canonical_json(event.to_dict() | {"time": event.time + 0.0, "data": data})
 
 
-def _create(folder: Path) -> None:
-    """Create a key file atomically, unless another process was first."""
+def _create_private_key(folder: Path) -> None:
+    """Create a key file atomically, unless another process created it first."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -185,8 +187,8 @@ def _create(folder: Path) -> None:
         os.link(temporary, folder / PRIVATE_NAME)
 
 
-def _publish(path: Path, public: bytes) -> None:
-    """Append a public key to its file, unless the file contains it."""
+def _append_public_key(path: Path, public: bytes) -> None:
+    """Append a public key to the file ``path``, unless the file contains it."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
@@ -202,7 +204,7 @@ def _publish(path: Path, public: bytes) -> None:
 
 @contextlib.contextmanager
 def _write_durably(path: Path, content: bytes, mode: int) -> Iterator[Path]:
-    """Yield a durable temporary file next to ``path``, and sync the folder afterwards."""
+    """Yield a synced temporary file next to ``path``, and sync the folder afterwards."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         with open(
@@ -237,7 +239,7 @@ def _read_private_key(path: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        # Without a cause, because its message may quote the file.
+        # The error gets no cause, because the cause's message may quote the file.
         key = None
     if not isinstance(key, Ed25519PrivateKey):
         raise AuditKeyError(
@@ -266,8 +268,8 @@ def _read_public_keys(path: Path, *, missing_ok: bool) -> list[bytes]:
     ed25519_keys = [key for key in keys if isinstance(key, Ed25519PublicKey)]
     if len(ed25519_keys) != len(keys) or not ed25519_keys:
         raise invalid
-    return [_public_bytes(key) for key in ed25519_keys]
+    return [_encode_public_key(key) for key in ed25519_keys]
 
 
-def _public_bytes(key: Ed25519PublicKey) -> bytes:
+def _encode_public_key(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes_raw()

@@ -1,4 +1,4 @@
-"""Pages of the event log for audits: events with sequence number and hash, from the log and the archive."""
+"""Read pages of the event log and its archive, with the sequence number and hash of each event."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class LoggedEvent:
     hash: bytes
     """The hash of this row and all before it."""
     archived: bool
-    """Whether retention moved it to the archive."""
+    """Whether retention moved the event to the archive."""
     event: dict[str, Any]
-    """Its other columns by name, with ``data`` parsed; the type may be unknown to this version."""
+    """The row's other columns by name, with ``data`` parsed. This version may not know the type."""
 
 
 def read_page(
@@ -47,11 +47,11 @@ def read_page(
     events: list[LoggedEvent] = []
     for table in (EVENTS, AUDIT_ARCHIVE):
         if len(events) < limit:
-            events += _read(conn, table, before, types, agent_id, since, until, limit - len(events))
+            events += _read_table(conn, table, before, types, agent_id, since, until, limit - len(events))
     return events
 
 
-def _read(
+def _read_table(
     conn: Connection,
     table: Table,
     before: int | None,

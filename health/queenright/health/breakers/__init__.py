@@ -1,7 +1,7 @@
 """
 Circuit breakers, which stop calls that keep failing and retry them carefully later.
 
-``store`` keeps them over restarts. It is not imported here, because it imports the database.
+``store`` keeps their states across restarts. It is not imported here, because it imports the database.
 """
 
 from queenright.health.breakers.circuit_breaker import (

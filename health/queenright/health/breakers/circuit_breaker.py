@@ -1,7 +1,7 @@
 """
 Wrappers that put a circuit breaker around calls: a method, a decorator and a ``with`` block.
 
-`state_machine` decides when it opens and closes.
+`state_machine` decides when a breaker opens and closes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FailureFilter = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-"""Which exceptions are failures: classes, or a predicate."""
+"""The exceptions that are failures: classes, or a predicate."""
 
 _TEXT_LIMIT: Final = 200
 
@@ -37,7 +37,8 @@ class CircuitOpenError(CallRefusedError):
     """
     Raised instead of a call while a breaker is open.
 
-    ``name`` is the breaker's, ``reason`` why it opened, ``retry_in`` the seconds until a retry makes sense.
+    ``name`` is the breaker's name, ``reason`` says why it opened, and ``retry_in`` is the number of seconds
+    until a retry makes sense.
     """
 
     def __init__(self, name: str, state: BreakerState, reason: str, *, retry_in: float) -> None:
@@ -65,7 +66,7 @@ class BreakerStatus:
     failures: int
     """Consecutive failures."""
     threshold: int
-    """Consecutive failures that open it."""
+    """The number of consecutive failures that opens it."""
     reason: str
     """Why it is in this state; empty if nothing has happened yet."""
     opened_at: float | None
@@ -90,7 +91,7 @@ def report_change(change: BreakerChange) -> None:
     """
     Report a change of state in the telemetry of the worker whose call caused it, if there is one.
 
-    For processes that Queenright does not run.
+    Pass it as ``on_change`` in processes that Queenright does not run.
     """
     worker = current_worker()
     if worker is not None:
@@ -104,12 +105,12 @@ class CircuitBreaker:
     Args:
         policy: When it opens and for how long.
         agent_id: The worker that calls; empty for any.
-        parents: Shared breakers: a call needs the permission of each, and each gets its outcome. They must
+        parents: Shared breakers. A call needs the permission of each, and each gets its outcome. They must
             have the same ``lock``; a registry ensures that.
-        failure_filter: Which exceptions are failures. Others, such as cancellation, are neither success nor
-            failure.
+        failure_filter: The exceptions that are failures. Others, such as cancellation, are neither success
+            nor failure.
         lock: Held for microseconds around every change.
-        on_change: Is called with each change of state, in order, from any thread and with the lock held: it
+        on_change: Called with each change of state, in order, from any thread and with the lock held. It
             must be quick and must not raise.
     """
 
@@ -151,7 +152,7 @@ class CircuitBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """The current state: closed, open or half-open."""
+        """The current state."""
         return self._machine.state
 
     @property
@@ -176,7 +177,7 @@ class CircuitBreaker:
 
     def admit(self) -> CallPermit:
         """
-        Return the permission for one call.
+        Return a permit for one call.
 
         Raises:
             CircuitOpenError: The breaker or one of its parents refuses.
@@ -185,7 +186,8 @@ class CircuitBreaker:
             breakers = (self, *self.parents)
             now = self._monotonic()
             for breaker in breakers:
-                # Check all before changing any: a refused probe must not take a place in another.
+                # Check all before changing any, so that a refused call takes no probe slot of another
+                # breaker.
                 if (remaining := breaker._machine.retry_in(now)) is not None:
                     machine = breaker._machine
                     raise CircuitOpenError(breaker.name, machine.state, machine.reason, retry_in=remaining)
@@ -207,7 +209,7 @@ class CircuitBreaker:
         return has_changed
 
     def reset(self, by: str, reason: str = "") -> bool:
-        """Close it manually. Return False if it was closed already. Its parents are unchanged."""
+        """Close the breaker manually. Return False if it was closed already. Its parents are unchanged."""
         cause = f"reset by {by}" + (f": {redact(reason, _TEXT_LIMIT)}" if reason else "")
         with self._lock:
             before, failures = self._machine.state, self._machine.failures
@@ -216,7 +218,9 @@ class CircuitBreaker:
         return has_changed
 
     def restore(self, status: BreakerStatus) -> None:
-        """Restore the state from another process: an open breaker stays open for the rest of its timeout."""
+        """
+        Restore the state that a former process saved. An open breaker stays open for the rest of its timeout.
+        """
         with self._lock:
             remaining = (status.half_open_at or 0.0) - self._clock()
             self._machine.restore(
@@ -320,7 +324,9 @@ class CircuitBreaker:
 
     @contextmanager
     def _guard_call(self) -> Iterator[None]:
-        """Guard one call; unlike ``with self``, it may be left in another context than it was entered in."""
+        """
+        Guard one call. Unlike ``with self``, it may be exited in another context than it was entered in.
+        """
         permit = self.admit()
         try:
             yield
@@ -405,7 +411,7 @@ class CallPermit:
                 breaker._record(admission, error)
 
 
-# The `with` blocks that this task or thread is in; it may enter one breaker several times.
+# The `with` blocks that this task or thread is in. It may enter the same breaker several times.
 _ACTIVE_BLOCKS: ContextVar[tuple[tuple[CircuitBreaker, CallPermit], ...]] = ContextVar(
     "active breaker blocks", default=()
 )

@@ -20,16 +20,16 @@ from queenright.runtime.events import Clock
 _log = logging.getLogger(__name__)
 
 CAPACITY: Final = 10_000
-"""The maximum number of breakers; beyond it, unused ones go first, then closed ones, open ones last."""
+"""The maximum number of breakers. Beyond it, unused breakers are dropped first, open ones last."""
 
 _SUGGESTIONS: Final = 3
 
 
 class BreakerName(NamedTuple):
     """
-    The name of a circuit breaker: ``kind:agent:target`` without an empty tail.
+    The name of a circuit breaker: ``kind:agent:target``, where empty parts at the end are left out.
 
-    ``tool_execution:researcher:search``, ``checkpoint_write:researcher``, ``external_api::openai``.
+    Examples: ``tool_execution:researcher:search``, ``checkpoint_write:researcher``, ``external_api::openai``.
     """
 
     kind: str
@@ -51,14 +51,14 @@ class BreakerName(NamedTuple):
         Raises:
             ValueError: The name has no kind.
         """
-        kind, _, rest = name.partition(":")
-        agent, _, target = rest.partition(":")
+        kind, _, agent_and_target = name.partition(":")
+        agent, _, target = agent_and_target.partition(":")
         if not kind or kind != kind.strip():
             raise ValueError(f"{name!r} is not the name of a breaker; write kind:agent:target or kind")
         return cls(kind, agent.replace("%3A", ":").replace("%25", "%"), target)
 
     def setting_keys(self) -> Iterator[str]:
-        """Yield the names under which its settings are looked up, the most specific first."""
+        """Yield the names under which the breaker's settings are looked up, the most specific first."""
         yield str(self)
         if self.agent and self.target:
             yield str(BreakerName(self.kind, "", self.target))
@@ -70,10 +70,10 @@ class BreakerName(NamedTuple):
 class BreakerNotFoundError(NotFoundError):
     """Raised when no breaker has this name. The message suggests similar names."""
 
-    def __init__(self, name: str, near: Sequence[str]) -> None:
+    def __init__(self, name: str, suggestions: Sequence[str]) -> None:
         hint = (
-            f"did you mean {' or '.join(repr(n) for n in near)}?"
-            if near
+            f"did you mean {' or '.join(repr(n) for n in suggestions)}?"
+            if suggestions
             else "list them: queenright breakers"
         )
         super().__init__(f"there is no circuit breaker {name[:200]!r}; {hint}")
@@ -82,12 +82,12 @@ class BreakerNotFoundError(NotFoundError):
 
 class BreakerRegistry:
     """
-    Creates and holds breakers. Thread-safe.
+    Creates and keeps circuit breakers. Thread-safe.
 
     Args:
         settings: The default, and overrides by name: a breaker's full name, the same without the agent
             (``tool_execution::search``) or without the target (``tool_execution:researcher``), or its kind.
-        on_change: Is called with each change of state, in order, from any thread: it must be quick, must not
+        on_change: Called with each change of state, in order, from any thread. It must be quick, must not
             raise and must not wait for another thread.
     """
 
@@ -105,11 +105,11 @@ class BreakerRegistry:
         self._monotonic = monotonic
         self._on_change = on_change
         self._capacity = capacity
-        # One lock for all: a call may need the permission of several breakers at once.
+        # All breakers share one lock, because a call may need the permission of several breakers at once.
         self._lock = threading.RLock()
         self._breakers: OrderedDict[str, CircuitBreaker] = OrderedDict()
         self._open: dict[str, CircuitBreaker] = {}
-        self._of_agent: dict[str, dict[str, CircuitBreaker]] = {}
+        self._breakers_by_agent: dict[str, dict[str, CircuitBreaker]] = {}
 
     # -- breakers -------------------------------------------------------------------------------
 
@@ -117,11 +117,11 @@ class BreakerRegistry:
         self, kind: str, agent: str = "", target: str = "", *, parents: Sequence[str] = ()
     ) -> CircuitBreaker:
         """
-        Return the breaker ``kind:agent:target``, which is created on first use.
+        Return the breaker ``kind:agent:target``. Create it on first use.
 
         Args:
-            parents: Names of shared breakers: a call needs the permission of all of them, and all get its
-                outcome. Once given, they stay.
+            parents: Names of shared breakers. A call needs the permission of all of them, and all get its
+                outcome. Later calls without ``parents`` keep them.
 
         Raises:
             ValueError: A name is invalid, or it is its own parent.
@@ -158,22 +158,22 @@ class BreakerRegistry:
             return self._find(name).status
 
     def all(self) -> list[BreakerStatus]:
-        """Return the status of every breaker: those that are not closed come first, then by name."""
+        """Return the status of every breaker, sorted by name. Those that are not closed come first."""
         with self._lock:
             statuses = [breaker.status for breaker in self._breakers.values()]
         return sorted(statuses, key=lambda status: (status.state is BreakerState.CLOSED, status.name))
 
     def of_agent(self, agent_id: str) -> list[BreakerStatus]:
-        """Return the status of the breakers of one agent, unordered. Cheap, however many others there are."""
+        """Return the status of an agent's breakers, unordered. The cost does not depend on other agents."""
         with self._lock:
-            return [breaker.status for breaker in self._of_agent.get(agent_id, {}).values()]
+            return [breaker.status for breaker in self._breakers_by_agent.get(agent_id, {}).values()]
 
     def page(self, limit: int, *, after: str = "", only_open: bool = False) -> list[BreakerStatus]:
         """
-        Return a page of breakers by name, so that one whose state changes between pages is not missed.
+        Return a page of breakers, sorted by name. A breaker whose state changes between pages is not missed.
 
         Args:
-            only_open: Only those that are not closed.
+            only_open: Return only breakers that are not closed.
         """
         with self._lock:
             if only_open:
@@ -201,16 +201,16 @@ class BreakerRegistry:
             return breaker.status
 
     def next_deadline(self) -> float | None:
-        """Return in how many seconds ``half_open_if_due`` has work to do, or None if no breaker is open."""
+        """Return the seconds until the first open breaker becomes half-open, or None if none is open."""
         with self._lock:
             waits = [seconds for breaker in self._open.values() if (seconds := breaker.open_for) is not None]
         return min(waits, default=None)
 
     def half_open_if_due(self) -> int:
         """
-        Make open breakers half-open whose timeout has passed, and return their number.
+        Make the open breakers whose timeout has passed half-open, and return their number.
 
-        Without this, a breaker that is never called again would stay open, with all its consequences.
+        Otherwise a breaker that is never called again would stay open, and its worker would count as failing.
         """
         with self._lock:
             return sum(breaker.half_open_if_due() for breaker in list(self._open.values()))
@@ -224,7 +224,7 @@ class BreakerRegistry:
                 self._open[breaker.name] = breaker
             self._enforce_capacity((breaker,))
 
-    # -- helpers (the lock is held) -------------------------------------------------------------
+    # -- helpers; the caller holds the lock -----------------------------------------------------
 
     def _get_or_create(self, name: BreakerName) -> CircuitBreaker:
         key = str(name)
@@ -241,7 +241,7 @@ class BreakerRegistry:
                 lock=self._lock,
                 on_change=self._report_change,
             )
-            self._of_agent.setdefault(name.agent, {})[key] = breaker
+            self._breakers_by_agent.setdefault(name.agent, {})[key] = breaker
         else:
             self._breakers.move_to_end(key)
         return breaker
@@ -249,15 +249,15 @@ class BreakerRegistry:
     def _find(self, name: str) -> CircuitBreaker:
         breaker = self._breakers.get(name)
         if breaker is None:
-            near = difflib.get_close_matches(name, self._breakers, _SUGGESTIONS, 0.4)
-            raise BreakerNotFoundError(name, near)
+            suggestions = difflib.get_close_matches(name, self._breakers, _SUGGESTIONS, 0.4)
+            raise BreakerNotFoundError(name, suggestions)
         return breaker
 
     def _report_change(self, breaker: CircuitBreaker, change: BreakerChange) -> None:
         # A caller may have kept a breaker for so long that the registry has dropped it.
         if self._breakers.setdefault(breaker.name, breaker) is not breaker:
             return
-        self._of_agent.setdefault(breaker.agent_id, {})[breaker.name] = breaker
+        self._breakers_by_agent.setdefault(breaker.agent_id, {})[breaker.name] = breaker
         if breaker.state is BreakerState.OPEN:
             self._open[breaker.name] = breaker
             _log.warning("circuit breaker %s is open: %s", breaker.name, change.status.reason)
@@ -268,21 +268,22 @@ class BreakerRegistry:
 
     def _enforce_capacity(self, newest: Collection[CircuitBreaker]) -> None:
         """
-        Drop breakers beyond the capacity, except those just requested.
+        Drop breakers beyond the capacity, except the newest.
 
-        Unused ones go first, then closed before half open before open; the least recently used among equals.
+        Unused breakers are dropped first, then closed, half-open and open ones. Among equal breakers, the
+        least recently used is dropped first.
         """
         while len(self._breakers) > max(self._capacity, len(newest)):
             others = [breaker for breaker in self._breakers.values() if breaker not in newest]
             victim = next((breaker for breaker in others if breaker.is_untouched), None)
             victim = victim or min(others, key=lambda breaker: _FORGET_ORDER.index(breaker.state))
-            # Subscribers that know the breaker as open must be told that it closed.
+            # Subscribers that know the breaker as open need an event that it closed.
             victim.reset("itself", f"there are more than {self._capacity} circuit breakers")
             del self._breakers[victim.name]
-            agent_breakers = self._of_agent[victim.agent_id]
+            agent_breakers = self._breakers_by_agent[victim.agent_id]
             del agent_breakers[victim.name]
             if not agent_breakers:
-                del self._of_agent[victim.agent_id]
+                del self._breakers_by_agent[victim.agent_id]
 
 
 _FORGET_ORDER: Final = (BreakerState.CLOSED, BreakerState.HALF_OPEN, BreakerState.OPEN)

@@ -1,9 +1,9 @@
 """
 State machine of a circuit breaker. Time is an argument, on a monotonic clock.
 
-Closed: calls pass; a number of consecutive failures opens it. Open: no call passes until the recovery timeout
-is over. Half open: a few probes pass; the first success closes it, the first failure opens it again. If a
-probe reports no outcome within another timeout, a new probe may replace it.
+Closed: calls pass, and a number of consecutive failures opens the breaker. Open: no call passes until the
+recovery timeout is over. Half-open: a few probes pass. The first success closes it, the first failure opens
+it again. If a probe reports no outcome within another timeout, a new probe may replace it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class BreakerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The permission for one call in one period of a state; an outcome from an earlier period is ignored."""
+    """Admits one call. Its outcome is ignored if the state has changed since."""
 
     generation: int
     number: int
@@ -53,23 +53,23 @@ class BreakerMachine:
         self._probes: dict[int, float] = {}
 
     def retry_in(self, now: float) -> float | None:
-        """Return after how many seconds to retry, or None if a call is allowed now."""
+        """Return the seconds until a retry makes sense, or None if a call is allowed now."""
         if self.state is BreakerState.CLOSED:
             return None
         if self.state is BreakerState.OPEN:
             remaining = self.open_for(now)
             return remaining if remaining > 0 else None
-        live = [since for since in self._probes.values() if self._remaining(since, now) > 0]
-        if len(live) < self.policy.half_open_requests:
+        live_probes = [since for since in self._probes.values() if self._remaining(since, now) > 0]
+        if len(live_probes) < self.policy.half_open_requests:
             return None
-        return min(self._remaining(since, now) for since in live)
+        return min(self._remaining(since, now) for since in live_probes)
 
     def open_for(self, now: float) -> float:
         """Return the remaining seconds until it half-opens: between 0 and the recovery timeout."""
         return self._remaining(self._opened_at, now) if self.state is BreakerState.OPEN else 0.0
 
     def admit(self, now: float) -> Admission | None:
-        """Return the permission for one call, or None."""
+        """Admit one call, or return None if the breaker refuses."""
         if self.retry_in(now) is not None:
             return None
         self.half_open_if_due(now)
@@ -113,7 +113,7 @@ class BreakerMachine:
 
     def reset(self, reason: str) -> bool:
         """
-        Close it and clear its failures, and return whether it was not closed.
+        Close the breaker and clear its failures. Return whether it was open or half-open.
 
         Outcomes of calls in progress are ignored.
         """
@@ -126,7 +126,7 @@ class BreakerMachine:
         self, state: BreakerState, *, failures: int, reason: str, open_for: float, now: float
     ) -> None:
         """
-        Restore the state from another process.
+        Restore the state that a former process saved.
 
         Args:
             open_for: The remaining seconds until it half-opens; at most the whole timeout.
@@ -146,6 +146,6 @@ class BreakerMachine:
         self._probes.clear()
 
     def _remaining(self, since: float, now: float) -> float:
-        """Return the rest of a timeout that began at ``since``: between 0 and the whole timeout."""
+        """Return the seconds left of a timeout that began at ``since``: between 0 and the whole timeout."""
         timeout = self.policy.recovery_timeout_seconds
         return min(max(since + timeout - now, 0.0), timeout)

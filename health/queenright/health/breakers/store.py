@@ -1,8 +1,9 @@
 """
-Circuit breakers that survive the process: each change of state is one transaction with its event.
+Circuit breakers whose states survive a restart. Each change of state is stored in one transaction with its
+event.
 
-A breaker changes at once, and is written afterwards. So an unavailable database delays no call, and pending
-changes are written once it is available again.
+A breaker changes immediately, and is written afterwards. So an unavailable database delays no call, and
+pending changes are written as soon as it is available again.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from queenright.runtime.events import AgentEvent, Clock, EventType
 _log = logging.getLogger(__name__)
 
 _QUERY_BATCH: Final = 200
-_WAITING: Final = 10_000
-_LOOK_SECONDS: Final = 1.0
-_PAUSE_SECONDS: Final = 1.0
-_MAX_PAUSE_SECONDS: Final = 30.0
+_MAX_PENDING: Final = 10_000
+_CHECK_SECONDS: Final = 1.0
+_RETRY_SECONDS: Final = 1.0
+_MAX_RETRY_SECONDS: Final = 30.0
 
 
 class BreakerStore:
     """
-    A registry of breakers that is persisted in the store. It belongs to one event loop; the breakers do not.
+    A registry of breakers that is persisted in the store. It belongs to one event loop. The breakers do not.
 
     Args:
         publish: Receives events once they are durable (``EventBus.fan_out``).
@@ -62,21 +63,21 @@ class BreakerStore:
             settings, clock=clock, monotonic=monotonic, on_change=self._queue_change
         )
         self.dropped_changes = 0
-        """Changes that were never written, because too many waited for the database."""
+        """The number of changes that were never written, because too many were pending."""
         self._store = store
         self._publish = publish
         self._sleep = sleep
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[BreakerChange, AgentEvent]] = deque()
+        self._pending: deque[tuple[BreakerChange, AgentEvent]] = deque()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self._write_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def load(self) -> None:
         """
-        Restore the breakers: an open breaker stays open for the rest of its timeout.
+        Restore the breakers. An open breaker stays open for the rest of its timeout.
 
-        Earlier changes are written now.
+        Changes that were queued before the load are written now.
 
         Raises:
             StoreError: The store cannot be read.
@@ -84,76 +85,76 @@ class BreakerStore:
         for status in await self._store.read(_load):
             self.registry.restore(status)
         self._loop = asyncio.get_running_loop()
-        self._write_soon()
+        self._start_writing()
 
     async def run(self) -> None:
         """
-        Make open breakers half open when their timeout is over, even if they are never called. Runs forever.
+        Make open breakers half-open when their timeout is over, even if they are never called. Runs forever.
 
-        Otherwise a worker with such a breaker would count as failing forever.
+        Otherwise a worker with a breaker that is never called would count as failing forever.
         """
         while True:
-            await self._sleep(_LOOK_SECONDS)
+            await self._sleep(_CHECK_SECONDS)
             self.registry.half_open_if_due()
 
     async def flush(self) -> None:
-        """Return when every change so far is written or dropped."""
-        while self._writing is not None and not self._writing.done():
-            await asyncio.wait([self._writing])
+        """Wait until every change so far is written or dropped."""
+        while self._write_task is not None and not self._write_task.done():
+            await asyncio.wait([self._write_task])
 
     async def close(self) -> None:
-        """Write waiting changes once. Those that fail are logged as lost."""
+        """Write pending changes once. Changes that cannot be written are logged as lost."""
         self._is_closed = True
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.wait([self._writing])
+        if self._write_task is not None:
+            self._write_task.cancel()
+            await asyncio.wait([self._write_task])
         try:
-            while self._waiting:
-                await self._write_some()
+            while self._pending:
+                await self._write_batch()
         except StoreError as error:
-            _log.error("%d changes of circuit breakers are lost: %s", len(self._waiting), error)
-            self._waiting.clear()
+            _log.error("%d changes of circuit breakers are lost: %s", len(self._pending), error)
+            self._pending.clear()
 
     def _queue_change(self, change: BreakerChange) -> None:
-        """Queue a change, from any thread."""
+        """Queue a change. Called from any thread."""
         event = self._event(change)
         with self._lock:
-            if len(self._waiting) >= _WAITING:
-                self._waiting.popleft()
+            if len(self._pending) >= _MAX_PENDING:
+                self._pending.popleft()
                 self.dropped_changes += 1
-            self._waiting.append((change, event))
+            self._pending.append((change, event))
         if self._loop is not None and not self._is_closed:
             try:
-                self._loop.call_soon_threadsafe(self._write_soon)
+                self._loop.call_soon_threadsafe(self._start_writing)
             except RuntimeError:  # the event loop is closed, because the process ends
                 self._is_closed = True
 
-    def _write_soon(self) -> None:
-        if self._waiting and not self._is_closed and (self._writing is None or self._writing.done()):
-            self._writing = asyncio.get_running_loop().create_task(self._write(), name="breakers")
+    def _start_writing(self) -> None:
+        if self._pending and not self._is_closed and (self._write_task is None or self._write_task.done()):
+            self._write_task = asyncio.get_running_loop().create_task(self._write(), name="breakers")
 
     async def _write(self) -> None:
-        pause = _PAUSE_SECONDS
-        while self._waiting:
+        pause = _RETRY_SECONDS
+        while self._pending:
             try:
-                await self._write_some()
+                await self._write_batch()
             except StoreError as error:
-                if pause == _PAUSE_SECONDS:
-                    _log.error("changes of circuit breakers wait to be written: %s", error)
+                if pause == _RETRY_SECONDS:
+                    _log.error("cannot write changes of circuit breakers, retrying: %s", error)
                 await self._sleep(pause)
-                pause = min(2 * pause, _MAX_PAUSE_SECONDS)
+                pause = min(2 * pause, _MAX_RETRY_SECONDS)
             else:
-                pause = _PAUSE_SECONDS
+                pause = _RETRY_SECONDS
 
-    async def _write_some(self) -> None:
+    async def _write_batch(self) -> None:
         with self._lock:
-            batch = list(islice(self._waiting, _QUERY_BATCH))
+            batch = list(islice(self._pending, _QUERY_BATCH))
         await self._store.transact(lambda conn: _write(conn, batch))
         with self._lock:
             for row in batch:
                 # The breaker may have been evicted in the meantime.
-                if self._waiting and self._waiting[0] is row:
-                    self._waiting.popleft()
+                if self._pending and self._pending[0] is row:
+                    self._pending.popleft()
         self._publish(*(event for _, event in batch))
 
     def _event(self, change: BreakerChange) -> AgentEvent:
@@ -181,7 +182,7 @@ def _write(conn: Connection, changes: Sequence[tuple[BreakerChange, AgentEvent]]
 
 
 def _save(conn: Connection, status: BreakerStatus, at: float) -> None:
-    """Store a breaker's state at a time, in seconds since the epoch. A closed breaker has no row."""
+    """Store a breaker's state at ``at``, in seconds since the epoch. A closed breaker has no row."""
     conn.execute(delete(BREAKERS).where(BREAKERS.c.name == status.name))
     if status.state is BreakerState.CLOSED:
         return

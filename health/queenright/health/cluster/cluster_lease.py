@@ -7,7 +7,8 @@ then ends the owner's session on the server. That releases the lock, and a proce
 longer write: its connection is closed, and a new one waits for the lock. All times are those of the
 database's clock.
 
-Each process also holds its own shared lock, so that the others notice immediately when it ends.
+Each process also holds a shared advisory lock, its presence lock, so that the others notice immediately when
+it ends.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from queenright.instrumentation.http_url import http_url
 
 RENEWAL_SECONDS: Final = 2.0
 LEASE_SECONDS: Final = 6.0
-_FORGET_SECONDS: Final = 600.0
-"""A member that was not seen for this long is forgotten."""
+_MEMBER_RETENTION_SECONDS: Final = 600.0
+"""A member that has not refreshed for this long is forgotten."""
 _STATEMENT_TIMEOUT_SECONDS: Final = 3
-_EXACT_SECONDS: Final = 1.0
-"""The clocks are compared only if the answer took less time."""
+_MAX_QUERY_SECONDS: Final = 1.0
+"""The clocks are compared only if the database answered in less time."""
 _CLAIM_MINUTES: Final = 30
-"""How long a process may take from the lock to its first lease, for example to update the schema."""
+"""The time between the lock and the first lease, in which a process may update the schema."""
 
-_PRESENCE: Final = 0x71756565  # "quee"
-"""The first half of the key of each process's own lock."""
-_LOCKS: Final = (
+_PRESENCE_CLASS: Final = 0x71756565  # "quee"
+"""The first half of the key of each process's presence lock."""
+_LOCKS_QUERY: Final = (
     "SELECT classid::bigint, objid::bigint, objsubid, pid FROM pg_locks"
     " WHERE locktype = 'advisory' AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -59,12 +60,12 @@ LeaseError = psycopg.Error
 
 
 class LeaseLostError(Exception):
-    """Raised when another process owns the database."""
+    """Raised when another process owns the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """A process of the cluster and its address."""
+    """A process of the cluster, and its addresses."""
 
     member_id: str
     host: str
@@ -90,28 +91,28 @@ class MemberState:
     """
     The data that a member shares with the others at each refresh.
 
-    Like `Member`, it is stored as JSON that older and newer versions read: a new field needs a default, and
-    none is removed or changes its meaning.
+    Like `Member`, it is stored as JSON that older and newer versions read. A new field needs a default, and
+    no field may be removed or change its meaning.
     """
 
     can_publish: bool = True
-    """Whether it reaches NATS, and is not about to stop."""
+    """Whether the member reaches NATS, and is not about to stop."""
     is_stopping: bool = False
     is_counted: bool = True
-    """Whether its number of partitions counts: it is that of the cluster."""
+    """Whether its number of partitions is that of the cluster."""
     serving: frozenset[int] = frozenset()
-    """The partitions whose workers it watches: it has read their logs."""
+    """The partitions whose logs it has read and whose workers it monitors."""
     has_failed: bool = False
     """Whether it recently failed to run a partition."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """A hash of each block of the settings that should be the same for all."""
+    """A hash of each block of the settings that should be the same for all members."""
     clock_offset: float = 0.0
-    """How many seconds its clock is ahead of that of the database."""
+    """The seconds by which the member's clock is ahead of the database's clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenMember:
-    """A member, and when it last refreshed."""
+    """A member, and the time since its last refresh."""
 
     member: Member
     state: MemberState
@@ -123,7 +124,7 @@ class SeenMember:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the member probably runs."""
+        """Whether the member is probably running."""
         return self.is_connected and self.unseen_seconds < LEASE_SECONDS
 
 
@@ -134,7 +135,7 @@ class Ownership:
     owner_id: str | None = None
     """The current owner, or the last one if it has not released the partition."""
     is_vacant: bool = True
-    """Whether no process holds its lock, so that another one may try."""
+    """Whether no process holds the partition's lock, so that any process may claim it."""
     has_expired: bool = False
     """Whether the owner has not renewed its lease in time."""
 
@@ -147,41 +148,41 @@ class View:
     """Oldest first."""
     partitions: tuple[Ownership, ...]
     stored_partitions: int = 0
-    """How many partitions the database has; 0 before it has its tables."""
+    """The number of partitions in the database; 0 before it has tables."""
     expires_in: float = math.inf
     """Seconds until the first of the valid leases expires, or a member stops counting as alive."""
 
     @property
     def alive(self) -> list[SeenMember]:
-        """The members that probably run, oldest first."""
-        return [each for each in self.members if each.is_alive]
+        """The members that are probably running, oldest first."""
+        return [member for member in self.members if member.is_alive]
 
     def find_owner(self, partition: int) -> Member | None:
-        """Return the owner of a partition, or None if there is none or the owner is not a member."""
+        """Return the owner of a partition, or None if it is vacant or the owner is not a member."""
         owner = self.partitions[partition]
         if owner.is_vacant or owner.owner_id is None:
             return None
-        members = (one.member for one in self.members)
-        return next((member for member in members if member.member_id == owner.owner_id), None)
+        all_members = (seen_member.member for seen_member in self.members)
+        return next((member for member in all_members if member.member_id == owner.owner_id), None)
 
     def is_served(self, partition: int) -> bool:
-        """Return whether the owner of a partition monitors its workers."""
+        """Return whether the owner of a partition monitors the partition's workers."""
         owner_id = self.partitions[partition].owner_id
         return any(
-            each.member.member_id == owner_id and partition in each.state.serving for each in self.alive
+            member.member.member_id == owner_id and partition in member.state.serving for member in self.alive
         )
 
 
 class ClusterLease:
     """
-    One member's connection to the leases. Belongs to one event loop.
+    One member's connection to the leases. It belongs to one event loop.
 
     Args:
         address: The database, on PostgreSQL.
         member: This process.
 
     Attributes:
-        clock_offset: How many seconds the clock of this machine is ahead of that of the database.
+        clock_offset: The seconds by which this machine's clock is ahead of the database's clock.
     """
 
     def __init__(self, address: URL, member: Member) -> None:
@@ -197,32 +198,34 @@ class ClusterLease:
 
     def is_valid(self, partition: int) -> bool:
         """
-        Return whether this process certainly owns a partition, because its last renewal is recent enough.
+        Return whether this process certainly owns a partition: its last renewal is recent enough.
         """
         return time.monotonic() < self._valid_until.get(partition, float("-inf"))
 
     async def read_cluster(self, state: MemberState | None = None) -> View:
         """
-        Record that this member runs, and return the state of the cluster.
+        Record that this member is running, and return the state of the cluster.
 
         Args:
-            state: What the others should know of it.
+            state: The state of this member that the others should read.
 
         Raises:
             LeaseError: The database cannot be reached.
         """
         rows = await self._read_members(state or MemberState())
         writers = await self._read_writers()
-        lock_rows = await self._execute(_LOCKS)
+        lock_rows = await self._execute(_LOCKS_QUERY)
         locks = {(lock["classid"], lock["objid"], lock["objsubid"]) for lock in lock_rows}
         members = [
-            _seen_member(row, is_connected=(_PRESENCE, _presence_key(row["member_id"]), 2) in locks)
+            _parse_member(row, is_connected=(_PRESENCE_CLASS, _presence_key(row["member_id"]), 2) in locks)
             for row in rows
         ]
         limits = [writer["expires_in"] for writer in writers.values()]
-        limits += [LEASE_SECONDS - each.unseen_seconds for each in members if each.is_connected]
+        limits += [LEASE_SECONDS - member.unseen_seconds for member in members if member.is_connected]
         return View(
-            members=tuple(each for i, each in enumerate(members) if not _is_replaced(each, members[i + 1 :])),
+            members=tuple(
+                member for i, member in enumerate(members) if not _is_replaced(member, members[i + 1 :])
+            ),
             partitions=tuple(
                 Ownership(
                     owner_id=writer["member_id"] if (writer := writers.get(partition)) else None,
@@ -237,7 +240,7 @@ class ClusterLease:
 
     async def read_secret(self, name: str) -> bytes | None:
         """
-        Return the key with this name, which is created if it is missing, or None before the tables exist.
+        Return the secret with this name, or None before the tables exist. Create it if it is missing.
 
         Raises:
             LeaseError: The database cannot be reached.
@@ -254,7 +257,7 @@ class ClusterLease:
         return bytes(row["value"])
 
     async def _read_members(self, state: MemberState) -> list[dict[str, Any]]:
-        """Write that this member is alive, and return the rows of all members, oldest first."""
+        """Record that this member is alive, and return the rows of all members, oldest first."""
         values = asdict(self.member) | asdict(state) | {"serving": sorted(state.serving)}
         try:
             await self._execute(
@@ -267,19 +270,20 @@ class ClusterLease:
                 began = time.time()
                 cursor = await conn.execute(
                     f"SELECT *, {DATABASE_TIME} - seen_at AS unseen, {DATABASE_TIME} AS now FROM members"
-                    f" WHERE seen_at > {DATABASE_TIME} - {_FORGET_SECONDS} ORDER BY started_at, member_id"
+                    f" WHERE seen_at > {DATABASE_TIME} - {_MEMBER_RETENTION_SECONDS}"
+                    " ORDER BY started_at, member_id"
                 )
                 took = time.time() - began
                 rows = await cursor.fetchall()
         except (UndefinedColumn, UndefinedTable):
             # A new database, or one of an earlier version: the first owner migrates it.
             return []
-        if rows and took < _EXACT_SECONDS:
+        if rows and took < _MAX_QUERY_SECONDS:
             self.clock_offset = began + took / 2 - float(rows[0]["now"])
         return rows
 
     async def _read_writers(self) -> dict[int, dict[str, Any]]:
-        """Return the last writer of each partition."""
+        """Return the row of each partition's last writer, by partition."""
         count = self.member.partitions
         if len(self._schemas) < count:
             schemas = await self._execute(list_schemas_query("store_writer"))
@@ -317,7 +321,8 @@ class ClusterLease:
         """
         high, low = divmod(partition_lock(partition), 1 << 32)
         rows = await self._execute(
-            f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS}) l JOIN pg_stat_activity a ON a.pid = l.pid"
+            f"SELECT pg_terminate_backend(l.pid) FROM ({_LOCKS_QUERY}) l"
+            " JOIN pg_stat_activity a ON a.pid = l.pid"
             f" JOIN {writer_table(partition)} w ON w.renewed_at < {DATABASE_TIME} - {LEASE_SECONDS}"
             f" WHERE (l.classid, l.objid, l.objsubid) = ({high}, {low}, 1)"
             " AND (a.backend_start < to_timestamp(w.renewed_at)"
@@ -361,12 +366,12 @@ class ClusterLease:
         )
 
     async def leave(self) -> None:
-        """Remove this member and members that have long been gone, then close the connection."""
+        """Remove this member and members that ended long ago, then close the connection."""
         self._valid_until.clear()
         try:
             await self._execute(
                 "DELETE FROM members WHERE member_id = %(member_id)s"
-                f" OR seen_at < {DATABASE_TIME} - {_FORGET_SECONDS}",
+                f" OR seen_at < {DATABASE_TIME} - {_MEMBER_RETENTION_SECONDS}",
                 {"member_id": self.member.member_id},
             )
         finally:
@@ -408,9 +413,9 @@ class ClusterLease:
         try:
             # Not a connection option, because poolers refuse those.
             await conn.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT_SECONDS}s'")
-            # Shared: the server may not have noticed yet that the former connection is lost.
+            # A shared lock, because the server may not have noticed yet that the former connection is lost.
             key = _presence_key(self.member.member_id)
-            await conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE}, {key})")
+            await conn.execute(f"SELECT pg_advisory_lock_shared({_PRESENCE_CLASS}, {key})")
         except BaseException:
             await conn.close()
             raise
@@ -423,7 +428,7 @@ class ClusterLease:
             return await cursor.fetchall() if cursor.description else []
 
 
-def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
+def _parse_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
     values = json.loads(row["state"])
     state = {name: values[name] for name in MemberState.__slots__ if name in values}
     return SeenMember(
@@ -435,14 +440,14 @@ def _seen_member(row: Mapping[str, Any], *, is_connected: bool) -> SeenMember:
     )
 
 
-def _is_replaced(each: SeenMember, younger: Sequence[SeenMember]) -> bool:
-    """Return whether a member has ended and another one has started at its address."""
-    return not each.is_alive and any(each.member.api_url == other.member.api_url for other in younger)
+def _is_replaced(member: SeenMember, younger: Sequence[SeenMember]) -> bool:
+    """Return whether a member has ended and a younger one has started at its address."""
+    return not member.is_alive and any(member.member.api_url == other.member.api_url for other in younger)
 
 
 def _presence_key(member_id: str) -> int:
     """
-    Return the second half of the key of a member's own lock: 31 bits, because PostgreSQL's integers are
+    Return the second half of the key of a member's presence lock: 31 bits, because PostgreSQL's integers are
     signed.
     """
     return int.from_bytes(blake2b(member_id.encode(), digest_size=4).digest()) >> 1

@@ -10,7 +10,7 @@ from queenright.health.findings import WorkerKey
 from queenright.instrumentation.identity import new_id
 
 Change = Callable[[Any], Any]
-"""Returns the new value of a name for the current one, which is None at first."""
+"""Returns the new value for the current value, which is None at first."""
 
 
 class WorseWorker(NamedTuple):
@@ -29,37 +29,37 @@ class WorseWorker(NamedTuple):
 
 
 class SharedStorm(NamedTuple):
-    """The data of all services about a storm, for a service that starts."""
+    """The data about a storm from all services, for a service that is starting."""
 
     inherited: Sequence[WorseWorker] = ()
-    """The workers that got worse, of those that the service watches now instead of another."""
+    """The workers that got worse and that this service has taken over from another service."""
     elsewhere: Sequence[WorseWorker] = ()
-    """Those of the other services."""
+    """The workers of other services that got worse."""
     storm: tuple[str, float] | None = None
-    """The id and the beginning of the storm that services are in."""
+    """The id of the current storm, and when it began (seconds since the epoch); None if there is none."""
 
 
 class FleetState:
     """The state of a fleet with a single service, which shares nothing."""
 
     is_shared = False
-    """Whether other services watch parts of the fleet. If not, the other methods have no effect."""
+    """Whether other services monitor parts of the fleet. If not, the methods return local or empty values."""
 
     def new_storm_id(self) -> str:
-        """Return the id of a storm that begins now, the same for all services."""
+        """Return the id of a storm that begins now. All services get the same id."""
         return new_id()
 
     def spent_elsewhere(self, agent_id: str, day: int) -> tuple[float, float]:
-        """Return the spending of a day that other services counted: by the agent, and by all agents."""
+        """Return the US dollars that other services counted on a day: for the agent, and for all agents."""
         return 0.0, 0.0
 
     def failing_elsewhere(self) -> Mapping[str, Collection[WorkerKey]]:
-        """Return the workers of other services with each failure; see ``shared_cause``."""
+        """Return the failing workers of other services, by failure; see ``shared_cause``."""
         return {}
 
     async def read_storm(self) -> SharedStorm:
         """
-        Return the data of all services about a storm.
+        Return the data about a storm from all services.
 
         Raises:
             StoreError: The database cannot be read.
@@ -80,8 +80,8 @@ class FleetState:
         Change a value that all services share, and return the new one.
 
         Args:
-            name: Its name.
-            change: Returns the new value; if it returns what it was given, nothing is written.
+            name: The name of the value.
+            change: Returns the new value. If it returns its argument, nothing is written.
 
         Raises:
             StoreError: The database cannot be written.

@@ -20,7 +20,7 @@ def make_secret() -> bytes:
 
 
 def get_secret(conn: Connection, name: str) -> bytes:
-    """Return the key with this name, which is created if it is missing. The caller commits."""
+    """Return the key with this name. Create it if it is missing. The caller commits."""
     value: bytes | None = conn.execute(select(SECRETS.c.value).where(SECRETS.c.name == name)).scalar()
     if value is None:
         value = make_secret()

@@ -1,5 +1,5 @@
 """
-Values that the partitions of a cluster share: JSON, by name, in the default schema of the database.
+Values that the partitions of a cluster share: named JSON values in the default schema of the database.
 
 A process reads the changes every second. An update is one transaction that locks the value's
 row, so that no two processes decide on the same value.
@@ -19,8 +19,8 @@ from queenright.health.cluster.fleet import Change
 from queenright.health.store.postgres import DATABASE_TIME, writer_table
 
 _OVERLAP_SECONDS: Final = 15.0
-"""Reread this much, because late commits carry earlier timestamps."""
-_KEEP_SECONDS: Final = 2 * 86_400
+"""The overlap of successive reads, because a late commit has an earlier timestamp."""
+_RETENTION_SECONDS: Final = 2 * 86_400
 
 _TABLE_EXISTS: Final = "SELECT to_regclass('shared_values') IS NOT NULL AS table_exists"
 _WRITE: Final = (
@@ -32,7 +32,7 @@ _WRITE: Final = (
 
 class SharedValues:
     """
-    The shared values, over the connection of a process. Belongs to one event loop.
+    The shared values, on the connection of a process. It belongs to one event loop.
 
     Every method raises `LeaseError` if the database cannot be reached.
     """
@@ -41,7 +41,7 @@ class SharedValues:
         self._lease = lease
         self._read_at: float | None = None
         self.is_available = False
-        """Whether the database has the table: the first owner creates it."""
+        """Whether the database has the table, which the first owner creates."""
 
     async def read(self) -> dict[str, Any]:
         """Return the values that may have changed since the last read. The first read returns all."""
@@ -72,7 +72,7 @@ class SharedValues:
 
         Args:
             name: The name.
-            change: Returns the new value. If it is the given value, nothing is written.
+            change: Returns the new value. If it returns its argument, nothing is written.
         """
         async with self._lease.session() as conn, conn.transaction():
             return await self.update_in(conn, name, change)
@@ -103,7 +103,7 @@ class SharedValues:
         Write the values of a partition, unless another process owns it now.
 
         Args:
-            values: The values by name; no other partition writes these names.
+            values: The values by name. No other partition writes these names.
             partition: The partition.
             token: The ``writer_token`` of its store.
         """
@@ -116,10 +116,10 @@ class SharedValues:
             )
 
     async def remove_old(self, prefix: str) -> None:
-        """Remove values with this prefix that have not changed for two days."""
+        """Remove the values whose names have this prefix and that have not changed for two days."""
         async with self._lease.session() as conn:
             await conn.execute(
                 "DELETE FROM shared_values WHERE starts_with(name, %(prefix)s)"
-                f" AND changed_at < {DATABASE_TIME} - {_KEEP_SECONDS}",
+                f" AND changed_at < {DATABASE_TIME} - {_RETENTION_SECONDS}",
                 {"prefix": prefix},
             )

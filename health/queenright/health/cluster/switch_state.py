@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchState:
-    """The state of the switch, when it was set (in seconds since the epoch), by whom and why."""
+    """The state of the switch, who set it, why, and when (seconds since the epoch)."""
 
     on: bool = False
     by: str = ""

@@ -1,8 +1,8 @@
 """
-A worker's health signals, each with a status and evidence.
+Assess a worker's health signals. Each signal has a status and evidence.
 
-The detectors decide. A signal explains what they checked and found. Unlike a detector, it also reports that
-nothing is wrong, or that the worker reported nothing.
+The detectors decide. A signal explains what they checked and found. Unlike a finding, a signal also states
+that nothing is wrong, or that the worker reported nothing.
 """
 
 from __future__ import annotations
@@ -89,19 +89,23 @@ def assess(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, Sig
     signals: dict[str, Signal] = {}
     for name, describe in _DESCRIPTIONS.items():
         matching = by_signal.get(name, [])
-        severe = _describe_severe_condition(name, v, settings)
-        if lead := find_worst(matching):
-            bad = severe or any(is_stuck(f) or _is_failing(f) for f in matching)
-            evidence = lead.evidence if lead.kind in _NUMERIC_EVIDENCE else _mask(lead.evidence)
-            signals[name] = _make_signal(name, SignalStatus.BAD if bad else SignalStatus.WARNING, evidence)
-        elif severe:
-            signals[name] = _make_signal(name, SignalStatus.BAD, severe)
+        severe_condition = _describe_severe_condition(name, v, settings)
+        if worst_finding := find_worst(matching):
+            is_bad = severe_condition or any(is_stuck(f) or _is_failing(f) for f in matching)
+            evidence = (
+                worst_finding.evidence
+                if worst_finding.kind in _NUMERIC_EVIDENCE
+                else _mask(worst_finding.evidence)
+            )
+            signals[name] = _make_signal(name, SignalStatus.BAD if is_bad else SignalStatus.WARNING, evidence)
+        elif severe_condition:
+            signals[name] = _make_signal(name, SignalStatus.BAD, severe_condition)
         elif name == "errors" and v.status is WorkerStatus.FAILED:
             signals[name] = _make_signal(name, SignalStatus.WARNING, describe_failure(v))
         else:
-            text = describe(v, now)
-            status = SignalStatus.OK if text else SignalStatus.UNKNOWN
-            signals[name] = _make_signal(name, status, text or "not reported")
+            evidence_text = describe(v, now)
+            status = SignalStatus.OK if evidence_text else SignalStatus.UNKNOWN
+            signals[name] = _make_signal(name, status, evidence_text or "not reported")
     return signals
 
 
@@ -147,7 +151,7 @@ def _mask(text: str) -> str:
 
 
 def _describe_severe_condition(name: str, v: VitalSigns, settings: HealthSettings) -> str:
-    """Return why a worker is failing or terminated although it has no finding, or an empty string."""
+    """Return why a worker is failing or terminated even if it has no finding, or an empty string."""
     if name == "errors" and v.failed_runs > settings.health_check.consecutive_failures:
         failures = describe_failed_runs(v)
         return f"{failures}: {_mask(v.evidence)}" if v.evidence else failures
@@ -184,9 +188,9 @@ def _describe_steps(v: VitalSigns, now: float) -> str:
 def _describe_heartbeat(v: VitalSigns, now: float) -> str:
     if v.last_heartbeat is None:
         return ""
-    words = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
-    report = _mask("".join(f", {word}" for word in words if word))
-    return f"the last {format_span(max(0.0, now - v.last_heartbeat))} ago{report}"
+    reports = (v.beat.phase, v.beat.progress_indicator) if v.beat is not None else ()
+    note = _mask("".join(f", {report_text}" for report_text in reports if report_text))
+    return f"the last {format_span(max(0.0, now - v.last_heartbeat))} ago{note}"
 
 
 def _describe_checkpoint(v: VitalSigns, now: float) -> str:

@@ -21,11 +21,15 @@ from queenright.instrumentation.names import Phase, WaitingReason
 OUTPUT_UNCHANGED_SECONDS: Final = 1800.0
 """Seconds without a changed file or test result after which there is a finding. It opens no ticket."""
 OUTPUT_UNCHANGED_REPORTS: Final = 3
-"""Number of identical reports required. Two may be the end of one change and the start of the next."""
+"""
+The number of identical reports required, because two may be the end of one change and the start of the next.
+"""
 
 
 class DetectorClock(NamedTuple):
-    """When a detector that measures elapsed time starts and fires. Seconds since the epoch."""
+    """
+    When the clock of a detector starts, and when the detector fires. Times are in seconds since the epoch.
+    """
 
     kind: FindingKind
     since: float
@@ -33,13 +37,13 @@ class DetectorClock(NamedTuple):
 
 
 class ProcessSign(NamedTuple):
-    """The last sign that a process runs. Times are in seconds since the epoch."""
+    """The last sign that a process is running. Times are in seconds since the epoch."""
 
     at: float
     work_at: float = 0.0
     """When the process last reported open work."""
     interval: float | None = None
-    """The interval of these reports in seconds, or None if it is unknown."""
+    """The seconds between these reports, or None if unknown."""
 
 
 def find_heartbeat_deadline(v: VitalSigns, settings: HealthSettings) -> float | None:
@@ -47,7 +51,7 @@ def find_heartbeat_deadline(v: VitalSigns, settings: HealthSettings) -> float | 
     if may_be_silent(v) or (v.last_heartbeat is None and v.heartbeat_interval is None):
         return None
     limit = settings.heartbeat.limit(v.heartbeat_interval)
-    # Any activity shows that the process runs.
+    # Any activity shows that the process is running.
     return max(find_silence_start(v), v.last_heartbeat or 0.0) + limit
 
 
@@ -60,7 +64,7 @@ def has_shown_its_end(v: VitalSigns) -> bool:
     """
     Return whether a silent worker has certainly ended: it reported its end, or its heartbeats stopped.
 
-    A silent worker without heartbeats may be alive and hang.
+    A silent worker that never sent heartbeats may still be alive, and hang in a call.
     """
     return v.ended_at is not None or v.last_heartbeat is not None
 
@@ -84,7 +88,7 @@ def sends_heartbeats(v: VitalSigns) -> bool:
 
 def find_end_time(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> float | None:
     """
-    Return when a silent worker counts as ended, or None in the same cases as ``find_death_time``.
+    Return when a silent worker counts as ended. None in the same cases as ``find_death_time``.
 
     A worker that waits for a person and sends no heartbeats counts as ended after ``dead_worker_seconds``,
     because the laptop may be closed. For a foreign run, ``sign`` shows whether its process is alive. A
@@ -92,25 +96,25 @@ def find_end_time(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) ->
     calls still hang. Otherwise a run with open work ends after ``dead_worker_seconds``, and one without
     counts as abandoned.
     """
-    silent = find_death_time(v, settings)
+    death_time = find_death_time(v, settings)
     if v.waiting is WaitingReason.USER_INPUT and v.ended_at is None and not sends_heartbeats(v):
         return max(find_silence_start(v), sign.at) + settings.tickets.dead_worker_seconds
-    if silent is None or not v.is_foreign or sends_heartbeats(v):
-        return None if silent is None else silent + settings.tickets.dead_worker_seconds
-    is_open = v.phase in (Phase.LLM, Phase.TOOL)
-    if is_open and sign.interval is not None:
+    if death_time is None or not v.is_foreign or sends_heartbeats(v):
+        return None if death_time is None else death_time + settings.tickets.dead_worker_seconds
+    has_open_work = v.phase in (Phase.LLM, Phase.TOOL)
+    if has_open_work and sign.interval is not None:
         return max(sign.work_at, find_silence_start(v)) + settings.heartbeat.limit(sign.interval)
     tickets = settings.tickets
-    grace_seconds = tickets.dead_worker_seconds if is_open else tickets.abandoned_run_seconds
-    return max(silent, sign.at) + grace_seconds
+    grace_seconds = tickets.dead_worker_seconds if has_open_work else tickets.abandoned_run_seconds
+    return max(death_time, sign.at) + grace_seconds
 
 
 def find_checkpoint_start(v: VitalSigns) -> float | None:
     """
     Return the time from which the checkpoint's age counts.
 
-    None if the worker makes no checkpoints or may be silent. Time in tools does not count, because a worker
-    cannot save during a call.
+    Return None if the worker makes no checkpoints or may be silent. Time in tools does not count, because a
+    worker cannot save a checkpoint during a call.
     """
     if may_be_silent(v) or v.saved_from is None:
         return None
@@ -135,9 +139,9 @@ def find_checkpoint_deadline(v: VitalSigns, limit: float) -> float | None:
 
 def find_no_tool_call_start(v: VitalSigns) -> float | None:
     """
-    Return the time of the last tool call, other progress, or message of the user.
+    Return the time of the last tool call, other progress, or user message.
 
-    None if the worker never called a tool (it may have none), has one running, or may be silent.
+    Return None if the worker never called a tool (it may have none), is running one, or may be silent.
     """
     if may_be_silent(v) or v.last_tool_call is None or v.open_tools:
         return None
@@ -156,7 +160,8 @@ def find_no_tokens_start(v: VitalSigns) -> float | None:
     """
     Return the time since which no tokens were used.
 
-    None if the worker reports no tokens, has a tool running, or may be silent. Time in tools does not count.
+    Return None if the worker reports no tokens, is running a tool, or may be silent. Time in tools does not
+    count.
     """
     if may_be_silent(v) or v.tokens_from is None or v.open_tools:
         return None
@@ -172,7 +177,7 @@ def find_unchanged_output_start(v: VitalSigns, settings: HealthSettings) -> floa
 
 
 def find_grace_end(v: VitalSigns, settings: HealthSettings) -> float:
-    """Return the end of the time after its start in which an incarnation gets no ticket."""
+    """Return the end of the start grace, in which a new incarnation gets no ticket."""
     return v.incarnation_started + settings.judge.start_grace_seconds
 
 
@@ -184,24 +189,32 @@ def list_detector_clocks(v: VitalSigns, settings: HealthSettings) -> Iterator[De
     tool = find_next_tool_timeout(v)
     if tool is not None and tool.timeout is not None:
         yield DetectorClock(FindingKind.TOOL_TIMEOUT, tool.started, tool.started + tool.timeout)
-    heartbeat = find_heartbeat_deadline(v, settings)
-    if heartbeat is not None:
+    heartbeat_due = find_heartbeat_deadline(v, settings)
+    if heartbeat_due is not None:
         limit = settings.heartbeat.limit(v.heartbeat_interval)
-        yield DetectorClock(FindingKind.HEARTBEAT_MISSING, heartbeat - limit, heartbeat)
-    checkpoint = find_checkpoint_deadline(v, settings.health_check.checkpoint_degraded_seconds)
-    if checkpoint is not None:
-        yield DetectorClock(FindingKind.CHECKPOINT_STALE, find_checkpoint_start(v) or checkpoint, checkpoint)
-    calls = find_no_tool_call_start(v)
-    if calls is not None:
+        yield DetectorClock(FindingKind.HEARTBEAT_MISSING, heartbeat_due - limit, heartbeat_due)
+    checkpoint_due = find_checkpoint_deadline(v, settings.health_check.checkpoint_degraded_seconds)
+    if checkpoint_due is not None:
         yield DetectorClock(
-            FindingKind.NO_TOOL_CALLS, calls, calls + settings.health_check.no_tool_call_seconds
+            FindingKind.CHECKPOINT_STALE, find_checkpoint_start(v) or checkpoint_due, checkpoint_due
         )
-    tokens = find_no_tokens_start(v)
-    if tokens is not None:
-        yield DetectorClock(FindingKind.NO_TOKENS, tokens, tokens + settings.health_check.no_tokens_seconds)
-    output = find_unchanged_output_start(v, settings)
-    if output is not None:
-        yield DetectorClock(FindingKind.OUTPUT_UNCHANGED, output, output + OUTPUT_UNCHANGED_SECONDS)
+    no_calls_since = find_no_tool_call_start(v)
+    if no_calls_since is not None:
+        yield DetectorClock(
+            FindingKind.NO_TOOL_CALLS,
+            no_calls_since,
+            no_calls_since + settings.health_check.no_tool_call_seconds,
+        )
+    no_tokens_since = find_no_tokens_start(v)
+    if no_tokens_since is not None:
+        yield DetectorClock(
+            FindingKind.NO_TOKENS, no_tokens_since, no_tokens_since + settings.health_check.no_tokens_seconds
+        )
+    unchanged_since = find_unchanged_output_start(v, settings)
+    if unchanged_since is not None:
+        yield DetectorClock(
+            FindingKind.OUTPUT_UNCHANGED, unchanged_since, unchanged_since + OUTPUT_UNCHANGED_SECONDS
+        )
 
 
 def list_change_times(v: VitalSigns, settings: HealthSettings, sign: ProcessSign) -> Iterator[float]:
@@ -213,9 +226,11 @@ def list_change_times(v: VitalSigns, settings: HealthSettings, sign: ProcessSign
             stall = find_stall_clock(v, settings)
             if stall is not None:
                 yield stall.ticket_due
-            shadow = settings.learned_clocks.mode == "shadow" and find_stall_clock(v, settings, shadow=True)
-            if shadow:
-                yield shadow.due
+            shadow_clock = settings.learned_clocks.mode == "shadow" and find_stall_clock(
+                v, settings, shadow=True
+            )
+            if shadow_clock:
+                yield shadow_clock.due
         elif clock.kind is FindingKind.NO_TOOL_CALLS:
             for multiple in (HIGH_AFTER, CRITICAL_AFTER):
                 yield clock.since + multiple * settings.health_check.no_tool_call_seconds
@@ -223,12 +238,12 @@ def list_change_times(v: VitalSigns, settings: HealthSettings, sign: ProcessSign
             if v.progress_from is not None and v.progress_from > clock.since:
                 yield v.progress_from + settings.health_check.no_tokens_seconds
         elif clock.kind is FindingKind.CHECKPOINT_STALE:
-            stale = find_checkpoint_deadline(v, settings.health_check.checkpoint_stale_threshold_seconds)
-            if stale is not None:
-                yield stale
-    over = find_end_time(v, settings, sign)
-    if over is not None:
-        yield over
+            stale_at = find_checkpoint_deadline(v, settings.health_check.checkpoint_stale_threshold_seconds)
+            if stale_at is not None:
+                yield stale_at
+    end_time = find_end_time(v, settings, sign)
+    if end_time is not None:
+        yield end_time
     if v.spent_today is not None and v.ended_at is None and settings.spending.is_on:
         yield (v.spent_today.day + 1) * DAY
 

@@ -27,7 +27,7 @@ class DetectorValue(NamedTuple):
 
 
 def list_detector_values(v: VitalSigns, settings: HealthSettings, now: float) -> Iterator[DetectorValue]:
-    """Yield the value of each detector that has counted something, and the seconds of each running clock."""
+    """Yield the value of each detector with a count, and the elapsed seconds of each running clock."""
     yield from list_detector_counts(v, settings)
     if v.ended_at is not None:
         return

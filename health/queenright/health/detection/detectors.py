@@ -42,13 +42,13 @@ from queenright.instrumentation.redaction import redact
 _ERROR_LIMIT: Final = 200
 """Maximum number of characters of an error text in evidence."""
 _GRINDING_CALLS: Final = 60
-"""Three windows of calls. Real work changes something in fewer."""
+"""Three windows of calls. A working agent changes something in fewer calls."""
 _TOKEN_BURN_FACTOR: Final = 3.0
-"""The margin of learned clocks: three times the tokens that 99 % of the agent's changes took."""
+"""The factor on the 99th percentile of tokens per change, as for learned clocks."""
 _TOKEN_BURN_MINIMUM: Final = 200_000
 """Tokens below which there is no finding, even if the agent usually uses far fewer."""
 _MCP_SERVER_SECONDS: Final = 60.0
-"""A client that exits also loses its servers. One that continues for this long works without them."""
+"""A client that exits disconnects its servers. A client that continues for this long works without them."""
 
 Detector = Callable[[VitalSigns, HealthSettings, float], Finding | None]
 
@@ -59,9 +59,9 @@ def detect(v: VitalSigns, settings: HealthSettings, now: float) -> list[Finding]
 
     Only detectors that are on run; ``detect_shadow`` runs those in shadow mode.
 
-    During the start grace of an incarnation, findings open no ticket, except a failed recovery and failed
-    runs, which concern earlier incarnations. A session that has ended has only these two findings, and one
-    without a ticket if it ended in a failed LLM call.
+    During the start grace of an incarnation, findings open no ticket. The exceptions are a failed recovery
+    and failed runs, because they concern earlier incarnations. A session that has ended can have only these
+    two findings, and a finding without a ticket if it ended in a failed LLM call.
     """
     findings = _run_detectors(v, settings, now, settings.active_kinds)
     if findings and now < find_grace_end(v, settings):
@@ -99,19 +99,19 @@ def _run_detectors(
 
 @lru_cache(256)
 def _select_detectors(kinds: frozenset[FindingKind], has_ended: bool) -> tuple[Detector, ...]:
-    """Return the detectors of these kinds that apply to a session that runs, or to one that has ended."""
+    """Return the detectors of these kinds that apply to a running session, or to an ended session."""
     candidates = _ENDED_RUN_DETECTORS if has_ended else DETECTORS.items()
     return tuple(detector for kind, detector in candidates if kind in kinds)
 
 
 def is_suspicious(v: VitalSigns, settings: HealthSettings) -> bool:
     """
-    Return whether a detector that counts events, rather than time, may have a finding. This is a cheap check.
+    Return whether a detector that counts events, rather than time, may have a finding. This check is cheap.
     """
     loops = settings.loops
     return (
         v.steps_since_last_accept >= settings.bands.warning
-        # This runs on every event, and these limits are computed: they are read only for a count above 0.
+        # This runs on every event. Some limits are computed, so they are read only if their count is above 0.
         or (v.stale_calls > 0 and v.stale_calls >= loops.stale_calls)
         or has_mostly_known_results(v, settings)
         or (v.fruitless > 0 and v.fruitless >= loops.fruitless_calls)
@@ -175,7 +175,7 @@ def detect_circuit_breaker_open(v: VitalSigns, settings: HealthSettings, now: fl
 
 
 def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find consecutive LLM API errors, which are the provider's fault rather than the agent's."""
+    """Find consecutive LLM API errors. The provider causes them, not the agent."""
     limit = settings.loops.provider_failures
     if v.llm_errors < limit or v.llm_error == CONTEXT_FULL:
         return None
@@ -186,7 +186,7 @@ def detect_provider_failure(v: VitalSigns, settings: HealthSettings, now: float)
 
 def _describe_error(v: VitalSigns, error: str) -> str:
     """Return the text of the last error if ``error`` is its abbreviated class, otherwise ``error``."""
-    texts = v.evidence, v.evidence.partition(": ")[2]  # with or without the name of an exception
+    texts = v.evidence, v.evidence.partition(": ")[2]  # with and without the exception's name
     if "~" not in error or all(classify_failure("", text) != error for text in texts):
         return error
     return redact(" ".join(v.evidence.split()), _ERROR_LIMIT)
@@ -200,12 +200,12 @@ def detect_end_in_llm_error(v: VitalSigns) -> Finding | None:
     """
     if not v.llm_errors:
         return None
-    full = v.llm_error == CONTEXT_FULL
+    is_context_full = v.llm_error == CONTEXT_FULL
     calls = "a failed LLM call" if v.llm_errors == 1 else f"{v.llm_errors} failed LLM calls"
     evidence = f"the run ended in {calls}, last with {_describe_error(v, v.llm_error)}"
     since = v.llm_error_since
     return Finding.of(
-        FindingKind.CONTEXT_EXHAUSTED if full else FindingKind.PROVIDER_FAILURE,
+        FindingKind.CONTEXT_EXHAUSTED if is_context_full else FindingKind.PROVIDER_FAILURE,
         Severity.MEDIUM,
         evidence,
         since,
@@ -276,19 +276,19 @@ def _rate_repeat(repeat: Repeat, settings: HealthSettings) -> Severity | None:
 
 
 def _describe_loop(repeat: Repeat, settings: HealthSettings) -> str:
-    same = "arguments" if repeat.is_edit else "arguments and result"
+    same_parts = "arguments" if repeat.is_edit else "arguments and result"
     if repeat.is_blind:
-        manner = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
+        description = f"{repeat.run} times in a row with the same arguments (its results are not reported)"
     elif repeat.period > 1 and repeat.cycles >= settings.loops.cycles:
         # Changes do not interrupt the rounds of a cycle, so they may outnumber the repeats.
         times = max(repeat.times, repeat.cycles)
-        manner = f"{times} times with the same {same}, in a cycle of {repeat.period} calls"
+        description = f"{times} times with the same {same_parts}, in a cycle of {repeat.period} calls"
     else:
         times = max(repeat.times, repeat.run)
-        manner = f"{times} times with the same {same}"
+        description = f"{times} times with the same {same_parts}"
         if repeat.run > 1:
-            manner += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
-    return f"{repeat.tool} was called {manner}"
+            description += " in a row" if repeat.run == times else f", the last {repeat.run} in a row"
+    return f"{repeat.tool} was called {description}"
 
 
 def _describe_repeat_after_changes(repeat: Repeat) -> str:
@@ -298,7 +298,8 @@ def _describe_repeat_after_changes(repeat: Repeat) -> str:
 
 def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find consecutive failed calls: of one tool with one error class, or more of any tools.
+    Find consecutive failed calls of one tool with one error class, or a higher number of failed calls of any
+    tools.
     """
     limit = settings.loops.error_streak
     all_tools_severity = _rate_failed_calls(v, settings)
@@ -309,7 +310,7 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
         return refusal
     severity = None
     if v.streak >= limit:
-        # A tool that reports a missing item does work.
+        # A tool that reports a missing item works as intended.
         severity = Severity.MEDIUM if v.streak_is_missing else rate_count(v.streak, limit, settings)
     if severity is not None and (all_tools_severity is None or severity.rank >= all_tools_severity.rank):
         evidence = (
@@ -327,7 +328,10 @@ def detect_error_streak(v: VitalSigns, settings: HealthSettings, now: float) -> 
 
 
 def _detect_refusals(v: VitalSigns, settings: HealthSettings) -> Finding | None:
-    """Find recent refusals of edits, submissions or commands: with one error class, or more with several."""
+    """
+    Find recent refusals of edits, submissions or commands with one error class, or a higher number with
+    several.
+    """
     loops, call = settings.loops, v.tool_calls_total
     recent = [(refusal.count_recent(call, loops.window), refusal) for refusal in v.refusals]
     times, refusal = max(recent, key=lambda entry: entry[0])
@@ -357,10 +361,12 @@ def _rate_failed_calls(v: VitalSigns, settings: HealthSettings) -> Severity | No
 
 
 def get_failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
-    """Return how many consecutive failed calls of any tools are a finding: fewer if they took long."""
+    """
+    Return how many consecutive failed calls of any tools are a finding. Fewer suffice if they took long.
+    """
     if v.failing_since is None:
         return settings.bands.high
-    # Measured between events, so that only events change the limit. Waiting does not count.
+    # The duration is measured between events, so that only events change the limit. Waiting does not count.
     duration = v.last_activity - max(v.failing_since, v.clock_base)
     is_long = duration >= settings.health_check.no_tool_call_seconds
     return settings.bands.warning if is_long else settings.bands.high
@@ -368,17 +374,17 @@ def get_failed_calls_limit(v: VitalSigns, settings: HealthSettings) -> int:
 
 def detect_retry_storm(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """Find a worker with many bad steps since the last ACCEPT."""
-    bad, bands = v.steps_since_last_accept, settings.bands
-    if bad < bands.warning:
+    bad_steps, bands = v.steps_since_last_accept, settings.bands
+    if bad_steps < bands.warning:
         return None
     severity = Severity.LOW
-    if bad >= bands.critical:
+    if bad_steps >= bands.critical:
         severity = Severity.CRITICAL
-    elif bad >= bands.high:
+    elif bad_steps >= bands.high:
         severity = Severity.HIGH
-    elif bad >= bands.medium and 2 * v.bad_repeats >= bad:
+    elif bad_steps >= bands.medium and 2 * v.bad_repeats >= bad_steps:
         severity = Severity.MEDIUM
-    evidence = f"{bad} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats"
+    evidence = f"{bad_steps} bad steps since the last ACCEPT, {v.bad_repeats or 'none'} of them repeats"
     return Finding.of(FindingKind.RETRY_STORM, severity, evidence, v.bad_since)
 
 
@@ -386,9 +392,9 @@ def detect_zero_progress(v: VitalSigns, settings: HealthSettings, now: float) ->
     """
     Find tool calls that return nothing new.
 
-    The strong forms open a ticket: a series of repeated results and known errors, mostly such results since
-    the last change, many searches without a result, and long polling. The weak forms, fewer such searches and
-    mostly known results among the recent calls, open none.
+    These open a ticket: an unbroken series of repeated results and known errors, a majority of such results
+    since the last change, many searches without a result, and long polling. These do not: fewer such
+    searches, and a majority of known results among the recent calls.
     """
     loops = settings.loops
     findings: list[Finding] = []
@@ -456,21 +462,21 @@ def detect_no_tool_calls(v: VitalSigns, settings: HealthSettings, now: float) ->
     turns, limit = v.idle_turns, settings.loops.idle_turns
     if turns < limit:
         return detect_no_tool_calls_for_long(v, settings, now)
-    # The worker may be in a conversation with a user whom the telemetry does not show, if it has no tools,
-    # gave text answers before its last call, or pauses for long enough for a person to write.
-    certain = v.certain_idle_turns
+    # The worker may be talking to a user whom the telemetry does not show: if it has no tools, gave text
+    # answers before its last call, or pauses long enough for a person to type.
+    certain_turns = v.certain_idle_turns
     if v.last_tool_call is None:
         is_certain = v.has_user and v.is_continued
     else:
-        is_certain = certain >= (2 * limit if v.talks and not v.has_user else limit)
+        is_certain = certain_turns >= (2 * limit if v.talks and not v.has_user else limit)
     evidence = f"the last {turns} answers of its model called no tool"
-    severity = rate_count(certain, limit, settings) if is_certain else Severity.LOW
+    severity = rate_count(certain_turns, limit, settings) if is_certain else Severity.LOW
     return Finding.of(FindingKind.NO_TOOL_CALLS, severity, evidence, v.idle_turns_since)
 
 
 def detect_mcp_server_missing(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
     """
-    Find missing MCP servers: unreachable ones, and disconnected ones without which the worker continued.
+    Find MCP servers that could not be reached, or that disconnected while the worker continued.
 
     A client disconnects when it exits, and reconnects to a server that it loses. Only work done long after
     the disconnection shows that the server is still missing.
@@ -512,7 +518,7 @@ def detect_error_rate(v: VitalSigns, settings: HealthSettings, now: float) -> Fi
 
 
 def detect_token_spike(v: VitalSigns, settings: HealthSettings, now: float) -> Finding | None:
-    """Find an LLM call whose input has many times the usual number of tokens."""
+    """Find an LLM call whose input is many times larger than usual."""
     if v.token_spike <= 0.0:
         return None
     evidence = f"the last LLM call was sent {v.token_spike:.1f} times the usual number of tokens"

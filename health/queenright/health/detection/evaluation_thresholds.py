@@ -1,5 +1,5 @@
 """
-Thresholds that an evaluation of a session may change: their names and allowed values.
+The thresholds that an evaluation of a session may change, with their allowed values.
 
 The thresholds are defined in `settings`.
 """
@@ -29,7 +29,7 @@ _OTHER_SETTINGS: Final = frozenset({"health_monitoring.health_check.interval_sec
 
 
 class InvalidThresholdError(InvalidValueError, ValueError):
-    """Raised if a threshold does not exist, or its value is not allowed. ``field`` is its name."""
+    """Raised when a threshold does not exist, or its value is not allowed. ``field`` is its dotted name."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"settings.{field}: {reason}")
@@ -130,8 +130,8 @@ def _find_bound(info: FieldInfo, *kinds: type[Any]) -> float | None:
 
 def _describe_range(info: FieldInfo) -> str:
     low, high = _find_bound(info, Ge, Gt), _find_bound(info, Le, Lt)
-    is_open = any(isinstance(constraint, Gt) for constraint in info.metadata)
-    limits = [] if low is None else [f"{'greater than' if is_open else 'of at least'} {low:,g}"]
+    is_exclusive = any(isinstance(constraint, Gt) for constraint in info.metadata)
+    limits = [] if low is None else [f"{'greater than' if is_exclusive else 'of at least'} {low:,g}"]
     if high is not None:
         is_below = any(isinstance(constraint, Lt) for constraint in info.metadata)
         limits.append(f"{'less than' if is_below else 'at most'} {high:,.0f}")

@@ -1,4 +1,4 @@
-"""The five health states, their transitions, and the function that determines a worker's state."""
+"""Determine a worker's health state: the five states and their transitions."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ def determine_state(
     """
     Return the worst state that applies: terminated, failing, stuck, degraded, healthy.
 
-    Only findings depend on time. Health describes a running session. A session that has ended is healthy,
-    even if it failed (see its outcome), unless too many runs of its agent failed in a row. The next run in
-    the same session has its own state.
+    Health describes a running session. A session that has ended is healthy, even if it failed (see its
+    outcome), unless too many runs of its agent failed in a row. The next run in the same session has its own
+    state. Only the findings depend on the time.
     """
     if v.status is WorkerStatus.TERMINATED:
         return HealthState.TERMINATED
     if v.has_failed_recovery and settings.acts_on(FindingKind.RECOVERY_FAILED):
         return HealthState.FAILING
     if v.ended_at is not None:
-        too_many = v.failed_runs > settings.health_check.consecutive_failures
-        return HealthState.FAILING if too_many else HealthState.HEALTHY
+        has_too_many_failed_runs = v.failed_runs > settings.health_check.consecutive_failures
+        return HealthState.FAILING if has_too_many_failed_runs else HealthState.HEALTHY
     if has_too_many_failures(v, settings):
         return HealthState.FAILING
     if v.breakers.open and settings.acts_on(FindingKind.CIRCUIT_BREAKER_OPEN):
@@ -121,7 +121,7 @@ def is_progressing_despite_breaker(v: VitalSigns, findings: Sequence[Finding]) -
     """
     Return whether a worker is failing only because of an open circuit breaker, and makes progress anyway.
 
-    Progress counts if it was made after the breaker opened, and the session has not ended.
+    Progress counts if it was made after the breaker opened and the session has not ended.
     """
     return (
         bool(v.breakers.open)

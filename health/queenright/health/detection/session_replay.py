@@ -1,8 +1,8 @@
 """
-Replay the events of one session, one by one, through the detectors.
+Replay the events of one session through the detectors.
 
 The live monitor runs the same detectors on the same vital signs. ``queenright evaluate`` and the API replay a
-session that has ended, or its events so far.
+session that has ended, or the events of a running session so far.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from queenright.health.vitals.vital_signs import ABOUT_WORKERS, WORKER_EVENTS, V
 from queenright.runtime.events import AgentEvent, EventType
 
 REPLAYED_EVENTS: Final = (WORKER_EVENTS | ABOUT_WORKERS) - {EventType.RECOVERY_COMPLETED}
-"""Types of logged events that are replayed. A completed recovery concerns another session, so it is not."""
+"""
+The types of logged events that are replayed. A completed recovery concerns another session, so it is left
+out.
+"""
 
 _UNKNOWN_PROCESS: Final = ProcessSign(0.0)
 
@@ -38,14 +41,14 @@ class TimedEvent(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """All findings after an event, or at a time before the next event."""
+    """The findings after an event, or at a time between two events."""
 
     step: int
     """The 0-based index of the event."""
     at: float
     findings: list[Finding]
     vitals: VitalSigns
-    """Valid until the next moment."""
+    """The vital signs at this moment. The object changes when the replay continues."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +80,7 @@ def replay(
         events: The events of one session, oldest first.
         settings: The thresholds.
         until: The time until which the session was observed. If None, the session ended with its last event,
-            and a finding about that end comes last.
+            and a finding about its end may come last.
     """
     if not events:
         return
@@ -108,11 +111,11 @@ def replay(
         yield Moment(last, clock, [end], v)
 
 
-def list_onsets(moments_of_run: Iterable[Moment]) -> list[FindingOnset]:
-    """Return an onset for each finding of a replay that appears or becomes more severe, oldest first."""
+def list_onsets(moments: Iterable[Moment]) -> list[FindingOnset]:
+    """Return an onset for each finding that appears or becomes more severe in a replay, oldest first."""
     onsets: list[FindingOnset] = []
     active: dict[tuple[FindingKind, bool], list[FindingOnset]] = {}
-    for moment in moments_of_run:
+    for moment in moments:
         current = {(finding.kind, finding.shadow): finding for finding in moment.findings}
         for key in active.keys() - current.keys():
             for onset in active.pop(key):
@@ -132,13 +135,16 @@ def determine_state_at(moment: Moment, settings: HealthSettings) -> HealthState:
 
 
 def _list_times_between(v: VitalSigns, settings: HealthSettings, after: float, until: float) -> list[float]:
-    """Return the times at which findings change without an event, then ``until``. Empty if there are none."""
+    """
+    Return the times at which findings change without an event, and ``until``. Empty if there are no such
+    times.
+    """
     times = {at for at in list_change_times(v, settings, _UNKNOWN_PROCESS) if after < at <= until}
     return sorted(times | {until}) if times else []
 
 
 def _find_next_time(v: VitalSigns, settings: HealthSettings, at: float, shortest: float) -> float:
-    """Return the next time at which findings may change without an event. An event can only postpone it."""
+    """Return the next time at which findings may change without an event. Events only postpone it."""
     later = [moment for moment in list_change_times(v, settings, _UNKNOWN_PROCESS) if moment > at]
     return min([*later, max(at, v.last_activity) + shortest])
 

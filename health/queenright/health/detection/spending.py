@@ -18,18 +18,19 @@ _WARN_AT: Final = 0.8
 
 
 SpentElsewhere = Callable[[str, int], tuple[float, float]]
-"""Returns the spending that other services know of on a day: that of an agent, and that of all agents."""
+"""Returns the US dollars that other services counted on a day: for an agent, and for all agents."""
 
 
 class DailySpending:
     """
-    Sums the cost of model calls of the current day, and ignores events of earlier days.
+    Sums the cost of the current day's model calls. Events of earlier days are ignored.
 
     Args:
-        spent_elsewhere: Returns the spending in other parts of the fleet. None if there are none.
+        spent_elsewhere: Returns the spending in other parts of the fleet; None if the fleet has no other
+            parts.
 
     Attributes:
-        changes: The agents whose sums have changed and must be sent to other services.
+        changes: The agents whose changed sums must be sent to other services.
     """
 
     def __init__(self, spent_elsewhere: SpentElsewhere | None = None) -> None:
@@ -81,10 +82,10 @@ def detect_spending(v: VitalSigns, settings: HealthSettings, now: float) -> Find
     limits = settings.spending
     if not limits.is_on:
         return None
-    near = [row for row in _list_spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
-    if not near:
+    near_limits = [row for row in _list_spending(v, settings, now) if row[0] >= _WARN_AT * row[1]]
+    if not near_limits:
         return None
-    amount, limit, spender, since = max(near, key=lambda row: row[0] / row[1])
+    amount, limit, spender, since = max(near_limits, key=lambda row: row[0] / row[1])
     note = f"; {v.unpriced_tokens:,} tokens of this run have no known price" if v.unpriced_tokens else ""
     evidence = f"{format_dollars(amount)} of {format_dollars(limit)} spent {spender}{note}"
     severity = Severity.HIGH if amount >= limit else Severity.MEDIUM
@@ -107,7 +108,9 @@ def _list_spending(
 
 
 def find_reached_limits(v: VitalSigns, settings: HealthSettings, now: float) -> dict[str, str]:
-    """Return descriptions of the limits that a worker has reached, by a key of the limit."""
+    """
+    Return descriptions of the spending limits that a worker has reached, by a key that is unique per limit.
+    """
     limits: dict[str, str] = {}
     for amount, limit, spender, since in _list_spending(v, settings, now):
         if amount >= limit:

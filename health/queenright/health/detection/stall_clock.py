@@ -16,8 +16,8 @@ class StallClock(NamedTuple):
     """
     How long the worker may stay silent.
 
-    It is stalled at ``due``, and gets a ticket at ``ticket_due``. The two differ only for a tool whose
-    declared timeout is shorter than the limit between steps.
+    The worker is stalled at ``due``, and gets a ticket at ``ticket_due``. The two differ only for a tool
+    whose declared timeout is shorter than the limit between steps.
     """
 
     phase: Phase
@@ -26,7 +26,7 @@ class StallClock(NamedTuple):
     ticket_due: float
     tool: OpenTool | None = None
     learned_limit: LearnedLimit | None = None
-    """The learned limit, if it applies."""
+    """The learned limit, if it determines ``due``."""
 
 
 def find_silence_start(v: VitalSigns) -> float:
@@ -56,7 +56,7 @@ def may_be_silent(v: VitalSigns) -> bool:
 
 
 def is_held(v: VitalSigns) -> bool:
-    """Return whether the worker runs and is held by its guard."""
+    """Return whether the worker is running and held by its guard."""
     return v.waiting is WaitingReason.HELD and v.ended_at is None and v.status is not WorkerStatus.UNKNOWN
 
 
@@ -85,14 +85,14 @@ def find_stall_clock(v: VitalSigns, settings: HealthSettings, *, shadow: bool = 
         Phase.TOOL: limits.tool_seconds,
         Phase.UNKNOWN: limits.unknown_seconds,
     }[phase]
-    origin = None
+    learned_limit = None
     if v.clocks is not None and settings.learned_clocks.mode == ("shadow" if shadow else "on"):
         name = tool.tool if tool is not None else v.model if phase is Phase.LLM else ""
-        origin = v.clocks.limit(make_duration_key(phase, name), limit, settings.learned_clocks)
+        learned_limit = v.clocks.limit(make_duration_key(phase, name), limit, settings.learned_clocks)
     if v.children_at is not None and phase in (Phase.TOOL, Phase.UNKNOWN):
         since = max(since, v.children_at)
-    due_at = since + (limit if origin is None else origin.limit)
-    return StallClock(phase, since, due_at, due_at, tool, origin)
+    due_at = since + (limit if learned_limit is None else learned_limit.limit)
+    return StallClock(phase, since, due_at, due_at, tool, learned_limit)
 
 
 def compute_ladder_seconds(settings: HealthSettings) -> float:

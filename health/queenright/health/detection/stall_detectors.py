@@ -1,5 +1,5 @@
 """
-Detect workers that have stopped: pure functions of vital signs and the time.
+Detectors of workers that have stopped: pure functions of vital signs and the time.
 
 ``deadlines`` computes when each detector fires for the first time.
 """
@@ -67,7 +67,7 @@ def _make_stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding
         )
         where = f"in a call of {clock.tool.tool}{timeout}"
     ticket = now >= clock.ticket_due
-    # If a source reports only ends, a stall looks like waiting for a person or a closed laptop.
+    # If a source reports calls only when they end, a stall looks like a wait for a person or a closed laptop.
     is_known = clock.phase is not Phase.UNKNOWN or v.last_heartbeat is not None
     if not is_known and v.has_user:
         ticket, severity = False, Severity.LOW
@@ -82,12 +82,13 @@ def _make_stall_finding(v: VitalSigns, clock: StallClock, now: float) -> Finding
 
 def _describe_learned_limit(clock: StallClock) -> str:
     """Return how the clock's limit was learned, or an empty string."""
-    origin = clock.learned_limit
-    if origin is None:
+    learned_limit = clock.learned_limit
+    if learned_limit is None:
         return ""
     return (
-        f"; its usual is {format_span(origin.usual)} ({origin.calls} times), "
-        f"so it is {format_span(origin.limit)} instead of {format_span(origin.configured_limit)}"
+        f"; its usual is {format_span(learned_limit.usual)} ({learned_limit.calls} times), "
+        f"so it is {format_span(learned_limit.limit)} "
+        f"instead of {format_span(learned_limit.configured_limit)}"
     )
 
 
@@ -98,7 +99,7 @@ def _may_have_ended_before(v: VitalSigns, due_at: float) -> bool:
 
 def _describe_outage(v: VitalSigns) -> str:
     """
-    Return a note if the worker has sent nothing since an outage of the service, otherwise an empty string.
+    Return a note if the worker has sent nothing since the service was down, otherwise an empty string.
     """
     if v.away is None or not may_have_ended(v):
         return ""
@@ -120,7 +121,7 @@ def detect_heartbeat_missing(v: VitalSigns, settings: HealthSettings, now: float
     """
     Find a process whose heartbeats are missing.
 
-    After a late heartbeat, the finding lasts until one is on time, so that it does not flap.
+    After a late heartbeat, the finding lasts until a heartbeat is on time, so that it does not flap.
     """
     due_at = find_heartbeat_deadline(v, settings)
     if due_at is None:
@@ -156,7 +157,7 @@ def detect_no_tool_calls_for_long(v: VitalSigns, settings: HealthSettings, now: 
     since = find_no_tool_call_start(v)
     limit = settings.health_check.no_tool_call_seconds
     if since is None or now < since + limit or v.last_activity <= since:
-        return None  # without any activity, it is a stall
+        return None  # without any activity, this is a stall
     now = find_known_activity_end(v, settings, now)
     if now < since + limit:
         return None

@@ -2,8 +2,8 @@
 Actions on workers: nudge, escalate, terminate, answer. Every action needs a permit for one incarnation of one
 worker.
 
-All but an escalation, which is one write, are recorded before they begin and when they end. Their permit is
-checked again after the first record, because the write may have taken long.
+Every action except an escalation is recorded before it begins and when it ends. Its permit is checked again
+after the first record, because the write may have taken long. An escalation is a single write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 _TEXT_LIMIT: Final = 2000
 _NUDGE_LIFETIME_SECONDS: Final = 600.0
-"""A nudge that is not fetched within this time expires, because it is outdated."""
+"""A nudge that is not fetched within this time has lost its relevance, and expires."""
 
 SignEvent = Callable[[AgentEvent], AgentEvent]
 """Returns an event with a signature over its content."""
@@ -47,7 +47,9 @@ SignEvent = Callable[[AgentEvent], AgentEvent]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TerminationLadders:
-    """A worker's ladder during its termination, after a confirmed stop, and after an unconfirmed one."""
+    """
+    The ladder of a worker during its termination, after a confirmed stop, and after an unconfirmed stop.
+    """
 
     during: Ladder | None
     after_confirmed_stop: Ladder | None
@@ -59,7 +61,7 @@ class Actions:
     Executes actions on workers and records them.
 
     Args:
-        controls: Worker controls of this service; the first that reaches the worker is used.
+        controls: Worker controls of this service. The first that reaches the worker is used.
         mailbox: The control of workers that fetch their instructions.
         stop_reason: Returns why all actions are stopped, or None.
     """
@@ -92,7 +94,7 @@ class Actions:
         Return the permit for an action now.
 
         Raises:
-            ActionRefusedError: See ``permit``.
+            ActionRefusedError: See ``permit.permit``.
         """
         return permit(kind, target, self._monitor.find(*target.key), stop_reason=self._stop_reason())
 
@@ -110,15 +112,18 @@ class Actions:
         """
         Put a message into the worker's context. The outcome states whether it was delivered.
 
-        The worker gets the original message; the record has its secrets masked.
+        The worker gets the original message. In the record, its secrets are masked.
 
         Args:
-            attempt: The number of the nudge on this ladder, from 1; 0 for a person's, which is not on it.
+            attempt: The number of the nudge on this ladder, from 1; 0 for a nudge by a person, which is not
+                part of the ladder.
 
         Raises:
-            StoreError: Recording failed; nothing was done.
+            StoreError: Recording failed, so nothing was done.
         """
-        intervention = self._new(grant, by=by, reason=reason, attempt=attempt, since=since, message=message)
+        intervention = self._make_intervention(
+            grant, by=by, reason=reason, attempt=attempt, since=since, message=message
+        )
         if self._settings.is_dry(ActionKind.NUDGE):
             return await self.end(intervention, InterventionOutcome.DRY_RUN, ladder)
         ladder = _mark_undelivered(ladder, "")
@@ -126,13 +131,13 @@ class Actions:
         expires_at = intervention.created_at + _NUDGE_LIFETIME_SECONDS
         try:
             self.permit(grant.kind, grant.target)
-            delivery = await self._control(grant).nudge(
+            delivery = await self._find_control(grant).nudge(
                 grant.target, message, instruction_id=intervention.intervention_id, expires_at=expires_at
             )
         except Exception as error:
             detail = _describe_error(error)
             return await self.end(
-                intervention, _outcome(error), _mark_undelivered(ladder, detail), detail=detail
+                intervention, _classify_error(error), _mark_undelivered(ladder, detail), detail=detail
             )
         outcome = (
             InterventionOutcome.DONE if delivery is NudgeDelivery.INJECTED else InterventionOutcome.QUEUED
@@ -143,7 +148,7 @@ class Actions:
             "expires_at": expires_at,
             "since": since,
         }
-        event = self._event(EventType.NUDGE_SENT, intervention, data)
+        event = self._build_event(EventType.NUDGE_SENT, intervention, data)
         return await self.end(intervention, outcome, ladder, events=[event])
 
     async def escalate(
@@ -159,9 +164,9 @@ class Actions:
         Escalate to the orchestrator. The escalation is in the event log on return.
 
         Raises:
-            StoreError: Recording failed; the orchestrator was not asked.
+            StoreError: Recording failed, so the orchestrator was not asked.
         """
-        intervention = self._new(grant, by=by, reason=reason, since=ladder.trouble_since)
+        intervention = self._make_intervention(grant, by=by, reason=reason, since=ladder.trouble_since)
         now = intervention.created_at
         deadline = now + self._settings.escalation.timeout_seconds
         next_ladder = ladder.model_copy(
@@ -189,14 +194,14 @@ class Actions:
         question_fields = {"escalation_id", "reason", "options", "deadline", "context"}
         data = question.model_dump(mode="json", include=question_fields)
         data |= {"by": intervention.by, "since": ladder.trouble_since}
-        event = self._event(EventType.ESCALATION_TRIGGERED, intervention, data)
+        event = self._build_event(EventType.ESCALATION_TRIGGERED, intervention, data)
         await self._ledger.write(
             grant.target.key,
             ladder=next_ladder,
             now=now,
             intervention=intervention,
             escalation=question,
-            events=[event, self._record_event(intervention)],
+            events=[event, self._build_record_event(intervention)],
         )
         return intervention, question, next_ladder
 
@@ -214,19 +219,19 @@ class Actions:
         intervention_id: str = "",
     ) -> Intervention:
         """
-        Stop a worker: save its state, free what it holds, and sign the record.
+        Stop a worker. Its control saves its state and frees its resources. The record is signed.
 
         Args:
-            ladders: The ladder during and after it.
-            withdrawn: The escalation that needs no answer once the worker has stopped.
-            events: The events of that withdrawal.
-            earlier: The same termination, begun before a restart.
-            intervention_id: Its id, if it has one already.
+            ladders: The ladder during and after the termination.
+            withdrawn: The worker's pending escalation, which is withdrawn when the worker has stopped.
+            events: The events of the withdrawal.
+            earlier: The same termination if it began before a restart.
+            intervention_id: The id of the termination, if it has one already.
 
         Raises:
-            StoreError: Recording failed: nothing was done, or its end is still to be recorded.
+            StoreError: Recording failed. Either nothing was done, or the outcome is recorded later.
         """
-        intervention = earlier or self._new(
+        intervention = earlier or self._make_intervention(
             grant, by=by, reason=reason, since=since, intervention_id=intervention_id
         )
         if self._settings.is_dry(ActionKind.TERMINATE):
@@ -235,7 +240,7 @@ class Actions:
             await self._begin(intervention, ladders.during)
         try:
             self.permit(grant.kind, grant.target)
-            stop = await self._control(grant).terminate(
+            stop = await self._find_control(grant).terminate(
                 grant.target,
                 intervention.reason,
                 instruction_id=intervention.intervention_id,
@@ -243,13 +248,16 @@ class Actions:
             )
         except Exception as error:
             return await self.end(
-                intervention, _outcome(error), ladders.after_unconfirmed_stop, detail=_describe_error(error)
+                intervention,
+                _classify_error(error),
+                ladders.after_unconfirmed_stop,
+                detail=_describe_error(error),
             )
         if not stop.is_confirmed and self._has_ended(grant.target):
             detail = stop.detail if stop.lingers else "it has ended"
             stop = replace(stop, is_confirmed=True, detail=detail)
         if not stop.is_confirmed:
-            # The worker may still run, so no event reports its end and no worker replaces it.
+            # The worker may still be running, so no event reports its end and no other worker replaces it.
             return await self.end(
                 intervention,
                 InterventionOutcome.UNCONFIRMED,
@@ -277,11 +285,11 @@ class Actions:
             deliver: Passes the answer to the waiting caller, or raises ``ActionRefusedError``.
 
         Raises:
-            ActionRefusedError: The answer came too late, or all actions were stopped in the meantime; the
+            ActionRefusedError: The answer came too late, or all actions were stopped in the meantime. The
                 refusal is recorded.
-            StoreError: Recording failed; nothing was answered.
+            StoreError: Recording failed, so nothing was answered.
         """
-        intervention = self._new(grant, by=by, reason=reason, message=message)
+        intervention = self._make_intervention(grant, by=by, reason=reason, message=message)
         if self._settings.is_dry(ActionKind.ANSWER):
             return await self.end(intervention, InterventionOutcome.DRY_RUN, ladder)
         await self._begin(intervention, ladder)
@@ -306,13 +314,13 @@ class Actions:
         Record and sign that a worker has certainly stopped.
 
         Raises:
-            StoreError: Recording failed; the termination stays uncertain and is checked again.
+            StoreError: Recording failed. The termination stays uncertain and is checked again.
         """
         intervention = intervention.model_copy(update={"checkpoint_id": stop.checkpoint_id})
         fields = {"reason", "by", "checkpoint_id", "intervention_id"}
         data = intervention.model_dump(mode="json", include=fields)
         data |= {"confirmed": True, "since": intervention.trouble_since}
-        event = self._event(EventType.AGENT_TERMINATED, intervention, data)
+        event = self._build_event(EventType.AGENT_TERMINATED, intervention, data)
         return await self.end(
             intervention,
             InterventionOutcome.DONE,
@@ -334,8 +342,8 @@ class Actions:
         ladder: Ladder | None,
         since: float | None = None,
     ) -> Intervention:
-        """Record an action that was refused, passed on, or only simulated."""
-        intervention = self._new(Permit(kind, target), by=by, reason=reason, since=since)
+        """Record an action that was refused, handed over, or only simulated."""
+        intervention = self._make_intervention(Permit(kind, target), by=by, reason=reason, since=since)
         return await self.end(intervention, outcome, ladder, detail=detail)
 
     async def end(
@@ -351,7 +359,7 @@ class Actions:
         """
         Record the outcome of an action.
 
-        Log it if it failed, or the worker was unreachable or did not confirm.
+        The outcome is also logged if the action failed, or the worker was unreachable or did not confirm.
         """
         now = self._clock()
         result = intervention.model_copy(
@@ -363,8 +371,8 @@ class Actions:
             InterventionOutcome.UNCONFIRMED,
         ):
             # Most workers in other processes cannot be nudged, so that is no reason for a warning.
-            is_usual = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
-            level = logging.INFO if is_usual else logging.WARNING
+            is_expected = outcome is InterventionOutcome.UNREACHABLE and intervention.kind is ActionKind.NUDGE
+            level = logging.INFO if is_expected else logging.WARNING
             kind, target = intervention.kind.value, intervention.target
             _log.log(level, "%s of %s: %s: %s", kind, target, outcome.value, result.detail)
         await self._ledger.write(
@@ -373,13 +381,13 @@ class Actions:
             now=now,
             intervention=result,
             escalation=escalation,
-            events=[*events, self._record_event(result)],
+            events=[*events, self._build_record_event(result)],
         )
         return result
 
     # -- records ------------------------------------------------------------------------------------
 
-    def _new(
+    def _make_intervention(
         self,
         grant: Permit,
         *,
@@ -409,17 +417,17 @@ class Actions:
             intervention.target.key, ladder=ladder, now=intervention.created_at, intervention=intervention
         )
 
-    def _record_event(self, intervention: Intervention) -> AgentEvent:
-        return self._event(
+    def _build_record_event(self, intervention: Intervention) -> AgentEvent:
+        return self._build_event(
             EventType.INTERVENTION_RECORDED, intervention, intervention.model_dump(mode="json")
         )
 
-    def _event(self, type_: EventType, intervention: Intervention, data: dict[str, Any]) -> AgentEvent:
+    def _build_event(self, type_: EventType, intervention: Intervention, data: dict[str, Any]) -> AgentEvent:
         worker = self._monitor.get(intervention.agent_id, intervention.session_id)
         return messages.event_about(type_, intervention, worker, self._clock(), data)
 
     def _has_ended(self, target: Target) -> bool:
-        """Return whether this incarnation itself reported its end; silence alone is no proof."""
+        """Return whether this incarnation reported its own end. Silence alone is no proof."""
         worker = self._monitor.find(*target.key)
         return (
             worker is not None
@@ -428,7 +436,7 @@ class Actions:
             and Target.of(worker.vitals) == target
         )
 
-    def _control(self, grant: Permit) -> WorkerControl:
+    def _find_control(self, grant: Permit) -> WorkerControl:
         target = grant.target
         for control in (*self._controls, self._mailbox):
             if control.can_reach(target):
@@ -457,11 +465,11 @@ class Actions:
         )
 
 
-def _mark_undelivered(ladder: Ladder | None, why: str) -> Ladder | None:
-    return None if ladder is None else ladder.model_copy(update={"undelivered": why})
+def _mark_undelivered(ladder: Ladder | None, reason: str) -> Ladder | None:
+    return None if ladder is None else ladder.model_copy(update={"undelivered": reason})
 
 
-def _outcome(error: Exception) -> InterventionOutcome:
+def _classify_error(error: Exception) -> InterventionOutcome:
     if isinstance(error, WorkerUnreachableError):
         return InterventionOutcome.UNREACHABLE
     return (

@@ -1,4 +1,4 @@
-"""A request to terminate a worker that a person must approve: model, state and rows."""
+"""Approvals: requests to terminate a worker, which a person must approve. Model, status and rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ApprovalStatus(StrEnum):
     EXPIRED = "expired"
     """No answer arrived in time."""
     VOID = "void"
-    """No longer needed: the worker made progress, waits, has ended or was restarted."""
+    """No longer needed, because the worker made progress, waits, has ended or was restarted."""
 
 
 class Approval(WorkerRecord):
@@ -41,25 +41,25 @@ class Approval(WorkerRecord):
     created_at: float
     expires_at: float
     progress_before: float | None = None
-    """The worker's last progress at the request; later progress makes the request void."""
+    """When the worker last made progress before the request. Later progress makes the request void."""
     status: ApprovalStatus = ApprovalStatus.REQUESTED
     decided_by: str = ""
     decided_at: float | None = None
     decision_reason: str = ""
     intervention_id: str = ""
-    """The termination that an approval leads to. Its id is set with the approval, so that it runs once."""
+    """The termination of an approved request. Its id is set with the approval, so that it runs only once."""
     outcome: InterventionOutcome | None = None
-    """The outcome of that termination; null before."""
+    """The outcome of the termination; None before it has run."""
     detail: str = ""
 
     @property
     def is_pending(self) -> bool:
-        """Whether the request waits for an answer."""
+        """Whether the request is waiting for an answer."""
         return self.status is ApprovalStatus.REQUESTED
 
     @property
     def is_open(self) -> bool:
-        """Whether the request waits for an answer, or for its approved termination to complete."""
+        """Whether the request is waiting for an answer, or for the approved termination to complete."""
         return self.is_pending or (self.status is ApprovalStatus.APPROVED and self.outcome is None)
 
 
@@ -91,12 +91,12 @@ def void_reason(approval: Approval, worker: WorkerHealth | None) -> str | None:
 
 
 def describe_requester(asked_by: str, ordered_by: str) -> str:
-    """Return the requester, and the person whose order it carries out, if any."""
+    """Return the requester's name, and the name of the person on whose behalf it acts, if any."""
     return f"{asked_by} on behalf of {ordered_by}" if ordered_by else asked_by
 
 
 def call_to_action(approval: Approval) -> str:
-    """Return the line about a request on its ticket, for the operator."""
+    """Return the line that a pending request adds to its ticket, with the command that approves it."""
     until = datetime.fromtimestamp(approval.expires_at, UTC)
     requester = describe_requester(approval.asked_by, approval.ordered_by)
     command = f"queenright approvals approve {approval.approval_id}"

@@ -1,8 +1,8 @@
 """
 Durable approval requests: terminations that a person must allow.
 
-A request is stored before it is published, and an answer before it takes effect. An approved termination
-runs once: its id is part of the answer, so a restart can tell whether it had started.
+A request is stored before it is published, and an answer before it takes effect. An approved termination runs
+only once: its id is stored with the answer, so that the service knows after a restart whether it had started.
 """
 
 from __future__ import annotations
@@ -64,20 +64,20 @@ class ApprovalClosedError(ConflictError):
     def __init__(self, approval: Approval) -> None:
         is_answered = approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED)
         by = f" by {approval.decided_by}" if is_answered else ""
-        why = f": {approval.decision_reason}" if approval.decision_reason else ""
-        super().__init__(f"approval {approval.approval_id} is {approval.status.value}{by}{why}")
+        reason = f": {approval.decision_reason}" if approval.decision_reason else ""
+        super().__init__(f"approval {approval.approval_id} is {approval.status.value}{by}{reason}")
 
 
 class Approvals:
     """
-    All approval requests of one store. Belongs to one event loop.
+    All approval requests of one store. It belongs to one event loop.
 
     Args:
-        timeout: Seconds after which a request expires, and an approved termination that could not begin is
-            void.
+        timeout: The seconds after which a request expires, or an approved termination that could not begin
+            becomes void.
         stop_reason: Returns why all actions are stopped, or None.
-        on_change: Is called in the transaction of every change, for notifications; it may only use the
-            connection it is given.
+        on_change: Called in the transaction of every change, for notifications. It must use only the
+            connection that it gets.
     """
 
     def __init__(
@@ -111,7 +111,8 @@ class Approvals:
 
     async def load(self) -> None:
         """
-        Load open requests, after the interventions. A termination that had started is not started again.
+        Load open requests. Call it after the interventions are loaded. A termination that had started is not
+        started again.
 
         ``advance`` starts approved terminations that had not started, if they are still allowed.
         """
@@ -142,13 +143,13 @@ class Approvals:
         Ask an operator whether to stop a worker. The request is durable on return.
 
         Args:
-            by: The requester; a person of this name may not approve it.
-            ordered_by: The person whose order ``by`` carries out, if any. They may approve it, because they
-                could stop the worker themselves.
+            by: The requester. A person with this name may not approve the request.
+            ordered_by: The person on whose behalf ``by`` acts, if any. This person may approve the request,
+                because they could also stop the worker themselves.
 
         Raises:
             ActionRefusedError: A request is pending, was denied within the timeout, or cannot be approved.
-            StoreError: Recording failed; no one was asked.
+            StoreError: Recording failed, so no one was asked.
         """
         v, now = worker.vitals, self._clock()
         approval = Approval(
@@ -163,7 +164,7 @@ class Approvals:
             progress_before=v.last_progress,
         )
         if (
-            objection := self._stop_reason() or void_reason(approval, worker) or _futility_reason(worker)
+            objection := self._stop_reason() or void_reason(approval, worker) or _find_futility_reason(worker)
         ) is not None:
             raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
 
@@ -171,20 +172,20 @@ class Approvals:
             latest = latest_about(conn, approval.agent_id, approval.session_id)
             requests = [approval]
             if latest is not None and latest.target == approval.target:
-                if (objection := self._refusal(latest, now)) is not None:
+                if (objection := self._find_refusal_reason(latest, now)) is not None:
                     raise ActionRefusedError(ActionKind.TERMINATE, approval.agent_id, objection)
             elif latest is not None and latest.is_open:
-                # Close the old request first: a session has at most one open request.
+                # Close the old request first, because a session has at most one open request.
                 requests.insert(
                     0,
-                    _as_closed(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
+                    _close_copy(latest, ApprovalStatus.VOID, "the worker was restarted in the meantime", now),
                 )
             return requests
 
         await self._commit(ask)
         return approval
 
-    def _refusal(self, latest: Approval, now: float) -> str | None:
+    def _find_refusal_reason(self, latest: Approval, now: float) -> str | None:
         if latest.is_pending:
             return f"approval {latest.approval_id} is pending already; wait for the answer"
         if latest.is_open:
@@ -192,18 +193,18 @@ class Approvals:
         if latest.status is ApprovalStatus.DENIED and latest.decided_at is not None:
             remaining = latest.decided_at + self._timeout - now
             if remaining > 0:
-                why = f": {latest.decision_reason}" if latest.decision_reason else ""
+                reason = f": {latest.decision_reason}" if latest.decision_reason else ""
                 retry = f"ask again in {messages.duration(remaining)} at the earliest"
-                return f"{latest.decided_by} denied it{why}; {retry}"
+                return f"{latest.decided_by} denied it{reason}; {retry}"
         return None
 
     async def approve(self, approval_id: str, *, by: str, reason: str = "") -> Approval:
         """
-        Approve a request and terminate the worker. It is checked again first, and may become void.
+        Approve a request and terminate the worker. The request is checked again first, and may become void.
 
         Args:
-            by: The approver; not the requester.
-            reason: Optional reason.
+            by: The approver, who must not be the requester.
+            reason: The reason, if any.
 
         Returns:
             The request with the ``outcome`` of the termination.
@@ -211,8 +212,8 @@ class Approvals:
         Raises:
             ApprovalNotFoundError: There is no request with this id.
             ApprovalClosedError: The request was answered, has expired or is void; the error has the reason.
-            ActionRefusedError: All actions are stopped; the request stays pending.
-            StoreError: Recording failed; a recorded answer is carried out later.
+            ActionRefusedError: All actions are stopped. The request stays pending.
+            StoreError: Recording failed. An answer that was recorded is carried out later.
         """
         approval = await self._require_pending(approval_id)
         if by.strip().casefold() == approval.asked_by.casefold():
@@ -262,13 +263,13 @@ class Approvals:
         return await self._store.read(lambda conn: approval_table.find(conn, approval_id))
 
     async def find_by_prefix(self, prefix: str, limit: int) -> list[Approval]:
-        """Return up to ``limit`` requests whose id begins with ``prefix``, however old, by id."""
+        """Return up to ``limit`` requests whose id begins with ``prefix``, however old, sorted by id."""
         return await self._store.read(lambda conn: approval_table.find_by_prefix(conn, prefix, limit))
 
     async def history(
         self, *, limit: int, only_open: bool = False, before: Place | None = None
     ) -> list[Approval]:
-        """Return requests, newest first; ``before`` is the cursor of the next page."""
+        """Return a page of requests, newest first. ``before`` is the cursor of the page."""
         is_open = True if only_open else None
         return await self._store.read(
             lambda conn: approval_table.newest(conn, limit, before=before, is_open=is_open)
@@ -291,10 +292,10 @@ class Approvals:
 
     async def advance(self, now: float, *, begin: bool = True) -> None:
         """
-        Close expired and void requests, and begin approved terminations that could not begin at once.
+        Close expired and void requests, and begin approved terminations that could not begin immediately.
 
         Args:
-            begin: False while no action may begin: after a start, or after the clock jumped.
+            begin: False while no action may begin: shortly after a start, or after the clock jumped.
         """
         for approval in [approval for approval in self._open.values() if self._is_idle(approval)]:
             # Shortly after a start, no worker has sent an event yet.
@@ -314,7 +315,7 @@ class Approvals:
                     self._tasks.start(self._resume(approval))
 
     async def observe(self, worker: WorkerHealth) -> None:
-        """Close requests that a change of the worker makes void."""
+        """Close the requests that a change of the worker has made void."""
         for approval in [
             approval
             for approval in self._open.values()
@@ -324,7 +325,7 @@ class Approvals:
                 await self._close_if_open(approval, ApprovalStatus.VOID, reason)
 
     async def void_for_closed_ticket(self, ticket_id: str, reason: str) -> None:
-        """Close requests about a ticket that has closed."""
+        """Close the requests about a ticket that has closed."""
         for approval in [
             approval
             for approval in self._open.values()
@@ -339,7 +340,7 @@ class Approvals:
     # -- terminations -------------------------------------------------------------------------------
 
     async def _resume(self, approval: Approval) -> None:
-        """Carry out an earlier approval unless it has started. Runs in the background."""
+        """Carry out an earlier approval unless its termination has started. Runs in the background."""
         try:
             termination = await self._store.read(
                 lambda conn: intervention_table.find(conn, approval.intervention_id)
@@ -363,7 +364,7 @@ class Approvals:
         try:
             intervention = await self._terminate(
                 approval.agent_id,
-                _termination_reason(approval),
+                _describe_termination(approval),
                 session_id=approval.session_id,
                 incarnation_id=approval.incarnation_id,
                 by=approval.decided_by,
@@ -371,12 +372,12 @@ class Approvals:
                 unless=lambda worker: void_reason(approval, worker),
             )
         except StoreError:
-            raise  # a recorded termination may have begun, so it is checked again
+            raise  # a recorded termination may have begun, so ``_resume`` checks it again
         except QueenrightError as refusal:
             if self._stop_reason() is not None:
-                raise  # the emergency stop is on: the request waits for its release, or expires
-            why = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
-            raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, why)) from refusal
+                raise  # the request waits until the emergency stop is off, or expires
+            reason = refusal.reason if isinstance(refusal, ActionRefusedError) else str(refusal)
+            raise ApprovalClosedError(await self._close(approval, ApprovalStatus.VOID, reason)) from refusal
         finally:
             self._in_progress.discard(approval.approval_id)
         return await self._record_outcome(approval, intervention.outcome, intervention.detail)
@@ -391,7 +392,7 @@ class Approvals:
     # -- records ------------------------------------------------------------------------------------
 
     async def _close(
-        self, approval: Approval, status: ApprovalStatus, reason: str, *, by: str = "", **more: Any
+        self, approval: Approval, status: ApprovalStatus, reason: str, *, by: str = "", **fields: Any
     ) -> Approval:
         now = self._clock()
 
@@ -399,7 +400,7 @@ class Approvals:
             current = approval_table.find(conn, approval.approval_id) or approval
             if current.status is not approval.status or not current.is_open:
                 raise ApprovalClosedError(current)
-            return [_as_closed(current, status, reason, now, by=by, **more)]
+            return [_close_copy(current, status, reason, now, by=by, **fields)]
 
         [closed_approval] = await self._commit(close)
         return closed_approval
@@ -415,30 +416,30 @@ class Approvals:
                 for item in requests:
                     approval_table.write(conn, item)
                     self.on_change(conn, item)
-                events[:] = [event for item in requests if (event := self._event(item)) is not None]
+                events[:] = [event for item in requests if (event := self._build_event(item)) is not None]
                 append_events(conn, events)
                 return requests
 
             requests = await self._store.transact(transaction)
             for item in requests:
-                self._remember(item)
+                self._cache(item)
             self._publish(*events)
             return requests
 
         # Cancelling the caller must not keep committed events from being published.
         return await self._tasks.run(commit())
 
-    def _remember(self, approval: Approval) -> None:
+    def _cache(self, approval: Approval) -> None:
         if approval.is_open:
             self._open[approval.approval_id] = approval
             if not approval.is_pending:
-                # ``approve`` begins it; ``advance`` does only if that fails.
+                # ``approve`` begins the termination. ``advance`` begins it only if that failed.
                 self._retry_at.setdefault(approval.approval_id, self._clock() + _RETRY_SECONDS)
         else:
             self._open.pop(approval.approval_id, None)
             self._retry_at.pop(approval.approval_id, None)
 
-    def _event(self, approval: Approval) -> AgentEvent | None:
+    def _build_event(self, approval: Approval) -> AgentEvent | None:
         if approval.outcome is not None:
             return None  # the termination has its own events
         data: dict[str, Any] = {"approval_id": approval.approval_id, "ticket_id": approval.ticket_id}
@@ -457,22 +458,22 @@ class Approvals:
         return messages.event_about(type_, approval, worker, self._clock(), data)
 
 
-def _futility_reason(worker: WorkerHealth) -> str | None:
+def _find_futility_reason(worker: WorkerHealth) -> str | None:
     if any(finding.kind is FindingKind.PROVIDER_FAILURE for finding in worker.findings):
         return "its model provider fails; stopping the worker would not help"
     return None
 
 
-def _as_closed(
-    approval: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **more: Any
+def _close_copy(
+    approval: Approval, status: ApprovalStatus, reason: str, now: float, *, by: str = "", **fields: Any
 ) -> Approval:
-    # A void approval keeps who approved it.
+    # A void approval keeps the name of its approver.
     decided_by = {"decided_by": redact(by, 100)} if by else {}
     update = {"status": status, "decided_at": now, "decision_reason": redact(reason, 1000)}
-    return approval.model_copy(update=update | decided_by | more)
+    return approval.model_copy(update=update | decided_by | fields)
 
 
-def _termination_reason(approval: Approval) -> str:
+def _describe_termination(approval: Approval) -> str:
     note = f" ({approval.decision_reason})" if approval.decision_reason else ""
     requester = describe_requester(approval.asked_by, approval.ordered_by)
     reason = sentence(approval.reason)

@@ -1,4 +1,4 @@
-"""The emergency stop: one durable switch that stops all actions, but not detection."""
+"""The emergency stop: a durable switch that stops all actions, but not detection."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def stop_event(state: SwitchState) -> AgentEvent:
 
 class EmergencyStop:
     """
-    The emergency stop of one process, or of a cluster, whose switch all partitions share.
+    The emergency stop of a single process, or of a cluster, where all partitions share the switch.
 
     Args:
-        read: Reads the state of the fleet's switch, which is kept elsewhere; None if the store has it.
+        read: Reads the state of the cluster's shared switch; None if the switch is in the store.
     """
 
     def __init__(
@@ -55,14 +55,15 @@ class EmergencyStop:
         self._publish = publish
         self.state = SwitchState()
         self._newest = self.state
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     @property
     def reason(self) -> str | None:
         """Why all actions are stopped, and what to do. None if the stop is off."""
         if not self.state.on:
             return None
-        set_by = f"set by {self.state.by}{_moment(self.state.changed_at, self._clock())}: {self.state.reason}"
+        state = self.state
+        set_by = f"set by {state.by}{_format_moment(state.changed_at, self._clock())}: {state.reason}"
         return f"the emergency stop is on ({set_by}); turn it off first: queenright stop-acting off"
 
     async def load(self) -> None:
@@ -81,8 +82,8 @@ class EmergencyStop:
         Set the switch, and return its state, which is durable on return.
 
         Raises:
-            StoreError: Writing failed. Turning it on takes effect anyway: stopping must not
-                wait for a disk.
+            StoreError: Writing failed. Turning the stop on takes effect anyway, because it must not depend on
+                the disk.
         """
         state = new_state(on, by=by, reason=reason, now=self._clock())
         self._newest = state
@@ -99,16 +100,16 @@ class EmergencyStop:
             )
             append_events(conn, [event])
 
-        async with self._writing:
+        async with self._write_lock:
             await self._store.transact(write)
-            if self._newest is state:  # unless it was turned on while the release was being written
+            if self._newest is state:  # unless the stop was turned on while its release was being written
                 self.state = state
         self._publish(event)
         return state
 
     async def record(self, events: Sequence[AgentEvent]) -> None:
         """
-        Append the events that the log lacks, and publish all.
+        Append the events that the log does not have yet, and publish all of them.
 
         Raises:
             StoreError: Writing failed.
@@ -117,10 +118,10 @@ class EmergencyStop:
         self._publish(*events)
 
 
-def _moment(at: float | None, now: float) -> str:
-    """Return a time, with the date if that is not today's."""
+def _format_moment(at: float | None, now: float) -> str:
+    """Return when the switch was set: the time, and the date if it is not today."""
     if at is None:
         return ""
     moment = datetime.fromtimestamp(at, UTC)
-    today = moment.date() == datetime.fromtimestamp(now, UTC).date()
-    return f" at {moment:%H:%M} UTC" if today else f" on {moment:%Y-%m-%d %H:%M} UTC"
+    is_today = moment.date() == datetime.fromtimestamp(now, UTC).date()
+    return f" at {moment:%H:%M} UTC" if is_today else f" on {moment:%Y-%m-%d %H:%M} UTC"

@@ -13,7 +13,7 @@ from queenright.health.store.tables import ESCALATIONS
 
 Decision = Literal["more_time", "hand_off", "terminate"]
 MORE_TIME_SECONDS: Final = 900.0
-"""Default of ``more_time_seconds`` of a decision."""
+"""The default of ``more_time_seconds`` in a decision."""
 OPTIONS: Final[tuple[Decision, ...]] = ("more_time", "hand_off", "terminate")
 
 
@@ -34,7 +34,7 @@ class Escalation(WorkerRecord):
     reason: str
     options: tuple[Decision, ...] = OPTIONS
     context: dict[str, Any]
-    """The worker's summary, and earlier actions."""
+    """The worker's summary, and the earlier actions on it."""
     created_at: float
     deadline: float
     status: EscalationStatus = EscalationStatus.PENDING

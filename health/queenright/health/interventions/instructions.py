@@ -1,8 +1,8 @@
 """
 Instructions: messages that workers in other processes fetch.
 
-An instruction is durable before it can be fetched, and is delivered again until the worker has answered; the
-worker recognizes repeats by the id. It expires, and is for one incarnation only.
+An instruction is durable before it can be fetched. It is delivered again until the worker has answered, so
+the worker must ignore repeated ids. It expires, and is meant for one incarnation only.
 """
 
 from __future__ import annotations
@@ -70,19 +70,20 @@ _TABLE: Final = ModelTable(INSTRUCTIONS, Instruction)
 
 
 class InstructionNotFoundError(NotFoundError):
-    """Raised for an answer to an instruction that the worker never received."""
+    """Raised when a worker answers an instruction that it never received."""
 
     def __init__(self, instruction_id: str) -> None:
         super().__init__(f"there is no instruction {instruction_id[:64]!r} for this worker")
 
 
 class InstructionClosedError(ConflictError):
-    """Raised when an answer comes too late, or from another incarnation."""
+    """Raised when a worker answers too late, or in another incarnation."""
 
 
 class InstructionMailbox:
     """
-    The mailbox of workers that fetch, and the ``WorkerControl`` that fills it. Belongs to one event loop.
+    The mailbox of workers that fetch instructions, and the ``WorkerControl`` that fills it. It belongs to one
+    event loop.
 
     Args:
         on_closed: Called with each instruction that is answered or expires.
@@ -105,15 +106,15 @@ class InstructionMailbox:
         self._why_withheld = why_withheld
         self._queues: dict[WorkerKey, dict[str, Instruction]] = {}
         self._fetched_at: dict[Target, float] = {}
-        self._fetching: dict[Target, set[asyncio.Future[None]]] = {}
+        self._waiting_fetches: dict[Target, set[asyncio.Future[None]]] = {}
         self._answers: dict[str, asyncio.Future[Instruction]] = {}
 
     async def load(self) -> None:
         """Load the queued instructions."""
 
         def read(conn: Connection) -> list[Instruction]:
-            waiting = INSTRUCTIONS.c.status == InstructionStatus.QUEUED.value
-            return _TABLE.read(conn, select(INSTRUCTIONS.c.body).where(waiting))
+            is_queued = INSTRUCTIONS.c.status == InstructionStatus.QUEUED.value
+            return _TABLE.read(conn, select(INSTRUCTIONS.c.body).where(is_queued))
 
         for instruction in await self._store.read(read):
             self._queues.setdefault((instruction.agent_id, instruction.session_id), {})[
@@ -123,9 +124,9 @@ class InstructionMailbox:
     # -- WorkerControl ------------------------------------------------------------------------------
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether this incarnation fetched recently, or waits for instructions now."""
+        """Return whether this incarnation fetched recently, or is waiting for instructions now."""
         at = self._fetched_at.get(target)
-        return target in self._fetching or (at is not None and self._clock() - at < REACHABLE_SECONDS)
+        return target in self._waiting_fetches or (at is not None and self._clock() - at < REACHABLE_SECONDS)
 
     async def nudge(
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
@@ -188,36 +189,36 @@ class InstructionMailbox:
         )
         await self._store.transact(lambda conn: _TABLE.write(conn, instruction))
         queue[instruction_id] = instruction
-        for waiting in self._fetching.get(target, ()):
-            if not waiting.done():
-                waiting.set_result(None)
+        for arrival in self._waiting_fetches.get(target, ()):
+            if not arrival.done():
+                arrival.set_result(None)
 
     # -- workers ------------------------------------------------------------------------------------
 
     async def pull(self, target: Target, wait: float) -> list[Instruction]:
         """
-        Return unanswered instructions for this incarnation; wait for one if there is none.
+        Return the unanswered instructions for this incarnation. If there is none, wait for one.
 
         Args:
             wait: The maximum number of seconds to wait.
         """
         self._fetched_at[target] = self._clock()
-        instructions = await self._list_for(target)
+        instructions = await self._list_deliverable(target)
         if instructions or wait <= 0:
             return instructions
         arrival: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        fetching = self._fetching.setdefault(target, set())
-        fetching.add(arrival)
+        arrivals = self._waiting_fetches.setdefault(target, set())
+        arrivals.add(arrival)
         timer = asyncio.ensure_future(self._sleep(min(wait, MAX_WAIT_SECONDS)))
         try:
             await asyncio.wait((arrival, timer), return_when=asyncio.FIRST_COMPLETED)
         finally:
             timer.cancel()
-            fetching.discard(arrival)
-            if not fetching:
-                self._fetching.pop(target, None)
+            arrivals.discard(arrival)
+            if not arrivals:
+                self._waiting_fetches.pop(target, None)
             self._fetched_at[target] = self._clock()
-        return await self._list_for(target)
+        return await self._list_deliverable(target)
 
     async def answer(
         self,
@@ -232,7 +233,7 @@ class InstructionMailbox:
         Record a worker's answer. A repeated answer has no effect.
 
         Raises:
-            InstructionNotFoundError: The worker never had this instruction.
+            InstructionNotFoundError: The worker never received this instruction.
             InstructionClosedError: The instruction is for another incarnation, or has expired.
             StoreError: Writing failed.
         """
@@ -259,29 +260,30 @@ class InstructionMailbox:
             checkpoint_id=checkpoint_id,
         )
 
-    async def _list_for(self, target: Target) -> list[Instruction]:
+    async def _list_deliverable(self, target: Target) -> list[Instruction]:
         now = self._clock()
         instructions = []
         for instruction in list(self._queues.get(target.key, {}).values()):
             if instruction.expires_at <= now:
                 await self._close(instruction, status=InstructionStatus.EXPIRED)
-            # Instructions for other incarnations stay: the one that fetches may not be the one that hangs.
+            # Instructions for other incarnations stay, because the incarnation that hangs may not be the one
+            # that fetches.
             elif instruction.incarnation_id == target.incarnation_id and self._why_withheld(target) is None:
                 instructions.append(instruction)
         return instructions
 
     async def expire(self, now: float) -> None:
         """Expire instructions that were not answered in time, and remove workers that no longer fetch."""
-        late = [
+        expired_instructions = [
             instruction
             for by_id in self._queues.values()
             for instruction in by_id.values()
             if instruction.expires_at <= now
         ]
-        for instruction in late:
+        for instruction in expired_instructions:
             await self._close(instruction, status=InstructionStatus.EXPIRED)
         for target, at in list(self._fetched_at.items()):
-            if now - at > REACHABLE_SECONDS and target not in self._fetching:
+            if now - at > REACHABLE_SECONDS and target not in self._waiting_fetches:
                 del self._fetched_at[target]
 
     async def _close(self, instruction: Instruction, **changes: object) -> None:

@@ -1,4 +1,4 @@
-"""Interventions and their ladders: models and rows."""
+"""Interventions: the model, and the rows of interventions and ladders."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class InterventionOutcome(StrEnum):
     """The outcome of an intervention."""
 
     STARTED = "started"
-    """Started; the result is unknown."""
+    """The action has started, and its result is unknown."""
     DONE = "done"
     QUEUED = "queued"
-    """The worker will fetch it."""
+    """The instruction waits for the worker to fetch it."""
     UNREACHABLE = "unreachable"
     UNCONFIRMED = "unconfirmed"
-    """The worker was asked to stop; the stop is not confirmed."""
+    """The worker was asked to stop, but the stop is not confirmed."""
     REFUSED = "refused"
     FAILED = "failed"
     EXPIRED = "expired"
-    """The worker did not fetch or answer it in time."""
+    """The worker did not fetch or answer the instruction in time."""
     DRY_RUN = "dry_run"
-    """Simulated."""
+    """The action was only simulated."""
 
 
 class Intervention(WorkerRecord):
-    """An action on a worker, taken or simulated. Times are seconds since the epoch."""
+    """An action on a worker, real or simulated. Times are seconds since the epoch."""
 
     intervention_id: str
     kind: ActionKind
@@ -48,7 +48,7 @@ class Intervention(WorkerRecord):
     created_at: float
     finished_at: float | None = None
     answered_at: float | None = None
-    """When the worker that fetched it reported the result, or it expired."""
+    """When the worker that fetched the instruction reported the result, or the instruction expired."""
     message: str = ""
     detail: str = ""
     escalation_id: str = ""
@@ -61,7 +61,7 @@ class Intervention(WorkerRecord):
 
     @property
     def has_stopped(self) -> bool:
-        """Whether the worker has certainly stopped after a termination."""
+        """Whether a termination certainly stopped the worker."""
         return self.outcome is InterventionOutcome.DONE
 
 
@@ -70,8 +70,8 @@ intervention_table: Final = ModelTable(INTERVENTIONS, Intervention)
 
 def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: float) -> None:
     """Replace the ladder of a worker; None removes it."""
-    where = (LADDERS.c.agent_id == key[0], LADDERS.c.session_id == key[1])
-    conn.execute(LADDERS.delete().where(*where))
+    conditions = (LADDERS.c.agent_id == key[0], LADDERS.c.session_id == key[1])
+    conn.execute(LADDERS.delete().where(*conditions))
     if ladder is not None:
         conn.execute(
             LADDERS.insert().values(
@@ -84,14 +84,14 @@ def write_ladder(conn: Connection, key: WorkerKey, ladder: Ladder | None, now: f
         )
 
 
-_LADDER: Final = select(LADDERS.c.body).where(
+_LADDER_QUERY: Final = select(LADDERS.c.body).where(
     LADDERS.c.agent_id == bindparam("agent"), LADDERS.c.session_id == bindparam("session")
 )
 
 
 def find_ladder(conn: Connection, key: WorkerKey) -> Ladder | None:
     """Return the ladder of a worker, or None if it has none."""
-    body = conn.execute(_LADDER, {"agent": key[0], "session": key[1]}).scalar()
+    body = conn.execute(_LADDER_QUERY, {"agent": key[0], "session": key[1]}).scalar()
     return None if body is None else Ladder.model_validate_json(body)
 
 
@@ -101,7 +101,7 @@ def read_ladders(conn: Connection) -> list[Ladder]:
 
 
 def rename_interventions(conn: Connection, old: WorkerKey, new: WorkerKey) -> None:
-    """Move the interventions of a renamed worker to its new names."""
+    """Move the interventions of a renamed worker to its new name."""
     table = INTERVENTIONS.c
     query = select(table.body).where(table.agent_id == old[0], table.session_id == old[1])
     for intervention in intervention_table.read(conn, query):
@@ -110,7 +110,7 @@ def rename_interventions(conn: Connection, old: WorkerKey, new: WorkerKey) -> No
 
 
 def count_interventions(conn: Connection) -> dict[WorkerKey, int]:
-    """Count the interventions of each session."""
+    """Return the number of interventions of each session."""
     columns = (INTERVENTIONS.c.agent_id, INTERVENTIONS.c.session_id)
     rows = conn.execute(select(*columns, func.count()).group_by(*columns))
     return {(agent, session): count for agent, session, count in rows}

@@ -1,4 +1,4 @@
-"""The intervention service: actions that people and orchestrators request, and the life cycle of ladders."""
+"""The intervention service: actions requested by people and orchestrators, and the life cycle of ladders."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _ANSWERS: Final = {
 _MAX_MORE_TIME_SECONDS: Final = 7 * 86_400.0
 
 Orchestrator = Callable[[Escalation], Awaitable[EscalationAnswer | None]]
-"""Decides what to do about a worker. None: the decision comes later, by ``decide``."""
+"""Decides what to do about a worker. Returns None if the decision arrives later, through ``decide``."""
 
 
 Unless = Callable[[WorkerHealth], str | None]
@@ -70,8 +70,8 @@ class AgentNotFoundError(NotFoundError):
     """Raised when a requested worker is unknown."""
 
     def __init__(self, agent_id: str, session_id: str | None = None) -> None:
-        which = f", session {session_id[:100]!r}" if session_id else ""
-        super().__init__(f"no worker {agent_id[:100]!r}{which} is known; list them: queenright list")
+        session_note = f", session {session_id[:100]!r}" if session_id else ""
+        super().__init__(f"no worker {agent_id[:100]!r}{session_note} is known; list them: queenright list")
         self.agent_id = agent_id
         self.session_id = session_id
 
@@ -97,26 +97,26 @@ class EscalationClosedError(ConflictError):
 
 
 class IncarnationSpan(NamedTuple):
-    """When a worker's incarnation began, and when it ended, if it has; in seconds since the epoch."""
+    """When a worker's incarnation began, and when it ended (None if it has not). Seconds since the epoch."""
 
     began: float
     over: float | None
 
     def is_over_before(self, other: IncarnationSpan) -> bool:
-        """Return whether this incarnation had ended when the other began."""
+        """Return whether this incarnation ended before the other began."""
         return self.over is not None and self.over <= other.began
 
 
 class InterventionService(LadderScheduler):
     """
-    All interventions of one service: those that are requested, and those of the ladders.
+    All interventions of one service: requested ones, and those of the ladders.
 
     Args:
-        ledger: Its ``is_stopping`` is that of the monitor.
-        controls: Reach workers that run in this service; iterated for each action.
-        recovery: Recovers what was stopped or crashed.
-        orchestrator: Decides escalations; None: subscribers of ``escalation_triggered`` do.
-        fleet: The services that watch other parts of the fleet.
+        ledger: The ledger whose ``is_stopping`` the monitor uses.
+        controls: The controls of workers that run in this service. They are iterated again for each action.
+        recovery: Recovers workers that were stopped or crashed.
+        orchestrator: Decides escalations. If None, subscribers of ``escalation_triggered`` decide them.
+        fleet: The services that monitor other parts of the fleet.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class InterventionService(LadderScheduler):
         self._spans_elsewhere: dict[WorkerKey, IncarnationSpan] = {}
         self._seen_at: float | None = None
         self.instructions = InstructionMailbox(
-            store, clock=clock, on_closed=self._handle_closed, why_withheld=self._reason_to_withhold
+            store, clock=clock, on_closed=self._handle_closed, why_withheld=self._find_withhold_reason
         )
         """Reaches workers in other processes."""
         actions = Actions(
@@ -172,12 +172,15 @@ class InterventionService(LadderScheduler):
     # -- start, stop and time -------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Load ladders and actions from before a restart, and resume. The monitor has its workers already."""
+        """
+        Load ladders and actions from before a restart, and resume them. The monitor must have its workers
+        already.
+        """
         await self.instructions.load()
         unfinished_actions = await self.ledger.load()
         for key in self.ledger.worker_keys():
-            if (new := self._monitor.current_key(key)) != key:
-                await self.rename(key, new)
+            if (current_key := self._monitor.current_key(key)) != key:
+                await self.rename(key, current_key)
         for intervention in unfinished_actions:
             ladder = self.ledger.ladders.get(intervention.target.key)
             detail = "interrupted by a restart; its end is unknown"
@@ -191,15 +194,15 @@ class InterventionService(LadderScheduler):
             self._ask_orchestrator(question)
 
     async def _close_orphaned_terminations(self) -> None:
-        """Close interrupted terminations that no ladder resumes: those an operator requested."""
+        """Close interrupted terminations that no ladder resumes, because an operator requested them."""
         for key, intervention in list(self.ledger.uncertain.items()):
             ladder = self.ledger.ladders.get(key)
-            climbs = (
+            is_resumed_by_ladder = (
                 ladder is not None
                 and ladder.target == intervention.target
                 and ladder.level is Level.TERMINATING
             )
-            if intervention.outcome is InterventionOutcome.STARTED and not climbs:
+            if intervention.outcome is InterventionOutcome.STARTED and not is_resumed_by_ladder:
                 detail = "interrupted by a restart, and the worker has not ended (yet)"
                 await self._actions.end(intervention, InterventionOutcome.UNCONFIRMED, ladder, detail=detail)
 
@@ -208,7 +211,7 @@ class InterventionService(LadderScheduler):
         Move the ladder, interventions and escalations of a renamed worker to its new name.
 
         Raises:
-            StoreError: Recording failed; the next start does it.
+            StoreError: Recording failed. The next start moves them.
         """
         async with self.lock(old):
             await self.ledger.rename(old, new, self._clock())
@@ -217,9 +220,9 @@ class InterventionService(LadderScheduler):
 
     def note_worse(self, event: AgentEvent) -> None:
         """
-        Count a worker that got worse towards a storm.
+        Count a worker whose health got worse towards a storm.
 
-        Warnings do not count, nor ends of runs, nor workers that share a cause: that is their incident.
+        Warnings, ends of runs, and workers that share a cause (an incident) do not count.
         """
         key = self._worse_worker(event)
         if key is not None and self._storm.record_worse(
@@ -228,7 +231,7 @@ class InterventionService(LadderScheduler):
             _log.warning("a storm: %d workers got worse at once", self._storm.workers)
 
     def _worse_worker(self, event: AgentEvent) -> WorkerKey | None:
-        """Return the worker of a health change, if it counts towards a storm."""
+        """Return the worker of a health change if it counts towards a storm, otherwise None."""
         worker = self._monitor.get(event.agent_id, event.session_id)
         if worker is not None and (worker.vitals.has_ended or self._shares_cause(worker)):
             return None
@@ -239,10 +242,11 @@ class InterventionService(LadderScheduler):
 
     def resume_storm(self, changes: Iterable[AgentEvent], shared_storm: SharedStorm) -> None:
         """
-        Count health changes from before a restart towards a storm, which the former process has announced.
+        Count health changes from before a restart towards a storm. The former process has announced it
+        already.
 
         Args:
-            changes: The latest ones of the workers that the service watches.
+            changes: The latest health change of each worker that this service monitors.
             shared_storm: See ``inherit_storm``.
         """
         worse = {key: event.time for event in changes if (key := self._worse_worker(event)) is not None}
@@ -250,24 +254,24 @@ class InterventionService(LadderScheduler):
         self._inherit_storm(shared_storm._replace(inherited=[*logged_workers, *shared_storm.inherited]))
 
     def list_worse(self) -> list[WorseWorker]:
-        """Return the workers of this service that count towards a storm, for the other services."""
-        worse = self._storm.worse_here(self._clock())
-        spans = {key: self._find_span(key) or IncarnationSpan(at, None) for key, at in worse.items()}
-        return [WorseWorker(*key, at, *spans[key]) for key, at in worse.items()]
+        """Return the workers of this service that count towards a storm, to be sent to other services."""
+        worse_at = self._storm.list_local_workers(self._clock())
+        lifetimes = {key: self._find_span(key) or IncarnationSpan(at, None) for key, at in worse_at.items()}
+        return [WorseWorker(*key, at, *lifetimes[key]) for key, at in worse_at.items()]
 
     def join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> None:
         """
         Count the workers of other services towards a storm.
 
         Args:
-            elsewhere: What ``list_worse`` of the other services returned.
-            storm: The id and the beginning of the storm that another service is in.
+            elsewhere: The results of ``list_worse`` on the other services.
+            storm: The id of the storm that another service is in, and when it began; None if there is none.
         """
         if self._join_storm(elsewhere, storm):
             self._announce_fleet_storm()
 
     def inherit_storm(self, shared_storm: SharedStorm) -> None:
-        """Do the same for a service that has just started, with the workers that it monitors now."""
+        """Join a storm like ``join_storm`` when this service has just started and took over workers."""
         if self._inherit_storm(shared_storm):
             self._announce_fleet_storm()
 
@@ -280,7 +284,7 @@ class InterventionService(LadderScheduler):
         _log.warning("a storm: %d workers got worse at once in the fleet", self._storm.workers)
 
     def _join_storm(self, elsewhere: Iterable[WorseWorker], storm: tuple[str, float] | None) -> bool:
-        """Count the workers of other services; return whether this began a storm that they are not in."""
+        """Count the workers of other services. Return whether this began a storm that they are not in."""
         workers = {worse.key: worse for worse in elsewhere}
         self._spans_elsewhere = {
             key: IncarnationSpan(worse.began, worse.over) for key, worse in workers.items()
@@ -301,7 +305,7 @@ class InterventionService(LadderScheduler):
         return bool(shared_cause(worker, finding, monitor.workers, now, elsewhere=elsewhere))
 
     def _is_consecutive(self, key: WorkerKey, other: WorkerKey) -> bool:
-        """Return whether one session had ended when the other began."""
+        """Return whether one session ended before the other began."""
         first, second = self._find_span(key), self._find_span(other)
         if first is None or second is None:
             return False
@@ -320,7 +324,7 @@ class InterventionService(LadderScheduler):
         self.begin_due(now)
 
     def handle_clock_jump(self, now: float) -> None:
-        """Exclude from every wait the time in which the host slept, or by which its clock was set."""
+        """Defer every wait by the time in which the host slept, or by which its clock was set."""
         if self._seen_at is not None:
             self.start(self.shift(now - self._seen_at))
         self._seen_at = now
@@ -330,18 +334,18 @@ class InterventionService(LadderScheduler):
         if seconds > 0:
             await self.shift(seconds)
 
-    def _reason_to_withhold(self, target: Target) -> str | None:
-        """Return why a worker must not get its instructions now; None if it may."""
+    def _find_withhold_reason(self, target: Target) -> str | None:
+        """Return why a worker must not get its instructions now, or None."""
         if (reason := self._stop.reason) is not None:
             return reason
         worker = self._monitor.get(*target.key)
         return "it waits" if worker is not None and worker.vitals.may_be_idle else None
 
     def _handle_closed(self, instruction: Instruction) -> None:
-        """Record the result of a nudge that a worker fetched: taken, refused or expired."""
+        """Record the result of a nudge that a worker fetched: done, refused, failed or expired."""
         outcome = _ANSWERS.get(instruction.status)
         if instruction.kind == "nudge" and outcome is not None:
-            # The fetching worker must not wait for another action on it.
+            # In the background, because the fetching worker must not wait for another action on it.
             self.start(self._record_answer(instruction, outcome))
 
     async def _record_answer(self, instruction: Instruction, outcome: InterventionOutcome) -> None:
@@ -374,7 +378,7 @@ class InterventionService(LadderScheduler):
         except (ActionRefusedError, EscalationClosedError) as error:
             _log.info("the orchestrator's answer had no effect: %s", error)
         except Exception as error:
-            # Without an answer there is no decision: the deadline stays, and a person can still answer.
+            # The deadline stays, and a person can still answer.
             _log.error("the orchestrator did not answer about %r: %s", question.agent_id, redact(str(error)))
 
     async def decide(
@@ -389,12 +393,12 @@ class InterventionService(LadderScheduler):
         """
         Decide an escalation: ``more_time``, ``hand_off`` or ``terminate`` (and recover).
 
-        The decision is durable on return; its actions begin in the background.
+        The decision is durable on return. Its actions begin in the background.
 
         Raises:
             EscalationNotFoundError: There is no escalation with this id.
             EscalationClosedError: The escalation was decided, has timed out or was withdrawn.
-            ActionRefusedError: The worker must not be acted on now.
+            ActionRefusedError: No action on the worker is permitted now.
             ValueError: The decision is not one of the three, or the time is out of range.
             StoreError: Recording failed.
         """
@@ -412,7 +416,7 @@ class InterventionService(LadderScheduler):
             pending = self.ledger.pending.get(escalation_id)
             if pending is None:
                 raise EscalationClosedError(await self.ledger.find_escalation(escalation_id) or question)
-            ladder, now = await self._decidable(pending, decision), self._clock()
+            ladder, now = await self._require_decidable(pending, decision), self._clock()
             ruling = pending.model_copy(
                 update={
                     "status": EscalationStatus.DECIDED,
@@ -433,8 +437,11 @@ class InterventionService(LadderScheduler):
         self.start(self.climb(key))
         return ruling
 
-    async def _decidable(self, question: Escalation, decision: Decision) -> Ladder:
-        """Return the ladder of an escalation's worker, if it may still be decided on."""
+    async def _require_decidable(self, question: Escalation, decision: Decision) -> Ladder:
+        """
+        Return the ladder of an escalation's worker, or raise ``ActionRefusedError`` if the decision comes too
+        late.
+        """
         key = question.target.key
         worker = self._monitor.get(*key)
         if worker is None or decision != "more_time":
@@ -452,8 +459,10 @@ class InterventionService(LadderScheduler):
         intervention = self._settings.intervention
         decision = {"acted_at": now, "by": ruling.decided_by, "reason": ruling.decision_reason}
         if ruling.decision == "more_time":
-            more = ruling.more_time_seconds or MORE_TIME_SECONDS
-            return ladder.model_copy(update={"level": Level.MORE_TIME, "until": now + more, "acted_at": now})
+            extra_seconds = ruling.more_time_seconds or MORE_TIME_SECONDS
+            return ladder.model_copy(
+                update={"level": Level.MORE_TIME, "until": now + extra_seconds, "acted_at": now}
+            )
         if ruling.decision == "hand_off":
             until = now + intervention.nudge.interval_seconds
             return ladder.model_copy(
@@ -477,14 +486,14 @@ class InterventionService(LadderScheduler):
         Put a message into a worker's context. Without a message, the standard reminder is used.
 
         Args:
-            session_id: Its session; without one, that which has not ended.
-            incarnation_id: Its incarnation, if that was checked before: a later one is not nudged.
-            person: False for an automatic nudge: the ladder's intervals and limits apply, and it counts as
-                one of its nudges.
+            session_id: The worker's session; None for the session that has not ended.
+            incarnation_id: The incarnation that the caller has checked, if any. A later one is not nudged.
+            person: False for an automatic nudge. It counts as a nudge of the ladder, whose intervals and
+                limits apply.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            ActionRefusedError: No action on the worker is permitted now. The refusal is recorded.
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
@@ -499,7 +508,7 @@ class InterventionService(LadderScheduler):
             )
             current, now = self.ladder_of(worker), self._clock()
             await self.budget.take(now, force=True)
-            # After any nudge the ladder waits for its interval.
+            # After any nudge, the ladder waits for its interval.
             ladder = current or new_ladder(LadderInputs.of(worker, self._settings))
             return await self._actions.nudge(
                 grant,
@@ -525,11 +534,11 @@ class InterventionService(LadderScheduler):
         """
         Escalate a worker to the orchestrator.
 
-        A healthy worker is not terminated if no answer arrives.
+        If no answer arrives, a worker that is healthy by then is not terminated.
 
         Args:
-            session_id: Its session; without one, that which has not ended.
-            incarnation_id: Its incarnation, if that was checked before: a later one is not escalated.
+            session_id: The worker's session; None for the session that has not ended.
+            incarnation_id: The incarnation that the caller has checked, if any. A later one is not escalated.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
@@ -549,7 +558,7 @@ class InterventionService(LadderScheduler):
             return await self.ask_orchestrator(ladder, by=by, reason=reason)
 
     def pending_escalation(self, worker: WorkerHealth) -> str:
-        """Return why a worker is not escalated again (an escalation is pending), or an empty string."""
+        """Return that an escalation of the worker is pending, with its id, or an empty string."""
         current = self.ladder_of(worker)
         if current is None or current.escalation_id not in self.ledger.pending:
             return ""
@@ -568,19 +577,19 @@ class InterventionService(LadderScheduler):
         unless: Unless | None = None,
     ) -> Intervention:
         """
-        Terminate a worker; it is not recovered automatically. If it does not stop, its ladder stays.
+        Terminate a worker. It is not recovered automatically. If it does not stop, its ladder stays.
 
         Args:
-            reason: Why; it is signed and stored.
-            session_id: Its session; without one, that which has not ended.
-            incarnation_id: Its incarnation, if that was checked before: a later one is not stopped.
-            person: False for an automatic termination: the ladder's intervals and limits apply.
-            intervention_id: Its id, if it has one already.
-            unless: Returns an objection, or None, when the action is about to begin.
+            reason: The reason, which is signed and stored.
+            session_id: The worker's session; None for the session that has not ended.
+            incarnation_id: The incarnation that the caller has checked, if any. A later one is not stopped.
+            person: False for an automatic termination, to which the ladder's intervals and limits apply.
+            intervention_id: The id of the termination, if it has one already.
+            unless: Called when the action is about to begin. Returns an objection, or None.
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: No action on the worker is permitted now; the refusal is recorded.
+            ActionRefusedError: No action on the worker is permitted now. The refusal is recorded.
             StoreError: Recording failed.
         """
         worker = self._find(agent_id, session_id)
@@ -609,7 +618,7 @@ class InterventionService(LadderScheduler):
         deliver: Callable[[], None],
     ) -> Intervention:
         """
-        Answer a permission request, in the incarnation that asked.
+        Answer a permission request, for the incarnation that sent it.
 
         Args:
             decision: ``allow`` or ``deny``.
@@ -618,9 +627,9 @@ class InterventionService(LadderScheduler):
 
         Raises:
             AgentNotFoundError: The worker is unknown.
-            ActionRefusedError: No action on the worker is permitted now, or the answer is too late; the
+            ActionRefusedError: No action on the worker is permitted now, or the answer is too late. The
                 refusal is recorded.
-            StoreError: Recording failed; nothing was answered.
+            StoreError: Recording failed, so nothing was answered.
         """
         worker = self._find(request.agent_id, request.session_id)
         async with self.lock(worker.key):
@@ -689,7 +698,8 @@ class InterventionService(LadderScheduler):
 
     async def emergency_stop(self, on: bool, *, by: str, reason: str) -> None:
         """
-        Stop all actions, or release the stop. Time while stopped does not count towards any wait.
+        Stop all actions, or release the stop. The time while actions are stopped does not count towards any
+        wait.
 
         Raises:
             StoreError: Writing failed. A stop still takes effect, until the next restart.
@@ -700,7 +710,7 @@ class InterventionService(LadderScheduler):
             await self.shift(max(0.0, self._clock() - before.changed_at))
 
     def follow_emergency_stop(self, state: SwitchState) -> None:
-        """Apply the state of the fleet's switch, which another service has set."""
+        """Apply the state of the fleet's switch, which another service has changed."""
         before, self._stop.state = self._stop.state, state
         if before.on and not state.on and before.changed_at is not None:
             pause = max(0.0, self._clock() - before.changed_at)
@@ -724,7 +734,7 @@ class InterventionService(LadderScheduler):
             target = target._replace(incarnation_id=incarnation_id)
         try:
             grant = self._actions.permit(kind, target)
-            # The wait for the lock may have been long: check again.
+            # The wait for the lock may have been long, so check again.
             now = self._monitor.get(*target.key) or worker
             if person:
                 objection = None if unless is None else unless(now)

@@ -1,9 +1,9 @@
 """
 The intervention ladder: the next step for a worker in trouble, as a pure function.
 
-Nudge, nudge, nudge; escalate; terminate; recover. Each step waits for the result of the one before.
-Progress resets the ladder; with a stale checkpoint among the findings, only a checkpoint does. See
-docs/interventions.md. ``actions`` carries the steps out.
+The steps are up to three nudges (by default), an escalation, a termination and a recovery. Each step waits
+for the result of the previous step. Progress resets the ladder. With a stale checkpoint among the findings,
+only a checkpoint resets it. See docs/interventions.md. ``actions`` carries out the steps.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ class Level(StrEnum):
     ESCALATED = "escalated"
     """The orchestrator was asked, and has until ``Ladder.until`` to decide."""
     MORE_TIME = "more_time"
-    """The orchestrator gave it more time, until ``Ladder.until``."""
+    """The orchestrator gave the worker more time, until ``Ladder.until``."""
     HANDING_OFF = "handing_off"
     """The worker was asked to hand off, until ``Ladder.until``."""
     TERMINATING = "terminating"
-    """It is being stopped."""
+    """The worker is being stopped."""
     TERMINATED = "terminated"
-    """It has stopped and will be recovered."""
+    """The worker has stopped and will be recovered."""
     RECOVERING = "recovering"
-    """It is being recovered; the rest is up to the recovery service."""
+    """The worker is being recovered by the recovery service, which takes all further steps."""
     HUMAN = "human"
-    """No automatic action remains: a person must act."""
+    """No automatic action remains, so a person must act."""
 
 
 _FINAL_STEPS: Final = frozenset({Level.HANDING_OFF, Level.TERMINATING})
-"""Decisions that are carried out even if the worker's recovery was given up."""
+"""Levels of a decision that is carried out even if the worker's recovery was abandoned."""
 
 
 class Ladder(WorkerRecord):
@@ -55,21 +55,21 @@ class Ladder(WorkerRecord):
     trouble_since: float
     """When the trouble began."""
     progress_before: float | None = None
-    """The last progress before it; later progress resets the ladder."""
+    """The last progress before the trouble. Later progress resets the ladder."""
     needs_checkpoint: bool = False
-    """Whether the trouble includes a stale checkpoint: then only a checkpoint resets the ladder."""
+    """Whether the trouble includes a stale checkpoint. If so, only a checkpoint resets the ladder."""
     acted_at: float | None = None
     """When the last action was taken."""
     until: float | None = None
     escalation_id: str = ""
     is_informed: bool = True
-    """While handing off: whether the worker was informed."""
+    """Whether the worker was asked to hand off, while the level is ``handing_off``."""
     undelivered: str = ""
-    """Why the last nudge did not reach the worker; empty if it did, or is queued for it to fetch."""
+    """Why the last nudge did not reach the worker; empty if it did, or the worker may still fetch it."""
     is_recoverable: bool = True
-    """Whether it is recovered after its termination; not if a person terminated it without recovery."""
+    """Whether the worker is recovered after its termination. False if a person terminated it."""
     by: str = LADDER
-    """Who decided the current step. ``reason`` is empty if the findings are the reason."""
+    """The actor that decided the current step. ``reason`` is empty if the findings are the reason."""
     reason: str = ""
 
     @property
@@ -90,11 +90,11 @@ class LadderInputs:
     is_waiting: bool
     state: HealthState
     state_since: float
-    """When it became stuck or failing, if it is either."""
+    """When the worker became stuck or failing, if it is either."""
     is_provider_at_fault: bool
-    """Whether its model provider fails: no action on the worker would help."""
+    """Whether the worker's model provider fails, so that no action on the worker would help."""
     is_given_up: bool
-    """Whether its recovery was abandoned and it has made no progress since: a person has its ticket."""
+    """Whether its recovery was abandoned and it has made no progress since, so that a person must act."""
     grace_until: float
     last_progress: float | None
     last_checkpoint: float | None
@@ -114,7 +114,7 @@ class LadderInputs:
             # A stall found before an outage of the service is certain and critical.
             is_unknown=v.only_heartbeats or (may_have_ended(v) and not _is_surely_silent(worker)),
             is_waiting=v.may_be_idle,
-            # An open breaker makes the worker failing, but it needs no action while it makes progress.
+            # A worker with an open breaker is failing, but needs no action while it makes progress.
             state=HealthState.DEGRADED
             if is_progressing_despite_breaker(v, worker.findings)
             else worker.state,
@@ -136,8 +136,8 @@ class LadderStep:
     """
     The next step.
 
-    ``action`` is due at ``at``; it is None if no action is due. ``ladder`` is the ladder before the action;
-    None if no action was taken yet.
+    ``action`` is due at ``at`` (seconds since the epoch); it is None if no action is due. ``ladder`` is the
+    ladder before the action; it is None if the worker needs none.
     """
 
     ladder: Ladder | None
@@ -157,7 +157,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
     if s.has_ended:
         return _step_after_end(ladder, s, settings)
     if ladder is not None and not ladder.is_untouched and _has_progressed(ladder, s):
-        # The time of the last action is kept, so that the next one waits for the interval.
+        # The time of the last action is kept, so that the next action waits for the interval.
         ladder = new_ladder(s, ladder.acted_at)
     if s.is_waiting or s.is_unknown or s.is_provider_at_fault or not s.state.is_in_trouble:
         return LadderStep(ladder=ladder)
@@ -170,7 +170,7 @@ def next_step(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) 
 
 
 def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
-    """Return a ladder without actions; ``acted_at`` is the time of the worker's last action."""
+    """Return a ladder without actions. ``acted_at`` is the time of the worker's last action."""
     return Ladder(
         **s.target._asdict(),
         trouble_since=s.state_since,
@@ -182,11 +182,12 @@ def new_ladder(s: LadderInputs, acted_at: float | None = None) -> Ladder:
 
 def _step_after_end(ladder: Ladder | None, s: LadderInputs, settings: HealthSettings) -> LadderStep:
     """
-    Return the step for an ended worker: recover one that crashed or was terminated, but not a completed or
-    cancelled one.
+    Return the step for a worker that has ended. It is recovered if it crashed or was terminated, but not if
+    it completed or was cancelled.
     """
     if s.status is WorkerStatus.UNKNOWN:
-        # The worker was silent for too long, or a person resolved its ticket: no automatic action.
+        # The worker was silent for too long, or a person resolved its ticket, so there is no automatic
+        # action.
         return LadderStep(ladder=None)
     level = ladder.level if ladder is not None else None
     is_failure = s.status in (WorkerStatus.FAILED, WorkerStatus.TERMINATED)
@@ -211,11 +212,11 @@ def _next_action(
     earliest = s.state_since
     if ladder.acted_at is not None:
         earliest = max(earliest, ladder.acted_at + nudge.interval_seconds)
-    # After a wait or recovery, it gets a full interval before the final step.
+    # After a wait or recovery, the worker gets a full interval before the final step.
     until = max(ladder.until or earliest, max(s.state_since, s.resumed_at) + nudge.interval_seconds)
     match ladder.level:
         case Level.NUDGED:
-            # An agent in an error loop does not read reminders: escalate at once.
+            # An agent in an error loop does not read reminders, so escalate immediately.
             may_nudge = nudge.enabled and s.state is not HealthState.FAILING
             if may_nudge and ladder.nudges < nudge.max_attempts:
                 return ActionKind.NUDGE, earliest

@@ -1,8 +1,8 @@
 """
-The ladder scheduler: takes each worker's next step on the intervention ladder when it is due.
+The ladder scheduler takes each worker's next step on the intervention ladder when it is due.
 
-A heap holds when each worker's next step may be due. What to do is decided at that moment, from the worker's
-current state.
+A heap holds the time at which each worker's next step may be due. The step itself is determined at that time,
+from the worker's current state.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _log = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 5.0
 
 _START_BATCH: Final = 100
-"""Workers that are started before the event loop runs other work: about 15 ms."""
+"""The number of actions that begin before the event loop runs other work. They take about 15 ms."""
 
 
 class TaskRecovery(Protocol):
     """Recovers workers (``queenright.health.recovery``)."""
 
     async def request(self, target: Target, reason: str, *, by: str) -> Any:
-        """Plan a recovery; the result has ``accepted`` and ``reason``."""
+        """Plan a recovery. The result has ``accepted`` and ``reason``."""
         ...
 
     def is_recovering(self, key: WorkerKey) -> bool:
@@ -61,7 +61,7 @@ class TaskRecovery(Protocol):
 
 class LadderScheduler:
     """
-    Climbs ladders. Belongs to one event loop.
+    Takes the due steps of all ladders. It belongs to one event loop.
 
     Args:
         recovery: Recovers workers that were stopped or crashed.
@@ -100,7 +100,7 @@ class LadderScheduler:
     # -- schedule -------------------------------------------------------------------------------
 
     def lock(self, key: WorkerKey) -> asyncio.Lock:
-        """Return the lock of a worker: one action at a time."""
+        """Return the lock of a worker, which allows one action at a time."""
         lock = self._locks.get(key)
         if lock is None:
             lock = self._locks[key] = asyncio.Lock()
@@ -125,12 +125,12 @@ class LadderScheduler:
         )
 
     def ladder_of(self, worker: WorkerHealth) -> Ladder | None:
-        """Return the ladder of this incarnation of the worker."""
+        """Return the ladder of the worker's current incarnation, or None if it has none."""
         current = self.ledger.ladders.get(worker.key)
         return current if current is not None and current.target == Target.of(worker.vitals) else None
 
     def consider(self, worker: WorkerHealth) -> None:
-        """Reschedule a worker that changed, without I/O."""
+        """Reschedule a worker that has changed, without I/O."""
         key = worker.key
         if worker.vitals.withdrawal_due:
             self.schedule(key, self._clock())
@@ -144,7 +144,7 @@ class LadderScheduler:
             self.schedule(key, max(step.at, self._quiet_until))
 
     def schedule(self, key: WorkerKey, at: float) -> None:
-        """Schedule a worker at ``at``, if it is not due sooner."""
+        """Schedule a worker's next step at ``at``, unless it is due sooner."""
         current = self._due_at.get(key)
         if current is None or at < current:
             self._due_at[key] = at
@@ -157,7 +157,7 @@ class LadderScheduler:
         return self._heap[0][0] if self._heap else None
 
     def begin_due(self, now: float) -> None:
-        """Begin due actions, a limited number at a time. Returns before they are done."""
+        """Begin a limited number of due actions. Returns before they are done."""
         for _ in range(_START_BATCH):
             if (due_at := self.next_deadline()) is None or due_at > now:
                 return
@@ -180,15 +180,15 @@ class LadderScheduler:
     # -- steps ----------------------------------------------------------------------------------
 
     async def climb(self, key: WorkerKey) -> None:
-        """Take a worker's due step; retry if it fails."""
+        """Take a worker's due step. If it fails, it is retried."""
         async with self.lock(key):
             try:
-                await self._climb(key)
+                await self._take_step(key)
             except Exception as error:
                 _log.error("acting on %r failed and will be retried: %s", key[0], redact(str(error)))
                 self.schedule(key, self._clock() + _RETRY_SECONDS)
 
-    async def _climb(self, key: WorkerKey) -> None:
+    async def _take_step(self, key: WorkerKey) -> None:
         now = self._clock()
         worker = self._monitor.get(*key)
         current = self.ledger.ladders.get(key)
@@ -206,9 +206,13 @@ class LadderScheduler:
         step = next_step(current, LadderInputs.of(worker, self._settings), self._settings)
         if was_reset(current, step.ladder):
             await self.reset_ladder(key, step.ladder, "the worker made progress, or its run is over")
-        elif current is not None and (overdue := self._overdue(current, now)) and step.action is None:
-            await self._withdraw_question(overdue, current)
-        if step.ladder is None or step.action is None or self._leaves_alone(key):
+        elif (
+            current is not None
+            and (overdue_question := self._find_overdue_question(current, now))
+            and step.action is None
+        ):
+            await self._withdraw_question(overdue_question, current)
+        if step.ladder is None or step.action is None or self._should_leave_alone(key):
             return
         if self._is_left_to_others(worker, current, step.action, step.ladder):
             if current is not None:
@@ -220,27 +224,32 @@ class LadderScheduler:
         if at > now:
             self.schedule(key, at)
         elif self._stop_reason() is None:
-            # During the emergency stop nothing is due; its release reschedules every worker.
+            # During the emergency stop, nothing is due. Its release reschedules every worker.
             if not await self.budget.take(now):
                 self.schedule(key, max(self.budget.free_at(now), now + _RETRY_SECONDS))
                 return
-            await self._do(step.action, step.ladder, worker, now)
+            await self._take_action(step.action, step.ladder, worker, now)
             self.consider(worker)
 
-    def _leaves_alone(self, key: WorkerKey) -> bool:
-        # A worker that is being recovered needs nothing else.
+    def _should_leave_alone(self, key: WorkerKey) -> bool:
+        # A worker that is being recovered needs no other action.
         return not self._settings.intervention.enabled or self._recovery.is_recovering(key)
 
     def _is_left_to_others(
         self, worker: WorkerHealth, current: Ladder | None, action: ActionKind, ladder: Ladder
     ) -> bool:
-        """Return whether this service cannot restart a failed run and has not acted on it."""
+        """
+        Return whether to leave a failed run to its launcher: this service cannot restart it, and has not
+        acted on it.
+        """
         if action is not ActionKind.RECOVER or ladder == current or self._recovery.can_reach(ladder.target):
             return False
-        # If this service acted on it while it ran, its checkpoint still has to be recovered.
+        # If this service has acted on the run, its checkpoint still has to be recovered.
         return current is None or worker.vitals.last_checkpoint is None
 
-    async def _do(self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
+    async def _take_action(
+        self, action: ActionKind, ladder: Ladder, worker: WorkerHealth, now: float
+    ) -> None:
         if action is ActionKind.NUDGE:
             await self._nudge(ladder, worker, now)
         elif action is ActionKind.ESCALATE:
@@ -252,13 +261,13 @@ class LadderScheduler:
 
     async def _nudge(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         grant = self._actions.permit(ActionKind.NUDGE, ladder.target)
-        hands_off = ladder.level is Level.HANDING_OFF
+        is_handing_off = ladder.level is Level.HANDING_OFF
         next_ladder = ladder.model_copy(
             update={"nudges": ladder.nudges + 1, "acted_at": now, "is_informed": True}
         )
         await self._actions.nudge(
             grant,
-            message=messages.hand_off_text() if hands_off else messages.nudge_text(worker, now),
+            message=messages.hand_off_text() if is_handing_off else messages.nudge_text(worker, now),
             by=ladder.by,
             reason=ladder.reason or describe_cause(worker),
             attempt=next_ladder.nudges,
@@ -268,11 +277,11 @@ class LadderScheduler:
 
     async def ask_orchestrator(self, ladder: Ladder, *, by: str, reason: str) -> Intervention:
         """
-        Escalate a worker to the orchestrator. The caller holds its lock.
+        Escalate a worker to the orchestrator. The caller holds the worker's lock.
 
         Raises:
             ActionRefusedError: No action on the worker is permitted now.
-            StoreError: Recording failed; the orchestrator was not asked.
+            StoreError: Recording failed, so the orchestrator was not asked.
         """
         intervention, question, next_ladder = await self._actions.escalate(
             self._actions.permit(ActionKind.ESCALATE, ladder.target),
@@ -291,10 +300,10 @@ class LadderScheduler:
     async def _handle_deadline(self, ladder: Ladder, worker: WorkerHealth, now: float) -> None:
         if ladder.level is Level.ESCALATED:
             question = self.ledger.pending.get(ladder.escalation_id)
-            automatic = self._settings.intervention.termination.automatic
+            is_automatic = self._settings.intervention.termination.automatic
             ladder = ladder.model_copy(
                 update={
-                    "level": Level.TERMINATING if automatic else Level.HUMAN,
+                    "level": Level.TERMINATING if is_automatic else Level.HUMAN,
                     "reason": f"no decision in time: {describe_cause(worker)}",
                 }
             )
@@ -302,23 +311,25 @@ class LadderScheduler:
             await self.ledger.write(
                 ladder.target.key, ladder=ladder, now=now, escalation=outcome, events=events
             )
-            if not automatic:
+            if not is_automatic:
                 return
-        await self._climb_to_end(ladder, worker)
+        await self._terminate_and_recover(ladder, worker)
 
-    async def _climb_to_end(self, ladder: Ladder, worker: WorkerHealth) -> None:
+    async def _terminate_and_recover(self, ladder: Ladder, worker: WorkerHealth) -> None:
         """Terminate a worker, and schedule its recovery once it has certainly stopped."""
         uncertain = self.ledger.uncertain.get(ladder.target.key)
         earlier = uncertain if uncertain is not None and uncertain.target == ladder.target else None
-        terminating = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
+        terminating_ladder = ladder.model_copy(update={"level": Level.TERMINATING, "acted_at": self._clock()})
         intervention = await self._actions.terminate(
             self._actions.permit(ActionKind.TERMINATE, ladder.target),
             by=ladder.by,
             reason=ladder.reason or describe_cause(worker),
             ladders=TerminationLadders(
-                during=terminating,
-                after_confirmed_stop=self._after_termination(terminating),
-                after_unconfirmed_stop=terminating.model_copy(update={"level": Level.HUMAN, "until": None}),
+                during=terminating_ladder,
+                after_confirmed_stop=self._make_ladder_after_stop(terminating_ladder),
+                after_unconfirmed_stop=terminating_ladder.model_copy(
+                    update={"level": Level.HUMAN, "until": None}
+                ),
             ),
             since=ladder.trouble_since,
             earlier=earlier,
@@ -326,7 +337,7 @@ class LadderScheduler:
         if intervention.outcome is InterventionOutcome.DONE:
             self.consider(worker)
 
-    def _after_termination(self, ladder: Ladder) -> Ladder:
+    def _make_ladder_after_stop(self, ladder: Ladder) -> Ladder:
         recovers = self._settings.recovery.automatic
         return ladder.model_copy(
             update={"level": Level.TERMINATED if recovers else Level.HUMAN, "until": None}
@@ -348,17 +359,19 @@ class LadderScheduler:
                 )
                 await self._actions.end(intervention, InterventionOutcome.FAILED, ladder, detail=detail)
             return
-        ours = (
+        was_terminated_by_ladder = (
             ladder is not None and ladder.level in (Level.TERMINATING, Level.HUMAN) and ladder.is_recoverable
         )
         await self._actions.confirm(
             intervention,
             StopResult(is_confirmed=True, checkpoint_id=intervention.checkpoint_id, detail="it has ended"),
-            ladder=self._after_termination(ladder) if ladder is not None and ours else None,
+            ladder=self._make_ladder_after_stop(ladder)
+            if ladder is not None and was_terminated_by_ladder
+            else None,
         )
 
     async def _withdraw_confirmation(self, worker: WorkerHealth) -> None:
-        """Record that a worker continues after its termination, and hand it to a person."""
+        """Record that a worker continues after a confirmed termination. A person must then act."""
         target = Target.of(worker.vitals)
         intervention = self.ledger.uncertain.get(worker.key)
         if intervention is None or intervention.target != target:
@@ -367,12 +380,12 @@ class LadderScheduler:
             self.ledger.uncertain[worker.key] = intervention
             current = self.ledger.ladders.get(worker.key)
             if current is None or current.target != target:
-                # A person stopped it without recovery.
+                # A person terminated the worker, without recovery.
                 current = new_ladder(LadderInputs.of(worker, self._settings)).model_copy(
                     update={"is_recoverable": False}
                 )
-            # Progress of that work does not count: a person must act.
-            human = {
+            # Progress in that work does not reset the ladder, because a person must act.
+            changes = {
                 "level": Level.HUMAN,
                 "until": None,
                 "progress_before": worker.vitals.last_progress,
@@ -380,15 +393,15 @@ class LadderScheduler:
             await self._actions.end(
                 intervention,
                 InterventionOutcome.UNCONFIRMED,
-                current.model_copy(update=human),
+                current.model_copy(update=changes),
                 detail="its termination was confirmed, but its telemetry shows that it is still working",
             )
         worker.vitals.withdrawal_due = False
 
     async def _recover(self, ladder: Ladder, reason: str) -> None:
-        recovering = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
-        human = ladder.model_copy(update={"level": Level.HUMAN, "until": None})
-        detail, after = "", human
+        recovering_ladder = ladder.model_copy(update={"level": Level.RECOVERING, "until": None})
+        human_ladder = ladder.model_copy(update={"level": Level.HUMAN, "until": None})
+        detail, next_ladder = "", human_ladder
         try:
             self._actions.permit(ActionKind.RECOVER, ladder.target)
         except ActionRefusedError as refusal:
@@ -399,7 +412,7 @@ class LadderScheduler:
             else:
                 result = await self._recovery.request(ladder.target, reason, by=ladder.by)
                 outcome = InterventionOutcome.DONE if result.accepted else InterventionOutcome.REFUSED
-                detail, after = result.reason, recovering if result.accepted else human
+                detail, next_ladder = result.reason, recovering_ladder if result.accepted else human_ladder
                 if not result.accepted:
                     _log.warning("%s is not recovered: %s", ladder.target, result.reason)
         await self._actions.note(
@@ -409,14 +422,14 @@ class LadderScheduler:
             by=ladder.by,
             reason=ladder.reason or reason,
             detail=detail,
-            ladder=after,
+            ladder=next_ladder,
             since=ladder.trouble_since,
         )
 
     # -- stepping down --------------------------------------------------------------------------
 
     async def reset_ladder(self, key: WorkerKey, after: Ladder | None, reason: str) -> None:
-        """Reset a ladder and withdraw its escalation. The caller holds the lock."""
+        """Replace a ladder by ``after`` and withdraw its escalation. The caller holds the worker's lock."""
         ladder, now = self.ledger.ladders.get(key), self._clock()
         question = self.ledger.pending.get(ladder.escalation_id) if ladder is not None else None
         outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
@@ -425,7 +438,7 @@ class LadderScheduler:
     def close_question(
         self, question: Escalation | None, status: EscalationStatus, reason: str, now: float
     ) -> tuple[Escalation | None, list[AgentEvent]]:
-        """Return an escalation closed without an answer, and the event that says so."""
+        """Return an escalation that is closed without an answer, and the event that records this."""
         if question is None:
             return None, []
         outcome = question.model_copy(
@@ -433,22 +446,26 @@ class LadderScheduler:
         )
         return outcome, [decided_event(outcome, self._monitor.get(*question.target.key), now)]
 
-    def _overdue(self, ladder: Ladder, now: float) -> Escalation | None:
+    def _find_overdue_question(self, ladder: Ladder, now: float) -> Escalation | None:
         question = self.ledger.pending.get(ladder.escalation_id)
         return question if question is not None and question.deadline <= now else None
 
     async def _withdraw_question(self, question: Escalation, ladder: Ladder) -> None:
         """
-        Withdraw an escalation whose worker is healthy or waits at the deadline, and step the ladder back.
+        Withdraw an escalation because its worker is healthy or waits at the deadline. The ladder steps back.
         """
         now = self._clock()
         reason = "at the deadline the worker was not in trouble"
         outcome, events = self.close_question(question, EscalationStatus.WITHDRAWN, reason, now)
-        back = ladder.model_copy(update={"level": Level.NUDGED, "until": None, "escalation_id": ""})
-        await self.ledger.write(ladder.target.key, ladder=back, now=now, escalation=outcome, events=events)
+        previous_ladder = ladder.model_copy(
+            update={"level": Level.NUDGED, "until": None, "escalation_id": ""}
+        )
+        await self.ledger.write(
+            ladder.target.key, ladder=previous_ladder, now=now, escalation=outcome, events=events
+        )
 
     async def shift(self, seconds: float) -> None:
-        """Defer every wait by ``seconds``, in which nothing could be done or answered."""
+        """Defer every wait by ``seconds``, a period in which no one could act or answer."""
         now = self._clock()
         for key in list(self.ledger.ladders):
             async with self.lock(key):
@@ -459,7 +476,8 @@ class LadderScheduler:
                 if question is not None:
                     question = question.model_copy(update={"deadline": question.deadline + seconds})
                 shifted_times = {
-                    # Compared with the worker's last checkpoint and progress, which are shifted too.
+                    # These are compared with the worker's last checkpoint and progress, which are shifted
+                    # too.
                     "trouble_since": min(now, ladder.trouble_since + seconds),
                     "progress_before": (
                         None if ladder.progress_before is None else min(now, ladder.progress_before + seconds)
@@ -476,18 +494,18 @@ class LadderScheduler:
 
 
 def was_reset(current: Ladder | None, after: Ladder | None) -> bool:
-    """Return whether a ladder with actions was reset."""
+    """Return whether ``after`` resets a ladder on which actions were taken."""
     return current is not None and (after is None or (after.is_untouched and not current.is_untouched))
 
 
 def describe_cause(worker: WorkerHealth) -> str:
     """Return the reason for an action on a worker."""
-    lead = find_worst(worker.findings)
-    return lead.evidence if lead is not None else worker.reason
+    worst_finding = find_worst(worker.findings)
+    return worst_finding.evidence if worst_finding is not None else worker.reason
 
 
 def decided_event(question: Escalation, worker: WorkerHealth | None, now: float) -> AgentEvent:
-    """Return the event that an escalation was decided or withdrawn."""
+    """Return the event that records that an escalation was decided or withdrawn."""
     data = {
         "escalation_id": question.escalation_id,
         "status": question.status.value,

@@ -1,4 +1,4 @@
-"""The intervention ledger: ladders, interventions and escalations, in memory and in the database."""
+"""The intervention ledger: ladders, interventions and escalations, cached in memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent
 
 _MAX_COUNT: Final = 100_000
-"""The maximum number of sessions whose interventions are counted: the newest."""
+"""The maximum number of sessions whose interventions are counted. The oldest are dropped first."""
 
 _MAX_TERMINATIONS: Final = 1000
-"""The maximum number of terminations of an agent that are searched, the newest first."""
+"""The maximum number of an agent's terminations to search, newest first."""
 
 _UNCERTAIN: Final = frozenset({InterventionOutcome.STARTED, InterventionOutcome.UNCONFIRMED})
 
 
 class InterventionLedger:
-    """All interventions and ladders of one store. Belongs to one event loop."""
+    """All interventions and ladders of one store. It belongs to one event loop."""
 
     def __init__(self, store: Store, *, publish: Callable[..., None]) -> None:
         self._store = store
@@ -40,10 +40,10 @@ class InterventionLedger:
         self.pending: dict[str, Escalation] = {}
         """Undecided escalations."""
         self.uncertain: dict[WorkerKey, Intervention] = {}
-        """Terminations after which it is unknown (yet) whether the worker has stopped."""
+        """Terminations of which it is not (yet) known whether the worker has stopped."""
 
     async def load(self) -> list[Intervention]:
-        """Load everything, and return actions that a restart interrupted, except terminations."""
+        """Load the ledger. Return the actions that a restart interrupted, except terminations."""
 
         def read(conn: Connection) -> tuple[Any, ...]:
             return (
@@ -54,12 +54,14 @@ class InterventionLedger:
                 intervention_table.newest(conn, 1000, outcome=InterventionOutcome.UNCONFIRMED),
             )
 
-        ladders, pending, counts, open_actions, doubtful = await self._store.read(read)
+        ladders, pending, counts, open_actions, unconfirmed_stops = await self._store.read(read)
         self.ladders = {ladder.target.key: ladder for ladder in ladders}
         self.pending = {escalation.escalation_id: escalation for escalation in pending}
         self._counts = dict(counts)
-        # The newest comes last, so that it replaces older ones.
-        for intervention in sorted((*open_actions, *doubtful), key=lambda each: each.created_at):
+        # The newest comes last, so that it replaces older terminations.
+        for intervention in sorted(
+            (*open_actions, *unconfirmed_stops), key=lambda intervention_row: intervention_row.created_at
+        ):
             if intervention.kind is ActionKind.TERMINATE:
                 self.uncertain[intervention.target.key] = intervention
         return [
@@ -97,14 +99,14 @@ class InterventionLedger:
 
         async def commit() -> None:
             await self._store.transact(work)
-            self._remember(key, ladder, intervention, escalation)
+            self._cache(key, ladder, intervention, escalation)
             self._publish(*events)
 
         # Cancelling the caller must not keep committed events from being published.
         await self._tasks.run(commit())
 
     def worker_keys(self) -> set[WorkerKey]:
-        """Return the workers that have a ladder, interventions, or a termination whose end is unknown."""
+        """Return the workers with a ladder, interventions, or an uncertain termination."""
         return {*self.ladders, *self._counts, *self.uncertain}
 
     async def rename(self, old: WorkerKey, new: WorkerKey, now: float) -> None:
@@ -113,7 +115,7 @@ class InterventionLedger:
             return
         names = {"agent_id": new[0], "session_id": new[1]}
         ladder, uncertain = self.ladders.get(old), self.uncertain.get(old)
-        ladder_now = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
+        renamed_ladder = self.ladders.get(new) or (ladder and ladder.model_copy(update=names))
         pending = [
             escalation.model_copy(update=names)
             for escalation in self.pending.values()
@@ -123,21 +125,21 @@ class InterventionLedger:
         def work(conn: Connection) -> None:
             intervention_rows.rename_interventions(conn, old, new)
             intervention_rows.write_ladder(conn, old, None, now)
-            intervention_rows.write_ladder(conn, new, ladder_now, now)
+            intervention_rows.write_ladder(conn, new, renamed_ladder, now)
             for escalation in pending:
                 escalation_table.write(conn, escalation)
 
         await self._store.transact(work)
         self.ladders.pop(old, None)
-        if ladder_now is not None:
-            self.ladders[new] = ladder_now
+        if renamed_ladder is not None:
+            self.ladders[new] = renamed_ladder
         if uncertain is not None:
             self.uncertain[new] = self.uncertain.pop(old).model_copy(update=names)
         self.pending |= {escalation.escalation_id: escalation for escalation in pending}
         if count := self._counts.pop(old, 0):
             self._counts[new] = self._counts.get(new, 0) + count
 
-    def _remember(
+    def _cache(
         self,
         key: WorkerKey,
         ladder: Ladder | None,
@@ -149,14 +151,14 @@ class InterventionLedger:
         else:
             self.ladders[key] = ladder
         if intervention is not None:
-            self._note(key, intervention)
+            self._cache_intervention(key, intervention)
         if escalation is not None:
             if escalation.status is EscalationStatus.PENDING:
                 self.pending[escalation.escalation_id] = escalation
             else:
                 self.pending.pop(escalation.escalation_id, None)
 
-    def _note(self, key: WorkerKey, intervention: Intervention) -> None:
+    def _cache_intervention(self, key: WorkerKey, intervention: Intervention) -> None:
         previous = self.uncertain.get(key)
         is_known = previous is not None and previous.intervention_id == intervention.intervention_id
         is_counted = is_known and previous is not None and previous.finished_at is not None
@@ -171,16 +173,18 @@ class InterventionLedger:
                 del self.uncertain[key]
 
     def is_stopping(self, key: WorkerKey, incarnation_id: str) -> bool:
-        """Return whether a worker's incarnation is being terminated, or may still stop on request."""
+        """
+        Return whether a worker's incarnation is being terminated, or may still stop because it was asked to.
+        """
         intervention = self.uncertain.get(key)
         return intervention is not None and intervention.incarnation_id == incarnation_id
 
     def forget_uncertain(self, key: WorkerKey) -> None:
-        """Stop waiting for the end of a termination."""
+        """Stop waiting for the confirmation of a worker's termination."""
         self.uncertain.pop(key, None)
 
     async def find_intervention(self, intervention_id: str) -> Intervention | None:
-        """Return an intervention, or None."""
+        """Return an intervention, or None if there is none with this id."""
         return await self._store.read(lambda conn: intervention_table.find(conn, intervention_id))
 
     async def find_stopped(self, target: Target) -> Intervention | None:
@@ -201,11 +205,13 @@ class InterventionLedger:
         )
 
     async def find_escalation(self, escalation_id: str) -> Escalation | None:
-        """Return an escalation, or None."""
+        """Return an escalation, or None if there is none with this id."""
         return self.pending.get(escalation_id) or await self._store.read(
             lambda conn: escalation_table.find(conn, escalation_id)
         )
 
     async def find_escalations_by_prefix(self, prefix: str, limit: int) -> list[Escalation]:
-        """Return up to ``limit`` escalations whose id begins with ``prefix``, decided or not, by id."""
+        """
+        Return up to ``limit`` escalations, decided or not, whose id begins with ``prefix``, sorted by id.
+        """
         return await self._store.read(lambda conn: escalation_table.find_by_prefix(conn, prefix, limit))

@@ -27,12 +27,12 @@ def nudge_text(worker: WorkerHealth, now: float) -> str:
     """
     Return the text of a nudge for a stuck worker (wording: IMPL-REQ-003 FR-003).
 
-    It does not quote the worker's own text, which may be what keeps it in its loop.
+    It does not quote the worker's own text, because that text may be what keeps the worker in its loop.
     """
     v = worker.vitals
     since = max(v.last_checkpoint or v.started_at, v.last_progress or v.started_at)
-    lead = find_worst(worker.findings)
-    observation = _OBSERVATIONS.get(lead.kind) if lead is not None else None
+    worst_finding = find_worst(worker.findings)
+    observation = _OBSERVATIONS.get(worst_finding.kind) if worst_finding is not None else None
     return (
         f"REMINDER: You have been working for {duration(now - since)} without checkpoint update. "
         "Please either:\n"
@@ -43,7 +43,7 @@ def nudge_text(worker: WorkerHealth, now: float) -> str:
 
 
 def hand_off_text() -> str:
-    """Return the message that asks a worker to hand off."""
+    """Return the message that asks a worker to hand off its task."""
     return (
         "HAND OFF NOW: another agent will continue your task. Save your state, write down what is done, "
         "what is left and what blocks you, and end your run."
@@ -51,7 +51,7 @@ def hand_off_text() -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration as text."""
+    """Return a duration in seconds as text, to the minute."""
     minutes = round(max(0.0, seconds) / 60)
     if minutes < 1:
         return "less than a minute"
@@ -67,6 +67,6 @@ def event_about(
     at: float,
     data: dict[str, Any],
 ) -> AgentEvent:
-    """Return an event about the worker of an intervention, linked to its last step."""
+    """Return an event about the worker of an action, linked to the worker's last step."""
     links = {} if worker is None else links_of(worker.vitals)
     return AgentEvent(type=type_, time=at, **action.target._asdict(), **links, data=data)

@@ -1,8 +1,8 @@
 """
 Permissions: permission requests of coding agents that wait for an answer.
 
-A request lives as long as its hook call, so it is in memory only. Each answer is an intervention, which is
-durable before it is passed on.
+A request lives only as long as its hook call, so it is kept in memory. Each answer is an intervention, which
+is durable before the agent gets it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ PermissionDecision = Literal["allow", "deny"]
 ANSWERS: Final[tuple[PermissionDecision, ...]] = ("allow", "deny")
 
 MAX_OPEN: Final = 1_000
-"""The maximum number of open requests; further ones are left to the coding agent's own prompt."""
+"""The maximum number of open requests. Further requests are left to the coding agent's own prompt."""
 MAX_CLOSED: Final = 1_000
-"""The maximum number of closed requests kept, to explain why an answer is late."""
+"""The maximum number of closed requests that are kept to explain why an answer is late."""
 
 _TERMINAL: Final = "the person at the terminal is asked"
-_AGENT_WENT_ON: Final = "the agent has continued: its user answered at the terminal"
+_AGENT_CONTINUED: Final = "the agent has continued: its user answered at the terminal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +45,10 @@ class PermissionRequest:
     incarnation_id: str
     tool: str
     question: str
-    """What it wants to do, without secrets."""
+    """The action to allow, with secrets masked."""
     asked_at: float
     expires_at: float
-    """Deadline for an answer here; then the coding agent's own prompt asks."""
+    """The deadline for an answer. After it, the coding agent's own prompt asks."""
 
     @property
     def target(self) -> Target:
@@ -79,7 +79,7 @@ RecordAnswer = Callable[..., Awaitable[Intervention]]
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenRequest:
     request: PermissionRequest
     answer: asyncio.Future[PermissionAnswer | None]
     is_pending: Callable[[], bool]
@@ -87,10 +87,10 @@ class _Open:
 
 class Permissions:
     """
-    The open permission requests. Belongs to one event loop.
+    The open permission requests. It belongs to one event loop.
 
     Args:
-        wait_seconds: How long each waits; 0 turns waiting off.
+        wait_seconds: The seconds that each request waits; 0 turns waiting off.
     """
 
     def __init__(
@@ -107,22 +107,22 @@ class Permissions:
         self._clock = clock
         self._sleep = sleep
         self._ids = ids
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._closures: dict[str, tuple[PermissionRequest, str]] = {}
         self._is_closed = False
 
     @property
     def has_capacity(self) -> bool:
-        """Whether another request would wait."""
+        """Whether another request can wait for an answer."""
         return self.wait_seconds > 0 and len(self._open) < MAX_OPEN and not self._is_closed
 
     def open_requests(self) -> list[PermissionRequest]:
         """Return open requests, newest first."""
         pending = (entry.request for entry in self._open.values() if entry.is_pending())
-        return sorted(pending, key=_newest_first)
+        return sorted(pending, key=_sort_newest_first)
 
     def known_requests(self) -> list[PermissionRequest]:
-        """Return the requests that ``find`` finds: open ones, and the newest that closed."""
+        """Return the requests that ``find`` can return: open ones, and the last that closed."""
         closed = [request for request, _ in self._closures.values()]
         return [*(entry.request for entry in self._open.values()), *closed]
 
@@ -138,12 +138,12 @@ class Permissions:
         """
         Open a request and wait for its answer. Return None if the terminal answers instead.
 
-        Cancel this when its client no longer waits.
+        Cancel the call when its client no longer waits.
 
         Args:
             target: The worker that sends the request.
-            question: What it wants to do, without secrets.
-            is_pending: Returns whether the agent still waits; it may be asked at the terminal too.
+            question: The action to allow, with secrets masked.
+            is_pending: Returns whether the agent still waits. Its user may also answer at the terminal.
         """
         if not self.has_capacity:
             return None
@@ -157,7 +157,7 @@ class Permissions:
             expires_at=now + self.wait_seconds,
         )
         answer: asyncio.Future[PermissionAnswer | None] = asyncio.get_running_loop().create_future()
-        self._open[request.request_id] = _Open(request, answer, is_pending)
+        self._open[request.request_id] = _OpenRequest(request, answer, is_pending)
         timer = asyncio.ensure_future(self._sleep(self.wait_seconds))
         why_closed = f"its client no longer waits: {_TERMINAL}, or it has ended"
         try:
@@ -166,16 +166,16 @@ class Permissions:
             if reply is not None:
                 why_closed = f"it was answered already: {reply.decision} by {reply.by}"
             elif not is_pending():
-                why_closed = _AGENT_WENT_ON
+                why_closed = _AGENT_CONTINUED
             else:
                 after = format_duration(self.wait_seconds)
                 why_closed = f"nobody answered within {after}: {_TERMINAL}"
             return reply
         finally:
             timer.cancel()
-            self._finish(request, why_closed)
+            self._close_request(request, why_closed)
 
-    def _finish(self, request: PermissionRequest, why_closed: str) -> None:
+    def _close_request(self, request: PermissionRequest, why_closed: str) -> None:
         del self._open[request.request_id]
         while len(self._closures) >= MAX_CLOSED:
             del self._closures[next(iter(self._closures))]
@@ -185,19 +185,19 @@ class Permissions:
         self, request_id: str, decision: PermissionDecision, *, by: str, reason: str = ""
     ) -> Intervention:
         """
-        Answer a request, once, for the incarnation of the worker that asked.
+        Answer a request once, for the incarnation of the worker that sent it.
 
         Raises:
             PermissionNotFoundError: There is no request with this id.
-            AgentNotFoundError: Its worker is unknown.
+            AgentNotFoundError: The worker of the request is unknown.
             ActionRefusedError: The answer comes too late, or no action is allowed now.
-            StoreError: Recording failed; nothing was answered.
+            StoreError: Recording failed, so nothing was answered.
         """
         request, _ = self.find(request_id)
 
         def deliver() -> None:
-            if (too_late := self.find(request_id)[1]) is not None:
-                raise ActionRefusedError(ActionKind.ANSWER, request.agent_id, too_late)
+            if (objection := self.find(request_id)[1]) is not None:
+                raise ActionRefusedError(ActionKind.ANSWER, request.agent_id, objection)
             self._open[request_id].answer.set_result(
                 PermissionAnswer(decision=decision, by=redact(by, 100), reason=redact(reason, 2000))
             )
@@ -213,7 +213,7 @@ class Permissions:
 
     def find(self, request_id: str) -> tuple[PermissionRequest, str | None]:
         """
-        Return a request, and why an answer would come too late (None while the request is open).
+        Return a request, and why an answer would come too late, or None while the request is open.
 
         Raises:
             PermissionNotFoundError: There is no request with this id.
@@ -222,7 +222,7 @@ class Permissions:
         if entry is not None and not entry.answer.done():
             return (
                 entry.request,
-                None if entry.is_pending() else f"the answer comes too late; {_AGENT_WENT_ON}",
+                None if entry.is_pending() else f"the answer comes too late; {_AGENT_CONTINUED}",
             )
         if entry is not None:
             return entry.request, "the answer comes too late; it was answered already"
@@ -239,5 +239,5 @@ class Permissions:
                 entry.answer.set_result(None)
 
 
-def _newest_first(request: PermissionRequest) -> tuple[float, str]:
+def _sort_newest_first(request: PermissionRequest) -> tuple[float, str]:
     return -request.asked_at, request.request_id

@@ -14,7 +14,7 @@ _RECOVERABLE = frozenset({WorkerStatus.FAILED, WorkerStatus.TERMINATED})
 
 
 class ActionRefusedError(ConflictError):
-    """Raised when an action must not be taken; ``reason`` says why, and what to do."""
+    """Raised when an action is refused. ``reason`` says why, and what to do."""
 
     def __init__(self, kind: ActionKind, agent_id: str, reason: str) -> None:
         super().__init__(f"cannot {kind.value} {agent_id!r}: {reason}")
@@ -36,7 +36,7 @@ def permit(
     Return the permit for an action now.
 
     Args:
-        worker: The worker now; None if it is unknown.
+        worker: The worker's current health; None if the worker is unknown.
         stop_reason: Why all actions are stopped, and what to do; None without an emergency stop.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Control of workers on Queenright's runtime: nudges join the conversation, a stop saves the state."""
+"""Control of workers on Queenright's runtime. A nudge joins the conversation. A stop saves the state."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queenright.runtime.storage.session_state import SessionStatus
 from queenright.runtime.workers import InvalidWorkerError, RunningWorker
 
 _GRACE_SECONDS: Final = 0.1
-"""Extra seconds for a run that is ending at its deadline."""
+"""The extra seconds for a run that is about to end at its deadline."""
 
 
 class RuntimeControl:
@@ -29,9 +29,10 @@ class RuntimeControl:
 
     def can_reach(self, target: Target) -> bool:
         """
-        Return whether this incarnation of the worker runs here, or was killed and left its session here.
+        Return whether this incarnation of the worker is running here, or was killed and left its session
+        here.
 
-        A killed one can be terminated, which ensures that nothing runs it, but not nudged.
+        A killed incarnation cannot be nudged. Its termination ensures that no process runs it.
         """
         run = self._workers.find_running(target.agent_id, target.session_id)
         if run is not None:
@@ -42,9 +43,9 @@ class RuntimeControl:
         self, target: Target, message: str, *, instruction_id: str, expires_at: float
     ) -> NudgeDelivery:
         """
-        Add a note to the nodes that talk with a model; they read it before their next turn.
+        Add a note to the nodes that call a model. They read it before their next turn.
 
-        It is durable on return, and discarded if it is read too late or by another incarnation.
+        The note is durable on return. It is discarded if it is read too late or by another incarnation.
 
         Raises:
             WorkerUnreachableError: This incarnation is not running, is between nodes, or waits for its user.
@@ -56,7 +57,7 @@ class RuntimeControl:
             expires_at=expires_at,
         )
         try:
-            await self._workers.send_note(self._running(target), note)
+            await self._workers.send_note(self._require_running(target), note)
         except (InvalidWorkerError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be nudged: {error}") from error
         return NudgeDelivery.INJECTED
@@ -67,15 +68,15 @@ class RuntimeControl:
         """
         Stop the run, save its state as a checkpoint, and free its session.
 
-        A function in a thread cannot be stopped: it continues, the session stays locked until it ends, and
-        the stop is not confirmed. For a killed incarnation, ensure that nothing runs it.
+        A function in a thread cannot be stopped. It continues, the session stays locked until it ends, and
+        the stop is not confirmed. For a killed incarnation, ensure that no process runs it.
 
         Raises:
-            WorkerUnreachableError: Another incarnation runs here, or another process runs it.
+            WorkerUnreachableError: Another incarnation is running here, or another process runs the worker.
         """
         if self._workers.find_running(target.agent_id, target.session_id) is None:
             return await self._terminate_killed(target)
-        run = self._running(target)
+        run = self._require_running(target)
         try:
             result = await _run_within(within, self._workers.terminate(run, reason), self._sleep)
         except TimeoutError:
@@ -107,17 +108,19 @@ class RuntimeControl:
         return StopResult(is_confirmed=True, checkpoint_id=result.checkpoint_id, detail=detail)
 
     async def _terminate_killed(self, target: Target) -> StopResult:
-        """Ensure that nothing runs a session whose run was killed."""
+        """Ensure that no process runs a session whose run was killed."""
         try:
-            rest = await self._workers.find_abandoned(
+            abandoned_session = await self._workers.find_abandoned(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except (InvalidWorkerError, UnusableFileError, OSError) as error:
             raise WorkerUnreachableError(f"worker {target} cannot be terminated: {error}") from error
-        checkpoint_id = next((link.checkpoint_id for link in rest.chain if link.checkpoint is not None), None)
+        checkpoint_id = next(
+            (link.checkpoint_id for link in abandoned_session.chain if link.checkpoint is not None), None
+        )
         return StopResult(is_confirmed=True, checkpoint_id=checkpoint_id, detail="it was not running")
 
-    def _running(self, target: Target) -> RunningWorker:
+    def _require_running(self, target: Target) -> RunningWorker:
         run = self._workers.find_running(target.agent_id, target.session_id)
         if run is None:
             raise WorkerUnreachableError(

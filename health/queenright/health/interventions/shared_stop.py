@@ -1,8 +1,8 @@
 """
 The emergency stop of a cluster: one switch for all partitions, in the default schema of the database.
 
-Any process sets it, even while partitions have no owner. Its events are stored with it until the owner of the
-first partition has recorded them.
+Any process can set it, even while partitions have no owner. Its events are stored next to it until the owner
+of the first partition has recorded them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,29 @@ from queenright.health.interventions.emergency_stop import SWITCH_NAME, stop_eve
 from queenright.runtime.events import AgentEvent, EventType
 
 UNRECORDED: Final = "emergency_stop_events"
-"""The name of the shared value with the events that are not in the event log yet."""
+"""The name of the shared value that has the events which are not in the event log yet."""
 _STEP_SECONDS: Final = 0.001
-"""Added to the time of the last change, so that a later change has a later time on any clock."""
+"""Added to the time of the last change, so that a later change has a later time even if a clock is behind."""
 
 
 class SharedStop:
-    """The switch, over the connection of a process. Every method raises `LeaseError`."""
+    """
+    The switch, on the connection of a process. Methods raise `LeaseError` if the database cannot be reached.
+    """
 
     def __init__(self, lease: ClusterLease, values: SharedValues) -> None:
         self._lease = lease
         self._values = values
 
     async def read(self) -> SwitchState:
-        """Return its state."""
+        """Return the state of the switch."""
         async with self._lease.session() as conn:
             return await _read(conn)
 
     async def set(self, wanted_state: SwitchState) -> SwitchState:
-        """Set it, and return its state, with a later time than before."""
+        """Set the switch, and return its state. ``changed_at`` is later than before."""
         async with self._lease.session() as conn, conn.transaction():
-            # Locked even if there is no row yet.
+            # Lock the table, because there may be no row yet.
             await conn.execute("LOCK TABLE switches IN SHARE ROW EXCLUSIVE MODE")
             before = (await _read(conn)).changed_at or 0.0
             changed_at = max(wanted_state.changed_at or 0.0, before + _STEP_SECONDS)

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 BY: Final = "spending limit"
 _RETRY_SECONDS: Final = 600.0
-"""Seconds until a failed brake is retried, if the worker continues to spend."""
+"""The seconds until a failed brake is retried if the worker continues to spend."""
 _SUCCESSES: Final = frozenset(
     {InterventionOutcome.DONE, InterventionOutcome.QUEUED, InterventionOutcome.DRY_RUN}
 )
@@ -34,15 +34,15 @@ _NUDGE: Final = (
 
 class SpendingBrake:
     """
-    Applies the brake once per worker and limit, when the worker spends.
+    Applies the brake once per worker and limit, when the worker spends money.
 
     If an operator denies the termination and the worker continues to spend, the operator is asked again after
-    half an hour, as every request does. A restart forgets brakes: a nudge may be repeated.
+    half an hour. Brakes are not persisted, so a nudge may be repeated after a restart.
 
     Args:
         monitor: The known workers and their spending.
         interventions: Nudges or terminates a worker.
-        find_open_ticket: Returns the open ticket of a worker, on which an operator is asked, or None.
+        find_open_ticket: Returns the worker's open ticket, which shows the request for approval, or None.
     """
 
     def __init__(
@@ -75,40 +75,40 @@ class SpendingBrake:
         if worker is None or worker.vitals.has_ended or now < self._not_before.get(key, 0.0):
             return
         limits_now = find_reached_limits(worker.vitals, self._settings, now)
-        new = limits_now.keys() - self._brakes.get(key, set())
-        if not new:
+        new_limits = limits_now.keys() - self._brakes.get(key, set())
+        if not new_limits:
             return
         if spending.brake == "approval" and self._find_open_ticket(*key) is None:
             return  # this is called again when its ticket has been written
         self._not_before[key] = now + _RETRY_SECONDS
-        limits = "; ".join(limits_now[spent] for spent in sorted(new))
-        self._tasks.start(self._brake(key, new, limits))
+        limits = "; ".join(limits_now[limit_key] for limit_key in sorted(new_limits))
+        self._tasks.start(self._brake(key, new_limits, limits))
 
     async def wait_until_idle(self) -> None:
-        """Wait for brakes in progress."""
+        """Wait until all brakes in progress are done."""
         await self._tasks.wait()
 
-    async def _brake(self, key: WorkerKey, limits: set[str], why: str) -> None:
+    async def _brake(self, key: WorkerKey, limits: set[str], reason: str) -> None:
         try:
-            is_done = await self._apply_brake(*key, why)
+            is_done = await self._apply_brake(*key, reason)
         except (ActionRefusedError, AgentNotFoundError, StoreError) as error:
-            _log.info("cannot hold %r, session %r, which spends too much (%s): %s", *key, why, error)
+            _log.info("cannot hold %r, session %r, which spends too much (%s): %s", *key, reason, error)
             return
         if is_done:
             self._brakes.setdefault(key, set()).update(limits)
 
-    async def _apply_brake(self, agent_id: str, session_id: str, why: str) -> bool:
-        """Apply the brake; return whether it was carried out. A request for approval does not count."""
+    async def _apply_brake(self, agent_id: str, session_id: str, reason: str) -> bool:
+        """Apply the brake. Return whether it was carried out; a request for approval was not."""
         brake, service = self._settings.spending.brake, self._interventions
         if brake == "approval":
             worker = self._monitor.get(agent_id, session_id)
             ticket = self._find_open_ticket(agent_id, session_id)
             if worker is not None and ticket is not None:
-                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=why, by=BY)
+                await self._approvals.request(worker, ticket_id=ticket.ticket_id, reason=reason, by=BY)
             return False
         if brake == "nudge":
-            text = _NUDGE.format(reached=why)
+            text = _NUDGE.format(reached=reason)
             intervention = await service.nudge(agent_id, text, session_id=session_id, by=BY)
         else:
-            intervention = await service.terminate(agent_id, why, session_id=session_id, by=BY)
+            intervention = await service.terminate(agent_id, reason, session_id=session_id, by=BY)
         return intervention.outcome in _SUCCESSES

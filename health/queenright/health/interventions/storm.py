@@ -1,4 +1,4 @@
-"""The storm guard: detects that many workers get worse at once."""
+"""The storm guard: detects that many workers get worse at the same time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from queenright.health.findings import WorkerKey
 from queenright.health.settings import StormSettings
 
 WINDOW_SECONDS: Final = 30.0
-"""Shorter than ``group_wait`` of storms in Alertmanager, so that the first message has the whole storm."""
+"""Shorter than ``group_wait`` of storms in Alertmanager, so that the first message shows the whole storm."""
 QUIET_SECONDS: Final = 120.0
-"""A storm is over once fewer workers than it needs got worse within so long: one judge interval."""
+"""A storm is over when too few workers got worse within this time: one judge interval."""
 
 
 class StormWatch:
@@ -22,7 +22,7 @@ class StormWatch:
     Detects storms.
 
     Args:
-        ids: Makes the id of a storm, which its alerts share.
+        ids: Returns a new id for a storm. All alerts of the storm share it.
     """
 
     def __init__(self, settings: StormSettings, *, ids: Callable[[], str]) -> None:
@@ -37,7 +37,7 @@ class StormWatch:
         self._storm_of: dict[WorkerKey, str] = {}
         """The newest storm in which a worker got worse, until another storm begins."""
         self._elsewhere: set[WorkerKey] = set()
-        """The workers of ``_worse`` that other services watch."""
+        """The workers of ``_worse`` that other services monitor."""
 
     def record_worse(
         self,
@@ -50,8 +50,8 @@ class StormWatch:
         Record that a worker became stuck or failing, and return whether this began a storm.
 
         Args:
-            is_consecutive: Returns whether another session of its agent was before or after this one, not at
-                the same time: an agent that crashes repeatedly counts once.
+            is_consecutive: Returns whether another session of the agent ran before or after this one, rather
+                than at the same time. An agent that crashes repeatedly thus counts once.
         """
         self._forget(now)
         self._add(key, now, is_consecutive)
@@ -81,8 +81,8 @@ class StormWatch:
 
     # -- a fleet with several services --------------------------------------------------------------
 
-    def worse_here(self, now: float) -> dict[WorkerKey, float]:
-        """Return the workers of this service that count towards a storm, and when they got worse."""
+    def list_local_workers(self, now: float) -> dict[WorkerKey, float]:
+        """Return when the workers of this service that count towards a storm got worse."""
         self._forget(now)
         return {key: at for key, at in self._worse.items() if key not in self._elsewhere}
 
@@ -99,21 +99,21 @@ class StormWatch:
 
         Args:
             elsewhere: When the workers of other services got worse.
-            storm: The id and the beginning of the storm that another service is in.
-            is_consecutive: See ``record_worse``; of any two workers.
+            storm: The id of the storm that another service is in, and when it began; None if there is none.
+            is_consecutive: Like that of ``record_worse``, for any two workers.
         """
         if not elsewhere and not self._elsewhere:
             return False
-        here = self.worse_here(now)
-        reports = {**elsewhere, **here}
-        new = elsewhere.keys() - self._elsewhere
+        local_workers = self.list_local_workers(now)
+        reports = {**elsewhere, **local_workers}
+        new_keys = elsewhere.keys() - self._elsewhere
         self._worse.clear()
         self._by_agent.clear()
         for key, at in sorted(reports.items(), key=itemgetter(1)):
             self._add(key, min(at, now), partial(is_consecutive, key))
-        self._elsewhere = (elsewhere.keys() - here.keys()) & self._worse.keys()
+        self._elsewhere = (elsewhere.keys() - local_workers.keys()) & self._worse.keys()
         if self._id:
-            self._victims |= new & self._worse.keys()
+            self._victims |= new_keys & self._worse.keys()
             self._forget(now)
             return False
         self._forget_older(now, QUIET_SECONDS if storm is not None else WINDOW_SECONDS)
@@ -124,20 +124,20 @@ class StormWatch:
         return storm is None
 
     def inherit(self, keys: Collection[WorkerKey]) -> None:
-        """Count these workers of ``join`` as those of this service, which watches them from now on."""
+        """Count these workers of other services as workers of this service, which now monitors them."""
         self._elsewhere.difference_update(keys)
 
     @property
     def current(self) -> tuple[str, float] | None:
-        """The id and the beginning of the current storm, as of the last call."""
+        """The id of the current storm, and when it began, as of the last call; None without a storm."""
         return None if self._began is None else (self._id, self._began)
 
     # -- reading ------------------------------------------------------------------------------------
 
     def _consecutive(self, agent_id: str, is_consecutive: Callable[[WorkerKey], bool]) -> list[WorkerKey]:
         """
-        Return the consecutive sessions of an agent, newest first, until enough are not consecutive for a
-        storm.
+        Return the consecutive sessions of an agent, newest first. Stop when enough sessions for a storm are
+        not consecutive.
         """
         victims, others = [], 0
         for other in reversed(self._by_agent.get(agent_id, {})):
@@ -174,8 +174,8 @@ class StormWatch:
         """Return when the current storm began, in seconds since the epoch, or None."""
         return self._began if self.storm(now) else None
 
-    def struck(self, now: float) -> int:
-        """Return the number of workers that got worse in the current storm; 0 without one."""
+    def count_victims(self, now: float) -> int:
+        """Return the number of workers that got worse in the current storm; 0 without a storm."""
         return len(self._victims) if self.storm(now) else 0
 
     @property
@@ -191,7 +191,7 @@ class StormWatch:
             self._forget_older(now, WINDOW_SECONDS)
 
     def _forget_older(self, now: float, window: float) -> None:
-        # Workers are in the order in which they got worse, so the first recent one ends the search.
+        # Workers are in the order in which they got worse, so the first recent worker ends the search.
         while self._worse:
             key, at = next(iter(self._worse.items()))
             if 0 <= now - at < window:

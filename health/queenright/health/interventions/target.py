@@ -14,7 +14,7 @@ LADDER: Final = "ladder"
 
 
 class Target(NamedTuple):
-    """One incarnation of one run of a worker. An action decided for one is never applied to another."""
+    """One incarnation of a worker's session. An action for one target is never applied to another."""
 
     agent_id: str
     session_id: str
@@ -45,5 +45,5 @@ class WorkerRecord(BaseModel):
 
     @property
     def target(self) -> Target:
-        """The worker and its incarnation."""
+        """The incarnation of the worker that the record is about."""
         return Target(self.agent_id, self.session_id, self.incarnation_id)

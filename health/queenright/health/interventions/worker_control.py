@@ -1,8 +1,8 @@
 """
-Interface to nudge or stop a worker, wherever it runs.
+The interface to nudge or stop a worker, wherever it runs.
 
-`actions` calls it to nudge and terminate; `runtime_control` implements it for agents of this process, and
-`instructions` for agents in other processes.
+`actions` calls it. `runtime_control` implements it for agents in this process, and `instructions` for agents
+in other processes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class NudgeDelivery(StrEnum):
     """The delivery status of a nudge."""
 
     INJECTED = "injected"
-    """In the worker's context, for its next turn."""
+    """The message is in the worker's context for its next turn."""
     QUEUED = "queued"
-    """Waiting until the worker fetches it."""
+    """The message waits until the worker fetches it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class StopResult:
     is_confirmed: bool
     """Whether the worker has certainly stopped."""
     checkpoint_id: str | None = None
-    """The checkpoint with its partial state, if it was saved."""
+    """The checkpoint with the worker's partial state, or None if it was not saved."""
     detail: str = ""
     lingers: bool = False
-    """Whether one of its functions still runs in a thread, which cannot be stopped."""
+    """Whether one of the worker's functions is still running in a thread, which cannot be stopped."""
 
 
 class WorkerControl(Protocol):
@@ -55,7 +55,7 @@ class WorkerControl(Protocol):
         Put a message into the worker's context. It is durable on return.
 
         Args:
-            target: The worker; another incarnation never gets it.
+            target: The worker. Another incarnation never gets the message.
             instruction_id: A message with the same id is delivered at most once.
             expires_at: When the message is discarded, in seconds since the epoch.
 
@@ -68,7 +68,7 @@ class WorkerControl(Protocol):
         self, target: Target, reason: str, *, instruction_id: str, within: float
     ) -> StopResult:
         """
-        Stop the worker: save its state and free what it holds. Takes at most ``within`` seconds.
+        Stop the worker within ``within`` seconds. Save its state, and free its resources.
 
         Raises:
             WorkerUnreachableError: The worker is not running.

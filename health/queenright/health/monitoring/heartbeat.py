@@ -1,8 +1,8 @@
 """
-Heartbeats over HTTP: their format, and the event that each becomes.
+Heartbeats over HTTP: their format, and the conversion to events.
 
-A heartbeat shows that a process lives, and nothing else. An invalid one is refused as a whole with the reason
-and changes nothing. A field that is missing or empty is unknown.
+A heartbeat only shows that a process is alive. An invalid heartbeat is refused with the reason, and has no
+effect. A field that is missing or empty is unknown.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults, fault_message
 from queenright.runtime.events import LATEST_TIME, AgentEvent, EventType
 
-_DATA: Final = (
+_DATA_FIELDS: Final = (
     "interval",
     "phase",
     "last_tool_call",
@@ -38,23 +38,23 @@ _DATA: Final = (
     "task_id",
 )
 
-_FREE_TEXT: Final = ("phase", "progress_indicator")
-"""Text that the worker writes; its secrets are masked."""
+_FREE_TEXT_FIELDS: Final = ("phase", "progress_indicator")
+"""Fields whose text the worker writes. Secrets in it are masked."""
 
 
 class InvalidHeartbeatError(QueenrightError):
-    """Raised for an invalid heartbeat; names the field, its value, and what is allowed."""
+    """Raised when a heartbeat is invalid. The message names the field, its value, and what is allowed."""
 
 
-def moment(value: Any) -> float | None:
+def parse_moment(value: Any) -> float | None:
     """
     Parse a time into seconds since the epoch, or return None for a missing value.
 
     Args:
-        value: Seconds, or ISO 8601; without a zone it is in UTC.
+        value: Seconds since the epoch, or an ISO 8601 time; UTC if it has no time zone.
 
     Raises:
-        ValueError: The value is neither, or is out of range.
+        ValueError: The value is neither of these, or is out of range.
     """
     if value is None or value == "":
         return None
@@ -68,18 +68,18 @@ def moment(value: Any) -> float | None:
     return float(value)
 
 
-def _number(value: Any) -> Any:
+def _validate_number(value: Any) -> Any:
     # By default pydantic accepts true as 1 and "7" as 7.
     if isinstance(value, bool) or (isinstance(value, str) and value):
         raise ValueError("it should be a number")
     return None if value == "" else value
 
 
-def _or_empty(value: Any) -> Any:
+def _replace_none(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _clean(text: str) -> str:
+def _forbid_nul(text: str) -> str:
     # PostgreSQL cannot store text with a NUL character.
     if "\0" in text:
         raise ValueError("NUL characters are not allowed")
@@ -95,20 +95,22 @@ def _require_name(text: str) -> str:
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _Seconds = Annotated[float, Field(gt=0, le=7 * 86_400, allow_inf_nan=False)]
 _Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-_Text = Annotated[str, Field(max_length=1000), AfterValidator(_clean)]
+_Text = Annotated[str, Field(max_length=1000), AfterValidator(_forbid_nul)]
 
-Moment = Annotated[float | None, BeforeValidator(moment)]
-Name = Annotated[str, BeforeValidator(_or_empty), Field(max_length=256), AfterValidator(_clean)]
-Who = Annotated[Name, AfterValidator(clean_name)]
-"""Cleaned like names in telemetry, so that one raw name is one worker or task everywhere."""
-Total = Annotated[_Count | None, BeforeValidator(_number)]
+Moment = Annotated[float | None, BeforeValidator(parse_moment)]
+Name = Annotated[str, BeforeValidator(_replace_none), Field(max_length=256), AfterValidator(_forbid_nul)]
+CleanName = Annotated[Name, AfterValidator(clean_name)]
+"""
+A name that is cleaned like names in telemetry, so that it identifies the same worker or task everywhere.
+"""
+Total = Annotated[_Count | None, BeforeValidator(_validate_number)]
 
 
 class Heartbeat(BaseModel):
     """
-    One heartbeat. Only `agent_id` is required; names may be in ``camelCase``.
+    A heartbeat. Only `agent_id` is required. Field names may be in ``camelCase``.
 
-    Unknown fields are ignored, so that a newer worker does not seem dead to an older service.
+    Unknown fields are ignored, so that an older service does not take a newer worker for dead.
     """
 
     model_config = ConfigDict(
@@ -119,18 +121,18 @@ class Heartbeat(BaseModel):
         alias_generator=AliasGenerator(validation_alias=to_camel),
     )
 
-    agent_id: Annotated[Who, AfterValidator(_require_name)]
-    session_id: Who = ""
-    incarnation_id: Who = ""
-    """Empty if unknown; that is no new incarnation."""
-    task_id: Who = ""
-    service_name: Who = ""
+    agent_id: Annotated[CleanName, AfterValidator(_require_name)]
+    session_id: CleanName = ""
+    incarnation_id: CleanName = ""
+    """Empty if unknown. An empty id does not start a new incarnation."""
+    task_id: CleanName = ""
+    service_name: CleanName = ""
     """``service.name`` of its telemetry, if that does not name the agent (``gen_ai.agent.name``)."""
-    service_namespace: Who = ""
+    service_namespace: CleanName = ""
     """``service.namespace`` of that telemetry. With both, a cluster finds the worker's partition."""
     timestamp: Moment = None
-    """On the worker's clock, in seconds since the epoch; None: the time of arrival."""
-    phase: Who = ""
+    """When the worker sent it, in seconds since the epoch by its own clock; None for the time of arrival."""
+    phase: CleanName = ""
     last_tool_call: Moment = None
     """Seconds since the epoch."""
     token_count: Total = None
@@ -138,20 +140,20 @@ class Heartbeat(BaseModel):
     error_count: Total = None
     """Errors so far."""
     progress_indicator: _Text | _Number | None = None
-    """Free text or a number; it is shown, but does not count as progress."""
-    interval: Annotated[_Seconds | None, BeforeValidator(_number)] = None
-    """Seconds until the next one is due."""
+    """Free text or a number. It is shown, but does not count as progress."""
+    interval: Annotated[_Seconds | None, BeforeValidator(_validate_number)] = None
+    """The seconds until the next heartbeat is due."""
 
-    def event(self, now: float, *, session_id: str = "", incarnation_id: str = "") -> AgentEvent:
+    def make_event(self, now: float, *, session_id: str = "", incarnation_id: str = "") -> AgentEvent:
         """
         Return the event of this heartbeat.
 
         Args:
-            session_id: The session, if the heartbeat names none.
-            incarnation_id: The incarnation, if the heartbeat names none.
+            session_id: Used if the heartbeat names no session.
+            incarnation_id: Used if the heartbeat names no incarnation.
         """
-        values = {name: getattr(self, name) for name in _DATA}
-        for name in _FREE_TEXT:
+        values = {name: getattr(self, name) for name in _DATA_FIELDS}
+        for name in _FREE_TEXT_FIELDS:
             if isinstance(values[name], str):
                 values[name] = redact(clean_name(values[name], 1000), 1000)
         return AgentEvent(
@@ -180,10 +182,10 @@ def parse_heartbeat(body: bytes | str) -> Heartbeat:
                 f"This is not a heartbeat: {fault_message(faults[0])}. "
                 "Send a JSON object with at least agent_id."
             ) from None
-        named = [fault | {"loc": tuple(map(_field_name, fault["loc"]))} for fault in faults]
-        raise InvalidHeartbeatError(describe_faults(named)) from None
+        named_faults = [fault | {"loc": tuple(map(_get_field_name, fault["loc"]))} for fault in faults]
+        raise InvalidHeartbeatError(describe_faults(named_faults)) from None
 
 
-def _field_name(part: int | str) -> int | str:
+def _get_field_name(part: int | str) -> int | str:
     """Return the documented name of a field, for which pydantic reports the alias."""
     return to_snake(part) if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""A worker's history from event log and archive: changes of state, and interventions."""
+"""A worker's history: state changes and interventions from the event log and its archive."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HISTORY_EVENTS: Final[frozenset[EventType]] = frozenset(
         EventType.INTERVENTION_RECORDED,
     }
 )
-"""Event types of a history."""
+"""The event types in a history."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +50,18 @@ class HealthSnapshot:
     """An event in a worker's history, and the health state after it."""
 
     seq: int
-    """Its sequence number in the event log."""
+    """The event's sequence number in the event log."""
     time: float
     """Seconds since the epoch."""
     type: EventType
     state: HealthState | None
-    """None if no state was logged before."""
+    """None if no state had been logged by then."""
     reason: str
     session_id: str
     incarnation_id: str
     event_id: str
     data: Mapping[str, Any]
-    """The event's data; ``docs/events.md`` has its keys by type."""
+    """The event's data. ``docs/events.md`` lists the keys of each type."""
 
 
 def health_history(
@@ -76,8 +76,8 @@ def health_history(
     Return the newest ``limit`` entries of a worker's history over all its sessions, oldest first.
 
     Args:
-        until: The end, exclusive; None for no end.
-        before: Only entries with a smaller ``seq``, for paging.
+        until: The end of the period, exclusive; None for no end.
+        before: Return only entries with a smaller ``seq``, for paging.
 
     Raises:
         ValueError: ``limit`` is not positive.
@@ -85,44 +85,46 @@ def health_history(
     if limit < 1:
         raise ValueError(f"limit must be at least 1, got {limit}")
     parameters = {"agent": agent_id, "since": since, "until": until, "before": before, "most": limit}
-    query = _newest(until is not None, before is not None)
-    former = former_names(conn, agent_id)
+    query = _build_query(until is not None, before is not None)
+    former_sessions = former_names(conn, agent_id)
     rows = list(conn.execute(query, parameters))
-    for name in {name for name, _ in former} - {agent_id}:
-        of_name = conn.execute(query, {**parameters, "agent": name})
-        rows += [row for row in of_name if (name, row.session_id) in former]
+    for name in {name for name, _ in former_sessions} - {agent_id}:
+        rows_of_name = conn.execute(query, {**parameters, "agent": name})
+        rows += [row for row in rows_of_name if (name, row.session_id) in former_sessions]
     events = [(row.seq, event) for row in rows if (event := event_of(row)) is not None]
     events.sort(key=lambda entry: entry[0])
     events = events[-limit:]
     if not events:
         return []
-    states = _states_before(conn, agent_id, events)
+    states = _find_states_before(conn, agent_id, events)
     entries = []
     for seq, event in events:
         if event.type is EventType.HEALTH_STATE_CHANGED:
-            states[event.session_id] = _state(event.data.get("to"))
-        entries.append(_snapshot(seq, event, states.get(event.session_id)))
+            states[event.session_id] = _parse_state(event.data.get("to"))
+        entries.append(_make_snapshot(seq, event, states.get(event.session_id)))
     return entries
 
 
 @lru_cache(maxsize=4)
-def _newest(has_until: bool, has_before: bool) -> CompoundSelect[Any]:
+def _build_query(has_until: bool, has_before: bool) -> CompoundSelect[Any]:
     """
-    Return the query for the newest events of each type. It is cached, because building it is slower than
-    running.
+    Return the query for the newest events of each type. It is cached, because building it takes longer than
+    running it.
 
-    The log has an index of an agent's events by type, in the order of the log.
+    The log has an index of each agent's events by type, in the order of the log.
     """
     kinds = sorted(kind.value for kind in HISTORY_EVENTS)
-    each = [EVENTS.c.type == literal_column(f"'{kind}'", EVENTS.c.type.type) for kind in kinds]
-    parts = [(EVENTS, only) for only in each]
-    parts.append((AUDIT_ARCHIVE, AUDIT_ARCHIVE.c.type.in_(kinds)))
-    return union_all(*(_part(table, only, has_until, has_before) for table, only in parts))
+    conditions = [EVENTS.c.type == literal_column(f"'{kind}'", EVENTS.c.type.type) for kind in kinds]
+    filters = [(EVENTS, condition) for condition in conditions]
+    filters.append((AUDIT_ARCHIVE, AUDIT_ARCHIVE.c.type.in_(kinds)))
+    return union_all(*(_build_part(table, condition, has_until, has_before) for table, condition in filters))
 
 
-def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: bool) -> Select[Any]:
+def _build_part(
+    table: Table, condition: ColumnElement[bool], has_until: bool, has_before: bool
+) -> Select[Any]:
     query = select(*(table.c[column.name] for column in EVENTS.columns))
-    query = query.where(table.c.agent_id == bindparam("agent"), only, table.c.time >= bindparam("since"))
+    query = query.where(table.c.agent_id == bindparam("agent"), condition, table.c.time >= bindparam("since"))
     if has_until:
         query = query.where(table.c.time < bindparam("until"))
     if has_before:
@@ -131,22 +133,24 @@ def _part(table: Table, only: ColumnElement[bool], has_until: bool, has_before: 
     return select(query.order_by(table.c.seq.desc()).limit(most).subquery())
 
 
-def _states_before(
+def _find_states_before(
     conn: Connection, agent_id: str, events: Iterable[tuple[int, AgentEvent]]
 ) -> dict[str, HealthState | None]:
-    """Return each session's state before its first entry, according to the next or previous change."""
-    first: dict[str, int] = {}
+    """Return the state of each session before its first event, from the next or the previous state change."""
+    first_seqs: dict[str, int] = {}
     states: dict[str, HealthState | None] = {}
     for seq, event in events:
-        first.setdefault(event.session_id, seq)
+        first_seqs.setdefault(event.session_id, seq)
         if event.type is EventType.HEALTH_STATE_CHANGED and event.session_id not in states:
-            states[event.session_id] = _state(event.data.get("from"))
-    for session_id in first.keys() - states.keys():
-        states[session_id] = _state(_last_change(conn, agent_id, session_id, first[session_id]))
+            states[event.session_id] = _parse_state(event.data.get("from"))
+    for session_id in first_seqs.keys() - states.keys():
+        states[session_id] = _parse_state(
+            _find_last_state(conn, agent_id, session_id, first_seqs[session_id])
+        )
     return states
 
 
-def _last_change(conn: Connection, agent_id: str, session_id: str, before: int) -> object:
+def _find_last_state(conn: Connection, agent_id: str, session_id: str, before: int) -> object:
     for table in (EVENTS, AUDIT_ARCHIVE):
         query = (
             select(*(table.c[column.name] for column in EVENTS.columns))
@@ -160,14 +164,14 @@ def _last_change(conn: Connection, agent_id: str, session_id: str, before: int) 
     return None
 
 
-def _state(value: Any) -> HealthState | None:
+def _parse_state(value: Any) -> HealthState | None:
     try:
         return HealthState(value)
     except ValueError:
         return None
 
 
-def _snapshot(seq: int, event: AgentEvent, state: HealthState | None) -> HealthSnapshot:
+def _make_snapshot(seq: int, event: AgentEvent, state: HealthState | None) -> HealthSnapshot:
     return HealthSnapshot(
         seq=seq,
         time=event.time,

@@ -1,4 +1,4 @@
-"""A worker's health according to the event log, and the events that the log lacks."""
+"""A worker's health according to the event log, and the events that are missing from the log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ HEALTH_EVENTS: Final = frozenset(
 
 @dataclass(slots=True)
 class LoggedHealth:
-    """State and findings of one worker according to the log, updated by each event."""
+    """The state and findings of a worker according to the log, updated by each event."""
 
     state: HealthState = HealthState.HEALTHY
     findings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By kind, as JSON values."""
+    """The findings by kind, as JSON values."""
     since: float | None = None
-    """When the state was logged, or None."""
+    """When the state was logged, or None if no state was."""
 
     def apply(self, event: AgentEvent) -> None:
         """Apply an event of a type in ``HEALTH_EVENTS``. Unreadable values are ignored."""
@@ -49,7 +49,8 @@ def missing_health_events(worker: WorkerHealth, logged_health: LoggedHealth, now
     """
     Return the events that bring the log up to date with a worker's health.
 
-    They can be missing if the service was killed between a worker's event and its own.
+    They are missing if the service was killed after it logged a worker's event, but before it logged the
+    resulting health events.
     """
     events, v = list[AgentEvent](), worker.vitals
     remaining = dict(logged_health.findings)
@@ -57,7 +58,7 @@ def missing_health_events(worker: WorkerHealth, logged_health: LoggedHealth, now
         previous = remaining.pop(finding.kind.value, None)
         if (
             previous is None
-            or finding.severity.rank > _rank(previous)
+            or finding.severity.rank > _get_severity_rank(previous)
             or (finding.ticket and not previous.get("ticket"))
         ):
             events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
@@ -75,6 +76,6 @@ def missing_health_events(worker: WorkerHealth, logged_health: LoggedHealth, now
     return events
 
 
-def _rank(finding: Mapping[str, Any]) -> int:
+def _get_severity_rank(finding: Mapping[str, Any]) -> int:
     severity = finding.get("severity")
     return Severity(severity).rank if severity in list(Severity) else -1

@@ -1,9 +1,9 @@
 """
-The monitor: every worker's vital signs, and when each must be checked next.
+The monitor keeps the vital signs of every worker, and checks each worker when its health may change.
 
 It does no I/O and reads no clock: events go in, health events come out. A heap holds, for each worker, the
-earliest time at which silence alone could change its health. Activity usually defers that time, so the
-entry is recomputed only when it comes up: events are cheap, and an idle worker costs nothing.
+earliest time at which silence alone could change its health. Activity usually defers that time, so the entry
+is recomputed only when it is due. Events are therefore cheap, and an idle worker costs nothing.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ from queenright.instrumentation.names import Phase
 from queenright.runtime.events import AgentEvent, EventType
 
 MAX_ENDED_SESSIONS: Final = 10_000
-"""The maximum number of ended sessions in memory; the newest stay."""
+"""The maximum number of ended sessions in memory. The oldest are removed first."""
 
 ENDED_SESSION_SECONDS: Final = 3600.0
 
 MAX_PROCESSES: Final = 100_000
-"""The maximum number of processes whose last activity is in memory; the newest stay."""
+"""The maximum number of processes whose last activity is in memory. The oldest are removed first."""
 
 END_REPEATED_SECONDS: Final = 5.0
-"""How long an ending worker repeats its end to a service that is away."""
+"""How many seconds a worker that ends keeps sending its end while the service is unreachable."""
 
 # After these events a deadline may come sooner than the shortest limit.
 _MOVES_DEADLINE: Final = frozenset(
@@ -78,7 +78,7 @@ _MOVES_DEADLINE: Final = frozenset(
     }
 )
 # Only these events can change what a counting detector finds.
-_COUNTS: Final = frozenset(
+_COUNTED_EVENTS: Final = frozenset(
     {
         EventType.BREAKER_REPORTED,
         EventType.RESOURCE_REPORTED,
@@ -88,17 +88,17 @@ _COUNTS: Final = frozenset(
         EventType.OUTPUT_REPORTED,
     }
 )
-# Used for every event: a module global is faster than a class attribute.
+# These are used for every event, and a module global is faster than a class attribute.
 _TOOL_STARTED: Final = EventType.TOOL_CALL_STARTED
 _MODEL_ENDED: Final = EventType.LLM_CALL_COMPLETED
 _TOOL_ENDED: Final = EventType.TOOL_CALL_COMPLETED
-_RENAME: Final = EventType.AGENT_RENAMED
-_START: Final = EventType.EXECUTION_STARTED
-_ENDS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
+_RENAMED: Final = EventType.AGENT_RENAMED
+_STARTED: Final = EventType.EXECUTION_STARTED
+_END_EVENTS: Final = frozenset({EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED})
 _HEALTHY: Final = HealthState.HEALTHY
 _FAILING: Final = HealthState.FAILING
 _TERMINATION: Final = WorkerStatus.TERMINATED
-_SILENCE: Final = frozenset(
+_SILENCE_KINDS: Final = frozenset(
     {
         FindingKind.STALL,
         FindingKind.TOOL_TIMEOUT,
@@ -112,7 +112,7 @@ _SILENCE: Final = frozenset(
 EVENTS_THAT_ADD_WORKERS: Final = frozenset(
     {EventType.AGENT_TERMINATED, EventType.RECOVERY_FAILED, EventType.RECOVERY_COMPLETED}
 )
-"""Health events that add an unknown worker. Others about an unknown worker are ignored."""
+"""Health events that add an unknown worker. Other health events about an unknown worker are ignored."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,19 +125,19 @@ class WorkerHealth:
     state_since: float
     reason: str
     deadline: float | None = None
-    """The worker's valid entry in the heap."""
+    """When the worker is checked next: the time of its valid entry in the heap."""
     trouble_since: float | None = None
-    """When it became stuck or failing; None while it is neither."""
+    """When the worker became stuck or failing; None while it is neither."""
     incarnation_number: int = 1
     """The incarnation (``VitalSigns.incarnation_count``) in which the state last changed."""
     shadow: tuple[Finding, ...] = ()
-    """Findings of shadow detectors; they have no consequences."""
+    """Findings of detectors in shadow mode, which have no effect."""
     checked_at: float = -math.inf
-    """When it was last checked, or the time of the event after which it was."""
+    """The time of the last check, or of the event that caused it."""
     unknown_fields: frozenset[str] = frozenset()
-    """Fields of its summary that its source cannot provide; they are null."""
+    """Fields of the worker's summary that are null, because its source cannot provide them."""
     key: WorkerKey = field(init=False)
-    """Agent and session; one object for all that refer to the worker."""
+    """The agent and the session. All references to the worker share this object."""
 
     def __post_init__(self) -> None:
         self.key = (self.vitals.agent_id, self.vitals.session_id)
@@ -147,8 +147,9 @@ class WorkerHealth:
         """
         The state that counts in fleet totals, or None once the run is over.
 
-        An ended worker counts as failing if its recovery was given up, until a person settles that, or if it
-        represents too many failed runs of its agent, until a run completes.
+        A worker that has ended still counts as failing in two cases: if its recovery was abandoned, until a
+        person resolves its ticket; and if it represents too many failed runs of its agent, until a run
+        completes.
         """
         if self.vitals.ended_at is None or self.state is HealthState.FAILING:
             return self.state
@@ -164,7 +165,9 @@ class FailedRuns:
     since: float = 0.0
     """When the first of them failed."""
     session_id: str = ""
-    """The session whose failure exceeded the limit; it represents all of them. Empty below the limit."""
+    """
+    The session whose failure exceeded the limit, which represents all failed runs. Empty below the limit.
+    """
 
 
 def as_terminated(event: AgentEvent) -> AgentEvent:
@@ -172,7 +175,7 @@ def as_terminated(event: AgentEvent) -> AgentEvent:
     return replace(event, type=EventType.EXECUTION_FAILED, data={"error_type": TERMINATED})
 
 
-def _run_of(event: AgentEvent) -> tuple[str, str, str]:
+def _make_run_key(event: AgentEvent) -> tuple[str, str, str]:
     return event.agent_id, event.session_id, event.incarnation_id
 
 
@@ -181,7 +184,7 @@ class SweepPart:
     """The result of one part of a sweep."""
 
     worker_count: int
-    """How many workers that have not ended were checked."""
+    """The number of checked workers that have not ended."""
     is_last: bool
     """Whether this was the last part."""
     events: list[AgentEvent]
@@ -193,7 +196,7 @@ class WorkerRecorder(Protocol):
     """Records workers for a snapshot; see ``monitor_snapshot``."""
 
     def record(self, worker: WorkerHealth) -> None:
-        """Record a worker that is about to change, unless it is already recorded or new."""
+        """Record a worker that is about to change, unless it is new or already recorded."""
 
     def discard(self) -> None:
         """Discard the snapshot, because all workers are about to change."""
@@ -203,16 +206,16 @@ class HealthMonitor:
     """
     Computes findings and states from the events of workers.
 
-    Not thread-safe: it belongs to one event loop. Every method takes the time as an argument; equal events
-    and times give equal results.
+    Not thread-safe: it belongs to one event loop. Methods take the time as an argument, so equal events and
+    times give equal results.
 
     Args:
         settings: The thresholds.
         on_delay: Called with the kind of each new finding and its delay in seconds.
         on_shadow: Called with each new or worse finding of a detector in shadow mode.
-        spent_elsewhere: Returns what the services know that watch other parts of the fleet.
-        is_stopping: Returns whether an incarnation of a worker is being terminated; its end then counts as a
-            termination.
+        spent_elsewhere: Returns the spending in parts of the fleet that other services monitor.
+        is_stopping: Returns whether an incarnation of a worker is being terminated. If so, its end counts as
+            a termination.
     """
 
     def __init__(
@@ -231,7 +234,7 @@ class HealthMonitor:
         self._is_stopping = is_stopping
         self._workers: dict[WorkerKey, WorkerHealth] = {}
         self.today = DailySpending(spent_elsewhere)
-        """What was spent today."""
+        """Today's spending."""
         self._clocks: dict[str, LearnedClocks] = {}
         self.replace_settings(settings)
         self._sessions: dict[str, list[str]] = {}
@@ -247,13 +250,13 @@ class HealthMonitor:
         self._unswept: list[WorkerKey] | None = None
         self._now = 0.0
         self.listening_since = 0.0
-        """When calls of ``record_process_alive`` began: earlier activity is unknown."""
+        """When the calls of ``record_process_alive`` began. Earlier activity of processes is unknown."""
 
     def replace_settings(self, settings: HealthSettings) -> None:
         """
-        Replace the thresholds; the next sweep applies them.
+        Replace the thresholds. The next sweep applies them.
 
-        Buffer sizes of known workers do not change.
+        The buffer sizes of known workers do not change.
         """
         self._discard_snapshot()
         self.settings = settings
@@ -265,7 +268,7 @@ class HealthMonitor:
             worker.vitals.replace_settings(settings)
             if not settings.has_shadows:
                 worker.shadow = ()
-            worker.vitals.clocks = self._clocks_of(worker.vitals.agent_id)
+            worker.vitals.clocks = self._get_learned_clocks(worker.vitals.agent_id)
 
     def _record(self, worker: WorkerHealth) -> None:
         """Record a worker for the snapshot, before it changes."""
@@ -283,11 +286,11 @@ class HealthMonitor:
         """
         Apply one event and return the health events that follow.
 
-        The time is that of the event if it is within the tolerance before ``now``, else ``now``. Events that
-        are not about workers are ignored, the monitor's own among them.
+        The event's time is used if it is at most the clock tolerance before ``now``, otherwise ``now``.
+        Events that are not about workers are ignored, including those of the monitor itself.
         """
         kind = event.type
-        if kind is _RENAME:
+        if kind is _RENAMED:
             return self._rename(event, now)
         if (kind not in WORKER_EVENTS and kind not in ABOUT_WORKERS) or not event.agent_id:
             return []
@@ -302,24 +305,24 @@ class HealthMonitor:
             if kind is EventType.TICKET_RESOLVED and self._counts_runs:
                 self._settle_failed_runs(event)
             elif kind is EventType.AGENT_TERMINATED:
-                self.restore_terminated_runs([_run_of(event)])
+                self.restore_terminated_runs([_make_run_key(event)])
             return self._apply_action(event, at, now)
         key = (event.agent_id, event.session_id)
         worker = self._workers.get(key)
         if worker is not None and is_late_work(event, worker.vitals):
             at = event.time
         events: list[AgentEvent] = []
-        new = worker is None
+        is_new = worker is None
         if worker is None:
             worker = self._add_worker(key, at)
         if self.snapshot is not None:
             self.snapshot.record(worker)
         if worker.deadline is not None and worker.deadline <= at:
-            # The deadline passed without a check; the event must not hide the silence before it.
+            # The deadline passed without a check. The event must not hide the silence before it.
             events = self._check(worker, at, now)
         v = worker.vitals
-        was_over, was = v.ended_at, v.status
-        if kind in _ENDS and (
+        previous_end, previous_status = v.ended_at, v.status
+        if kind in _END_EVENTS and (
             self._is_stopping(key, event.incarnation_id or v.incarnation_id)
             or self._ends_terminated_run(v, event)
         ):
@@ -327,9 +330,9 @@ class HealthMonitor:
         if v.status is _TERMINATION and self._continues_after_termination(v, event, now):
             undo_termination(v, at)
         v.apply(event, at)
-        self._note_cost(v, event)
-        if kind is _START:
-            self._terminated_runs.pop(_run_of(event), None)
+        self._add_cost(v, event)
+        if kind is _STARTED:
+            self._terminated_runs.pop(_make_run_key(event), None)
             events += self._join_parents(worker, event, at, now)
         deadline = worker.deadline
         if (
@@ -337,7 +340,7 @@ class HealthMonitor:
             or deadline > v.last_activity + self._shortest
             or kind in _MOVES_DEADLINE
             or (kind is _TOOL_STARTED and event.data.get("timeout") is not None)
-            # The end of the tool ends its exclusion from these clocks, which may make them due.
+            # While a tool runs, these clocks stand still. Its end may make them due.
             or (
                 kind is _TOOL_ENDED
                 and (
@@ -347,15 +350,15 @@ class HealthMonitor:
             )
         ):
             self._schedule(worker, at)
-        if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
+        if v.ended_at is not None and (v.ended_at != previous_end or v.status is not previous_status):
             events += self._end_session(worker, at, now)
         elif (
             worker.findings
             or worker.shadow
             or worker.state is not _HEALTHY
-            or ((kind in _COUNTS or v.mcp_servers) and is_suspicious(v, self.settings))
+            or ((kind in _COUNTED_EVENTS or v.mcp_servers) and is_suspicious(v, self.settings))
             or (v.ended_at is not None and v.llm_errors)
-            or (new and v.breakers)
+            or (is_new and v.breakers)
             or (v.heartbeat_late and kind in _MOVES_DEADLINE)
         ):
             events += self._examine(worker, at, now, now - at)
@@ -365,11 +368,11 @@ class HealthMonitor:
 
     def replay(self, event: AgentEvent, now: float, *, counts_runs: bool = True) -> None:
         """
-        Apply one past event without checking its worker; ``sweep`` checks all of them afterwards.
+        Apply one past event without checking its worker. Call ``sweep`` afterwards to check all workers.
 
-        Timed as in ``apply``, and cheaper: intermediate states are irrelevant. Only an ended worker is
-        checked at once, because it may be forgotten soon. Without ``counts_runs``, failed runs are counted by
-        ``restore_failed_runs``.
+        The event is timed as in ``apply``. This is cheaper, because intermediate states are not computed.
+        Only a worker that has ended is checked immediately, because it may be forgotten soon. Without
+        ``counts_runs``, failed runs are not counted, because ``restore_failed_runs`` sets their number.
         """
         self._counts_runs = counts_runs
         try:
@@ -393,28 +396,29 @@ class HealthMonitor:
         v = worker.vitals
         if is_late_work(event, v):
             at = event.time
-        was_over, was = v.ended_at, v.status
-        if event.type in _ENDS and self._ends_terminated_run(v, event):
+        previous_end, previous_status = v.ended_at, v.status
+        if event.type in _END_EVENTS and self._ends_terminated_run(v, event):
             event = as_terminated(event)
         if v.status is _TERMINATION and self._continues_after_termination(v, event, now):
             undo_termination(v, at)
         v.apply(event, at)
-        self._note_cost(v, event)
-        if event.type is _START:
-            self._terminated_runs.pop(_run_of(event), None)
+        self._add_cost(v, event)
+        if event.type is _STARTED:
+            self._terminated_runs.pop(_make_run_key(event), None)
             self._children.join(key, event)
-        if v.ended_at is not None and (v.ended_at != was_over or v.status is not was):
+        if v.ended_at is not None and (v.ended_at != previous_end or v.status is not previous_status):
             self._end_session(worker, at, now)
 
-    def _note_cost(self, v: VitalSigns, event: AgentEvent) -> None:
+    def _add_cost(self, v: VitalSigns, event: AgentEvent) -> None:
         if event.type is _MODEL_ENDED and (cost := parse_dollars(event.data.get("cost_usd"))):
             v.spent_today = self.today.add(v.agent_id, cost, event.time)
 
     def _ends_terminated_run(self, v: VitalSigns, event: AgentEvent) -> bool:
         """
-        Return whether an event ends a run that was terminated, even if the run continued or was removed.
+        Return whether an event reports the end of a run that was terminated, even if the run continued or was
+        removed.
         """
-        return _run_of(event) in self._terminated_runs or (
+        return _make_run_key(event) in self._terminated_runs or (
             v.outlived_termination and event.incarnation_id in ("", v.incarnation_id)
         )
 
@@ -422,9 +426,9 @@ class HealthMonitor:
         """
         Return whether an event shows that a worker continues after its termination.
 
-        That is work of the same incarnation that began after the end, by the sender's clock and by the
-        service's, beyond the clock tolerance. Calls that were running at the end and new executions do not
-        count.
+        The event must report work of the same incarnation that began after the end, by both the sender's and
+        the service's clock, and by more than the clock tolerance. Calls that were running at the end, and new
+        executions, do not count.
         """
         if v.ended_at is None or v.has_new_start or event.incarnation_id not in ("", v.incarnation_id):
             return False
@@ -435,7 +439,8 @@ class HealthMonitor:
         """
         Check the workers whose deadline has passed, and return the health events that follow.
 
-        The rest is checked by the next call: ``next_deadline`` remains in the past.
+        At most ``limit`` workers are checked. The next call checks the others: until then, ``next_deadline``
+        is in the past.
         """
         if now > self._now:
             self._now = now
@@ -454,8 +459,8 @@ class HealthMonitor:
         """
         Check the next ``limit`` workers, in case a deadline was missed.
 
-        A sweep covers the workers that were known at its first part, in as many parts as needed, so that the
-        event loop runs other work between parts.
+        A sweep covers the workers that were known at its first part. It has parts so that the event loop can
+        run other work in between.
         """
         if now > self._now:
             self._now = now
@@ -468,7 +473,7 @@ class HealthMonitor:
                 continue
             try:
                 events += self._check(worker, now, now)
-                # Ended workers are not monitored, so they do not count.
+                # Workers that have ended are not monitored, so they do not count.
                 checks += not worker.vitals.has_ended
             except Exception as error:
                 faults.append(f"worker {key[0]!r}, session {key[1]!r} cannot be checked: {error!r}")
@@ -484,7 +489,7 @@ class HealthMonitor:
         return part.worker_count, part.events
 
     def next_deadline(self) -> float | None:
-        """Return the earliest time at which ``advance`` has work to do; None if there is none."""
+        """Return the earliest time at which ``advance`` has work to do, or None if it has none."""
         heap = self._heap
         while heap:
             due_at, key = heap[0]
@@ -496,23 +501,23 @@ class HealthMonitor:
 
     def handle_clock_jump(self, now: float) -> None:
         """
-        Restart every silence, because the host slept or its clock was set, which makes ages meaningless.
+        Restart every silence, because the host slept or its clock was set, so that ages are meaningless.
 
-        A silence with a finding keeps its age, so that a jump does not end a finding. A state keeps its age
-        too, so that actions scheduled after its start are not moved.
+        A silence with a finding keeps its age, so that a clock jump does not clear the finding. A state also
+        keeps its age, so that actions that are scheduled relative to its start do not move.
         """
         self._discard_snapshot()
-        by = now - self._now
+        shift = now - self._now
         for worker in self._workers.values():
             worker.vitals.source.restart()
-            if any(finding.kind in _SILENCE for finding in (*worker.findings, *worker.shadow)):
-                worker.vitals.shift_clocks(by, now)
+            if any(finding.kind in _SILENCE_KINDS for finding in (*worker.findings, *worker.shadow)):
+                worker.vitals.shift_clocks(shift, now)
             else:
                 worker.vitals.restart_clocks(now)
-            worker.checked_at += by
-            worker.state_since = min(worker.state_since + by, now)
+            worker.checked_at += shift
+            worker.state_since = min(worker.state_since + shift, now)
             if worker.trouble_since is not None:
-                worker.trouble_since = min(worker.trouble_since + by, now)
+                worker.trouble_since = min(worker.trouble_since + shift, now)
         self._ends = deque((min(since, now), min(ended_at, now), key) for since, ended_at, key in self._ends)
         self._restart_at(now)
 
@@ -521,7 +526,7 @@ class HealthMonitor:
         Exclude the time from ``since`` to ``now``, when the service was down, from every age.
 
         A silence is as long as it was at ``since``. A worker whose heartbeats do not resume may have ended in
-        the meantime; its own report of that is lost.
+        the meantime, and its report of that is lost.
         """
         self._discard_snapshot()
         for worker in self._workers.values():
@@ -537,13 +542,13 @@ class HealthMonitor:
         self._restart_signs(now)
         self._heap.clear()
         for worker in self._workers.values():
-            worker.deadline = self._next(worker, now)
+            worker.deadline = self._find_next_check(worker, now)
             if worker.deadline is not None:
                 self._heap.append((worker.deadline, worker.key))
         heapify(self._heap)
 
     def restart_processes(self, now: float) -> None:
-        """Restart the silence of every process, because it is unknown what they sent during the outage."""
+        """Restart the silence of every process, because events sent during the outage are unknown."""
         self.listening_since = now
         self._restart_signs(now)
 
@@ -552,11 +557,11 @@ class HealthMonitor:
 
     def record_process_alive(self, incarnation_id: str, now: float, interval: float | None = None) -> None:
         """
-        Record that a process runs, even if the event concerns none of its workers.
+        Record that a process is running, even if the event that shows it concerns none of its workers.
 
         Args:
-            now: When it arrived.
-            interval: The interval in seconds of reports of open work, if this is one.
+            now: When the event arrived.
+            interval: The seconds between reports of open work, if the event is such a report.
         """
         previous = self._signs.pop(incarnation_id, None)
         if previous is None:
@@ -568,22 +573,22 @@ class HealthMonitor:
             sign = ProcessSign(now) if previous is None else previous._replace(at=now)
         self._signs[incarnation_id] = sign
 
-    def _sign_of(self, v: VitalSigns) -> ProcessSign:
+    def _get_process_sign(self, v: VitalSigns) -> ProcessSign:
         return self._signs.get(v.incarnation_id) or ProcessSign(self.listening_since)
 
-    def _over_from(self, v: VitalSigns) -> float | None:
+    def _find_end_time(self, v: VitalSigns) -> float | None:
         """Return when a silent worker counts as ended, or None."""
-        over = find_end_time(v, self.settings, self._sign_of(v))
-        if over is None or not v.is_foreign or v.open_tools or v.llm_open:
-            return over
+        end_time = find_end_time(v, self.settings, self._get_process_sign(v))
+        if end_time is None or not v.is_foreign or v.open_tools or v.llm_open:
+            return end_time
         clock = find_stall_clock(v, self.settings)
-        return clock.ticket_due if clock is not None and self._has_successor(v) else over
+        return clock.ticket_due if clock is not None and self._has_successor(v) else end_time
 
     def _has_successor(self, v: VitalSigns) -> bool:
         """
         Return whether the process has started a later run of the agent.
 
-        True if its known runs do not overlap and a later one has started.
+        This is known only if the process's runs do not overlap.
         """
         all_runs = (session.vitals for session in self.of_agent(v.agent_id))
         runs = sorted(
@@ -609,7 +614,7 @@ class HealthMonitor:
         """
         Return one worker, or None if it is unknown.
 
-        Without a session: one that has not ended is preferred, then the most recently active.
+        Without a session, a worker that has not ended is preferred, then the most recently active one.
         """
         if session_id is not None:
             return self._workers.get((agent_id, session_id))
@@ -622,42 +627,43 @@ class HealthMonitor:
 
     def find(self, agent_id: str, session_id: str | None = None) -> WorkerHealth | None:
         """
-        Return one worker like ``get``, also by a former name. Without a session, the last renamed worker is
-        returned.
+        Return one worker like ``get``, but also find it by a former name. Without a session, the worker that
+        was renamed last is preferred.
         """
         worker = self.get(agent_id, session_id)
         if worker is None and session_id is not None:
             return self._workers.get(self.current_key((agent_id, session_id)))
         if worker is None:
-            former = (key for key in reversed(self._new_keys) if key[0] == agent_id)
+            former_keys = (key for key in reversed(self._new_keys) if key[0] == agent_id)
             worker = next(
-                (target for key in former if (target := self._workers.get(self.current_key(key)))), None
+                (target for key in former_keys if (target := self._workers.get(self.current_key(key)))), None
             )
         return worker
 
     def current_key(self, key: WorkerKey) -> WorkerKey:
         """Return the key of a worker after all of its renames."""
-        # Avoid cycles: a name that is in use again is not a former name.
+        # This cannot loop forever, because a name that is in use again is not a former name.
         while key in self._new_keys:
             key = self._new_keys[key]
         return key
 
     def foreign_runs(self) -> Iterator[tuple[str, str, WorkerKey]]:
         """Yield each running foreign run: process, current or former session, and current key."""
-        former: dict[WorkerKey, list[str]] = {}
-        for old in self._new_keys:
-            former.setdefault(self.current_key(old), []).append(old[1])
+        former_sessions: dict[WorkerKey, list[str]] = {}
+        for old_key in self._new_keys:
+            former_sessions.setdefault(self.current_key(old_key), []).append(old_key[1])
         for key, worker in self._workers.items():
             v = worker.vitals
             if v.is_foreign and not v.has_ended:
-                for session in {v.session_id, *former.get(key, ())}:
+                for session in {v.session_id, *former_sessions.get(key, ())}:
                     yield v.incarnation_id, session, key
 
     def dead_from(self, key: WorkerKey) -> float | None:
         """
         Return when a worker counts as dead if it stays silent.
 
-        0 if the worker is unknown or has ended. None if it waits, because it may be silent for long.
+        Return 0 if the worker is unknown or has ended, and None if it waits, because it may then be silent
+        for long.
         """
         worker = self._workers.get(key)
         if worker is None or worker.vitals.has_ended:
@@ -678,7 +684,7 @@ class HealthMonitor:
             if len(self._clocks) > MAX_ENDED_SESSIONS:
                 self._clocks.pop(key[0], None)
 
-    def _clocks_of(self, agent_id: str) -> LearnedClocks | None:
+    def _get_learned_clocks(self, agent_id: str) -> LearnedClocks | None:
         """Return the learned clocks of an agent, which all of its sessions share."""
         if self.settings.learned_clocks.mode == "off":
             return None
@@ -692,7 +698,7 @@ class HealthMonitor:
         if sessions:  # share one string for the agent's name
             key = (self._workers[key[0], sessions[0]].vitals.agent_id, key[1])
         vitals = VitalSigns(*key, at, self.settings)
-        vitals.clocks = self._clocks_of(key[0])
+        vitals.clocks = self._get_learned_clocks(key[0])
         if self._breakers:
             vitals.breakers = self._breakers.get(vitals.agent_id, NO_BREAKERS)
         self._assign_failed_runs(vitals)
@@ -707,10 +713,11 @@ class HealthMonitor:
 
     def _rename(self, event: AgentEvent, now: float) -> list[AgentEvent]:
         """
-        Rename a worker whose telemetry named its agent or session later than its first event.
+        Rename a worker whose telemetry named its agent or session only after its first event.
 
-        Its findings are cleared under the old name and found again under the new one. If the new name is
-        known, the two are merged: the one with the latest activity is kept, and their totals are added.
+        Its findings are cleared under the old name and opened again under the new name. If a worker with the
+        new name is known, the two are merged: the vital signs with the latest activity are kept, and the
+        totals are added.
         """
         old = (event.agent_id, event.session_id)
         new = (str(event.data.get("agent_id") or old[0]), str(event.data.get("session_id") or old[1]))
@@ -736,12 +743,12 @@ class HealthMonitor:
             target.incarnation_number = vitals.incarnation_count
         else:
             self._record(target)
-            older, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
-            vitals.absorb(older)
+            older_vitals, vitals = sorted((target.vitals, vitals), key=lambda session: session.last_activity)
+            vitals.absorb(older_vitals)
         vitals.rename(target.vitals.agent_id, target.vitals.session_id)
         note_origin(vitals, event.data)
         self._children.rename(vitals, old, new)
-        vitals.clocks = self._clocks_of(target.vitals.agent_id)
+        vitals.clocks = self._get_learned_clocks(target.vitals.agent_id)
         target.vitals = vitals
         self._assign_failed_runs(vitals)
         target.deadline = None
@@ -758,8 +765,8 @@ class HealthMonitor:
             worker = self._workers.get(key)
             if worker is None or worker.vitals.ended_at != ended_at:
                 continue
-            open_ticket = any(finding.ticket for finding in worker.findings)
-            if open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ends) < MAX_ENDED_SESSIONS:
+            has_open_ticket = any(finding.ticket for finding in worker.findings)
+            if has_open_ticket and since + ENDED_SESSION_SECONDS <= now and len(ends) < MAX_ENDED_SESSIONS:
                 ends.append((now, ended_at, key))  # its open ticket still needs it
             else:
                 self.forget(key)
@@ -767,28 +774,28 @@ class HealthMonitor:
     # -- actions on workers -------------------------------------------------------------------------
 
     def _apply_action(self, event: AgentEvent, at: float, now: float) -> list[AgentEvent]:
-        """Apply an event of the health layer. It is not activity of the worker and resets no clock."""
+        """Apply an event of the health layer. It is not an activity of the worker, so it resets no clock."""
         events: list[AgentEvent] = []
-        for worker in self._affected_workers(event, at):
+        for worker in self._find_affected_workers(event, at):
             self._record(worker)
-            was_over = worker.vitals.ended_at
+            previous_end = worker.vitals.ended_at
             if worker.deadline is not None and worker.deadline <= at:
                 events += self._check(worker, at, now)
             worker.vitals.apply(event, at)
-            over = worker.vitals.ended_at
-            if over is not None and over != was_over:
+            ended_at = worker.vitals.ended_at
+            if ended_at is not None and ended_at != previous_end:
                 events += self._end_session(worker, at, now)
                 continue
             events += self._examine(worker, at, now, now - at)
             self._schedule(worker, at)
         return events
 
-    def _affected_workers(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
+    def _find_affected_workers(self, event: AgentEvent, at: float) -> list[WorkerHealth]:
         agent, session = event.agent_id, event.session_id
         if event.type is EventType.CIRCUIT_BREAKER_STATE_CHANGED:
             # A breaker belongs to an agent, so it affects all of its sessions, including future ones.
-            if still := self._breakers.get(agent, NO_BREAKERS).after(event.data):
-                self._breakers[agent] = still
+            if open_breakers := self._breakers.get(agent, NO_BREAKERS).after(event.data):
+                self._breakers[agent] = open_breakers
             else:
                 self._breakers.pop(agent, None)
             return [worker for worker in self.of_agent(agent) if worker.vitals.ended_at is None]
@@ -808,10 +815,10 @@ class HealthMonitor:
 
     def _count_failed_runs(self, v: VitalSigns, at: float, now: float) -> list[AgentEvent]:
         """
-        Count consecutive failed runs of an agent. A stopped run changes nothing.
+        Count consecutive failed runs of an agent. A run that was stopped does not change the count.
 
-        The session that exceeds the limit stands for them until a run completes, so that people are notified
-        once.
+        The session that exceeds the limit represents all failed runs until a run completes, so that people
+        are notified once.
         """
         if v.status not in (WorkerStatus.FAILED, WorkerStatus.COMPLETED):
             return []
@@ -855,15 +862,17 @@ class HealthMonitor:
             self._assign_failed_runs(worker.vitals)
 
     def failed_runs(self, agent_id: str) -> FailedRuns:
-        """Return how many runs of an agent failed in a row."""
+        """Return the consecutive failed runs of an agent."""
         return self._failed_runs.get(agent_id, FailedRuns())
 
     def restore_failed_runs(self, runs: Mapping[str, FailedRuns]) -> None:
-        """Set how many runs of each agent had failed in a row before the replayed events."""
+        """Set the consecutive failed runs of each agent before the replayed events."""
         self._failed_runs = dict(runs)
 
     def restore_terminated_runs(self, runs: Iterable[tuple[str, str, str]]) -> None:
-        """Add runs that were terminated: agent, session and incarnation. Their ends are not failures."""
+        """
+        Add runs that were terminated, as ``(agent, session, incarnation)``. Their ends are not failures.
+        """
         self._terminated_runs.update(dict.fromkeys(runs))
         while len(self._terminated_runs) > MAX_ENDED_SESSIONS:
             del self._terminated_runs[next(iter(self._terminated_runs))]
@@ -873,10 +882,10 @@ class HealthMonitor:
     def _check(self, worker: WorkerHealth, at: float, now: float) -> list[AgentEvent]:
         """Examine a worker whose deadline has passed, and set its next deadline."""
         self._record(worker)
-        self._update_children_activity(worker.vitals, _last_check(worker, at, now))
-        over = self._over_from(worker.vitals)
-        if over is not None and over <= at:
-            end_session(worker.vitals, WorkerStatus.UNKNOWN, over)
+        self._update_children_activity(worker.vitals, _find_check_time(worker, at, now))
+        end_time = self._find_end_time(worker.vitals)
+        if end_time is not None and end_time <= at:
+            end_session(worker.vitals, WorkerStatus.UNKNOWN, end_time)
             worker.deadline = None
             return self._end_session(worker, at, now)
         due_at = worker.deadline
@@ -886,7 +895,7 @@ class HealthMonitor:
         return events
 
     def _update_children_activity(self, v: VitalSigns, at: float) -> None:
-        """Record when the worker's children, which have their own limits, were last active."""
+        """Record when the worker's children were last active. Children have their own limits."""
         clock = find_stall_clock(v, self.settings)
         if clock is None or at < clock.due or clock.phase not in (Phase.TOOL, Phase.UNKNOWN):
             return
@@ -909,13 +918,16 @@ class HealthMonitor:
         return events
 
     def _schedule(self, worker: WorkerHealth, at: float) -> None:
-        """Set the deadline if it is sooner than the one in the heap, which is recomputed when it comes up."""
-        due_at = self._next(worker, at)
+        """
+        Set the deadline if it is sooner than the one in the heap. A later deadline is set when that one is
+        due.
+        """
+        due_at = self._find_next_check(worker, at)
         if due_at is not None and (worker.deadline is None or due_at < worker.deadline):
             worker.deadline = due_at
             heappush(self._heap, (due_at, worker.key))
 
-    def _next(self, worker: WorkerHealth, at: float) -> float | None:
+    def _find_next_check(self, worker: WorkerHealth, at: float) -> float | None:
         v = worker.vitals
         if v.ended_at is not None:
             return None
@@ -923,9 +935,9 @@ class HealthMonitor:
         due_at = grace if worker.findings and grace > at else None
         if v.may_be_idle and v.limited_until is None:
             return due_at
-        # No later than the shortest limit, so that a change of phase is not missed.
+        # The check is never later than the shortest limit, so that a change of phase is not missed.
         for moment in (
-            *list_change_times(v, self.settings, self._sign_of(v)),
+            *list_change_times(v, self.settings, self._get_process_sign(v)),
             v.last_activity + self._shortest,
         ):
             if moment > at and (due_at is None or moment < due_at):
@@ -933,18 +945,21 @@ class HealthMonitor:
         return due_at
 
     def _examine(self, worker: WorkerHealth, at: float, now: float, delay: float) -> list[AgentEvent]:
-        """Run the detectors at ``at`` and return the changes as of ``now``; they were due ``delay`` ago."""
+        """
+        Run the detectors at ``at``, and return the changes as events of ``now``. The check was due ``delay``
+        seconds ago.
+        """
         v = worker.vitals
-        checked_at = worker.checked_at = _last_check(worker, at, now)
+        checked_at = worker.checked_at = _find_check_time(worker, at, now)
         findings = _detect(detect, worker.findings, v, self.settings, at, checked_at)
         state = determine_state(v, findings, self.settings, at)
         before = worker.findings
         worker.findings = tuple(findings)
         if self._has_shadows:
-            self._watch_shadow(worker, at, checked_at)
+            self._check_shadow(worker, at, checked_at)
         events: list[AgentEvent] = []
         if findings or before:
-            events = self._differences(v, before, findings, now, delay)
+            events = self._list_changes(v, before, findings, now, delay)
         has_restarted = v.incarnation_count != worker.incarnation_number
         if state is not worker.state and is_allowed_transition(
             worker.state, state, has_restarted=has_restarted
@@ -974,7 +989,7 @@ class HealthMonitor:
             worker.incarnation_number = v.incarnation_count
         return events
 
-    def _watch_shadow(self, worker: WorkerHealth, at: float, checked_at: float) -> None:
+    def _check_shadow(self, worker: WorkerHealth, at: float, checked_at: float) -> None:
         before = {finding.kind: finding.severity.rank for finding in worker.shadow}
         findings = _detect(detect_shadow, worker.shadow, worker.vitals, self.settings, at, checked_at)
         worker.shadow = tuple(findings)
@@ -983,13 +998,13 @@ class HealthMonitor:
                 if finding.severity.rank > before.get(finding.kind, -1):
                     self._on_shadow(worker.key, finding)
 
-    def _differences(
+    def _list_changes(
         self, v: VitalSigns, before: Sequence[Finding], findings: Sequence[Finding], now: float, delay: float
     ) -> list[AgentEvent]:
         events = []
-        old = {finding.kind: finding for finding in before}
+        old_findings = {finding.kind: finding for finding in before}
         for finding in findings:
-            previous = old.pop(finding.kind, None)
+            previous = old_findings.pop(finding.kind, None)
             if previous is None and self._on_delay is not None:
                 self._on_delay(finding.kind, max(0.0, delay))
             if (
@@ -1000,12 +1015,13 @@ class HealthMonitor:
             ):
                 events.append(health_event(EventType.FINDING_OPENED, v, now, finding.to_dict()))
         events.extend(
-            health_event(EventType.FINDING_CLEARED, v, now, finding.to_dict()) for finding in old.values()
+            health_event(EventType.FINDING_CLEARED, v, now, finding.to_dict())
+            for finding in old_findings.values()
         )
         return events
 
 
-def _last_check(worker: WorkerHealth, at: float, now: float) -> float:
+def _find_check_time(worker: WorkerHealth, at: float, now: float) -> float:
     """Return the later of ``at`` and the last check, which is after ``now`` if the clock was set back."""
     return max(at, min(worker.checked_at, now))
 
@@ -1019,27 +1035,31 @@ def _detect(
     checked_at: float,
 ) -> list[Finding]:
     """
-    Return the findings as of ``at``, but those of the kinds that were found ``before`` as of ``checked_at``.
+    Return the findings as of ``at``, but findings of the kinds in ``before`` as of ``checked_at``.
 
-    An event that arrives late must not undo what time alone has changed. Nor may it be judged as if nothing
-    followed it, because the next event of its batch may: the time after ``at`` makes no finding worse than it
-    was before or is as of ``at``. If nothing follows, the next check does.
+    An event that arrives late must not undo a change that was due to time alone. It must also not be judged
+    as if no event followed it, because its batch may contain more events. So the time after ``at`` makes no
+    finding worse than it was before or is as of ``at``. If no event follows, the next check makes it worse.
     """
     findings = detectors(v, settings, at)
     if not before or checked_at == at:
         return findings
-    known = {finding.kind: finding for finding in before}
-    new = []
+    known_findings = {finding.kind: finding for finding in before}
+    new_findings = []
     for finding in findings:
-        if finding.kind in known:
-            known[finding.kind] = max(finding, known[finding.kind], key=_weight)
+        if finding.kind in known_findings:
+            known_findings[finding.kind] = max(finding, known_findings[finding.kind], key=_rank_finding)
         else:
-            new.append(finding)
-    later = [finding for finding in detectors(v, settings, checked_at) if finding.kind in known]
-    return new + [min(finding, known[finding.kind], key=_weight) for finding in later]
+            new_findings.append(finding)
+    current_findings = [
+        finding for finding in detectors(v, settings, checked_at) if finding.kind in known_findings
+    ]
+    return new_findings + [
+        min(finding, known_findings[finding.kind], key=_rank_finding) for finding in current_findings
+    ]
 
 
-def _weight(finding: Finding) -> tuple[bool, int]:
+def _rank_finding(finding: Finding) -> tuple[bool, int]:
     return finding.ticket, finding.severity.rank
 
 
@@ -1058,7 +1078,7 @@ END_REASONS: Final = {
 
 
 def end_reason(v: VitalSigns) -> str:
-    """Return the outcome of an ended session, or an empty string if it runs."""
+    """Return the outcome of a session as text, or an empty string while it is running."""
     if v.refused_input:
         return f"the input was refused: {v.refused_input}"
     return END_REASONS.get(v.status.value, "") if v.ended_at is not None else ""
@@ -1066,12 +1086,12 @@ def end_reason(v: VitalSigns) -> str:
 
 def health_event(type_: EventType, v: VitalSigns, now: float, data: dict[str, Any]) -> AgentEvent:
     """Return an event of the health layer about a worker."""
-    who = {"agent_id": v.agent_id, "session_id": v.session_id, "incarnation_id": v.incarnation_id}
-    return AgentEvent(type=type_, time=now, **who, **links_of(v), data=data)
+    worker_fields = {"agent_id": v.agent_id, "session_id": v.session_id, "incarnation_id": v.incarnation_id}
+    return AgentEvent(type=type_, time=now, **worker_fields, **links_of(v), data=data)
 
 
 def links_of(v: VitalSigns) -> dict[str, str]:
-    """Return the fields of an event that say where a worker was at its last step."""
+    """Return the event fields that locate a worker's last step: its graph, node, trace and span."""
     return {
         "graph_id": v.graph_id,
         "node_id": v.node_id,

@@ -1,9 +1,10 @@
 """
-Snapshots of the monitor, with which a restart reads minutes of the event log instead of a day.
+Snapshots of the monitor, so that a restart reads minutes of the event log instead of a day.
 
-A snapshot is written in parts, and the event loop runs in between. All parts show the same moment: a worker
-that is about to change is recorded first. A part is a series of pickles. The reader accepts only the classes
-of the state, so that reading runs no code. Settings and callbacks are not part of a snapshot.
+A snapshot is written in parts, and the event loop runs in between. All parts show the same moment, because a
+worker that is about to change is recorded first. A part is a series of pickles. The reader accepts only the
+classes of the state, so that a manipulated snapshot cannot run code. Settings and callbacks are not part of a
+snapshot.
 """
 
 from __future__ import annotations
@@ -51,17 +52,17 @@ from queenright.instrumentation.names import WaitingReason
 from queenright.runtime.events import AgentEvent
 
 _VERSION: Final = 1
-"""Increase it if a value of the state changes its meaning or type without a new field name."""
+"""Increase this when a value changes its meaning or type but its field keeps its name."""
 
 _PART_WORKERS: Final = 250
-"""Workers in a part: about 5 ms."""
+"""The number of workers in a part. Recording them takes about 5 ms."""
 _BATCH_ITEMS: Final = 250
 _PART_BATCHES: Final = 20
 
 _VITALS: Final = tuple(name for name in VitalState.__slots__ if name not in ("settings", "clocks"))
 _HEALTH: Final = tuple(field.name for field in fields(WorkerHealth) if field.name not in ("vitals", "key"))
-_vitals_of: Final = attrgetter(*_VITALS)
-_health_of: Final = attrgetter(*_HEALTH)
+_get_vitals: Final = attrgetter(*_VITALS)
+_get_health: Final = attrgetter(*_HEALTH)
 
 VALUES: Final = ("listening_since", "_now")
 """Attributes of the monitor that are numbers."""
@@ -94,10 +95,10 @@ _CLASSES: Final[tuple[type, ...]] = (
     WorkerStatus,
     array,
 )
-"""The classes of the state. Other types need no class in a pickle."""
+"""The classes that a snapshot may contain. Values of built-in types need none."""
 
 
-def _describe(cls: type) -> str:
+def _describe_class(cls: type) -> str:
     names: Any = getattr(cls, "__slots__", ()) or list(cls.__annotations__)
     if issubclass(cls, Enum):
         names = [member.value for member in cls]
@@ -107,7 +108,16 @@ def _describe(cls: type) -> str:
 SNAPSHOT_FORMAT: Final = blake2b(
     "\n".join(
         map(
-            str, (_VERSION, sys.byteorder, _VITALS, _HEALTH, VALUES, MAPPINGS, *map(_describe, _CLASSES[:-1]))
+            str,
+            (
+                _VERSION,
+                sys.byteorder,
+                _VITALS,
+                _HEALTH,
+                VALUES,
+                MAPPINGS,
+                *map(_describe_class, _CLASSES[:-1]),
+            ),
         )
     ).encode(),
     digest_size=16,
@@ -128,18 +138,22 @@ class SnapshotHead:
     """The part of the event log that a snapshot contains."""
 
     time: float
-    """When it was taken, in seconds since the epoch; during an outage of telemetry, the start of it."""
+    """
+    When the snapshot was taken, in seconds since the epoch; during an outage of telemetry, when that began.
+    """
     seq: int
-    """The last event in the log that it contains."""
+    """The sequence number of the last event in the log that the snapshot contains."""
     unobserved: tuple[int, ...] = ()
-    """Earlier events that it lacks: they were stored, but not observed yet."""
+    """
+    The sequence numbers of earlier events that it does not contain: they were stored, but not observed yet.
+    """
     unlogged: tuple[AgentEvent, ...] = ()
-    """Findings and states that it contains and the log did not have yet."""
+    """Events about findings and states in the snapshot that the log did not have yet."""
 
 
 class MonitorSnapshot:
     """
-    A snapshot of the monitor in progress. Belongs to the monitor's event loop.
+    A snapshot of the monitor that is being taken. It belongs to the monitor's event loop.
 
     Call ``close`` at the end.
     """
@@ -150,20 +164,23 @@ class MonitorSnapshot:
         self._clocks = dict(monitor._clocks)
         self._is_discarded = False
         self._open_part()
-        self._batches = _copy_batches(monitor)
+        self._split_batches = _copy_batches(monitor)
         monitor.snapshot = self
 
     def record(self, worker: WorkerHealth) -> None:
-        """Implement ``WorkerRecorder``. The clocks of the worker's agent are about to change, too."""
+        """
+        Implement ``WorkerRecorder``. Record the learned clocks of the worker's agent, which are also about to
+        change.
+        """
         number = self._no_record.pop(worker.key, None)
         if number is not None:
-            self._write(number, worker)
+            self._record_worker(number, worker)
         agent_id = worker.vitals.agent_id
         if (clocks := self._clocks.pop(agent_id, None)) is not None:
             self._dump(("_clocks", [(agent_id, clocks)]))
 
-    def _write(self, number: int, worker: WorkerHealth) -> None:
-        self._dump(("", number, _health_of(worker), _vitals_of(worker.vitals)))
+    def _record_worker(self, number: int, worker: WorkerHealth) -> None:
+        self._dump(("", number, _get_health(worker), _get_vitals(worker.vitals)))
 
     def discard(self) -> None:
         """Implement ``WorkerRecorder``."""
@@ -175,7 +192,7 @@ class MonitorSnapshot:
         Return the next part, or None at the end.
 
         Raises:
-            SnapshotDiscardedError: Begin another snapshot.
+            SnapshotDiscardedError: All workers have changed. Begin another snapshot.
         """
         if self._is_discarded:
             raise SnapshotDiscardedError("all workers changed while a snapshot of them was taken")
@@ -183,14 +200,14 @@ class MonitorSnapshot:
             if not self._no_record:
                 break
             key, number = self._no_record.popitem()
-            self._write(number, self._monitor._workers[key])
+            self._record_worker(number, self._monitor._workers[key])
         else:
             return self._close_part()
         for _ in range(_PART_BATCHES):
             if self._clocks:
                 items = [self._clocks.popitem() for _ in range(min(_BATCH_ITEMS, len(self._clocks)))]
                 self._dump(("_clocks", items))
-            elif (batch := next(self._batches, None)) is not None:
+            elif (batch := next(self._split_batches, None)) is not None:
                 self._dump(batch)
         return self._close_part() if self._file.tell() else None
 
@@ -202,7 +219,7 @@ class MonitorSnapshot:
     def _open_part(self) -> None:
         self._file = BytesIO()
         pickler = pickle.Pickler(self._file, 5)
-        # Otherwise, a pickle would contain a function that creates arrays.
+        # By default, the pickle of an array refers to a function, which the reader does not accept.
         pickler.dispatch_table = {array: lambda value: (array, (value.typecode, value.tobytes()))}
         self._dump: Callable[[Any], None] = pickler.dump
 
@@ -213,7 +230,10 @@ class MonitorSnapshot:
 
 
 def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
-    """Copy all state except workers and clocks; return it as names with a part of their items."""
+    """
+    Copy all state except workers and clocks. Return it in batches: an attribute's name, and some of its
+    items.
+    """
     today = monitor.today
     # Copying mappings is faster than listing their items, and blocks the event loop for less time.
     copies: dict[str, Any] = {name: dict(getattr(monitor, name)) for name in MAPPINGS}
@@ -222,10 +242,10 @@ def _copy_batches(monitor: HealthMonitor) -> Iterator[tuple[str, Any]]:
     copies["values"] = {name: getattr(monitor, name) for name in VALUES}
     copies["_ends"] = list(monitor._ends)
     copies["spending_sums"] = [(today._day, today._fleet)]
-    return _batches(copies)
+    return _split_batches(copies)
 
 
-def _batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _split_batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, copy in copies.items():
         items = iter(copy.items() if isinstance(copy, dict) else copy)
         while batch := list(islice(items, _BATCH_ITEMS)):
@@ -233,13 +253,13 @@ def _batches(copies: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickler that accepts only the classes of the state."""
+    """An unpickler that accepts only the classes of the state."""
 
-    _class_of: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
+    _classes: Final = {(cls.__module__, cls.__qualname__): cls for cls in _CLASSES}
 
     def find_class(self, module: str, name: str) -> type:
         try:
-            return self._class_of[module, name]
+            return self._classes[module, name]
         except KeyError:
             raise pickle.UnpicklingError(f"a snapshot has no {module}.{name}") from None
 
@@ -251,31 +271,31 @@ def compress_part(part: memoryview) -> bytes:
 
 def restore_snapshot(monitor: HealthMonitor, parts: Iterable[bytes]) -> None:
     """
-    Restore the state in a new monitor. Its settings apply from the next sweep on.
+    Restore the state in a new monitor. The monitor's settings apply from the next sweep.
 
     Args:
-        monitor: A new monitor; unchanged after an error.
+        monitor: A new monitor. An error leaves it unchanged.
         parts: All parts of a snapshot with this version's ``SNAPSHOT_FORMAT``, compressed, in any order.
 
     Raises:
-        SnapshotError: They cannot be read.
+        SnapshotError: The parts cannot be read.
     """
     items: dict[str, list[Any]] = {}
     workers: dict[int, WorkerHealth] = {}
     for part in parts:
-        with _explaining_damage():
-            for name, *rest in _read_records(zlib.decompress(part)):
+        with _raise_snapshot_error():
+            for name, *fields in _read_records(zlib.decompress(part)):
                 if name:
-                    items.setdefault(name, []).extend(rest[0])
+                    items.setdefault(name, []).extend(fields[0])
                 else:
-                    number, *values = rest
-                    workers[number] = _make_worker(monitor, *values)
-    with _explaining_damage():
+                    number, *fields_by_owner = fields
+                    workers[number] = _make_worker(monitor, *fields_by_owner)
+    with _raise_snapshot_error():
         _restore(monitor, items, [worker for _, worker in sorted(workers.items())])
 
 
 @contextlib.contextmanager
-def _explaining_damage() -> Iterator[None]:
+def _raise_snapshot_error() -> Iterator[None]:
     try:
         yield
     # A damaged pickle can raise any exception.
@@ -317,4 +337,4 @@ def _restore(monitor: HealthMonitor, items: dict[str, list[Any]], workers: list[
     monitor._children._traces = traces
     monitor.today.restore(day, fleet, spending)
     for worker in workers:
-        worker.vitals.clocks = monitor._clocks_of(worker.vitals.agent_id)
+        worker.vitals.clocks = monitor._get_learned_clocks(worker.vitals.agent_id)

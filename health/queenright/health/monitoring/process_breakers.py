@@ -23,7 +23,7 @@ class ProcessBreakerError(ConflictError):
 
 
 def process_breakers(worker: WorkerHealth) -> list[BreakerStatus]:
-    """Return the breakers of a worker's process that are not closed. Counts and probes are not reported."""
+    """Return the breakers in a worker's process that are not closed. Their counts and probes are unknown."""
     v = worker.vitals
     if not v.breakers or v.has_ended:
         return []

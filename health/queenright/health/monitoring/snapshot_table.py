@@ -1,4 +1,4 @@
-"""The snapshot of the monitor in the database. Only the newest complete one is kept."""
+"""The snapshot of the monitor in the database. Only the newest complete snapshot is kept."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from queenright.runtime.events import AgentEvent, EventType
 _log = logging.getLogger(__name__)
 
 _HEAD: Final = 0
-"""The number of the head. It is written last: a snapshot without one is incomplete."""
+"""The part number of the head. It is written last, so a snapshot without a head is incomplete."""
 
 
 def write_part(conn: Connection, snapshot_id: str, number: int, data: bytes) -> None:
-    """Write a compressed part; parts are numbered from 1."""
+    """Write a compressed part. Parts are numbered from 1."""
     conn.execute(insert(SNAPSHOT_PARTS).values(snapshot_id=snapshot_id, number=number, data=data))
 
 
@@ -84,7 +84,7 @@ def _parse_head(data: bytes) -> tuple[SnapshotHead, int]:
 
 
 def _read_parts(conn: Connection, snapshot_id: str, parts: int) -> Iterator[bytes]:
-    """Yield the parts one by one, because together they may be large."""
+    """Yield the parts one by one, because all of them together may be large."""
     for number in range(1, parts + 1):
         query = select(SNAPSHOT_PARTS.c.data).where(
             SNAPSHOT_PARTS.c.snapshot_id == snapshot_id, SNAPSHOT_PARTS.c.number == number

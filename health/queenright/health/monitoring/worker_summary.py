@@ -34,15 +34,16 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
     Return a worker's health, vital signs and evidence as JSON values.
 
     ``stall_minutes`` is the length of the current silence, or None while silence is normal (the worker waits
-    or has ended). Times are seconds since the epoch; ``looked_at`` is now. The evidence has at most 500
-    characters without secrets. ``signals`` leaves out what is not reported. ``tools`` has calls and errors of
-    the first 16 tools by name, and of the rest as ``other``. ``shadow_findings`` have no effect.
+    or has ended). Times are seconds since the epoch; ``looked_at`` is ``now``. The evidence has at most 500
+    characters, with secrets masked. ``signals`` omits signals that the worker does not report. ``tools`` has
+    the calls and errors of the first 16 tools by name, and those of all other tools as ``other``.
+    ``shadow_findings`` have no effect.
 
     Args:
-        last_n_steps: The maximum number of verdicts, newest last. At most 20 are kept.
+        last_n_steps: The maximum number of verdicts, newest last. At most 20 are known.
     """
     v = health.vitals
-    silent = None if may_be_silent(v) else max(0.0, now - find_silence_start(v))
+    silence_seconds = None if may_be_silent(v) else max(0.0, now - find_silence_start(v))
     signals = assess(v, v.settings, now).values()
     return {
         "status": session_status(v).value,
@@ -65,7 +66,7 @@ def summarise(health: WorkerHealth, now: float, last_n_steps: int = 20) -> dict[
         "total_steps": v.steps_total,
         "recent_verdicts": v.recent_verdicts[-last_n_steps:] if last_n_steps > 0 else [],
         "steps_since_last_accept": v.steps_since_last_accept,
-        "stall_minutes": None if silent is None else round(silent / 60, 2),
+        "stall_minutes": None if silence_seconds is None else round(silence_seconds / 60, 2),
         "tool_calls_total": v.tool_calls_total,
         "tools": {} if v.tools is None else v.tools.to_dict(),
         "error_count": v.all_errors,

@@ -1,5 +1,6 @@
 """
-Recovery decisions as pure functions: whether, when and from which checkpoint, and the outcome.
+Recovery decisions as pure functions: whether to recover a task, when, from which checkpoint, and with which
+outcome.
 
 Times are seconds since the epoch on the service's clock. Setting the clock back never allows more recoveries.
 """
@@ -23,8 +24,8 @@ from queenright.health.vitals.session_outcome import WorkerStatus
 HOUR: Final = 3600.0
 
 _JITTER: Final = 0.2
-"""Each backoff is longer by up to this fraction, so that many workers do not restart at once."""
-_OVER: Final = frozenset({WorkerStatus.COMPLETED, WorkerStatus.CANCELLED})
+"""Each backoff is extended by up to this fraction, so that many workers do not restart at the same time."""
+_FINISHED_STATUSES: Final = frozenset({WorkerStatus.COMPLETED, WorkerStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,17 @@ def next_attempt(
     Decide whether a task may be recovered again, and when.
 
     Args:
-        starts: When recoveries of the agent began, or will.
-        dice: 0 to 1, spreads the backoff.
+        starts: When recoveries of the agent began, or are scheduled to begin.
+        dice: A random number from 0 to 1 that spreads the backoff.
         reviewed: Whether a person has reviewed the task, so that it may exceed its own limit, but not the
             hourly one.
     """
-    tries = [each for each in history if each.started_at is not None]
-    if len(tries) >= limits.max_attempts_per_task and not reviewed:
-        times = "once" if len(tries) == 1 else f"{len(tries)} times"
+    attempts = [recovery for recovery in history if recovery.started_at is not None]
+    if len(attempts) >= limits.max_attempts_per_task and not reviewed:
+        times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
         return AttemptsExhausted(
             f"it was recovered {times}, which is the limit for one task; look at why it fails, then: "
-            f"queenright recover {shlex.quote(tries[0].task_id)} --reviewed"
+            f"queenright recover {shlex.quote(attempts[0].task_id)} --reviewed"
         )
     if hour_is_full(starts, now=now, limits=limits):
         return AttemptsExhausted(
@@ -73,15 +74,16 @@ def next_attempt(
             "limit; check what they have in common, and ask again later: queenright recover TASK"
         )
     not_before = now
-    if tries:
-        last = max(each.ended_at or each.started_at or 0.0 for each in tries)
-        not_before = max(now, last + backoff(len(tries), limits, dice))
-    return AttemptAllowed(len(tries) + 1, not_before)
+    if attempts:
+        last = max(recovery.ended_at or recovery.started_at or 0.0 for recovery in attempts)
+        not_before = max(now, last + backoff(len(attempts), limits, dice))
+    return AttemptAllowed(len(attempts) + 1, not_before)
 
 
 def backoff(tries: int, limits: RecoverySettings, dice: float) -> float:
     """
-    Return the seconds to wait after an attempt. The last entry of the table applies to all later attempts.
+    Return the seconds to wait after attempt number ``tries``. The last configured value applies to all later
+    attempts.
     """
     table = limits.backoff_seconds
     return table[min(tries, len(table)) - 1] * (1.0 + _JITTER * dice)
@@ -94,7 +96,7 @@ def hour_is_full(starts: Sequence[float], *, now: float, limits: RecoverySetting
 
 def free_at(starts: Sequence[float], *, now: float, limits: RecoverySettings) -> float:
     """Return when the hourly limit allows the next recovery: ``now`` or later."""
-    # Times in the future count, because the clock was set back.
+    # Times in the future also count: they show that the clock was set back.
     recent = sorted(at for at in starts if at > now - HOUR)
     excess = len(recent) - limits.max_attempts_per_hour
     return now if excess < 0 else recent[excess] + HOUR
@@ -103,7 +105,7 @@ def free_at(starts: Sequence[float], *, now: float, limits: RecoverySettings) ->
 def choose_checkpoint(
     chain: Sequence[CheckpointRef],
 ) -> tuple[CheckpointRef | None, tuple[CheckpointRef, ...]]:
-    """Return the newest valid checkpoint, or None, and the invalid ones before it."""
+    """Return the newest valid checkpoint, or None, and the newer invalid checkpoints."""
     invalid: list[CheckpointRef] = []
     for link in chain:
         if link.valid:
@@ -122,14 +124,14 @@ def mark_invalid(
 def recovery_obstacle(
     attempt: Recovery, worker: WorkerHealth | None, heirs: Iterable[WorkerHealth] = ()
 ) -> str | None:
-    """Return why the task should no longer be recovered, or None."""
+    """Return why the task should not be recovered any more, or None."""
     for heir in heirs:
         if not heir.vitals.has_ended:
             return f"it continues in session {heir.vitals.session_id!r}"
     if worker is None:
-        return None  # the worker has been removed; the respawner checks its session
+        return None  # the monitor has removed the worker; the respawner checks its session
     v = worker.vitals
-    if v.status in _OVER:
+    if v.status in _FINISHED_STATUSES:
         return f"it is {v.status.value}, and needs no recovery"
     if attempt.incarnation_id and v.incarnation_id and v.incarnation_id != attempt.incarnation_id:
         return f"it continues as incarnation {v.incarnation_id!r}"
@@ -141,7 +143,7 @@ def recovery_obstacle(
 
 
 def completed_elsewhere(attempt: Recovery, workers: Iterable[WorkerHealth]) -> str | None:
-    """Return why the task is done (another session of the agent has completed it since), or None."""
+    """Return that another session of the agent has completed the task, or None."""
     for worker in workers:
         v = worker.vitals
         if v.session_id == attempt.session_id or v.task_id != attempt.task_id:
@@ -170,7 +172,7 @@ def is_heir(attempt: Recovery, worker: WorkerHealth) -> bool:
 
 
 def is_lost(worker: WorkerHealth) -> bool:
-    """Return whether its heartbeats are missing, because its process was killed or disconnected."""
+    """Return whether a worker's heartbeats are missing, so that its process may be killed or disconnected."""
     return any(
         finding.kind is FindingKind.HEARTBEAT_MISSING and finding.severity is not Severity.LOW
         for finding in worker.findings
@@ -179,11 +181,11 @@ def is_lost(worker: WorkerHealth) -> bool:
 
 def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, settings: HealthSettings) -> str:
     """
-    Return why a task with a running worker is not recovered, and what to do.
+    Return why a task whose worker is running is not recovered, and what to do.
 
     Args:
         is_stopping: Whether a stop was requested and is not confirmed.
-        settings: When a process counts as dead.
+        settings: The settings that determine when a process counts as dead.
     """
     v = worker.vitals
     if not is_stopping and v.may_be_idle:
@@ -201,33 +203,33 @@ def still_runs(worker: WorkerHealth, task_id: str, *, is_stopping: bool, setting
 
 @dataclass(frozen=True, slots=True)
 class WatchResult:
-    """The result of watching a recovered worker. ``continues`` means that the watch goes on."""
+    """The verdict on a recovered worker. ``continues`` means that the watch continues."""
 
     verdict: Literal["continues", "succeeded", "failed", "dropped"]
     reason: str = ""
     incarnation_id: str = ""
-    """The new incarnation, if it was not known before."""
+    """The worker's new incarnation, or an empty string if it is not known."""
 
 
 def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchResult:
-    """Judge a recovered worker."""
-    over = attempt.watch_until is not None and now >= attempt.watch_until
-    new = attempt.new_incarnation_id
-    if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new:
-        return WatchResult("failed", "it sent no events") if over else WatchResult("continues")
+    """Return the verdict on a recovered worker at ``now``. ``worker`` is None if it is unknown."""
+    is_over = attempt.watch_until is not None and now >= attempt.watch_until
+    new_incarnation_id = attempt.new_incarnation_id
+    if worker is None or worker.vitals.incarnation_id == attempt.incarnation_id != new_incarnation_id:
+        return WatchResult("failed", "it sent no events") if is_over else WatchResult("continues")
     v = worker.vitals
     if v.has_ended:
         if v.status is WorkerStatus.COMPLETED:
             return WatchResult("succeeded", "it has completed", v.incarnation_id)
         if v.status is WorkerStatus.CANCELLED:
             return WatchResult("dropped", "it was cancelled", v.incarnation_id)
-        return WatchResult("failed", f"it has {_ENDS.get(v.status, 'ended')} again", v.incarnation_id)
+        return WatchResult("failed", f"it has {_END_VERBS.get(v.status, 'ended')} again", v.incarnation_id)
     # A state from before the recovery does not count.
     is_new = worker.state_since > (attempt.started_at or 0.0)
-    bad = worker.state.is_in_trouble and not is_progressing_despite_breaker(v, worker.findings)
-    if bad and (is_new or over):
+    is_in_trouble = worker.state.is_in_trouble and not is_progressing_despite_breaker(v, worker.findings)
+    if is_in_trouble and (is_new or is_over):
         return WatchResult("failed", f"it is {worker.state.value} again: {worker.reason}", v.incarnation_id)
-    if not over:
+    if not is_over:
         return WatchResult("continues", incarnation_id=v.incarnation_id)
     since = attempt.started_at or 0.0
     if v.last_progress is not None and v.last_progress >= since:
@@ -239,7 +241,7 @@ def watch(attempt: Recovery, worker: WorkerHealth | None, now: float) -> WatchRe
     return WatchResult("failed", "it sent no events", v.incarnation_id)
 
 
-_ENDS: Final = {WorkerStatus.FAILED: "failed", WorkerStatus.TERMINATED: "been terminated"}
+_END_VERBS: Final = {WorkerStatus.FAILED: "failed", WorkerStatus.TERMINATED: "been terminated"}
 
 
 def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
@@ -257,16 +259,15 @@ def note(attempt: Recovery, checkpoint: CheckpointRef | None) -> str:
 
 
 def is_repeatable(recovery: Recovery, worker: WorkerHealth | None) -> bool:
-    """Return whether a person or the task itself allows it to start over."""
+    """Return whether a person or the task's own declaration allows it to start over."""
     return recovery.may_start_over or (worker is not None and worker.vitals.repeatable)
 
 
 def is_one_failed_run(recovery: Recovery, worker: WorkerHealth | None) -> bool:
     """
-    Return whether this recovery, which no one requested, concerns a single failed run and needs no
-    notification.
+    Return whether an automatic recovery concerns a single failed run, so that no one is notified of it.
 
-    If too many fail in a row, the agent's ticket with cause ``runs_failed`` notifies people.
+    If too many runs fail in a row, the agent's ticket with cause ``runs_failed`` notifies people.
     """
     return (
         recovery.by == LADDER
@@ -285,10 +286,10 @@ def not_repeatable(task_id: str, invalid: Sequence[CheckpointRef]) -> str:
 
 
 def start_over_reason(attempt: Recovery, invalid: Sequence[CheckpointRef]) -> str:
-    """Return the reason of a recovery that starts over."""
+    """Return the reason of a recovery that starts a task over."""
     return f"{_describe_no_checkpoint(attempt.task_id, invalid)}; it starts over"
 
 
 def _describe_no_checkpoint(task_id: str, invalid: Sequence[CheckpointRef]) -> str:
-    broken = f" ({', '.join(link.checkpoint_id for link in invalid)} invalid)" if invalid else ""
-    return f"task {task_id!r} has no valid checkpoint{broken}"
+    invalid_note = f" ({', '.join(link.checkpoint_id for link in invalid)} invalid)" if invalid else ""
+    return f"task {task_id!r} has no valid checkpoint{invalid_note}"

@@ -1,4 +1,4 @@
-"""The recovery ledger: open recoveries in memory and in the database, and their events."""
+"""The recovery ledger: recoveries and their events in the database, with open recoveries in memory."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from queenright.health.store.store import Store
 from queenright.runtime.deadline import TaskSet
 from queenright.runtime.events import AgentEvent, Clock, EventType
 
-_LOOKED_BACK: Final = 5_000
-"""The maximum number of rows that are read at start to count recoveries within the hour."""
+_MAX_LOADED: Final = 5_000
+"""The maximum number of rows that are read at the start to count recoveries within the hour."""
 
 
 @dataclass(slots=True)
 class Changes:
-    """The recoveries, new or changed, and events of one transaction, in order."""
+    """The new or changed recoveries and the events of one transaction, in order."""
 
     rows: list[Recovery] = field(default_factory=list)
     events: list[AgentEvent] = field(default_factory=list)
 
     def write(self, conn: Connection) -> None:
-        """Write them."""
+        """Write the recoveries, then the events."""
         for recovery in self.rows:
             recovery_table.write(conn, recovery)
         append_events(conn, self.events)
@@ -44,7 +44,7 @@ class RecoveryLedger:
         self.open_recoveries: dict[str, Recovery] = {}
         """The open recovery of each task."""
         self._start_times: dict[str, list[float]] = {}
-        """By agent: the start times of its recoveries within the last hour."""
+        """The start times of the recoveries within the last hour, by agent."""
         self._store = store
         self._clock = clock
         self._ids = ids
@@ -54,13 +54,13 @@ class RecoveryLedger:
     async def load(self) -> list[Recovery]:
         """Load open recoveries and return them, oldest first."""
         rows, newest = await self._store.read(
-            lambda conn: (under_way(conn), recovery_table.newest(conn, _LOOKED_BACK))
+            lambda conn: (under_way(conn), recovery_table.newest(conn, _MAX_LOADED))
         )
         self._start_times = {}
-        for each in newest:
-            if each.started_at is not None:
-                self._start_times.setdefault(each.agent_id, []).append(each.started_at)
-        self.open_recoveries = {each.task_id: each for each in rows}
+        for recovery in newest:
+            if recovery.started_at is not None:
+                self._start_times.setdefault(recovery.agent_id, []).append(recovery.started_at)
+        self.open_recoveries = {recovery.task_id: recovery for recovery in rows}
         return rows
 
     async def of_task(self, task_id: str) -> list[Recovery]:
@@ -72,11 +72,16 @@ class RecoveryLedger:
         return self._start_times.get(agent_id, ())
 
     def waiting(self, agent_id: str, now: float, but: Collection[str]) -> list[float]:
-        """Return when waiting recoveries of an agent begin (``now`` or later), except those of some tasks."""
+        """
+        Return when the waiting recoveries of an agent begin (``now`` or later), except those of the tasks in
+        ``but``.
+        """
         return [
-            max(each.not_before, now)
-            for each in self.open_recoveries.values()
-            if each.agent_id == agent_id and each.state is RecoveryState.WAITING and each.task_id not in but
+            max(recovery.not_before, now)
+            for recovery in self.open_recoveries.values()
+            if recovery.agent_id == agent_id
+            and recovery.state is RecoveryState.WAITING
+            and recovery.task_id not in but
         ]
 
     def count_start(self, agent_id: str, now: float) -> None:
@@ -88,7 +93,7 @@ class RecoveryLedger:
         self._start_times.setdefault(agent_id, []).append(now)
 
     def uncount_start(self, agent_id: str, at: float) -> None:
-        """Remove a counted start, because no start was attempted."""
+        """Undo ``count_start``, because no start was attempted."""
         times = self._start_times.get(agent_id, [])
         if at in times:
             times.remove(at)
@@ -104,12 +109,12 @@ class RecoveryLedger:
         )
 
     def failure(self, recovery: Recovery, history: Sequence[Recovery]) -> AgentEvent:
-        """Return the event of a failed recovery, about the new incarnation if there was one."""
+        """Return the event of a failed recovery. It is about the new incarnation if there was one."""
         data = {
             "recovery_id": recovery.recovery_id,
             "task_id": recovery.task_id,
             "reason": recovery.outcome,
-            "attempts": sum(each.started_at is not None for each in history),
+            "attempts": sum(earlier_recovery.started_at is not None for earlier_recovery in history),
             "exhausted": recovery.exhausted,
         }
         about = recovery.successor if recovery.new_incarnation_id else recovery.target
@@ -120,7 +125,7 @@ class RecoveryLedger:
         Write changes and their events, then cache the changes and publish the events.
 
         Raises:
-            StoreError: Writing failed; nothing has changed.
+            StoreError: Writing failed. Nothing has changed.
         """
         if not changes.rows:
             return

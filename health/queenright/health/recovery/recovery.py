@@ -1,4 +1,4 @@
-"""Recoveries: models and results. Values only."""
+"""Recoveries: models and results."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class RecoveryState(StrEnum):
     """The state of a recovery."""
 
     WAITING = "waiting"
-    """Scheduled."""
+    """The recovery is scheduled."""
     STARTING = "starting"
-    """The worker is being started; after a crash of the service the result is unknown."""
+    """The worker is being started. If the service crashes, the result is unknown."""
     WATCHING = "watching"
     """The worker has started, and is watched closely."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     DROPPED = "dropped"
-    """No longer needed."""
+    """The recovery is no longer needed."""
 
 
 UNDER_WAY: Final = frozenset({RecoveryState.WAITING, RecoveryState.STARTING, RecoveryState.WATCHING})
@@ -34,7 +34,7 @@ class Recovery(WorkerRecord):
     task_id: str
     state: RecoveryState
     attempt: int
-    """From 1; 0 if a limit allowed no attempt."""
+    """The number of the attempt, from 1; 0 if a limit allowed no attempt."""
     by: str
     reason: str
     created_at: float
@@ -44,14 +44,14 @@ class Recovery(WorkerRecord):
     watch_until: float | None = None
     from_checkpoint: str | None = None
     from_start: bool = False
-    """Whether it started from the beginning of the task, without a valid checkpoint."""
+    """Whether the task started over, without a valid checkpoint."""
     skipped: tuple[str, ...] = ()
-    """Newer checkpoints that are invalid."""
+    """The newer checkpoints that were skipped because they are invalid."""
     new_agent_id: str = ""
     new_session_id: str = ""
     new_incarnation_id: str = ""
     outcome: str = ""
-    """The result, or why it was postponed."""
+    """The result, or why the attempt was postponed."""
     reviewed: bool = False
     """Whether an operator reviewed the task and allowed attempts beyond the limit."""
     may_start_over: bool = False
@@ -73,11 +73,11 @@ class Recovery(WorkerRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryResult:
-    """The answer to a request."""
+    """The answer to a request for a recovery."""
 
     accepted: bool
     recovery_id: str = ""
-    """Empty if there is none."""
+    """The id of the recovery; empty if there is none."""
     attempt: int = 0
     not_before: float | None = None
     reason: str
@@ -86,16 +86,16 @@ class RecoveryResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryStatus:
-    """Status of a task's recovery."""
+    """The status of a task's recovery."""
 
     task_id: str
     attempts: int
-    """Attempts that started."""
+    """The number of attempts that have started."""
     attempts_left: int
     left_this_hour: int
-    """Attempts for all tasks of the agent."""
+    """The remaining attempts this hour, for all tasks of the agent."""
     active: Recovery | None
     held: str | None
-    """Why no attempt may start now; None if one may."""
+    """Why no attempt may start now, or None."""
     history: tuple[Recovery, ...]
-    """Newest first."""
+    """All recoveries of the task, newest first."""

@@ -2,7 +2,7 @@
 The recovery service: recovers tasks within limits, durably.
 
 Every step writes the recovery and its event in one transaction before it takes effect. The start of a worker
-is recorded before it happens, so a service that is killed halfway never starts one twice.
+is recorded before it happens, so a service that is killed during it never starts the worker twice.
 """
 
 from __future__ import annotations
@@ -47,12 +47,15 @@ from queenright.runtime.events import Clock, EventType
 __all__ = ["Recovery", "RecoveryResult", "RecoveryService", "RecoveryStatus", "TaskNotFoundError"]
 
 WATCH_SECONDS: Final = 900.0
-"""Most restarted workers fail again within their first steps; fifteen minutes cover slow ones."""
+"""
+How long a recovered worker is watched. Most that fail again do so in their first steps; this covers slow
+workers.
+"""
 _STORE_SECONDS: Final = 5.0
-"""Seconds until a failed store is retried."""
+"""The seconds until a write is retried after a store error."""
 
-_IN_EVENTS: Final = ("recovery_id", "task_id", "attempt", "from_checkpoint", "skipped")
-"""Fields of a recovery that its events have."""
+_EVENT_FIELDS: Final = ("recovery_id", "task_id", "attempt", "from_checkpoint", "skipped")
+"""The fields of a recovery that its events contain."""
 _RUN_EVENTS: Final = frozenset(
     {EventType.EXECUTION_STARTED, EventType.EXECUTION_COMPLETED, EventType.EXECUTION_FAILED}
 )
@@ -61,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 
 class TaskNotFoundError(NotFoundError):
-    """Raised if no worker has worked on a task."""
+    """Raised when no worker has worked on a task."""
 
     def __init__(self, task_id: str) -> None:
         super().__init__(
@@ -73,13 +76,14 @@ class TaskNotFoundError(NotFoundError):
 
 class RecoveryService:
     """
-    Recovers the work of workers that failed or were stopped. Belongs to one event loop.
+    Recovers the tasks of workers that failed or were stopped. It belongs to one event loop.
 
     Args:
-        respawners: Start workers; iterated for each recovery, and the first that reaches the worker is used.
-        breakers: Provides the circuit breaker of an agent's recoveries, if any.
+        respawners: They start workers. They are iterated for each recovery, and the first that reaches the
+            worker is used.
+        breakers: Provides the circuit breakers of recoveries, one per agent; None for no breakers.
         publish: Receives events once they are durable (``EventBus.fan_out``).
-        stop_reason: Returns why nothing may begin now (the emergency stop), or None.
+        stop_reason: Returns why no recovery may begin now (the emergency stop is on), or None.
     """
 
     def __init__(
@@ -112,30 +116,30 @@ class RecoveryService:
         self._ids = ids
         self._random = random or Random()
         self._stop_reason = stop_reason
-        self._deciding = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._starting: dict[str, asyncio.Task[None]] = {}
         self._requested_ids: set[str] = set()
-        """Recoveries that a person requested since the start. The quiet time does not defer them."""
+        """The recoveries that a person requested since the start. The quiet time does not defer them."""
 
     # -- start and stop -----------------------------------------------------------------------------
 
     async def load(self) -> list[Recovery]:
         """
-        Load open recoveries at start, after the monitor has loaded its workers, and return them.
+        Load open recoveries, and return them. Call it after the monitor has loaded its workers.
 
-        A recovery whose worker was being started is not repeated: if the worker is there it is watched,
-        otherwise the recovery has failed.
+        A start that was in progress is not repeated. If the worker has started, it is watched; otherwise the
+        recovery has failed.
         """
         rows = await self._ledger.load()
         now = self._clock()
-        async with self._deciding:
+        async with self._lock:
             for recovery in rows:
                 if recovery.state is RecoveryState.STARTING:
                     await self._check_start(recovery, now)
         return list(self._ledger.open_recoveries.values())
 
     async def close(self) -> None:
-        """Stop. The next start looks for workers that were being started."""
+        """Stop. The next start of the service checks for workers that were being started."""
         tasks = list(self._starting.values())
         for task in tasks:
             task.cancel()
@@ -161,39 +165,41 @@ class RecoveryService:
         from_start: bool = False,
     ) -> RecoveryResult:
         """
-        Request the recovery of a worker's task. While one is open, a further request changes nothing.
+        Request the recovery of a worker's task. While a recovery is open, another request has no effect.
 
         Args:
             target: The incarnation that has ended.
-            task_id: The task; by default the name that the worker gives it, otherwise its session's id.
-            reviewed: A person has reviewed the task: it may exceed the limit for one task.
-            from_start: A person allows it to start over if there is no checkpoint.
+            task_id: The task. By default, the task id that the worker reported, otherwise the session id.
+            reviewed: Whether a person has reviewed the task, so that it may exceed the limit for one task.
+            from_start: Whether a person allows the task to start over if there is no checkpoint.
 
         Raises:
-            StoreError: Recording failed; nothing has changed.
+            StoreError: Recording failed. Nothing has changed.
         """
         reason = redact(reason, 1_000)
-        task_id = task_id or self._task_of(target)
-        async with self._deciding:
+        task_id = task_id or self._find_task_id(target)
+        async with self._lock:
             now = self._clock()
-            live = self._ledger.open_recoveries.get(task_id)
-            if live is not None:
-                if not _has_failed(live, target):
-                    return _accept(live, "it is in progress")
-                return await self._record_failure(live, reason, now)
+            open_recovery = self._ledger.open_recoveries.get(task_id)
+            if open_recovery is not None:
+                if not _has_failed(open_recovery, target):
+                    return _accept(open_recovery, "it is in progress")
+                return await self._record_failure(open_recovery, reason, now)
             history = await self._ledger.of_task(task_id)
-            recovery = self._new(target, task_id, by, reason).model_copy(
+            recovery = self._make_recovery(target, task_id, by, reason).model_copy(
                 update={"reviewed": reviewed, "may_start_over": from_start}
             )
-            if why := await self._obstacle(recovery):
-                return RecoveryResult(accepted=False, reason=why)
-            changes, why_dropped = Changes(), None
-            if decisions.hour_is_full(self._start_times(recovery), now=now, limits=self._limits):
-                why_dropped = await self._starter.why_dropped(recovery)  # a dropped recovery does not count
-            if why_dropped is not None:
-                end = {"state": RecoveryState.DROPPED, "outcome": why_dropped, "ended_at": now}
+            if obstacle := await self._find_obstacle(recovery):
+                return RecoveryResult(accepted=False, reason=obstacle)
+            changes, drop_reason = Changes(), None
+            if decisions.hour_is_full(self._list_start_times(recovery), now=now, limits=self._limits):
+                drop_reason = await self._starter.find_drop_reason(
+                    recovery
+                )  # a dropped recovery does not count
+            if drop_reason is not None:
+                end = {"state": RecoveryState.DROPPED, "outcome": drop_reason, "ended_at": now}
                 changes.rows.append(recovery.model_copy(update=end))
-                result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=why_dropped)
+                result = RecoveryResult(accepted=False, recovery_id=recovery.recovery_id, reason=drop_reason)
             else:
                 result = self._plan(changes, recovery, history, not_before or now)
             await self._ledger.commit(changes)
@@ -211,30 +217,33 @@ class RecoveryService:
         """
         Request the recovery of a task by its name; see ``request``.
 
-        A person asserts that the worker is gone, so the quiet time after a start does not defer it.
+        The person who requests it asserts that the worker is gone, so the quiet time after a start does not
+        defer it.
 
         Raises:
-            TaskNotFoundError: No worker is, or was, working on it.
-            ActionRefusedError: All actions are stopped, or its worker is running.
-            StoreError: Recording failed; nothing has changed.
+            TaskNotFoundError: No worker has worked on the task.
+            ActionRefusedError: All actions are stopped, or the task's worker is running.
+            StoreError: Recording failed. Nothing has changed.
         """
         target = await self.target_of(task_id)
         task_id = self._resolve_task_id(task_id, target)
         if reason_to_wait := self._stop_reason():
             raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, reason_to_wait)
         worker = self._monitor.find(*target.key)
-        live = self._ledger.open_recoveries.get(task_id)
-        is_settled = live is None or live.state is RecoveryState.WATCHING
-        runs = worker is not None and not worker.vitals.has_ended and not decisions.is_lost(worker)
-        if worker is not None and is_settled and runs:
+        open_recovery = self._ledger.open_recoveries.get(task_id)
+        is_settled = open_recovery is None or open_recovery.state is RecoveryState.WATCHING
+        is_running = worker is not None and not worker.vitals.has_ended and not decisions.is_lost(worker)
+        if worker is not None and is_settled and is_running:
             is_stopping = await self._was_asked_to_stop(target)
-            why = decisions.still_runs(worker, task_id, is_stopping=is_stopping, settings=self._settings)
-            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, why)
+            objection = decisions.still_runs(
+                worker, task_id, is_stopping=is_stopping, settings=self._settings
+            )
+            raise ActionRefusedError(ActionKind.RECOVER, target.agent_id, objection)
         if is_settled and not from_start:
-            objection = await self._starter.why_not_repeated(target, task_id)
-            if objection is not None:
-                objection = await self._obstacle(self._new(target, task_id, by, reason)) or objection
-                return RecoveryResult(accepted=False, reason=objection)
+            repeat_objection = await self._starter.find_repeat_objection(target, task_id)
+            if repeat_objection is not None:
+                obstacle = await self._find_obstacle(self._make_recovery(target, task_id, by, reason))
+                return RecoveryResult(accepted=False, reason=obstacle or repeat_objection)
         result = await self.request(
             target, reason, by=by, task_id=task_id, reviewed=reviewed, from_start=from_start
         )
@@ -244,16 +253,18 @@ class RecoveryService:
 
     async def drop_waiting(self, agent_id: str, reason: str) -> None:
         """
-        Drop waiting recoveries of an agent and its graphs, because it was stopped on purpose.
+        Drop the waiting recoveries of an agent and its graphs, because it was stopped on purpose.
 
         Raises:
             StoreError: Recording failed.
         """
-        async with self._deciding:
+        async with self._lock:
             for recovery in list(self._ledger.open_recoveries.values()):
-                is_its = recovery.agent_id == agent_id or recovery.agent_id.startswith(f"{agent_id}/")
-                waits = recovery.state is RecoveryState.WAITING and recovery.task_id not in self._starting
-                if is_its and waits:
+                is_of_agent = recovery.agent_id == agent_id or recovery.agent_id.startswith(f"{agent_id}/")
+                is_waiting = (
+                    recovery.state is RecoveryState.WAITING and recovery.task_id not in self._starting
+                )
+                if is_of_agent and is_waiting:
                     await self._end(recovery, RecoveryState.DROPPED, reason, self._clock())
 
     async def status(self, task_id: str) -> RecoveryStatus:
@@ -261,20 +272,20 @@ class RecoveryService:
         Return the status of a task's recovery.
 
         Raises:
-            TaskNotFoundError: No worker is, or was, working on it.
+            TaskNotFoundError: No worker has worked on the task.
         """
         history = await self._ledger.of_task(task_id)
         if not history:
             task_id = self._resolve_task_id(task_id, await self.target_of(task_id))
             history = await self._ledger.of_task(task_id)
-        attempts = sum(each.started_at is not None for each in history)
+        attempts = sum(recovery.started_at is not None for recovery in history)
         agent = history[0].agent_id if history else (await self.target_of(task_id)).agent_id
-        this_hour = sum(at > self._clock() - decisions.HOUR for at in self._ledger.start_times(agent))
+        starts_this_hour = sum(at > self._clock() - decisions.HOUR for at in self._ledger.start_times(agent))
         return RecoveryStatus(
             task_id=task_id,
             attempts=attempts,
             attempts_left=max(0, self._limits.max_attempts_per_task - attempts),
-            left_this_hour=max(0, self._limits.max_attempts_per_hour - this_hour),
+            left_this_hour=max(0, self._limits.max_attempts_per_hour - starts_this_hour),
             active=self._ledger.open_recoveries.get(task_id),
             held=self._stop_reason(),
             history=tuple(history),
@@ -288,8 +299,8 @@ class RecoveryService:
         """Return whether a worker is being recovered, or is watched closely after a recovery."""
         keys = (
             key
-            for each in self._ledger.open_recoveries.values()
-            for key in (each.target.key, each.successor.key)
+            for recovery in self._ledger.open_recoveries.values()
+            for key in (recovery.target.key, recovery.successor.key)
         )
         return key in map(self._monitor.current_key, keys)
 
@@ -303,10 +314,14 @@ class RecoveryService:
         """Return when ``advance`` has work to do, or None if it has none or all actions are stopped."""
         is_stopped = self._stop_reason() is not None
         moments = [
-            each.watch_until if each.state is RecoveryState.WATCHING else each.not_before
-            for each in self._ledger.open_recoveries.values()
-            if each.state is RecoveryState.WATCHING
-            or (each.state is RecoveryState.WAITING and not is_stopped and each.task_id not in self._starting)
+            recovery.watch_until if recovery.state is RecoveryState.WATCHING else recovery.not_before
+            for recovery in self._ledger.open_recoveries.values()
+            if recovery.state is RecoveryState.WATCHING
+            or (
+                recovery.state is RecoveryState.WAITING
+                and not is_stopped
+                and recovery.task_id not in self._starting
+            )
         ]
         return min((at for at in moments if at is not None), default=None)
 
@@ -315,31 +330,33 @@ class RecoveryService:
         if self._stop_reason() is not None:
             return None
         moments = [
-            each.not_before
-            for each in self._ledger.open_recoveries.values()
-            if each.state is RecoveryState.WAITING
-            and each.recovery_id in self._requested_ids
-            and each.task_id not in self._starting
+            recovery.not_before
+            for recovery in self._ledger.open_recoveries.values()
+            if recovery.state is RecoveryState.WAITING
+            and recovery.recovery_id in self._requested_ids
+            and recovery.task_id not in self._starting
         ]
         return min(moments, default=None)
 
     async def advance(self, now: float, *, stop: Stop, begin: bool = True) -> None:
         """
-        Begin due recoveries and finish watches. Does not wait for workers to start.
+        Begin due recoveries and finish due watches. This does not wait for workers to start.
 
         Call it at ``next_deadline``, from time to time, and when the emergency stop is released.
 
         Args:
-            stop: Stops a recovered worker that fails again, before it is restarted, under the rules of every
-                termination.
-            begin: If False, only requested recoveries begin; the others stay due.
+            stop: Stops a recovered worker that fails again, before it is restarted. The rules of terminations
+                apply.
+            begin: If False, only recoveries that a person requested begin. The others stay due.
 
         Raises:
-            StoreError: A result could not be recorded; call it again.
+            StoreError: A result could not be recorded. Call this again.
         """
         reason_to_wait = self._stop_reason()
-        self._requested_ids &= {each.recovery_id for each in self._ledger.open_recoveries.values()}
-        async with self._deciding:
+        self._requested_ids &= {
+            open_recovery.recovery_id for open_recovery in self._ledger.open_recoveries.values()
+        }
+        async with self._lock:
             for recovery in list(self._ledger.open_recoveries.values()):
                 if recovery.task_id in self._starting:
                     continue
@@ -357,11 +374,11 @@ class RecoveryService:
         """
         Shift open recoveries with the clock, because the host slept or the clock was set.
 
-        Watches and waits keep their length. The shift is in memory only: a restart before the next write ends
-        them early, which does no harm.
+        Watches and waits keep their length. The shift is not written, so after a restart they may end early,
+        which does no harm.
 
         Args:
-            by_seconds: How far it jumped; negative if it was set back.
+            by_seconds: The seconds by which the clock jumped; negative if it was set back.
         """
         for task, recovery in self._ledger.open_recoveries.items():
             shifted_times = {"not_before": recovery.not_before + by_seconds}
@@ -376,14 +393,16 @@ class RecoveryService:
 
     async def observe(self, worker: WorkerHealth) -> None:
         """
-        Check a changed worker: a recovered worker that fails again is recovered again.
+        Check a worker that has changed. A recovered worker that fails again is recovered again.
 
         Raises:
-            StoreError: Recording failed; ``advance`` checks again.
+            StoreError: Recording failed. ``advance`` checks the worker again.
         """
-        if not any(self._concerns(each, worker) for each in self._ledger.open_recoveries.values()):
+        if not any(
+            self._concerns(open_recovery, worker) for open_recovery in self._ledger.open_recoveries.values()
+        ):
             return
-        async with self._deciding:
+        async with self._lock:
             for recovery in list(self._ledger.open_recoveries.values()):
                 if self._concerns(recovery, worker):
                     await self._watch(recovery, self._clock())
@@ -397,20 +416,20 @@ class RecoveryService:
     def _is_heir(self, recovery: Recovery, worker: WorkerHealth) -> bool:
         return not recovery.new_incarnation_id and decisions.is_heir(recovery, worker)
 
-    def _recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
+    def _find_recovered_worker(self, recovery: Recovery) -> WorkerHealth | None:
         """
-        Return the worker that continues: the named one, otherwise one in the same session, otherwise one of
-        the task.
+        Return the worker that continues a task: the recorded successor, or a new incarnation in the same
+        session, or a worker in another session of the task.
         """
         worker = self._monitor.find(*recovery.successor.key)
         if recovery.new_incarnation_id or (
             worker is not None and worker.vitals.incarnation_id not in ("", recovery.incarnation_id)
         ):
             return worker
-        heirs = [each for each in self._monitor.of_agent(recovery.agent_id) if self._is_heir(recovery, each)]
-        return max(heirs, key=lambda each: each.vitals.incarnation_started, default=worker)
+        heirs = [heir for heir in self._monitor.of_agent(recovery.agent_id) if self._is_heir(recovery, heir)]
+        return max(heirs, key=lambda heir: heir.vitals.incarnation_started, default=worker)
 
-    # -- decisions (the lock is held) ---------------------------------------------------------------
+    # -- decisions; the caller holds the lock -------------------------------------------------------
 
     def _plan(
         self,
@@ -419,11 +438,11 @@ class RecoveryService:
         history: Sequence[Recovery],
         earliest: float,
     ) -> RecoveryResult:
-        """Schedule a recovery, or explain why there will be none."""
+        """Schedule a recovery, or return why there is none."""
         now = recovery.created_at
         plan = decisions.next_attempt(
             history,
-            self._start_times(recovery),
+            self._list_start_times(recovery),
             now=now,
             limits=self._limits,
             dice=self._random.random(),
@@ -439,14 +458,14 @@ class RecoveryService:
         changes.rows.append(recovery)
         return _accept(recovery, "it is scheduled")
 
-    def _start_times(self, recovery: Recovery) -> list[float]:
+    def _list_start_times(self, recovery: Recovery) -> list[float]:
         """Return the start times of the agent's recoveries, past and scheduled."""
         agent = recovery.agent_id
         waiting = self._ledger.waiting(agent, recovery.created_at, self._starting)
         return [*self._ledger.start_times(agent), *waiting]
 
     def _give_up(
-        self, changes: Changes, recovery: Recovery, history: Sequence[Recovery], why: str
+        self, changes: Changes, recovery: Recovery, history: Sequence[Recovery], reason: str
     ) -> RecoveryResult:
         last = history[0] if history else None
         is_known = last is not None and last.exhausted and recovery.target in (last.target, last.successor)
@@ -455,22 +474,24 @@ class RecoveryService:
                 update={
                     "state": RecoveryState.FAILED,
                     "ended_at": recovery.created_at,
-                    "outcome": why,
+                    "outcome": reason,
                     "exhausted": True,
                 }
             )
             changes.rows.append(last)
             changes.events.append(self._ledger.failure(last, history))
-        return RecoveryResult(accepted=False, recovery_id=last.recovery_id, reason=why)
+        return RecoveryResult(accepted=False, recovery_id=last.recovery_id, reason=reason)
 
     def _has_progressed(self, target: Target, since: float | None) -> bool:
-        """Return whether a worker with an abandoned recovery made progress since, so has no ticket."""
+        """
+        Return whether a worker has made progress since its recovery was abandoned, so that it has no ticket.
+        """
         worker = self._monitor.find(*target.key)
         progress = worker.vitals.last_progress if worker is not None else None
         return progress is not None and since is not None and progress > since
 
     async def _watch(self, recovery: Recovery, now: float) -> None:
-        worker = self._recovered_worker(recovery)
+        worker = self._find_recovered_worker(recovery)
         result = decisions.watch(recovery, worker, now)
         has_started = worker is not None and bool(result.incarnation_id) and not recovery.new_incarnation_id
         if has_started and worker is not None:
@@ -495,30 +516,33 @@ class RecoveryService:
     async def _record_failure(
         self, recovery: Recovery, outcome: str, now: float, *, final: bool = False
     ) -> RecoveryResult:
-        """Record a failed recovery and what follows: the next one, or a person."""
+        """Record a failed recovery, and schedule the next attempt or leave the task to a person."""
         failure = recovery.model_copy(
             update={"state": RecoveryState.FAILED, "outcome": redact(outcome, 1_000), "ended_at": now}
         )
         history = await self._ledger.of_task(recovery.task_id)
-        history = [failure, *(each for each in history if each.recovery_id != failure.recovery_id)]
+        history = [
+            failure,
+            *(recovery_row for recovery_row in history if recovery_row.recovery_id != failure.recovery_id),
+        ]
         successor = failure.successor
         target = successor._replace(incarnation_id=successor.incarnation_id or failure.incarnation_id)
-        following = self._new(target, failure.task_id, "recovery", failure.outcome)
+        next_recovery = self._make_recovery(target, failure.task_id, "recovery", failure.outcome)
         changes = Changes()
         result: RecoveryResult | None = None
-        why = failure.outcome
+        outcome_text = failure.outcome
         if not final and not self._limits.automatic:
-            final, why = True, f"{failure.outcome}; recovery.automatic is off"
+            final, outcome_text = True, f"{failure.outcome}; recovery.automatic is off"
         if not final:
-            later = Changes()
-            result = self._plan(later, following, history, now)
+            next_changes = Changes()
+            result = self._plan(next_changes, next_recovery, history, now)
             if result.accepted:
-                changes.rows = later.rows
+                changes.rows = next_changes.rows
             else:
-                why = f"{failure.outcome}; {result.reason}"
+                outcome_text = f"{failure.outcome}; {result.reason}"
         if result is None or not result.accepted:
-            failure = failure.model_copy(update={"exhausted": True, "outcome": why})
-            result = RecoveryResult(accepted=False, recovery_id=failure.recovery_id, reason=why)
+            failure = failure.model_copy(update={"exhausted": True, "outcome": outcome_text})
+            result = RecoveryResult(accepted=False, recovery_id=failure.recovery_id, reason=outcome_text)
         changes.rows.insert(0, failure)
         changes.events.append(self._ledger.failure(failure, history))
         await self._ledger.commit(changes)
@@ -526,7 +550,7 @@ class RecoveryService:
 
     async def _check_start(self, recovery: Recovery, now: float) -> None:
         """Check whether the worker was started before the service ended."""
-        worker = self._recovered_worker(recovery)
+        worker = self._find_recovered_worker(recovery)
         since = recovery.started_at or 0.0
         if worker is not None:
             v = worker.vitals
@@ -537,54 +561,62 @@ class RecoveryService:
         await self._record_failure(recovery, "the service ended while the worker was being started", now)
 
     async def _begin_watch(self, recovery: Recovery, successor: Target, now: float) -> None:
-        new = {f"new_{name}": value for name, value in successor._asdict().items()}
-        watching = {"state": RecoveryState.WATCHING, "watch_until": now + WATCH_SECONDS}
-        back = recovery.model_copy(update=watching | new)
-        data = back.model_dump(mode="json", include={*_IN_EVENTS, *new})
-        event = self._ledger.event(EventType.RECOVERY_COMPLETED, back.target, data)
-        await self._ledger.commit(Changes([back], [event]))
+        successor_fields = {f"new_{name}": value for name, value in successor._asdict().items()}
+        watch_fields = {"state": RecoveryState.WATCHING, "watch_until": now + WATCH_SECONDS}
+        watched_recovery = recovery.model_copy(update=watch_fields | successor_fields)
+        data = watched_recovery.model_dump(mode="json", include={*_EVENT_FIELDS, *successor_fields})
+        event = self._ledger.event(EventType.RECOVERY_COMPLETED, watched_recovery.target, data)
+        await self._ledger.commit(Changes([watched_recovery], [event]))
 
     # -- starting a worker --------------------------------------------------------------------------
 
     async def _start(self, recovery: Recovery, stop: Stop, now: float) -> None:
-        """Begin a due recovery if the hourly limit of its agent allows it; the lock is held."""
+        """
+        Begin a due recovery, or defer it if its agent has reached the hourly limit. The caller holds the
+        lock.
+        """
         free_at = decisions.free_at(self._ledger.start_times(recovery.agent_id), now=now, limits=self._limits)
         if free_at > now:
             limit = self._limits.max_attempts_per_hour
-            why = f"deferred: {limit} recoveries of this agent began within the hour"
-            await self._defer(recovery, free_at, why)
+            reason = f"deferred: {limit} recoveries of this agent began within the hour"
+            await self._defer(recovery, free_at, reason)
             return
         self._ledger.count_start(recovery.agent_id, now)
-        task = asyncio.create_task(self._try(recovery, stop, now), name=f"recovery:{recovery.recovery_id}")
+        task = asyncio.create_task(
+            self._attempt(recovery, stop, now), name=f"recovery:{recovery.recovery_id}"
+        )
         self._starting[recovery.task_id] = task
         task.add_done_callback(lambda _: self._starting.pop(recovery.task_id, None))
 
-    async def _defer(self, recovery: Recovery, until: float, why: str) -> None:
-        later = recovery.model_copy(update={"not_before": until, "outcome": why})
-        await self._ledger.commit(Changes([later]))
+    async def _defer(self, recovery: Recovery, until: float, reason: str) -> None:
+        deferred_recovery = recovery.model_copy(update={"not_before": until, "outcome": reason})
+        await self._ledger.commit(Changes([deferred_recovery]))
 
-    async def _try(self, recovery: Recovery, stop: Stop, started_at: float) -> None:
-        counts = False
+    async def _attempt(self, recovery: Recovery, stop: Stop, started_at: float) -> None:
+        is_counted = False
         try:
             outcome = await self._starter.start(recovery, stop, partial(self._record_start, recovery))
-            async with self._deciding:
-                # Read the recovery again, because it may have begun. Nothing else ends one that is starting.
+            async with self._lock:
+                # Read the recovery again, because the start may be recorded by now. Nothing else ends it
+                # while it is starting.
                 current = self._ledger.open_recoveries[recovery.task_id]
-                # A failed start counts, unless it can never succeed.
+                # A failed start counts towards the limit, unless no start can ever succeed.
                 is_failure = isinstance(outcome, StartFailed) and not outcome.final
-                counts = current.started_at is not None or is_failure
+                is_counted = current.started_at is not None or is_failure
                 await self._conclude(current, outcome)
         except StoreError as error:
             _log.error("the recovery of task %s waits for the store: %s", recovery.task_id, error)
-            live = self._ledger.open_recoveries.get(recovery.task_id)
-            if live is not None and live.state is RecoveryState.WAITING:
-                later = self._clock() + _STORE_SECONDS
-                self._ledger.open_recoveries[recovery.task_id] = live.model_copy(update={"not_before": later})
+            current_recovery = self._ledger.open_recoveries.get(recovery.task_id)
+            if current_recovery is not None and current_recovery.state is RecoveryState.WAITING:
+                retry_at = self._clock() + _STORE_SECONDS
+                self._ledger.open_recoveries[recovery.task_id] = current_recovery.model_copy(
+                    update={"not_before": retry_at}
+                )
         except Exception:
             _log.exception("the recovery of task %s failed", recovery.task_id)
         finally:
-            live = self._ledger.open_recoveries.get(recovery.task_id)
-            if not counts and (live is None or live.started_at is None):
+            current_recovery = self._ledger.open_recoveries.get(recovery.task_id)
+            if not is_counted and (current_recovery is None or current_recovery.started_at is None):
                 self._ledger.uncount_start(recovery.agent_id, started_at)
 
     async def _conclude(self, recovery: Recovery, outcome: StartResult) -> None:
@@ -607,33 +639,38 @@ class RecoveryService:
         """
         Record that the worker is about to be started, and from which checkpoint.
 
-        Called again if the checkpoint is broken; then it publishes only if no checkpoint is left.
+        It is called again if the checkpoint is invalid. It then publishes an event only if no checkpoint is
+        left.
         """
         now = self._clock()
-        live = self._ledger.open_recoveries[recovery.task_id]
-        is_repeated = live.state is RecoveryState.STARTING
-        starting = recovery.model_copy(
+        open_recovery = self._ledger.open_recoveries[recovery.task_id]
+        is_repeated = open_recovery.state is RecoveryState.STARTING
+        starting_recovery = recovery.model_copy(
             update={
                 "state": RecoveryState.STARTING,
-                "started_at": live.started_at if is_repeated else now,
+                "started_at": open_recovery.started_at if is_repeated else now,
                 "from_checkpoint": None if checkpoint is None else checkpoint.checkpoint_id,
                 "from_start": checkpoint is None,
                 "skipped": tuple(link.checkpoint_id for link in unusable),
                 "outcome": "",
             }
         )
-        changes = Changes([starting])
-        data = starting.model_dump(mode="json", include={*_IN_EVENTS, "by", "reviewed", "may_start_over"})
+        changes = Changes([starting_recovery])
+        data = starting_recovery.model_dump(
+            mode="json", include={*_EVENT_FIELDS, "by", "reviewed", "may_start_over"}
+        )
         if checkpoint is None:
-            data["reason"] = decisions.start_over_reason(starting, unusable)
+            data["reason"] = decisions.start_over_reason(starting_recovery, unusable)
         if not is_repeated or checkpoint is None:
-            changes.events.append(self._ledger.event(EventType.RECOVERY_INITIATED, starting.target, data))
-        async with self._deciding:
+            changes.events.append(
+                self._ledger.event(EventType.RECOVERY_INITIATED, starting_recovery.target, data)
+            )
+        async with self._lock:
             await self._ledger.commit(changes)
 
     # -- helpers ------------------------------------------------------------------------------------
 
-    def _new(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
+    def _make_recovery(self, target: Target, task_id: str, by: str, reason: str) -> Recovery:
         now = self._clock()
         return Recovery(
             recovery_id=self._ids(),
@@ -647,32 +684,32 @@ class RecoveryService:
             not_before=now,
         )
 
-    async def _obstacle(self, recovery: Recovery) -> str | None:
-        """Return why the task need not, or must not, be recovered, or None."""
+    async def _find_obstacle(self, recovery: Recovery) -> str | None:
+        """Return why the task must not, or need not, be recovered, or None."""
         worker = self._monitor.find(*recovery.target.key)
-        why = decisions.recovery_obstacle(recovery, worker) or decisions.completed_elsewhere(
+        obstacle = decisions.recovery_obstacle(recovery, worker) or decisions.completed_elsewhere(
             recovery, self._monitor.of_agent(recovery.agent_id)
         )
-        if why is not None or worker is not None:
-            return why
-        # The monitor removes ended workers; the log keeps them.
-        last = await self._store.history(
+        if obstacle is not None or worker is not None:
+            return obstacle
+        # The monitor removes workers that have ended, but the log has their events.
+        last_events = await self._store.history(
             types=_RUN_EVENTS, filter_agent=recovery.agent_id, session_id=recovery.session_id, limit=1
         )
-        if last and last[0].type is EventType.EXECUTION_COMPLETED:
+        if last_events and last_events[0].type is EventType.EXECUTION_COMPLETED:
             return "it is completed, and needs no recovery"
         return None
 
     async def _was_asked_to_stop(self, target: Target) -> bool:
-        """Return whether a termination of this incarnation was not confirmed."""
-        doubtful = await self._store.read(
+        """Return whether this incarnation has an unconfirmed termination."""
+        unconfirmed = await self._store.read(
             lambda conn: intervention_table.newest(
                 conn, 100, agent_id=target.agent_id, outcome=InterventionOutcome.UNCONFIRMED
             )
         )
-        return any(recovery.target == target for recovery in doubtful)
+        return any(intervention.target == target for intervention in unconfirmed)
 
-    def _task_of(self, target: Target) -> str:
+    def _find_task_id(self, target: Target) -> str:
         for recovery in self._ledger.open_recoveries.values():
             if self._monitor.current_key(recovery.successor.key) == target.key:
                 return recovery.task_id
@@ -681,25 +718,27 @@ class RecoveryService:
         return task_id or target.session_id
 
     def _resolve_task_id(self, task_id: str, target: Target) -> str:
-        """Return the task of ``task_id``, which may be the session of its worker."""
-        return self._task_of(target) if task_id == target.session_id else task_id
+        """Return the id of a task. ``task_id`` may also be the session of its worker."""
+        return self._find_task_id(target) if task_id == target.session_id else task_id
 
     async def target_of(self, task_id: str) -> Target:
         """
-        Return the worker of a task: the current one, or that of the last recovery.
+        Return the worker of a task: the current worker, or the worker of its last recovery.
 
-        ``task_id`` may be the worker's session too.
+        ``task_id`` may also be the worker's session.
 
         Raises:
-            TaskNotFoundError: No worker is, or was, working on it.
+            TaskNotFoundError: No worker has worked on the task.
         """
         workers = [
-            each for each in self._monitor.workers() if self._task_of(Target.of(each.vitals)) == task_id
+            worker
+            for worker in self._monitor.workers()
+            if self._find_task_id(Target.of(worker.vitals)) == task_id
         ]
         if not workers:
-            workers = [each for each in self._monitor.workers() if each.vitals.session_id == task_id]
+            workers = [worker for worker in self._monitor.workers() if worker.vitals.session_id == task_id]
         if workers:
-            return Target.of(max(workers, key=lambda each: each.vitals.last_event).vitals)
+            return Target.of(max(workers, key=lambda worker: worker.vitals.last_event).vitals)
         history = await self._ledger.of_task(task_id)
         if not history:
             raise TaskNotFoundError(task_id)
@@ -707,7 +746,7 @@ class RecoveryService:
 
 
 def _has_failed(live: Recovery, target: Target) -> bool:
-    """Return whether a request about ``target`` means that the recovered worker is lost again."""
+    """Return whether a request about ``target`` means that the recovered worker has failed again."""
     if live.state is not RecoveryState.WATCHING or live.successor.key != target.key:
         return False
     return target.incarnation_id != live.incarnation_id

@@ -1,4 +1,4 @@
-"""Interface to start a worker again, wherever it runs."""
+"""The interface to start a worker again, wherever it runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class RespawnRefusedError(QueenrightError):
     """
     Raised when a worker cannot be started again. The message states why.
 
-    ``final``: it never can be, so no further attempt is made. ``over``: its task has ended, so there is
-    nothing to recover and no one to notify.
+    ``final`` means that it can never be started, so no further attempt is made. ``over`` means that its task
+    has ended, so there is nothing to recover and no one is notified.
     """
 
     def __init__(self, message: str, *, final: bool = False, over: bool = False) -> None:
@@ -25,30 +25,30 @@ class RespawnRefusedError(QueenrightError):
 
 
 class InvalidCheckpointError(RespawnRefusedError):
-    """Raised when a checkpoint turns out to be invalid; an earlier one may be valid."""
+    """Raised when a checkpoint turns out to be invalid. An earlier checkpoint may be valid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRef:
-    """A checkpoint of a chain. ``created_at`` is in seconds since the epoch, or 0 if unknown."""
+    """A checkpoint of a task. ``created_at`` is in seconds since the epoch, or 0 if unknown."""
 
     checkpoint_id: str
     created_at: float
     valid: bool
     reason: str = ""
-    """Why it is invalid; empty if it is valid."""
+    """Why the checkpoint is invalid; empty if it is valid."""
 
 
 class Respawner(Protocol):
     """Restarts the workers that it can reach."""
 
     def can_reach(self, target: Target) -> bool:
-        """Return whether this worker could be restarted here. Must not block."""
+        """Return whether this worker can be restarted here. It must not block."""
         ...
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints of the task, newest first, each checked.
+        Return the checkpoints of the task, newest first. Each has been checked.
 
         Raises:
             RespawnRefusedError: There is nothing to recover.
@@ -67,18 +67,19 @@ class Respawner(Protocol):
         may_start_over: bool,
     ) -> Target:
         """
-        Start the worker again, and return the worker that continues, without an incarnation if that is
-        unknown.
+        Start the worker again. Return the worker that continues; its incarnation is empty if unknown.
 
         Args:
-            target: The incarnation of the worker that is over.
-            checkpoint: Where to start; None starts from the beginning.
+            target: The worker's incarnation that has ended.
+            checkpoint: The checkpoint to start from; None to start over.
             attempt: The number of the attempt, from 1.
-            repeatable: The task is declared repeatable; its new incarnation must declare that too.
-            may_start_over: The task or a person allows it to start over without a checkpoint.
+            repeatable: Whether the task was declared repeatable. The new incarnation must declare this as
+                well.
+            may_start_over: Whether the task's declaration or a person allows it to start over without a
+                checkpoint.
 
         Raises:
-            InvalidCheckpointError: The checkpoint is invalid; the caller retries with the next one.
+            InvalidCheckpointError: The checkpoint is invalid. The caller retries with an earlier one.
             RespawnRefusedError: The worker did not start.
         """
         ...

@@ -33,12 +33,12 @@ class RuntimeRespawner:
 
     async def chain(self, target: Target) -> Sequence[CheckpointRef]:
         """
-        Return the checkpoints of the interrupted run, newest first, each read and checked.
+        Return the checkpoints of the interrupted run, newest first. Each has been read and checked.
 
         Raises:
             RespawnRefusedError: There is no such run, or it has ended.
         """
-        return [_ref(link) for link in (await self._find_stopped(target)).chain]
+        return [_make_checkpoint_ref(link) for link in (await self._find_stopped(target)).chain]
 
     async def respawn(
         self,
@@ -54,8 +54,8 @@ class RuntimeRespawner:
         """
         Continue the run in its session. Its nodes read ``note`` first.
 
-        From a checkpoint it is the same run as it was then. Without one it is a new run of the entry point
-        with the first input; later messages are lost.
+        From a checkpoint, the run continues as it was then. Without a checkpoint, the entry point runs again
+        with the first input, and later messages are lost.
 
         Raises:
             RespawnRefusedError: The run did not start.
@@ -72,23 +72,23 @@ class RuntimeRespawner:
 
     async def _find_stopped(self, target: Target) -> StoppedWorker:
         try:
-            rest = await self._workers.find_interrupted(
+            stopped_worker = await self._workers.find_interrupted(
                 target.agent_id, target.session_id, target.incarnation_id
             )
         except InvalidWorkerError as refusal:
             raise RespawnRefusedError(str(refusal), final=refusal.final, over=refusal.over) from refusal
         except (SessionNotFoundError, UnusableFileError) as error:
             raise RespawnRefusedError(str(error), final=True) from error
-        if rest.state.status is SessionStatus.PAUSED:
+        if stopped_worker.state.status is SessionStatus.PAUSED:
             raise RespawnRefusedError(
                 f"session {target.session_id!r} was paused on purpose; resume it instead",
                 final=True,
                 over=True,
             )
-        return rest
+        return stopped_worker
 
 
-def _ref(link: ChainLink) -> CheckpointRef:
+def _make_checkpoint_ref(link: ChainLink) -> CheckpointRef:
     checkpoint = link.checkpoint
     return CheckpointRef(
         checkpoint_id=link.checkpoint_id,

@@ -1,4 +1,4 @@
-"""The I/O of one recovery: starts a worker again, and returns the outcome."""
+"""The I/O of a recovery: start a worker again, and return the outcome."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ NO_RESPAWNER: Final = (
 )
 
 RecordStart = Callable[[CheckpointRef | None, Sequence[CheckpointRef]], Awaitable[None]]
-"""Records that a worker is about to be started: the checkpoint, and the skipped ones. May be repeated."""
+"""
+Records that a worker is about to be started, with the checkpoint and the skipped ones. May be called again.
+"""
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ class StartFailed:
 
 @dataclass(frozen=True, slots=True)
 class StartPostponed:
-    """The outcome that the start is retried in some seconds."""
+    """The outcome that the start is retried after ``seconds``."""
 
     seconds: float
     reason: str
@@ -63,14 +65,14 @@ class StartPostponed:
 
 StartResult = StartDropped | StartFailed | StartPostponed | Target
 Stop = Callable[[Target, str], Awaitable[object]]
-"""Stops a worker; takes the reason."""
+"""Stops a worker, for the given reason."""
 
 
 class Starter:
     """
     Starts workers; see ``RecoveryService`` for the arguments.
 
-    It checks each worker again first: it may have continued or ended in the meantime.
+    Each worker is checked again first, because it may have continued or ended in the meantime.
     """
 
     def __init__(
@@ -87,10 +89,10 @@ class Starter:
         self._sleep = sleep
 
     def respawner(self, target: Target) -> Respawner | None:
-        """Return a respawner that reaches a worker, or None."""
-        return next((each for each in self._respawners if each.can_reach(target)), None)
+        """Return the first respawner that reaches a worker, or None."""
+        return next((respawner for respawner in self._respawners if respawner.can_reach(target)), None)
 
-    async def why_not_repeated(self, target: Target, task_id: str) -> str | None:
+    async def find_repeat_objection(self, target: Target, task_id: str) -> str | None:
         """Return why a task without a checkpoint is left to a person, or None if it may be recovered."""
         worker = self._monitor.find(*target.key)
         respawner = self.respawner(target)
@@ -100,8 +102,8 @@ class Starter:
         checkpoint, unusable = decisions.choose_checkpoint(chain or ())
         return None if chain is None or checkpoint else decisions.not_repeatable(task_id, unusable)
 
-    async def why_dropped(self, recovery: Recovery) -> str | None:
-        """Return why the recovery of a failed run would be dropped, or None if it would be attempted."""
+    async def find_drop_reason(self, recovery: Recovery) -> str | None:
+        """Return why the recovery of a failed run would be dropped, or None if it is attempted."""
         target = recovery.target
         worker, respawner = self._monitor.find(*target.key), self.respawner(target)
         if respawner is None or decisions.is_repeatable(recovery, worker):
@@ -112,7 +114,9 @@ class Starter:
         return None if chain is None or chain else decisions.not_repeatable(recovery.task_id, ())
 
     async def _look_up_chain(self, respawner: Respawner, target: Target) -> Sequence[CheckpointRef] | None:
-        """Return the checkpoints of a task, or None if they are unknown, which the attempt reports."""
+        """
+        Return the checkpoints of a task, or None if they cannot be read. The attempt then reports the error.
+        """
         try:
             return await within(START_SECONDS, respawner.chain(target), self._sleep)
         except (RespawnRefusedError, StoreError, TimeoutError, OSError):
@@ -123,7 +127,7 @@ class Starter:
         Start a worker again, and return the outcome.
 
         Args:
-            stop: Called before a repeated start of a worker that has not ended.
+            stop: Called before a worker that has not ended is started again.
 
         Raises:
             StoreError: The start could not be recorded.
@@ -152,7 +156,7 @@ class Starter:
         except Exception as error:
             if permit is not None:
                 permit.record_failure(error)
-            return self._refuse(recovery, error)
+            return self._make_failure(recovery, error)
         if permit is not None:
             if isinstance(outcome, Target):
                 permit.record_success()
@@ -163,7 +167,10 @@ class Starter:
     async def _respawn(
         self, recovery: Recovery, respawner: Respawner, stop: Stop, record_start: RecordStart
     ) -> StartDropped | StartFailed | Target:
-        """Start from the newest valid checkpoint. Without one, leave the task to a person."""
+        """
+        Start from the newest valid checkpoint. If there is none, start over if that is allowed, or leave the
+        task to a person.
+        """
         target = recovery.target
         worker = self._monitor.find(*target.key)
         if recovery.attempt > 1 and worker is not None and not worker.vitals.has_ended:
@@ -171,7 +178,7 @@ class Starter:
         try:
             chain = await within(START_SECONDS, respawner.chain(target), self._sleep)
         except RespawnRefusedError as refusal:
-            return self._refuse(recovery, refusal)  # no start was attempted
+            return self._make_failure(recovery, refusal)  # no start was attempted
         while True:
             checkpoint, unusable = decisions.choose_checkpoint(chain)
             if checkpoint is None and not decisions.is_repeatable(recovery, worker):
@@ -196,7 +203,7 @@ class Starter:
                     raise
                 chain = decisions.mark_invalid(chain, checkpoint, str(refusal))
 
-    def _refuse(self, recovery: Recovery, error: Exception) -> StartDropped | StartFailed:
+    def _make_failure(self, recovery: Recovery, error: Exception) -> StartDropped | StartFailed:
         if isinstance(error, RespawnRefusedError):
             return (
                 StartDropped(str(error)) if error.over else StartFailed(redact(str(error)), final=error.final)

@@ -1,7 +1,8 @@
 """
-The interface of a database for the store: connections, schema and error messages.
+The interface between the store and a database engine: connections, schema and error messages.
 
-``sqlite`` and ``postgres`` implement it. SQL for one engine is only there and in ``schema``.
+``sqlite`` and ``postgres`` implement it. Only these modules and ``schema`` contain SQL for a particular
+engine.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ READERS: Final = 4
 """The maximum number of read connections."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
-_migrating: Final = threading.Lock()
-"""Alembic has one context per process, but the partitions of a cluster are opened at the same time."""
+_migration_lock: Final = threading.Lock()
+"""Serializes migrations: Alembic has one context per process, but partitions are opened concurrently."""
 
 
 class StoreError(QueenrightError):
     """
-    Raised when the database cannot be opened, read or written. The message states what, where, and the fix.
+    Raised when the database cannot be opened, read or written. The message states the problem, the database,
+    and the fix.
     """
 
 
@@ -45,7 +47,7 @@ class DatabaseInUseError(StoreError):
 
 
 class NoDatabaseError(StoreError):
-    """Raised when a database that is opened to read has no tables or no file."""
+    """Raised when a database that is opened for reading has no tables, or its file does not exist."""
 
 
 class _Schema(NamedTuple):
@@ -53,12 +55,12 @@ class _Schema(NamedTuple):
 
     revision: str
     oldest_compatible: str | None
-    """The oldest revision whose code can use it; None if that of ``revision`` only."""
+    """The oldest revision whose code can use the schema; None if only code of ``revision`` can."""
 
     @property
     def is_usable(self) -> bool:
         """
-        Whether this version can use the schema: it is the same, or a newer one that is declared compatible.
+        Whether this version can use the schema, because it is the same, or newer and declared compatible.
         """
         if self.revision == SCHEMA_REVISION:
             return True
@@ -71,16 +73,17 @@ class Database(ABC):
     An open, migrated database with one write connection and a few read connections.
 
     Attributes:
-        name: Its name in messages: a path, or an address without its password.
+        name: The database's name in messages: a path, or an address without its password.
         reader: Provides read-only connections with a snapshot.
-        writer: The write connection; not set if the database was opened read-only.
-        writer_token: Identifies this opening for writing, where several processes may take turns.
-        former_lease_at: When the former owner of a cluster last renewed its lease; None if there was none.
-        schema: The schema with its tables; None for the default one.
+        writer: The write connection. It is not set if the database was opened read-only.
+        writer_token: Identifies this writer, if several processes may write in turn.
+        former_lease_at: When the former owner of the partition last renewed its lease; None if there was
+            none.
+        schema: The schema that has the tables; None for the default schema.
     """
 
     another: ClassVar[str]
-    """What to use instead if this database is taken."""
+    """What to use instead if this database cannot be used, for error messages."""
 
     name: str
     reader: Engine
@@ -95,12 +98,12 @@ class Database(ABC):
     @abstractmethod
     def set_durability(self, *, full: bool) -> None:
         """
-        Set the durability of commits: with ``full`` they survive a power cut, otherwise only a crash.
+        Set the durability of commits. With ``full``, they survive a power cut, otherwise only a crash.
 
-        Called before each transaction, never inside one. It reopens a broken connection.
+        It is called before each transaction, never inside one. It reopens a broken connection.
 
         Raises:
-            StoreError: The connection is broken, and cannot be reopened.
+            StoreError: The connection is broken and cannot be reopened.
         """
 
     @abstractmethod
@@ -108,12 +111,12 @@ class Database(ABC):
         """Return whether the open transaction has written anything."""
 
     def has_room(self) -> bool:
-        """Return whether a batch of events fits on the disk. True if the engine does not report its disk."""
+        """Return whether a batch of events fits on the disk. True if the engine cannot check its disk."""
         return True
 
     @abstractmethod
     def cause(self, error: DBAPIError) -> str:
-        """Return the engine's message, without values and passwords."""
+        """Return the engine's error message, without values and passwords."""
 
     @abstractmethod
     def remedy(self, why: str) -> str:
@@ -121,18 +124,18 @@ class Database(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Return a value that differs from that of any other database of the engine."""
+        """Return a value that differs for every database of the engine."""
 
     def list_partitions(self) -> list[int]:
-        """Return the numbers of the partitions of a cluster that have tables here, from 0."""
+        """Return the numbers, from 0, of the partitions of a cluster that have tables in this database."""
         return [0]
 
     @abstractmethod
     def advance_sequence(self, conn: Connection, table: Table) -> None:
-        """Make the next row number of the engine follow the highest number in the table."""
+        """Make the engine's next row number follow the highest number in the table."""
 
     def is_unavailable(self, error: DBAPIError) -> bool:
-        """Return whether the database or connection caused an error, rather than the written data."""
+        """Return whether the database or the connection caused an error, rather than the written data."""
         return error.connection_invalidated
 
     def close(self) -> None:
@@ -145,7 +148,7 @@ class Database(ABC):
         self._engines.clear()
 
     def explain(self, error: DBAPIError) -> StoreError:
-        """Return the error for a caller that could not open the database."""
+        """Return the error to raise when the database cannot be opened."""
         why = self.cause(error)
         kind = DatabaseUnavailableError if self.is_unavailable(error) else StoreError
         return kind(f"cannot use {self.name}: {why}; {self.remedy(why)}")
@@ -156,7 +159,7 @@ class Database(ABC):
 
         Raises:
             NoDatabaseError: The database is empty.
-            StoreError: The database is another program's, or has another schema.
+            StoreError: The database belongs to another program, or has another schema.
         """
         with self.reader.connect() as conn:
             schema = self._read_schema(conn)
@@ -170,10 +173,10 @@ class Database(ABC):
 
     def bring_up_to_date(self, conn: Connection) -> None:
         """
-        Create or migrate the schema. A newer one that this version can use stays as it is.
+        Create or migrate the schema. A newer schema that this version can use is not changed.
 
         Raises:
-            StoreError: The database is another program's database, or has an unknown schema.
+            StoreError: The database belongs to another program, or has an unknown schema.
         """
         schema = self._read_schema(conn)
         conn.rollback()
@@ -183,7 +186,10 @@ class Database(ABC):
             self._migrate(conn, schema.revision)
 
     def _read_schema(self, conn: Connection) -> _Schema | None:
-        """Return the schema, or None for an empty database. A database of another program is refused."""
+        """
+        Return the schema, or None for an empty database. Raise ``StoreError`` if it belongs to another
+        program.
+        """
         names = inspect(conn).get_table_names(schema=self.schema)
         if not names:
             return None
@@ -207,7 +213,7 @@ class Database(ABC):
         _log.info("database created with schema revision %s: %s", SCHEMA_REVISION, self.name)
 
     def _migrate(self, conn: Connection, revision: str) -> None:
-        # Imported here, because the import is slower than the rest of the start.
+        # Imported here, because this import takes longer than the rest of the start.
         from alembic import command
         from alembic.config import Config
         from alembic.util import CommandError
@@ -216,7 +222,7 @@ class Database(ABC):
         config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
         config.attributes["connection"] = conn
         try:
-            with _migrating:
+            with _migration_lock:
                 command.upgrade(config, "head")
         except CommandError as error:
             raise StoreError(
@@ -226,12 +232,12 @@ class Database(ABC):
         conn.commit()
         _log.info("database migrated to revision %s: %s", SCHEMA_REVISION, self.name)
 
-    def _keep(self, engine: Engine) -> Engine:
+    def _register(self, engine: Engine) -> Engine:
         self._engines.append(engine)
         return engine
 
 
 def engine_options() -> dict[str, Any]:
-    """Return the options that all engines share."""
-    # Values are agents' data, which must not appear in messages.
+    """Return the SQLAlchemy options that all engines share."""
+    # Parameters are data of agents, which must not appear in error messages.
     return {"pool_size": READERS, "max_overflow": 0, "hide_parameters": True}

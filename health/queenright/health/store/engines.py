@@ -1,4 +1,4 @@
-"""Opens the database for a URL."""
+"""Open the database at a URL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sqlalchemy.exc import ArgumentError
 from queenright.health.store.database import Database, StoreError
 from queenright.instrumentation.extras import install_command
 
-_WRITE: Final = (
+_URL_HINT: Final = (
     "write sqlite:///path/to/queenright.db or postgresql://user:password@host:5432/queenright "
     "(%40 for an @ in the password)"
 )
@@ -25,9 +25,10 @@ def open_database(
 
     Args:
         url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
-        read_only: Do not lock, create or migrate; for reading a running service's database.
-        busy_timeout: How many seconds to wait for another program's lock.
-        member_id: The member of a cluster that opens it; PostgreSQL only.
+        read_only: Do not lock, create or migrate the database, so that a running service's database can be
+            read.
+        busy_timeout: The seconds to wait for another program's lock.
+        member_id: The member of a cluster that opens the database; PostgreSQL only.
         partition: The partition of a cluster; PostgreSQL only.
 
     Raises:
@@ -51,7 +52,7 @@ def open_database(
 
 def list_partitions(url: str) -> list[int]:
     """
-    Return the numbers of the partitions in a database, from 0; others than 0 exist only on PostgreSQL.
+    Return the numbers of the partitions in a database, from 0. SQLite has only partition 0.
 
     Raises:
         StoreError: The database cannot be used, or the URL is invalid.
@@ -62,24 +63,24 @@ def list_partitions(url: str) -> list[int]:
 
 def parse_address(url: str) -> URL:
     """
-    Return the URL with the driver that is used.
+    Return the parsed URL, with the driver to use.
 
     Raises:
-        StoreError: The URL has no supported database scheme. The message shows a valid URL, not this one.
+        StoreError: The URL is invalid or has no supported scheme. The message shows a valid URL.
     """
     try:
         address = make_url(url)
     except (ArgumentError, ValueError):
         # The message omits the URL, because it or an invalid port may contain a password.
-        raise StoreError(f"the database's address is not a URL; {_WRITE}") from None
+        raise StoreError(f"the database's address is not a URL; {_URL_HINT}") from None
     if "@" in (address.host or ""):
-        raise StoreError(f"the database's address has more than one @; {_WRITE}")
+        raise StoreError(f"the database's address has more than one @; {_URL_HINT}")
     if address.drivername in ("sqlite", "sqlite+pysqlite"):
         return address
     if address.port is not None and not 1 <= address.port <= 65_535:
-        raise StoreError(f"the port in the database's address is not between 1 and 65535; {_WRITE}")
+        raise StoreError(f"the port in the database's address is not between 1 and 65535; {_URL_HINT}")
     if not (address.host or address.database or address.query):
-        raise StoreError(f"the database's address names neither a host nor a database; {_WRITE}")
+        raise StoreError(f"the database's address names neither a host nor a database; {_URL_HINT}")
     if address.drivername in ("postgresql", "postgres", "postgresql+psycopg"):
         return address.set(drivername="postgresql+psycopg")
-    raise StoreError(f"no store for {address.drivername!r} addresses; {_WRITE}")
+    raise StoreError(f"no store for {address.drivername!r} addresses; {_URL_HINT}")

@@ -1,8 +1,8 @@
 """
-The event log: an append-only table in which every row has the hash of all rows before it.
+The event log: an append-only table in which each row has a hash over all rows before it.
 
-``event_chain`` defines the hash and verifies it. Every function takes a connection inside a
-transaction, as ``transact`` and ``read`` of the store provide.
+``event_chain`` defines the hash and verifies it. Every function takes a connection in a transaction, such as
+those of ``Store.transact`` and ``Store.read``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queenright.runtime.bus import UnknownEventError
 from queenright.runtime.events import AgentEvent, EventType
 
 EVENT_COLUMNS: Final = tuple(column for column in EVENTS.columns if column.name != "hash")
-"""The columns of an event, and its sequence number first."""
+"""The sequence number and the columns of an event, in this order."""
 
 _NAMES: Final = tuple(EVENTS.columns.keys())
 _WIDTH: Final = len(EVENT_COLUMNS)
@@ -52,25 +52,25 @@ def record_appends(conn: Connection) -> list[LogSegment]:
 
 def append_events(conn: Connection, events: Sequence[AgentEvent], *, fresh: bool = False) -> int:
     """
-    Append ``events``, ignoring ids that the log already has, and return how many were appended.
+    Append ``events`` except those whose id the log already has, and return how many were appended.
 
     Args:
-        fresh: Assume that all ids are new, and do not look for them. If one is not, the transaction fails:
-            roll it back and retry without this.
+        fresh: Assume that all ids are new. If one is not, the transaction fails: roll it back, and retry
+            without ``fresh``.
 
     Raises:
-        TypeError: ``data`` is not a JSON value.
-        sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
+        TypeError: The ``data`` of an event is not a JSON value.
+        sqlalchemy.exc.DBAPIError: The database failed. The caller rolls back.
     """
-    sql = _sql(conn.dialect)
+    sql = _compile_statements(conn.dialect)
     length, digest = conn.exec_driver_sql(sql.head).one()
     if not fresh:
-        events = _without_known(conn, events)
-    rows = _chain(events, length, digest)
+        events = _drop_known(conn, events)
+    rows = _chain_rows(events, length, digest)
     if not rows:
         return 0
-    # The driver's executemany inserts 58,000 rows a second in batches of 100, compared with 39,000 with
-    # Core's parameter handling (2.1 GHz).
+    # The driver's executemany inserts 58,000 rows a second in batches of 100. With Core's parameter handling,
+    # it is 39,000 (2.1 GHz).
     conn.exec_driver_sql(
         sql.insert, rows if conn.dialect.positional else [_name_values(_NAMES, row) for row in rows]
     )
@@ -121,11 +121,11 @@ def read_history(
     newest: bool = True,
 ) -> list[AgentEvent]:
     """
-    Return a page of the log, oldest first, without types that are unknown to this version.
+    Return a page of the log, oldest first. Events of types that this version does not know are left out.
 
     Args:
         types: Only these types; None for all, and an empty collection for none.
-        newest: Beyond ``limit``: return the last events instead of the first.
+        newest: If there are more than ``limit`` events, return the last ones instead of the first.
 
     Raises:
         UnknownEventError: There is no event ``after``.
@@ -137,7 +137,8 @@ def read_history(
     where = where or {}
     in_session = "session_id" in where
     for column, value in where.items():
-        # Adding "" makes the planner use the index on the session, which is in the log's order.
+        # Adding "" keeps the planner from using another index than that of the session, which is in the log's
+        # order.
         is_unindexed = in_session and column != "session_id"
         query = query.where((EVENTS.c[column] + "" if is_unindexed else EVENTS.c[column]) == value)
     if after is not None:
@@ -147,10 +148,11 @@ def read_history(
         query = query.where(EVENTS.c.seq > seq)
     type_names = {kind.value for kind in (EventType if types is None else types)}
     if in_session or (types is None and "agent_id" not in where):
-        # Adding "" makes the planner read by sequence number, without sorting.
+        # Adding "" keeps the planner from using another index, so that it reads by sequence number without
+        # sorting.
         queries = [query.where((EVENTS.c.type + "").in_(type_names))]
     else:
-        # One query for each type, because the index is in the log's order within a type.
+        # One query per type, because within a type the index is in the log's order.
         queries = [query.where(EVENTS.c.type == kind) for kind in type_names]
     rows = sorted((row for query in queries for row in conn.execute(query)), key=lambda row: row.seq)
     page = rows[-limit:] if newest else rows[:limit]
@@ -185,23 +187,26 @@ def read_span(
     """
     Return the events of a section of the log with their sequence numbers, oldest first.
 
-    The cost depends on the size of the section, not on that of the log or the number of matches.
+    The cost depends on the size of the section, not on the size of the log or the number of matches.
 
     Args:
         after: The section begins after this sequence number.
         types: Only these types; None for all.
-        or_sessions: Also events of these sessions, of any agent.
+        or_sessions: Also return events of these sessions, of any agent.
 
     Returns:
-        None in place of an event whose type is unknown to this version.
+        Sequence numbers and events. An event is None if this version does not know its type.
     """
     query = select(*EVENT_COLUMNS).where(EVENTS.c.seq > after, EVENTS.c.seq <= through)
-    # Adding "" makes the planner read by sequence number, without sorting.
+    # Adding "" keeps the planner from using another index, so that it reads by sequence number without
+    # sorting.
     if types is not None:
         query = query.where((EVENTS.c.type + "").in_([kind.value for kind in types]))
     if agent_id is not None:
-        mine = (EVENTS.c.agent_id + "") == agent_id
-        query = query.where(or_(mine, (EVENTS.c.session_id + "").in_(or_sessions)) if or_sessions else mine)
+        is_of_agent = (EVENTS.c.agent_id + "") == agent_id
+        query = query.where(
+            or_(is_of_agent, (EVENTS.c.session_id + "").in_(or_sessions)) if or_sessions else is_of_agent
+        )
     return [(row.seq, event_of(row)) for row in conn.execute(query.order_by(EVENTS.c.seq).limit(limit))]
 
 
@@ -218,7 +223,7 @@ def find_place(conn: Connection, event_id: str | None = None) -> Place | None:
 
 
 def log_begins(conn: Connection) -> int:
-    """Return how many events retention has deleted at the log's beginning."""
+    """Return the number of events that retention has deleted at the log's beginning."""
     begins: int = conn.execute(select(EVENT_LOG_HEAD.c.base_length)).scalar_one()
     return begins
 
@@ -227,14 +232,14 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
     """
     Yield the events with times at or after ``since``, in the order of the log.
 
-    Reads in pages, in little memory.
+    Rows are read in pages.
     """
     first = conn.execute(select(func.min(EVENTS.c.seq)).where(EVENTS.c.time >= since)).scalar()
     if first is None:
         return
     after = first - 1
     while rows := conn.execute(
-        # By sequence number only: with a condition on the time, the planner may sort the log for every page.
+        # There is no condition on the time, because with one, the planner may sort the log for every page.
         select(*EVENT_COLUMNS).where(EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(_PAGE)
     ).all():
         after = rows[-1].seq
@@ -243,7 +248,7 @@ def replay(conn: Connection, since: float) -> Iterator[AgentEvent]:
                 yield event
 
 
-def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tuple[Any, ...]]:
+def _chain_rows(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tuple[Any, ...]]:
     rows: list[tuple[Any, ...]] = []
     sha256, dumps = hashlib.sha256, orjson.dumps
     for event in events:
@@ -252,7 +257,7 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             length,
             event.id,
             event.type.value,
-            # The value as the database returns it: neither -0.0 nor an integer.
+            # The value must equal what the database returns, so it must be neither -0.0 nor an integer.
             event.time + 0.0,
             event.agent_id,
             event.session_id,
@@ -263,38 +268,39 @@ def _chain(events: Sequence[AgentEvent], length: int, digest: bytes) -> list[tup
             event.execution_id,
             event.trace_id,
             event.span_id,
-            dumps(event.data, _plain).decode(),
+            dumps(event.data, _convert_to_json_type).decode(),
         )
-        # Refuse values that are not strings: the database would convert them, and the hash would not match.
+        # Raise TypeError for values that are not strings, which the database would convert so that the hash
+        # does not match.
         "".join(row[4:])
         digest = sha256(digest + dumps(row)).digest()
         rows.append((*row, digest))
     return rows
 
 
-def _plain(value: object) -> object:
+def _convert_to_json_type(value: object) -> object:
     """Convert a value that is not a JSON type into the corresponding JSON type."""
     if isinstance(value, Mapping):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
-class _Sql(NamedTuple):
+class _AppendStatements(NamedTuple):
     head: str
     insert: str
     move: str
 
 
 def touch_head(conn: Connection) -> None:
-    """Write the log's length without a change, which takes the same locks as an append."""
+    """Write the log's length without changing it. This takes the same locks as an append."""
     conn.execute(update(EVENT_LOG_HEAD).values(length=EVENT_LOG_HEAD.c.length))
 
 
 @functools.lru_cache(maxsize=8)
-def _sql(dialect: Dialect) -> _Sql:
+def _compile_statements(dialect: Dialect) -> _AppendStatements:
     """Return the statements of an append in the driver's format."""
     head = EVENT_LOG_HEAD
-    return _Sql(
+    return _AppendStatements(
         str(select(head.c.length, head.c.hash).compile(dialect=dialect)),
         str(insert(EVENTS).compile(dialect=dialect)),
         str(update(head).compile(dialect=dialect, column_keys=["length", "hash"])),
@@ -305,7 +311,7 @@ def _name_values(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     return dict(zip(names, values, strict=True))
 
 
-def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[AgentEvent]:
+def _drop_known(conn: Connection, events: Sequence[AgentEvent]) -> list[AgentEvent]:
     known_ids: set[str] = set()
     for start in range(0, len(events), _PAGE):
         ids = [event.id for event in events[start : start + _PAGE]]
@@ -320,10 +326,10 @@ def _without_known(conn: Connection, events: Sequence[AgentEvent]) -> list[Agent
 
 def event_of(row: Row[Any]) -> AgentEvent | None:
     """
-    Return a row as an event, or None if a newer version wrote a type that this one does not know.
+    Return a row as an event, or None if a newer version wrote a type that this version does not know.
 
     Args:
-        row: Begins with ``EVENT_COLUMNS``. Reading by position is five times as fast as by name.
+        row: A row that begins with ``EVENT_COLUMNS``. Reading by position is five times as fast as by name.
     """
     (
         _,

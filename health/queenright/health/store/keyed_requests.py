@@ -1,8 +1,9 @@
 """
-Requests with an idempotency key, which is claimed before the request runs. Repeats get the stored response.
+Requests with an idempotency key. The key is claimed before the request runs. Repeated requests get the stored
+response.
 
-A claim without an answer, whose process is gone, may or may not have been done; only the caller can find
-out. Every function takes a connection inside a transaction.
+If a claim has no response and its process has ended, the request may or may not have been carried out. Only
+the caller can find out. Every function takes a connection in a transaction.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, insert, select, 
 from queenright.health.store.tables import KEYED_REQUESTS as REQUESTS
 
 KEPT_SECONDS: Final = 86_400.0
-"""Seconds for which a key is stored after its first use."""
+"""The seconds for which a key is stored after its first use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +36,22 @@ class Claim:
     request: str
     """A hash of the request."""
     answer: StoredResponse | None
-    """None while it is being done, or if it was interrupted."""
+    """The response; None while the request is in progress, or if it was interrupted."""
 
 
 def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> Claim | None:
     """
-    Claim a key for a request. Return None, or the earlier claim.
+    Claim a key for a request. Return None, or the earlier claim if the key is in use.
 
     Args:
-        caller: The caller; each has its own keys.
-        now: Seconds since the epoch; claims older than ``KEPT_SECONDS`` have expired.
+        caller: The caller. Each caller has its own keys.
+        now: Seconds since the epoch. Claims older than ``KEPT_SECONDS`` have expired.
     """
-    row = conn.execute(select(REQUESTS).where(_is(caller, key))).one_or_none()
+    row = conn.execute(select(REQUESTS).where(_match_key(caller, key))).one_or_none()
     if row is not None and row.began_at >= now - KEPT_SECONDS:
-        return Claim(row.request, _answer(row.status, row.headers or (), row.body))
+        return Claim(row.request, _make_response(row.status, row.headers or (), row.body))
     if row is not None:
-        conn.execute(delete(REQUESTS).where(_is(caller, key)))
+        conn.execute(delete(REQUESTS).where(_match_key(caller, key)))
     conn.execute(insert(REQUESTS).values(caller=caller, key=key, request=request, began_at=now))
     return None
 
@@ -58,7 +59,7 @@ def claim(conn: Connection, caller: str, key: str, request: str, now: float) -> 
 def is_claimed(conn: Connection, caller: str, key: str, now: float) -> bool:
     """Return whether a request with this key has begun, and is neither released nor expired."""
     is_current = REQUESTS.c.began_at >= now - KEPT_SECONDS
-    return conn.execute(select(REQUESTS.c.key).where(_is(caller, key), is_current)).first() is not None
+    return conn.execute(select(REQUESTS.c.key).where(_match_key(caller, key), is_current)).first() is not None
 
 
 def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> None:
@@ -66,21 +67,21 @@ def keep(conn: Connection, caller: str, key: str, answer: StoredResponse) -> Non
     headers = [list(pair) for pair in answer.headers]
     conn.execute(
         update(REQUESTS)
-        .where(_is(caller, key))
+        .where(_match_key(caller, key))
         .values(status=answer.status, headers=headers, body=answer.body)
     )
 
 
 def release(conn: Connection, caller: str, key: str) -> None:
     """Release a key whose request was not carried out, so that the request can be repeated."""
-    conn.execute(delete(REQUESTS).where(_is(caller, key)))
+    conn.execute(delete(REQUESTS).where(_match_key(caller, key)))
 
 
-def _is(caller: str, key: str) -> ColumnElement[bool]:
+def _match_key(caller: str, key: str) -> ColumnElement[bool]:
     return and_(REQUESTS.c.caller == caller, REQUESTS.c.key == key)
 
 
-def _answer(
+def _make_response(
     status: int | None, headers: Sequence[Sequence[str]], body: bytes | None
 ) -> StoredResponse | None:
     if status is None:

@@ -1,9 +1,9 @@
 """
-The store on a PostgreSQL server: the exclusive writer, durability of commits, and broken connections.
+The store on a PostgreSQL server. It ensures a single writer, and handles durability and broken connections.
 
-An advisory lock, held by the session that writes, keeps a second service out; it is lost with the session.
-``store_writer`` names the last writer, so that a service whose connection broke detects that another one has
-written in the meantime.
+The session that writes holds an advisory lock, which keeps a second service from writing. It is lost with the
+session. ``store_writer`` names the last writer, so that a service whose connection broke detects that another
+service has written in the meantime.
 
 A partition of a cluster is a schema with the same tables and its own lock. Partition 0 is the default schema.
 """
@@ -45,25 +45,25 @@ from queenright.instrumentation.identity import new_id
 WRITER_LOCK: Final = 0x717565656E  # "queen"
 DATABASE_TIME: Final = "extract(epoch from clock_timestamp())"
 """Seconds since the epoch on the server's clock, which all members of a cluster share."""
-_SCHEMA: Final = "queenright_"
-"""The schema of a partition, before its number."""
-_OLDEST: Final = 14
-"""Earlier releases are no longer maintained, and have no ``idle_session_timeout``."""
+_SCHEMA_PREFIX: Final = "queenright_"
+"""The prefix of a partition's schema, before its number."""
+_MIN_RELEASE: Final = 14
+"""The oldest supported release. Earlier ones are not maintained, and have no ``idle_session_timeout``."""
 
 _CONNECT_SECONDS: Final = 10
 _open_databases: Final[WeakSet[PostgresDatabase]] = WeakSet()
-_NETWORK: Final = {
-    # Both ends detect a lost peer within a minute.
+_NETWORK_OPTIONS: Final = {
+    # With these values, both ends detect a lost peer within a minute.
     "keepalives_idle": 20,
     "keepalives_interval": 10,
     "keepalives_count": 3,
     "tcp_user_timeout": 50_000,
 }
-_WRITER: Final = (
+_WRITER_STATEMENTS: Final = (
     "SET tcp_keepalives_idle = 20",
     "SET tcp_keepalives_interval = 10",
     "SET tcp_keepalives_count = 3",
-    # The lock lives as long as the session, so the session must be allowed to idle.
+    # The lock is lost with the session, so the server must not end an idle session.
     "SET idle_session_timeout = 0",
 )
 
@@ -91,13 +91,14 @@ _REMEDIES: Final = (
 
 class PostgresDatabase(Database):
     """
-    A database on a server.
+    A database on a PostgreSQL server.
 
     Args:
-        address: With the driver ``psycopg``; libpq supplies the rest: ``PGPASSWORD``, ``.pgpass``.
-        read_only: Do not lock or migrate; for reading a running service's database.
-        busy_timeout: How many seconds to wait for the lock of another program or service.
-        member_id: The member of a cluster that writes, and renews its lease (``cluster_lease``).
+        address: A URL with the driver ``psycopg``. libpq adds missing values, such as those in ``PGPASSWORD``
+            and ``.pgpass``.
+        read_only: Do not lock or migrate the database, so that a running service's database can be read.
+        busy_timeout: The seconds to wait for the lock of another program or service.
+        member_id: The member of a cluster that writes and renews its lease (``cluster_lease``).
         partition: The partition of a cluster.
 
     Raises:
@@ -125,21 +126,21 @@ class PostgresDatabase(Database):
             self.name += f" (schema {self.schema})"
         self._lock_key = partition_lock(partition)
         self._busy_timeout = busy_timeout
-        self._waits = "on"
+        self._commit_level = "on"
         self._member_id = member_id
         self.writer_token = new_id()
         self._has_claim = False
         try:
-            self.reader = self._engine(address, pool_pre_ping=True)
+            self.reader = self._create_engine(address, pool_pre_ping=True)
             event.listen(self.reader, "connect", self._on_connect_reader)
             if read_only:
                 self.check_readable()
                 return
-            self._writers = self._engine(address)
+            self._writers = self._create_engine(address)
             event.listen(self._writers, "connect", self._on_connect_writer)
             self.writer = self._writers.connect()
             self.bring_up_to_date(self.writer)
-            self._claim()
+            self._write_claim()
         except DBAPIError as error:
             self.close()
             raise self.explain(error) from error
@@ -150,15 +151,18 @@ class PostgresDatabase(Database):
     def close(self) -> None:
         """Close every connection."""
         if hasattr(self, "writer") and self._is_broken():
-            # A rollback would fail and be logged.
+            # Otherwise a rollback would fail and be logged.
             self._discard_writer()
         super().close()
 
     def disconnect(self) -> None:
-        """End all connections immediately, even while threads wait for the server. No new ones are opened."""
+        """
+        End all connections immediately, even while threads wait for the server. No new connections are
+        opened.
+        """
         self._is_disconnected = True
         for raw in list(self._connections):
-            # Closing it from another thread would not wake the waiting thread.
+            # Closing the connection from another thread would not wake the waiting thread.
             with (
                 contextlib.suppress(OSError, psycopg.Error),
                 socket.socket(fileno=os.dup(raw.fileno())) as sock,
@@ -166,18 +170,21 @@ class PostgresDatabase(Database):
                 sock.shutdown(socket.SHUT_RDWR)
 
     def set_durability(self, *, full: bool) -> None:
-        """Implement ``Database``. Runs a statement every time, which detects a broken connection in time."""
-        statement = f"SET synchronous_commit TO {self._waits if full else 'off'}"
+        """
+        Implement ``Database``. Each call runs a statement, which detects a broken connection before the
+        transaction.
+        """
+        statement = f"SET synchronous_commit TO {self._commit_level if full else 'off'}"
         try:
             try:
-                self._outside_transactions(statement)
+                self._execute_autocommit(statement)
             except psycopg.Error:
                 if not self._is_broken():
                     raise
                 self._reconnect()
-                self._outside_transactions(statement)
+                self._execute_autocommit(statement)
         except psycopg.Error as error:
-            raise DatabaseUnavailableError(f"cannot write to {self.name}: {_message(error)}") from error
+            raise DatabaseUnavailableError(f"cannot write to {self.name}: {_get_message(error)}") from error
         except DBAPIError as error:
             why = self.cause(error)
             raise DatabaseUnavailableError(
@@ -185,13 +192,13 @@ class PostgresDatabase(Database):
             ) from error
 
     def has_written(self) -> bool:
-        """Implement ``Database``: only a transaction that writes has an id."""
+        """Implement ``Database``. Only a transaction that writes has an id."""
         result = self.writer.exec_driver_sql("SELECT pg_current_xact_id_if_assigned() IS NOT NULL")
         return bool(result.scalar_one())
 
     def cause(self, error: DBAPIError) -> str:
-        """Implement ``Database``: the message only, because its details quote the row."""
-        return _message(error.orig)
+        """Implement ``Database``. Error details are left out, because they quote the row."""
+        return _get_message(error.orig)
 
     def remedy(self, why: str) -> str:
         """Implement ``Database``."""
@@ -203,12 +210,12 @@ class PostgresDatabase(Database):
         return "look into the server's log"
 
     def identity(self) -> str:
-        """Implement ``Database``: the last writer's token."""
+        """Implement ``Database``. The identity is the last writer's token."""
         with self.reader.connect() as conn:
             return str(conn.exec_driver_sql("SELECT token FROM store_writer").scalar())
 
     def advance_sequence(self, conn: Connection, table: Table) -> None:
-        """Implement ``Database``: rows that are inserted with a number do not advance the sequence."""
+        """Implement ``Database``. Rows that are inserted with a number do not advance the sequence."""
         column = table.autoincrement_column
         if column is not None:
             highest = select(func.coalesce(func.max(column), 0) + 1).scalar_subquery()
@@ -221,14 +228,16 @@ class PostgresDatabase(Database):
             return sorted(conn.exec_driver_sql(list_schemas_query("event_log_head")).scalars())
 
     def is_unavailable(self, error: DBAPIError) -> bool:
-        """Implement ``Database``: the server is gone, its disk is full, or a lock times out."""
-        # Class 54 is a value too large for an index: the caller is at fault.
-        limit = str(getattr(error.orig, "sqlstate", None)).startswith("54")
-        return error.connection_invalidated or (isinstance(error, OperationalError) and not limit)
+        """Implement ``Database``. This is so if the server is gone, its disk is full, or a lock times out."""
+        # SQLSTATE class 54 is a value that is too large for an index, which the caller caused.
+        is_value_too_large = str(getattr(error.orig, "sqlstate", None)).startswith("54")
+        return error.connection_invalidated or (
+            isinstance(error, OperationalError) and not is_value_too_large
+        )
 
     # -- the writing session --------------------------------------------------------------------------
 
-    def _outside_transactions(self, statement: str) -> None:
+    def _execute_autocommit(self, statement: str) -> None:
         if self.writer.closed or self.writer.invalidated:
             raise psycopg.OperationalError("the connection is closed")
         raw = self.writer.connection.driver_connection
@@ -238,7 +247,9 @@ class PostgresDatabase(Database):
         raw.autocommit = False
 
     def _is_broken(self) -> bool:
-        """Return whether the connection is closed, or was interrupted while it waited for the server."""
+        """
+        Return whether the write connection is closed, or was interrupted while it waited for the server.
+        """
         if self.writer.closed or self.writer.invalidated:
             return True
         raw = self.writer.connection.driver_connection
@@ -262,7 +273,7 @@ class PostgresDatabase(Database):
         raw: psycopg.Connection[Any] | None = None
         if not self._is_disconnected:
             raw = psycopg.connect(*arguments, **options)
-            # Before SQLAlchemy sends a query, because the server may not answer.
+            # Add it before SQLAlchemy sends a query, because the server may not answer.
             self._connections.add(raw)
         # ``disconnect`` may have been called while the connection was being made.
         if raw is None or self._is_disconnected:
@@ -275,8 +286,8 @@ class PostgresDatabase(Database):
         """Prepare a new connection for writing, or close it."""
         try:
             raw.autocommit = True
-            self._look_at_server(raw)
-            for statement in _WRITER:
+            self._check_server(raw)
+            for statement in _WRITER_STATEMENTS:
                 raw.execute(statement)
             raw.execute(f"SET lock_timeout = {round(1000 * self._busy_timeout)}")
             self._enter_schema(raw)
@@ -296,38 +307,39 @@ class PostgresDatabase(Database):
         raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
 
     def _enter_schema(self, raw: psycopg.Connection[Any]) -> None:
-        """Make table names refer to those of the partition."""
+        """Make table names refer to the partition's tables."""
         if self.schema is not None:
-            # Not a connection option, because poolers refuse those.
+            # This is not a connection option, because connection poolers refuse those.
             raw.execute(f"SET search_path TO {self.schema}")
 
-    def _look_at_server(self, raw: psycopg.Connection[Any]) -> None:
-        encoding, waits, standby = _fetch_one(
+    def _check_server(self, raw: psycopg.Connection[Any]) -> None:
+        encoding, commit_level, is_standby = _fetch_one(
             raw,
             "SELECT current_setting('server_encoding'), current_setting('synchronous_commit'),"
             " pg_is_in_recovery()",
         )
         release = raw.info.server_version // 10_000
-        if release < _OLDEST:
-            raise StoreError(f"{self.name} is on PostgreSQL {release}; {_OLDEST} or later is needed")
-        if standby:
+        if release < _MIN_RELEASE:
+            raise StoreError(f"{self.name} is on PostgreSQL {release}; {_MIN_RELEASE} or later is needed")
+        if is_standby:
             raise StoreError(f"{self.name} is a standby and cannot be written to; give the primary's address")
         if encoding != "UTF8":
             raise StoreError(
                 f"{self.name} is encoded in {encoding}; create it with ENCODING 'UTF8' TEMPLATE template0"
             )
-        # Keep the administrator's level, such as that for a standby, if commits survive a power cut.
-        self._waits = "on" if waits == "off" else waits
+        # Keep the level that the administrator set, for example for a standby, if commits then survive a
+        # power cut.
+        self._commit_level = "on" if commit_level == "off" else commit_level
 
     def _lock(self, raw: psycopg.Connection[Any]) -> None:
         try:
-            # Wait, because the server may take a moment to notice that a process was killed.
+            # Wait, because the server may take some time to notice that a process was killed.
             raw.execute(f"SELECT pg_advisory_lock({self._lock_key})")
         except psycopg.errors.LockNotAvailable:
-            _, who, is_member = _last_writer(raw)
+            _, who, is_member = _read_last_writer(raw)
             remedy = "; stop it, or give this one another database"
             if self._member_id:
-                # A member of a cluster waits, because it is normal that another member is the owner.
+                # There is nothing to fix in a cluster, where it is normal that another member is the owner.
                 remedy = ""
             elif is_member:
                 remedy = (
@@ -336,7 +348,7 @@ class PostgresDatabase(Database):
                 )
             raise DatabaseInUseError(f"another queenright{who} is using {self.name}{remedy}") from None
         if self._has_claim:
-            token, who, _ = _last_writer(raw)
+            token, who, _ = _read_last_writer(raw)
             if token != self.writer_token:
                 remedy = "" if self._member_id else "; restart this one"
                 raise StoreError(
@@ -344,11 +356,12 @@ class PostgresDatabase(Database):
                     f"{remedy}"
                 )
             if self._member_id is not None:
-                # A session younger than the lease counts as about to take over.
+                # Other members take a session that is younger than the lease for one that is about to take
+                # over.
                 raw.execute(f"UPDATE store_writer SET renewed_at = {DATABASE_TIME}")
 
-    def _claim(self) -> None:
-        who = f"process {os.getpid()} on {socket.gethostname()}"
+    def _write_claim(self) -> None:
+        process = f"process {os.getpid()} on {socket.gethostname()}"
         with self.writer.begin():
             self.former_lease_at = self.writer.exec_driver_sql(
                 "SELECT max(renewed_at) FROM store_writer"
@@ -357,12 +370,12 @@ class PostgresDatabase(Database):
             self.writer.exec_driver_sql(
                 "INSERT INTO store_writer (token, who, member_id, renewed_at) VALUES (%(token)s, %(who)s, "
                 f"%(member_id)s, CASE WHEN %(member_id)s::text IS NOT NULL THEN {DATABASE_TIME} END)",
-                {"token": self.writer_token, "who": who, "member_id": self._member_id},
+                {"token": self.writer_token, "who": process, "member_id": self._member_id},
             )
         self._has_claim = True
 
-    def _engine(self, address: URL, **options: Any) -> Engine:
-        network = {"connect_timeout": _CONNECT_SECONDS, "application_name": "queenright", **_NETWORK}
+    def _create_engine(self, address: URL, **options: Any) -> Engine:
+        network = {"connect_timeout": _CONNECT_SECONDS, "application_name": "queenright", **_NETWORK_OPTIONS}
         engine = create_engine(
             address,
             connect_args={
@@ -373,9 +386,9 @@ class PostgresDatabase(Database):
             **engine_options(),
             **options,
         )
-        event.listen(engine, "handle_error", _without_values)
+        event.listen(engine, "handle_error", _strip_details)
         event.listen(engine, "do_connect", self._connect)
-        return self._keep(engine)
+        return self._register(engine)
 
 
 def disconnect_databases() -> None:
@@ -385,12 +398,12 @@ def disconnect_databases() -> None:
 
 
 def partition_schema(partition: int) -> str | None:
-    """Return the schema of a partition, or None for the default one."""
-    return f"{_SCHEMA}{partition}" if partition else None
+    """Return the schema of a partition, or None for the default schema."""
+    return f"{_SCHEMA_PREFIX}{partition}" if partition else None
 
 
 def writer_table(partition: int) -> str:
-    """Return the name of the table that names the writer of a partition."""
+    """Return the qualified name of the ``store_writer`` table of a partition."""
     schema = partition_schema(partition)
     return "store_writer" if schema is None else f"{schema}.store_writer"
 
@@ -401,12 +414,12 @@ def partition_lock(partition: int) -> int:
 
 
 def list_schemas_query(table: str) -> str:
-    """Return the query for the numbers (``partition``) of the partitions that have a table."""
+    """Return a query for the numbers (``partition``) of the partitions that have the table ``table``."""
     return (
-        f"SELECT CASE WHEN schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$'"
-        f" THEN substr(schemaname, {len(_SCHEMA) + 1})::int ELSE 0 END AS partition"
+        f"SELECT CASE WHEN schemaname ~ '^{_SCHEMA_PREFIX}[1-9][0-9]{{0,3}}$'"
+        f" THEN substr(schemaname, {len(_SCHEMA_PREFIX) + 1})::int ELSE 0 END AS partition"
         f" FROM pg_tables WHERE tablename = '{table}'"
-        f" AND (schemaname = current_schema() OR schemaname ~ '^{_SCHEMA}[1-9][0-9]{{0,3}}$')"
+        f" AND (schemaname = current_schema() OR schemaname ~ '^{_SCHEMA_PREFIX}[1-9][0-9]{{0,3}}$')"
     )
 
 
@@ -414,18 +427,18 @@ def _mask_address(address: URL) -> str:
     """Return the URL for messages, without password and query."""
     host = address.host or address.query.get("host", "")
     port = address.port or address.query.get("port", "")
-    where = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
+    location = f"{host if isinstance(host, str) else ','.join(host)}{f':{port}' if port else ''}"
     user = f"{address.username}@" if address.username else ""
-    return f"postgresql://{user}{where}/{address.database or ''}"
+    return f"postgresql://{user}{location}/{address.database or ''}"
 
 
-def _last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str, bool]:
+def _read_last_writer(raw: psycopg.Connection[Any]) -> tuple[str, str, bool]:
     """
-    Return the token of the last writer, its process in brackets, and whether it is a member of a cluster.
+    Return the last writer's token, its process in brackets, and whether it is a member of a cluster.
     """
     # The table does not exist while the first service is creating it.
     with contextlib.suppress(psycopg.errors.UndefinedTable):
-        # As JSON, because the tables may be those of an older version without the column.
+        # ``member_id`` is read as JSON, because tables of an older version do not have the column.
         row = raw.execute(
             "SELECT token, who, to_jsonb(store_writer) ->> 'member_id' IS NOT NULL FROM store_writer"
         ).fetchone()
@@ -440,14 +453,14 @@ def _fetch_one(raw: psycopg.Connection[Any], query: str) -> tuple[Any, ...]:
     return tuple(row)
 
 
-def _message(error: BaseException | None) -> str:
+def _get_message(error: BaseException | None) -> str:
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     lines = (primary or str(error)).strip().splitlines()
     return " ".join(lines[0].split()) if lines else type(error).__name__
 
 
-def _without_values(context: ExceptionContext) -> None:
-    """Reduce an error to its message, because PostgreSQL's details quote the row."""
+def _strip_details(context: ExceptionContext) -> None:
+    """Reduce an error to its message, because the details quote the row."""
     original = context.original_exception
     if isinstance(original, psycopg.Error) and original.diag.message_primary:
         original.args = (original.diag.message_primary,)

@@ -1,13 +1,14 @@
 """
-Retention: deletes what is older than the retention period, in small batches. The period is
-``health_monitoring.retention``: ``RetentionSettings`` in ``settings``.
+Retention: delete rows that are older than the retention period, in small batches. The period is set by
+``health_monitoring.retention`` (``RetentionSettings``).
 
-Only the oldest rows of the event log are deleted, so that the hash chain of the others can be verified. Rows
-of the audit trail are moved to the archive in the same transaction, and stay there for ``audit_days``.
+Only the oldest rows of the event log are deleted, so that the hash chain of the remaining rows can be
+verified. Rows of the audit trail are moved to the archive in the same transaction, and stay there for
+``audit_days``.
 
-Each row's hash is checked before it is deleted. A changed row and all rows after it stay, and an error is
-logged. An event's age is computed from its own time. An event within the retention period keeps all rows
-after it. The age of an event with a future time is unknown: it is deleted when an older row after it is.
+A row's hash is checked before the row is deleted. A changed row and all rows after it stay, and an error is
+logged. An event's age is computed from its own time. Rows after an event within the retention period stay.
+The age of an event with a future time is unknown, so it is deleted together with an older row after it.
 """
 
 from __future__ import annotations
@@ -57,19 +58,19 @@ Sleep = Callable[[float], Awaitable[None]]
 
 _DAY: Final = 86_400.0
 INTERVAL_SECONDS: Final = 3600.0
-"""Seconds between two runs. Retention periods are in days, so an hour is precise enough."""
+"""The seconds between two runs. Retention periods are in days, so an hour is precise enough."""
 _BATCH_ROWS: Final = 500
-"""Rows in one transaction: any other writer waits for one batch at most."""
+"""The number of rows in one transaction. Another write waits for at most one batch."""
 _PAUSE_SECONDS: Final = 0.1
 """
-Seconds between two batches, for other writers. 500 rows took 50 ms on a busy machine (SQLite, 2.1 GHz), so
-this deletes about 3,000 rows a second and takes a third of the writer's time.
+The seconds between two batches, in which others can write. 500 rows took 50 ms on a busy machine (SQLite, 2.1
+GHz), so retention deletes about 3,000 rows a second and takes a third of the writer's time.
 """
 
 _AUDIT_TYPES: Final = frozenset(kind.value for kind in ALERT_CLASS)
 _WIDTH: Final = len(EVENT_COLUMNS)
-_UNDER_WAY: Final = ("waiting", "starting", "watching")
-"""Open recoveries."""
+_OPEN_RECOVERY_STATES: Final = ("waiting", "starting", "watching")
+"""The states of open recoveries."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,13 +80,13 @@ class PruneResult:
     """The result of one batch."""
 
     rows: int = 0
-    """Rows deleted from all tables, including archived ones."""
+    """The number of rows deleted from all tables, including archived rows."""
     archived_rows: int = 0
-    """Rows of the event log moved to the archive."""
+    """The number of rows moved from the event log to the archive."""
     is_done: bool = True
-    """Whether nothing old remains."""
+    """Whether no old row is left to delete."""
     refusal: str = ""
-    """Why old rows stay: their chain is broken."""
+    """Why old rows stay although they are due: their hash chain is broken. Empty if no row stays."""
 
 
 def prune(
@@ -95,20 +96,19 @@ def prune(
     Delete at most ``room`` old rows.
 
     Raises:
-        sqlalchemy.exc.DBAPIError: The database failed; the caller rolls back.
+        sqlalchemy.exc.DBAPIError: The database failed. The caller rolls back.
     """
     old = now - settings.days * _DAY
-    rows, copies, faults = 0, 0, []
     log = _prune_log(conn, old, now, room)
-    rows, copies, faults = rows + log.rows, log.archived_rows, [log.refusal]
+    rows, copies, faults = log.rows, log.archived_rows, [log.refusal]
     if rows < room:
         archive = _prune_archive(conn, now - settings.audit_days * _DAY, now, room - rows)
         rows, faults = rows + archive.rows, [*faults, archive.refusal]
     if rows < room:
         rows += _prune_outbox(conn, old, room - rows)
-    for table, key, where in _ended_sessions(old, now):
+    for table, key, where in _list_old_rows(old, now):
         if rows < room:
-            rows += _delete_some(conn, table, key, where, room - rows)
+            rows += _delete_rows(conn, table, key, where, room - rows)
     return PruneResult(
         rows=rows,
         archived_rows=copies,
@@ -127,11 +127,11 @@ class Retention:
         self._fault = ""
 
     def replace_settings(self, settings: health_settings.RetentionSettings) -> None:
-        """Replace the settings, from the next run on."""
+        """Replace the settings. They apply from the next batch."""
         self._settings = settings
 
     async def run(self, sleep: Sleep = asyncio.sleep) -> None:
-        """Prune now and every hour; log and retry failures."""
+        """Prune now and every hour. Failures are logged and retried. Runs forever."""
         while True:
             try:
                 await self.prune(sleep)
@@ -141,10 +141,10 @@ class Retention:
 
     async def prune(self, sleep: Sleep = asyncio.sleep) -> PruneResult:
         """
-        Delete all old rows in batches with a pause after each, and return the totals.
+        Delete all old rows in batches, with pauses in between, and return the totals.
 
         Raises:
-            StoreError: The database failed; earlier batches stay deleted.
+            StoreError: The database failed. Rows of earlier batches stay deleted.
         """
         rows = copies = 0
         while True:
@@ -166,11 +166,11 @@ class Retention:
         self._fault = fault
 
 
-def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResult:
+def _prune_log(conn: Connection, oldest_time: float, now: float, room: int) -> PruneResult:
     """Delete the oldest rows of the log, and move those of the audit trail to the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     query = select(*EVENT_COLUMNS, EVENTS.c.hash).where(EVENTS.c.seq > head.base_length)
-    rows = _old_enough(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), old, now)
+    rows = _select_old(conn.execute(query.order_by(EVENTS.c.seq).limit(room)).all(), oldest_time, now)
     digest, archive = head.base_hash or BEGINNING, head.archive_hash or BEGINNING
     base_length, kept_rows, fault = head.base_length, [], ""
     for row in rows:
@@ -189,12 +189,13 @@ def _prune_log(conn: Connection, old: float, now: float, room: int) -> PruneResu
     conn.execute(
         update(EVENT_LOG_HEAD).values(base_length=base_length, base_hash=digest, archive_hash=archive)
     )
-    # After the head is written: the triggers allow deleting only rows that it records as deleted.
+    # This must follow the update of the head, because triggers allow deleting only rows that the head records
+    # as deleted.
     conn.execute(delete(EVENTS).where(EVENTS.c.seq.between(head.base_length + 1, base_length)))
     return PruneResult(rows=count, archived_rows=len(kept_rows), refusal=fault)
 
 
-def _prune_archive(conn: Connection, old: float, now: float, room: int) -> PruneResult:
+def _prune_archive(conn: Connection, oldest_time: float, now: float, room: int) -> PruneResult:
     """Delete the oldest rows of the archive."""
     head = conn.execute(select(EVENT_LOG_HEAD)).one()
     if not is_archive_base_whole(head):
@@ -202,7 +203,7 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
     query = select(*(AUDIT_ARCHIVE.c[c.name] for c in EVENTS.columns))
     query = query.add_columns(AUDIT_ARCHIVE.c.previous_hash, AUDIT_ARCHIVE.c.archive_hash)
     query = query.where(AUDIT_ARCHIVE.c.seq > head.archive_base_seq)
-    rows = _old_enough(conn.execute(query.order_by(AUDIT_ARCHIVE.c.seq).limit(room)).all(), old, now)
+    rows = _select_old(conn.execute(query.order_by(AUDIT_ARCHIVE.c.seq).limit(room)).all(), oldest_time, now)
     digest, base_seq, count, fault = head.archive_base_hash or BEGINNING, head.archive_base_seq, 0, ""
     for row in rows:
         if not is_whole(row) or row.archive_hash != archive_link(digest, row.previous_hash, row.hash):
@@ -222,64 +223,74 @@ def _prune_archive(conn: Connection, old: float, now: float, room: int) -> Prune
     return PruneResult(rows=count, refusal=fault)
 
 
-def _old_enough(rows: Sequence[Any], old: float, now: float) -> Sequence[Any]:
-    """Return the first rows, up to the first that is within the retention period."""
+def _select_old(rows: Sequence[Any], oldest_time: float, now: float) -> Sequence[Any]:
+    """Return the rows at the beginning that are old enough to delete."""
     end = 0
     for at, row in enumerate(rows):
         if not isinstance(row.time, float):
-            return rows[: at + 1]  # the service did not write this row, so its hash check fails
-        if old <= row.time <= now:
+            return rows[: at + 1]  # the service did not write this row, so its hash check will fail
+        if oldest_time <= row.time <= now:
             break
-        if row.time < old:
+        if row.time < oldest_time:
             end = at + 1
     return rows[:end]
 
 
-def _prune_outbox(conn: Connection, old: float, room: int) -> int:
+def _prune_outbox(conn: Connection, oldest_time: float, room: int) -> int:
     """Delete notifications that have ended, with their deliveries."""
-    # Keep the last one, because SQLite would reuse its number.
+    # Keep the last notification, because SQLite would reuse its number.
     last = select(func.max(OUTBOX.c.id)).scalar_subquery()
-    over = and_(OUTBOX.c.active.is_(False), OUTBOX.c.updated_at < old, OUTBOX.c.id < last)
-    ids = conn.execute(select(OUTBOX.c.id).where(over).limit(room)).scalars().all()
+    is_over = and_(OUTBOX.c.active.is_(False), OUTBOX.c.updated_at < oldest_time, OUTBOX.c.id < last)
+    ids = conn.execute(select(OUTBOX.c.id).where(is_over).limit(room)).scalars().all()
     if ids:
         conn.execute(delete(OUTBOX_DELIVERIES).where(OUTBOX_DELIVERIES.c.outbox_id.in_(ids)))
         conn.execute(delete(OUTBOX).where(OUTBOX.c.id.in_(ids)))
     return len(ids)
 
 
-def _ended_sessions(old: float, now: float) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
-    """Return the other old rows: table, key and condition."""
+def _list_old_rows(
+    oldest_time: float, now: float
+) -> list[tuple[Table, ColumnElement[Any], ColumnElement[bool]]]:
+    """Return the old rows of the other tables: table, key and condition."""
     return [
-        # The condition includes the first sighting, which is earlier and has an index.
-        (TICKETS, TICKETS.c.ticket_id, and_(TICKETS.c.first_seen < old, TICKETS.c.closed_at < old)),
-        (INTERVENTIONS, INTERVENTIONS.c.intervention_id, INTERVENTIONS.c.created_at < old),
-        (INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, INSTRUCTIONS.c.expires_at < old),
+        # ``first_seen`` is always earlier than ``closed_at``, and has an index.
+        (
+            TICKETS,
+            TICKETS.c.ticket_id,
+            and_(TICKETS.c.first_seen < oldest_time, TICKETS.c.closed_at < oldest_time),
+        ),
+        (INTERVENTIONS, INTERVENTIONS.c.intervention_id, INTERVENTIONS.c.created_at < oldest_time),
+        (INSTRUCTIONS, INSTRUCTIONS.c.instruction_id, INSTRUCTIONS.c.expires_at < oldest_time),
         (
             ESCALATIONS,
             ESCALATIONS.c.escalation_id,
-            and_(ESCALATIONS.c.status != "pending", ESCALATIONS.c.created_at < old),
+            and_(ESCALATIONS.c.status != "pending", ESCALATIONS.c.created_at < oldest_time),
         ),
         (
             APPROVALS,
             APPROVALS.c.approval_id,
-            and_(APPROVALS.c.is_open.is_(False), APPROVALS.c.created_at < old),
+            and_(APPROVALS.c.is_open.is_(False), APPROVALS.c.created_at < oldest_time),
         ),
         (
             RECOVERIES,
             RECOVERIES.c.recovery_id,
-            and_(RECOVERIES.c.status.not_in(_UNDER_WAY), RECOVERIES.c.created_at < old),
+            and_(RECOVERIES.c.status.not_in(_OPEN_RECOVERY_STATES), RECOVERIES.c.created_at < oldest_time),
         ),
         # Alerts that still fire are renewed every few hours.
-        (RECEIVER_NOTIFICATIONS, RECEIVER_NOTIFICATIONS.c.id, RECEIVER_NOTIFICATIONS.c.notified_at < old),
-        (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < old),
+        (
+            RECEIVER_NOTIFICATIONS,
+            RECEIVER_NOTIFICATIONS.c.id,
+            RECEIVER_NOTIFICATIONS.c.notified_at < oldest_time,
+        ),
+        (CALLBACKS, CALLBACKS.c.callback_id, CALLBACKS.c.received_at < oldest_time),
         (KEYED_REQUESTS, KEYED_REQUESTS.c.key, KEYED_REQUESTS.c.began_at < now - KEPT_SECONDS),
     ]
 
 
-def _delete_some(
-    conn: Connection, table: Table, key: ColumnElement[Any], where: ColumnElement[bool], room: int
+def _delete_rows(
+    conn: Connection, table: Table, key: ColumnElement[Any], condition: ColumnElement[bool], room: int
 ) -> int:
-    keys = conn.execute(select(key).where(where).limit(room)).scalars().all()
+    keys = conn.execute(select(key).where(condition).limit(room)).scalars().all()
     if keys:
-        conn.execute(delete(table).where(key.in_(keys), where))
+        conn.execute(delete(table).where(key.in_(keys), condition))
     return len(keys)

@@ -28,7 +28,9 @@ _APPEND_ONLY: Final = (
     ("events", "base_length", "the event log"),
     ("audit_archive", "archive_base_seq", "the audit archive"),
 )
-"""Table, the column of the head up to which retention deletes its rows, and its name in errors."""
+"""
+The append-only tables: name, the head's column with the last row that may be deleted, and name in errors.
+"""
 
 
 def create_schema(conn: Connection) -> None:
@@ -42,14 +44,16 @@ def create_schema(conn: Connection) -> None:
         _create_sqlite_triggers(conn)
         return
     _create_postgresql_triggers(conn)
-    # SQLite stores NaN as NULL, which the column refuses.
+    # SQLite needs no such check: it stores NaN as NULL, which the column refuses.
     conn.execute(text("ALTER TABLE events ADD CONSTRAINT ck_events_time CHECK (time <> 'NaN'::float8)"))
     POSTGRES_TABLES.create_all(conn)
 
 
 @functools.cache
 def _table_statements(dialect_name: str) -> tuple[str, ...]:
-    """Return the statements that create the tables and indexes. Cached, because compiling them is slow."""
+    """
+    Return the statements that create the tables and indexes. They are cached, because compiling them is slow.
+    """
     dialect = registry.load(dialect_name)()
     statements: list[ExecutableDDLElement] = []
     for table in (*METADATA.sorted_tables, VERSION, COMPATIBILITY):

@@ -1,4 +1,4 @@
-"""The events of one session in the event log."""
+"""Read the events of a session from the event log."""
 
 from __future__ import annotations
 
@@ -35,15 +35,16 @@ def read_session(
     newest: bool = True,
 ) -> list[tuple[int, AgentEvent]]:
     """
-    Return events of and about a session, including its former names, with sequence numbers, oldest first.
+    Return the events of a session, including those under its former names, with sequence numbers, oldest
+    first.
 
     Args:
         types: Only these types.
         after: Only events with a higher sequence number.
         before: Only events with a lower sequence number.
-        newest: Whether to return the last events instead of the first, if there are more than ``limit``.
+        newest: If there are more than ``limit`` events, return the last ones instead of the first.
     """
-    query = _query(frozenset(types), newest, before is not None)
+    query = _build_query(frozenset(types), newest, before is not None)
     parameters = {"after": after, "before": before, "most": limit}
     rows = [
         row
@@ -56,11 +57,12 @@ def read_session(
 
 
 @lru_cache(maxsize=32)
-def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> CompoundSelect[Any]:
+def _build_query(types: frozenset[EventType], newest: bool, has_before: bool) -> CompoundSelect[Any]:
     """
-    Return the query for the events of each type. It is cached, because building it is slower than running.
+    Return the query for the events of each type. It is cached, because building it takes longer than running
+    it.
 
-    The index of an agent's events by type is in the log's order within each type.
+    Within each type, the index of an agent's events is in the log's order.
     """
     seq = EVENTS.c.seq
     parts: list[Select[Any]] = []
@@ -79,7 +81,7 @@ def _query(types: frozenset[EventType], newest: bool, has_before: bool) -> Compo
 
 
 def latest_session(conn: Connection, agent_id: str) -> str | None:
-    """Return the session of an agent that started last, or None if no start is in the log."""
+    """Return the session of an agent that started last, or None if the log has no start."""
     query = select(EVENTS.c.session_id).where(EVENTS.c.agent_id == agent_id)
     query = query.where(EVENTS.c.type == EventType.EXECUTION_STARTED.value)
     session_id: str | None = conn.execute(query.order_by(EVENTS.c.seq.desc()).limit(1)).scalar()

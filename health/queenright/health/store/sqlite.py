@@ -1,4 +1,4 @@
-"""The store in a SQLite file: file, lock and pragmas."""
+"""The store in a SQLite file. It creates and locks the file, and sets the pragmas."""
 
 from __future__ import annotations
 
@@ -21,23 +21,24 @@ _PRAGMAS: Final = (
     "foreign_keys=ON",
     # On macOS, fsync() alone does not write to the disk.
     "fullfsync=ON",
-    # With the default of 1,000 pages, checkpoints of scattered index pages take a fifth of the time.
+    # With the default of 1,000 pages, a fifth of the time goes to checkpoints of scattered index pages.
     "wal_autocheckpoint=4000",
     "journal_size_limit=67108864",
     "cache_size=-32768",
 )
 
-_ROOM: Final = 1_048_576
-"""Free bytes after which a full disk counts as writable again: the largest body that the API accepts."""
+_MIN_FREE_BYTES: Final = 1_048_576
+"""The free bytes at which a full disk counts as writable again: the largest body that the API accepts."""
 
 
 class SqliteDatabase(Database):
     """
-    A database in a file.
+    A database in a SQLite file.
 
     Args:
-        read_only: Do not lock, create or migrate; for reading a running service's database.
-        busy_timeout: How many seconds to wait for another program's lock.
+        read_only: Do not lock, create or migrate the database, so that a running service's database can be
+            read.
+        busy_timeout: The seconds to wait for another program's lock.
 
     Raises:
         StoreError: The database cannot be used.
@@ -50,10 +51,10 @@ class SqliteDatabase(Database):
         self._path = _path(address)
         self.name = str(self._path)
         self._lock: ExecutionLock | None = None
-        self._full: bool | None = None
+        self._is_fully_durable: bool | None = None
         self._changes = 0
         try:
-            with self._explaining_file_errors(read_only):
+            with self._convert_file_errors(read_only):
                 if read_only:
                     self._path.open("rb").close()
                 else:
@@ -65,21 +66,21 @@ class SqliteDatabase(Database):
 
     def _open(self, address: URL, read_only: bool, busy_timeout: float) -> None:
         try:
-            self.reader = self._engine(address, busy_timeout, writes=False)
+            self.reader = self._create_engine(address, busy_timeout, writes=False)
             if read_only:
                 self.check_readable()
                 return
-            self.writer = self._engine(address, busy_timeout, writes=True).connect()
+            self.writer = self._create_engine(address, busy_timeout, writes=True).connect()
             self.set_durability(full=True)
             self.bring_up_to_date(self.writer)
         except DBAPIError as error:
             raise self.explain(error) from error
 
     def set_durability(self, *, full: bool) -> None:
-        """Implement ``Database``; the connection to a file never breaks."""
-        if full != self._full:
+        """Implement ``Database``. The connection to a file never breaks."""
+        if full != self._is_fully_durable:
             self._raw.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
-            self._full = full
+            self._is_fully_durable = full
         self._changes = self._raw.total_changes
 
     def has_written(self) -> bool:
@@ -87,16 +88,19 @@ class SqliteDatabase(Database):
         return self._raw.total_changes > self._changes
 
     def has_room(self) -> bool:
-        """Implement ``Database``: a small write may fit into a full disk's last page, a batch does not."""
+        """
+        Implement ``Database``. On a full disk, a small write may still fit into the file's last page, but a
+        batch does not.
+        """
         try:
             with tempfile.TemporaryFile(dir=self._path.parent, buffering=0) as file:
-                # Random, because a file system may compress zeros.
-                return file.write(os.urandom(_ROOM)) == _ROOM
+                # Random bytes, because a file system may compress zeros.
+                return file.write(os.urandom(_MIN_FREE_BYTES)) == _MIN_FREE_BYTES
         except OSError:
             return False
 
     def cause(self, error: DBAPIError) -> str:
-        """Implement ``Database``: SQLite's messages have no values."""
+        """Implement ``Database``. SQLite's messages contain no values."""
         return str(error.orig)
 
     def remedy(self, why: str) -> str:
@@ -110,16 +114,19 @@ class SqliteDatabase(Database):
         return "check the disk and the file's permissions"
 
     def identity(self) -> str:
-        """Implement ``Database``: the same file may have several paths."""
+        """Implement ``Database``. The path does not suffice, because a file may have several."""
         file = self._path.stat()
         return f"{file.st_dev}:{file.st_ino}"
 
     def advance_sequence(self, conn: Connection, table: Table) -> None:
-        """Implement ``Database``; the engine looks for the highest number itself."""
+        """Implement ``Database``. SQLite finds the highest number itself."""
 
     def is_unavailable(self, error: DBAPIError) -> bool:
-        """Implement ``Database``: the disk is full, another program has the lock, the file is damaged."""
-        # A damaged file is a plain ``DatabaseError``.
+        """
+        Implement ``Database``. This is so if the disk is full, another program has the lock, or the file is
+        damaged.
+        """
+        # A damaged file raises ``DatabaseError`` itself, not a subclass.
         return isinstance(error, OperationalError) or type(error) is DatabaseError
 
     def close(self) -> None:
@@ -137,9 +144,10 @@ class SqliteDatabase(Database):
 
     def _prepare_file(self) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        # Agents' data is private. SQLite gives its other files the same mode.
+        # The mode is 0600, because data of agents is private. SQLite gives its other files the same mode.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        # SQLite lets two processes take turns, but each service would have its own state of the tickets.
+        # SQLite allows two processes to write in turn, but each service would have its own view of the
+        # tickets.
         path = self._path.resolve()
         try:
             self._lock = ExecutionLock.take(Path(f"{path}.lock"))
@@ -150,7 +158,7 @@ class SqliteDatabase(Database):
             ) from None
 
     @contextlib.contextmanager
-    def _explaining_file_errors(self, read_only: bool) -> Iterator[None]:
+    def _convert_file_errors(self, read_only: bool) -> Iterator[None]:
         try:
             yield
         except FileNotFoundError as error:
@@ -165,18 +173,18 @@ class SqliteDatabase(Database):
                 "give a path to a file that this user may use"
             ) from error
 
-    def _engine(self, address: URL, busy_timeout: float, *, writes: bool) -> Engine:
+    def _create_engine(self, address: URL, busy_timeout: float, *, writes: bool) -> Engine:
         engine = create_engine(
             address,
-            # One thread uses it at a time, but not always the one that opened it.
+            # One thread at a time uses a connection, but not always the thread that opened it.
             connect_args={"check_same_thread": False, "timeout": busy_timeout},
             **engine_options(),
         )
         event.listen(engine, "connect", _on_connect if writes else _on_connect_reader)
-        # The driver would begin a transaction at the first write only: no snapshot, and a write that
-        # may fail half-way because another program took the lock.
+        # By default, the driver begins a transaction only at the first write. Reads would see no snapshot,
+        # and a write could fail half-way because another program took the lock.
         event.listen(engine, "begin", _begin_immediate if writes else _begin)
-        return self._keep(engine)
+        return self._register(engine)
 
 
 def _path(address: URL) -> Path:

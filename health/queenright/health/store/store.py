@@ -1,9 +1,9 @@
 """
-The store: all data that must outlive the process.
+The store has all data that must outlive the process.
 
-One writer thread commits. It writes all queued appends in one transaction, which shares the cost of a commit,
-and resolves their futures after the commit. Readers have their own connections and threads, and read a
-snapshot.
+A single writer thread commits. It writes all queued appends in one transaction, so that they share the cost
+of a commit, and resolves their futures after the commit. Readers have their own connections and threads, and
+read a snapshot.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 _GROUP_ROWS: Final = 2_000
-"""The most rows in one transaction. Bounds how long the first append in it waits."""
+"""The maximum number of rows in one transaction, which limits how long its first append waits."""
 
 
 class RefusedEventsError(StoreError):
@@ -71,8 +71,8 @@ class Store:
     """
     An open database. The async methods belong to one event loop.
 
-    Durability: events of ``ALERT_CLASS`` (and everything queued with them) and every ``transact`` survive a
-    power cut. Other events survive the death of the process; a power cut may take the last of them.
+    Events of ``ALERT_CLASS``, events that are committed together with them, and every ``transact`` survive a
+    power cut. Other events survive a crash of the process, but a power cut may lose the last of them.
     """
 
     def __init__(self, database: Database, *, read_only: bool = False, capacity: int = 20_000) -> None:
@@ -80,7 +80,7 @@ class Store:
         self._read_only = read_only
         self._capacity = capacity
         self._depth = 0
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._room_waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._has_closed = False
         self._shut_down = False
@@ -111,15 +111,15 @@ class Store:
 
         Args:
             url: ``sqlite:///relative/path``, ``sqlite:////absolute/path`` or ``postgresql://host/name``.
-            read_only: Open a database that another process may be writing to.
-            busy_timeout: How many seconds to wait for another program's lock.
-            capacity: Rows that may be queued before ``append`` awaits room.
-            member_id: The member of a cluster that opens it; PostgreSQL only.
+            read_only: Open the database only for reading, while another process may write to it.
+            busy_timeout: The seconds to wait for another program's lock.
+            capacity: The number of rows that may be queued before ``append`` waits.
+            member_id: The member of a cluster that opens the database; PostgreSQL only.
             partition: The partition of a cluster; PostgreSQL only.
 
         Raises:
-            StoreError: The database is unreachable, locked, in use, not writable, damaged, another program's
-                or of a newer schema.
+            StoreError: The database is unreachable, locked, in use, not writable or damaged, belongs to
+                another program, or has a newer schema.
         """
         database = open_database(
             url,
@@ -135,32 +135,35 @@ class Store:
 
     @property
     def depth(self) -> int:
-        """How many rows and transactions are queued or being written."""
+        """The number of rows and transactions that are queued or being written."""
         return self._depth
 
     @property
     def writer_token(self) -> str:
-        """Identifies this opening of the database for writing; see `Database.writer_token`."""
+        """Identifies this writer of the database; see `Database.writer_token`."""
         return self._database.writer_token
 
     @property
     def former_lease_at(self) -> float | None:
-        """When the former owner of a cluster last renewed its lease, in seconds since the epoch."""
+        """
+        When the former owner of the partition last renewed its lease, in seconds since the epoch, or None.
+        """
         return self._database.former_lease_at
 
     @property
     def is_writable(self) -> bool:
-        """Whether the last write succeeded. Does no I/O."""
+        """Whether the last write succeeded. This does no I/O."""
         return self._failure is None
 
     @property
     def failure(self) -> StoreError | None:
-        """Return why the last write failed, None once a write succeeds again."""
+        """Why the last write failed; None if it succeeded."""
         return self._failure
 
     def list_partitions(self) -> list[int]:
         """
-        Return the numbers of the partitions in the database, from 0. Reads it; call it in a thread.
+        Return the numbers of the partitions in the database, from 0. It does blocking I/O, so call it in a
+        thread.
 
         Raises:
             StoreError: The database cannot be read.
@@ -168,20 +171,20 @@ class Store:
         try:
             return self._database.list_partitions()
         except DBAPIError as error:
-            raise self._error("read from", error) from error
+            raise self._make_error("read from", error) from error
 
     def on_commit(self, listener: Callable[[Sequence[LogSegment]], None]) -> None:
         """
         Call ``listener`` with every event that is appended to the event log, in the log's order.
 
-        It runs on the event loop, after the commit and before the writer's await returns, for ``transact``
-        too. It must be quick.
+        It runs on the event loop, after the commit and before the call of ``append`` or ``transact`` returns.
+        It must be quick.
         """
         self._commit_listeners.append(listener)
 
     async def check_writable(self) -> None:
         """
-        Check that the database can be written, by a write that changes nothing.
+        Check that the database is writable, with a write that changes nothing.
 
         Raises:
             StoreError: The database cannot be written.
@@ -192,21 +195,21 @@ class Store:
         self, events: Sequence[AgentEvent], *, also: Callable[[Connection], None] | None = None
     ) -> None:
         """
-        Append ``events`` to the event log, all or none, and return after the commit.
+        Append all or none of ``events`` to the event log, and return after the commit.
 
-        Waits while the queue is full. Ignores events that the log already has.
+        This waits while the queue is full. Events that the log already has are ignored.
 
         Args:
-            events: The events. Without any, nothing happens.
+            events: The events. If empty, nothing is done.
             also: Called in the same transaction, after the events are written.
 
         Raises:
-            RefusedEventsError: The database refuses these events; nothing was written.
-            StoreError: Writing failed; nothing was written.
+            RefusedEventsError: The database refuses these events. Nothing was written.
+            StoreError: Writing failed. Nothing was written.
         """
         if not events:
             return
-        loop = self._enter()
+        loop = self._require_loop()
         events = tuple(events)
         await self._reserve(loop, len(events))
         future: asyncio.Future[None] = loop.create_future()
@@ -241,12 +244,12 @@ class Store:
         """
         Call ``fn`` in its own transaction in the writer thread, and return its result after the commit.
 
-        An exception of ``fn`` rolls the transaction back and is raised here.
+        An exception of ``fn`` rolls the transaction back and is raised to the caller.
 
         Raises:
             StoreError: The database cannot be written.
         """
-        loop = self._enter()
+        loop = self._require_loop()
         self._depth += 1
         future: asyncio.Future[T] = loop.create_future()
         self._jobs.put(_Transact(fn, future))
@@ -262,34 +265,38 @@ class Store:
             StoreError: The database cannot be read.
         """
         if self._has_closed:
-            raise self._is_closed()
+            raise self._make_closed_error()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self.read_now, fn)
 
     def read_now(self, fn: Callable[[Connection], T]) -> T:
-        """Call ``fn`` with a snapshot of the database, synchronously. For the command line and the start."""
+        """
+        Call ``fn`` with a snapshot of the database, without an event loop. Used by the CLI and at the start.
+        """
         if self._shut_down:
-            raise self._is_closed()
+            raise self._make_closed_error()
         try:
             with self._database.reader.connect() as conn:
                 return fn(conn)
         except DBAPIError as error:
-            raise self._error("read from", error) from error
+            raise self._make_error("read from", error) from error
 
     async def close(self) -> None:
-        """Write what is queued, then close the database. Appends that still wait for room are refused."""
-        self._refuse()
+        """
+        Write the queue, then close the database. Appends that are still waiting for the queue are refused.
+        """
+        self._refuse_jobs()
         await asyncio.to_thread(self._close_database)
 
     def close_now(self) -> None:
         """Close without an event loop."""
-        self._refuse()
+        self._refuse_jobs()
         self._close_database()
 
     # -- the event loop's side ----------------------------------------------------------------------
 
-    def _enter(self) -> asyncio.AbstractEventLoop:
+    def _require_loop(self) -> asyncio.AbstractEventLoop:
         if self._has_closed:
-            raise self._is_closed()
+            raise self._make_closed_error()
         if self._read_only:
             raise StoreError(f"{self._database.name} was opened read-only")
         loop = asyncio.get_running_loop()
@@ -301,13 +308,13 @@ class Store:
         return loop
 
     async def _reserve(self, loop: asyncio.AbstractEventLoop, rows: int) -> None:
-        """Reserve ``rows`` of the queue, first come, first served."""
-        if not self._waiting and self._fits(rows):
+        """Wait until the queue has room for ``rows``, first come, first served, and reserve it."""
+        if not self._room_waiters and self._fits(rows):
             self._depth += rows
             return
         room: asyncio.Future[None] = loop.create_future()
         entry = (rows, room)
-        self._waiting.append(entry)
+        self._room_waiters.append(entry)
         try:
             await room
         except asyncio.CancelledError:
@@ -315,22 +322,22 @@ class Store:
                 self._release(rows)
             else:
                 with contextlib.suppress(ValueError):
-                    self._waiting.remove(entry)
+                    self._room_waiters.remove(entry)
             raise
 
     def _fits(self, rows: int) -> bool:
-        # An append that is larger than the capacity runs alone.
+        # An append that exceeds the capacity runs alone.
         return self._depth == 0 or self._depth + rows <= self._capacity
 
     def _release(self, rows: int) -> None:
         self._depth -= rows
-        while self._waiting and self._fits(self._waiting[0][0]):
-            rows, room = self._waiting.popleft()
+        while self._room_waiters and self._fits(self._room_waiters[0][0]):
+            rows, room = self._room_waiters.popleft()
             if not room.done():
                 self._depth += rows
                 room.set_result(None)
 
-    def _settle(self, outcomes: list[_Outcome], commits: Sequence[LogSegment]) -> None:
+    def _resolve_jobs(self, outcomes: list[_Outcome], commits: Sequence[LogSegment]) -> None:
         for listener in self._commit_listeners if commits else ():
             try:
                 listener(commits)
@@ -344,13 +351,13 @@ class Store:
                     job.future.set_exception(error)
             self._release(len(job.events) if isinstance(job, _Append) else 1)
 
-    def _refuse(self) -> None:
+    def _refuse_jobs(self) -> None:
         if not self._has_closed:
             self._has_closed = True
-            while self._waiting:
-                _, room = self._waiting.popleft()
+            while self._room_waiters:
+                _, room = self._room_waiters.popleft()
                 if not room.done():
-                    room.set_exception(self._is_closed())
+                    room.set_exception(self._make_closed_error())
 
     def _close_database(self) -> None:
         with self._shut_down_lock:
@@ -378,12 +385,15 @@ class Store:
                 group, next_job = self._gather(job)
                 outcomes = self._append_group(group)
             commits, self._commits = self._commits, []
-            # The loop may be closed, in which case nothing awaits the outcome.
+            # The loop may be closed. If so, no caller awaits the outcome.
             with contextlib.suppress(RuntimeError):
-                job.future.get_loop().call_soon_threadsafe(self._settle, outcomes, commits)
+                job.future.get_loop().call_soon_threadsafe(self._resolve_jobs, outcomes, commits)
 
     def _gather(self, first: _Append) -> tuple[list[_Append], Any]:
-        """Take further queued appends up to the bound. Also return the job that ended the search, if any."""
+        """
+        Return the queued appends up to ``_GROUP_ROWS``, and the first job after them that is not an append,
+        if any.
+        """
         group, rows = [first], len(first.events)
         while rows < _GROUP_ROWS:
             try:
@@ -405,19 +415,19 @@ class Store:
         except Exception as error:
             if isinstance(error, DBAPIError) and self._database.is_unavailable(error):
                 # The disk is full, or another program has the lock, so every append of the group fails.
-                failure = self._failure = self._error("write to", error)
+                failure = self._failure = self._make_error("write to", error)
                 return [(job, None, failure) for job in group]
             if len(group) > 1:
-                # One append causes the failure; writing them one by one finds it.
+                # One of the appends may cause the failure, so write them one by one.
                 return [outcome for job in group for outcome in self._append_group([job])]
-            return [(group[0], None, self._error("write to", error, RefusedEventsError))]
+            return [(group[0], None, self._make_error("write to", error, RefusedEventsError))]
         return [(job, None, None) for job in group]
 
     def _append(self, group: list[_Append]) -> None:
         events = list(chain.from_iterable(job.events for job in group))
-        # A transaction that does more than append may be relied on elsewhere.
-        full = any(job.also is not None for job in group)
-        self._database.set_durability(full=full or any(event.type in ALERT_CLASS for event in events))
+        # Other systems may rely on a transaction that does more than append.
+        is_full = any(job.also is not None for job in group)
+        self._database.set_durability(full=is_full or any(event.type in ALERT_CLASS for event in events))
 
         def write(conn: Connection, *, fresh: bool) -> None:
             append_events(conn, events, fresh=fresh)
@@ -440,7 +450,7 @@ class Store:
         try:
             return job, self._commit(job.fn), None
         except DBAPIError as error:
-            failure = self._error("write to", error)
+            failure = self._make_error("write to", error)
             if self._database.is_unavailable(error):
                 self._failure = failure
             return job, None, failure
@@ -451,14 +461,14 @@ class Store:
         with self._database.writer.begin():
             appends = record_appends(self._database.writer) if self._commit_listeners else []
             result = fn(self._database.writer)
-            # A transaction that wrote nothing does not prove that the database is writable again.
-            works = self._failure is not None and self._database.has_written()
+            # A transaction without a write does not prove that the database is writable again.
+            is_writable = self._failure is not None and self._database.has_written()
         self._commits += appends
-        if works and self._database.has_room():
+        if is_writable and self._database.has_room():
             self._failure = None
         return result
 
-    def _error(self, action: str, error: Exception, kind: type[StoreError] = StoreError) -> StoreError:
+    def _make_error(self, action: str, error: Exception, kind: type[StoreError] = StoreError) -> StoreError:
         cause = str(error)
         if isinstance(error, DBAPIError):
             cause = self._database.cause(error)
@@ -469,5 +479,5 @@ class Store:
         failure.__cause__ = error
         return failure
 
-    def _is_closed(self) -> StoreError:
+    def _make_closed_error(self) -> StoreError:
         return StoreError(f"the store of {self._database.name} is closed")

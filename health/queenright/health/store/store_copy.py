@@ -1,4 +1,4 @@
-"""Copy the database of a stopped service to another address, such as from SQLite to PostgreSQL."""
+"""Copy the database of a stopped service to another address, for example from SQLite to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
     """
     Copy every table in one transaction, and verify the hash chains before it is committed.
 
-    Both databases are locked meanwhile, so that no service starts on either. After an error or a kill, the
-    target is empty, and the copy can be repeated.
+    Both databases are locked, so that no service can start on either. If the copy fails or is killed, the
+    target stays empty and the copy can be repeated.
 
     Args:
-        source_url: The database to copy; it must have the schema of this version.
+        source_url: The database to copy. It must have the schema of this version.
         target_url: An empty database, or the path of a new file.
         on_row: Called after each row.
 
     Raises:
-        StoreError: One of the databases cannot be used, the target is not empty, or the source was changed or
-            has several partitions.
+        StoreError: One of the databases cannot be used, the target is not empty, or the source fails
+            verification or has several partitions.
     """
     with contextlib.ExitStack() as stack:
-        # Opening it for writing would create or migrate it.
-        _check_whole(source_url)
-        source = stack.enter_context(_database(source_url, read_only=False))
+        # Check before opening it for writing, which would create or migrate it.
+        _check_source(source_url)
+        source = stack.enter_context(_open(source_url, read_only=False))
         _check_target(source, target_url)
-        target = stack.enter_context(_database(target_url, read_only=False))
+        target = stack.enter_context(_open(target_url, read_only=False))
         target.set_durability(full=True)
         try:
             with target.writer.begin():
@@ -64,9 +64,9 @@ def copy_database(source_url: str, target_url: str, *, on_row: Callable[[], None
             raise target.explain(error) from error
 
 
-def _check_whole(url: str) -> None:
-    """Refuse a database that cannot be read, or of which only a part would be copied."""
-    with _database(url, read_only=True) as source:
+def _check_source(url: str) -> None:
+    """Raise ``StoreError`` if a database cannot be read, or has several partitions."""
+    with _open(url, read_only=True) as source:
         if len(partitions := source.list_partitions()) > 1:
             raise StoreError(
                 f"{source.name} has {len(partitions)} partitions, and only one can be copied; use pg_dump"
@@ -74,10 +74,10 @@ def _check_whole(url: str) -> None:
 
 
 def _check_target(source: Database, url: str) -> None:
-    """Refuse the source itself, and a database that would be migrated."""
+    """Raise ``StoreError`` if the target is the source itself, or a database that would be migrated."""
     try:
-        # If it is opened read-only, a database with another schema is refused instead of migrated.
-        with _database(url, read_only=True) as target:
+        # Opened read-only, a database with another schema is refused instead of migrated.
+        with _open(url, read_only=True) as target:
             if target.identity() == source.identity():
                 raise StoreError(f"{target.name} is the database to copy; give another one to copy to")
     except NoDatabaseError:
@@ -91,7 +91,7 @@ def _copy(source: Database, target: Database, on_row: Callable[[], None]) -> Sto
     with source.reader.connect() as conn:
         for table in METADATA.sorted_tables:
             rows[table.name] = 0
-            for page in _pages(source, conn, table):
+            for page in _read_pages(source, conn, table):
                 target.writer.execute(insert(table), [row._asdict() for row in page])
                 rows[table.name] += len(page)
                 for _ in page:
@@ -114,10 +114,10 @@ def count_rows(url: str) -> int:
     Raises:
         StoreError: The database cannot be read.
     """
-    with _database(url, read_only=True) as database:
+    with _open(url, read_only=True) as database:
         try:
             with database.reader.connect() as conn:
-                return sum(_count(conn, table) for table in METADATA.sorted_tables)
+                return sum(_count_rows(conn, table) for table in METADATA.sorted_tables)
         except DBAPIError as error:
             raise database.explain(error) from error
 
@@ -125,15 +125,15 @@ def count_rows(url: str) -> int:
 def _check_empty(target: Database) -> None:
     for table in METADATA.sorted_tables:
         # A new database has the head of an empty log.
-        if table is not EVENT_LOG_HEAD and _count(target.writer, table):
+        if table is not EVENT_LOG_HEAD and _count_rows(target.writer, table):
             raise StoreError(f"{target.name} is not empty ({table.name} has rows); give an empty database")
 
 
-def _count(conn: Connection, table: Table) -> int:
+def _count_rows(conn: Connection, table: Table) -> int:
     return conn.execute(select(func.count()).select_from(table)).scalar_one()
 
 
-def _pages(source: Database, conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
+def _read_pages(source: Database, conn: Connection, table: Table) -> Iterator[Sequence[Row[Any]]]:
     query = select(table).order_by(*table.primary_key).execution_options(yield_per=_PAGE)
     try:
         yield from conn.execute(query).partitions()
@@ -141,5 +141,5 @@ def _pages(source: Database, conn: Connection, table: Table) -> Iterator[Sequenc
         raise source.explain(error) from error
 
 
-def _database(url: str, *, read_only: bool) -> contextlib.closing[Database]:
+def _open(url: str, *, read_only: bool) -> contextlib.closing[Database]:
     return contextlib.closing(open_database(url, read_only=read_only, busy_timeout=_BUSY_SECONDS))

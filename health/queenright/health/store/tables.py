@@ -1,7 +1,7 @@
 """
 The tables of the store in SQLAlchemy Core.
 
-A new database is created from them (``schema``); ``migrations/`` updates an older one.
+``schema`` creates them in a new database. ``migrations/`` updates an older database.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 SCHEMA_REVISION: Final = "0016"
-"""The newest migration, so that opening an up-to-date database does not import Alembic."""
+"""
+The newest migration. It is repeated here so that opening an up-to-date database does not import Alembic.
+"""
 OLDEST_COMPATIBLE: Final = "0016"
-"""The oldest revision whose code can use this schema: the highest that a migration declares."""
+"""The oldest revision whose code can use this schema: the highest ``oldest_compatible`` of all migrations."""
 
 METADATA: Final = MetaData()
 
@@ -44,7 +46,7 @@ def _required_columns(kind: type[TypeEngine[Any]], *names: str) -> Iterator[Colu
 
 
 def _unique_where(name: str, *columns: str, where: TextClause) -> Index:
-    """Return a unique index over the rows ``where`` a condition holds."""
+    """Return a unique index over the rows that match ``where``."""
     return Index(name, *columns, unique=True, sqlite_where=where, postgresql_where=where)
 
 
@@ -56,11 +58,11 @@ EVENTS: Final = Table(
     Column("time", Float, nullable=False),
     *_required_columns(Text, "agent_id", "session_id", "incarnation_id", "graph_id", "stream_id", "node_id"),
     *_required_columns(Text, "execution_id", "trace_id", "span_id"),
-    # Text rather than JSON, because the hash covers these bytes.
+    # Text rather than JSON, because the hash covers the exact bytes.
     Column("data", Text, nullable=False),
     Column("hash", LargeBinary, nullable=False),
     Index("ix_events_id", "id", unique=True),
-    # Includes the type, to find the few events of some types among an agent's many.
+    # The type is included to find an agent's events of rare types.
     Index("ix_events_agent_id_type", "agent_id", "type"),
     Index("ix_events_type", "type"),
     Index("ix_events_time", "time"),
@@ -82,12 +84,12 @@ EVENT_LOG_HEAD: Final = Table(
     CheckConstraint("id = 1", name="ck_event_log_head_one_row"),
 )
 """
-Length and last hash of the event log, so that a truncated log is detected. One row.
+A single row with the length and the last hash of the event log, so that a truncated log is detected.
 
-Retention deleted the first ``base_length`` rows; ``base_hash`` is the hash of the last of them.
-``archive_hash`` is the last hash of the audit archive. Its rows up to ``archive_base_seq`` were deleted;
-``archive_base_hash`` is the hash of the last of them, and ``archive_base_check`` is SHA-256 over that hash
-and that number in decimal digits, null if no row was deleted. A null hash stands for 32 zero bytes.
+Retention has deleted the first ``base_length`` rows, the last of which has ``base_hash``. ``archive_hash`` is
+the last hash of the audit archive. The archive's rows up to ``archive_base_seq`` were deleted, the last of
+which has ``archive_base_hash``. ``archive_base_check`` is SHA-256 over that hash and that number in decimal
+digits, and null if no row was deleted. A null hash stands for 32 zero bytes.
 """
 
 AUDIT_ARCHIVE: Final = Table(
@@ -97,12 +99,13 @@ AUDIT_ARCHIVE: Final = Table(
         Column(c.name, c.type, primary_key=c.primary_key, nullable=c.nullable, autoincrement=False)
         for c in EVENTS.columns
     ),
-    # The hash of the previous row in the log, which may not be in the archive. ``hash`` is verified with it.
+    # ``previous_hash`` is the hash of the previous row in the log, which verifies ``hash``. That row may not
+    # be archived.
     *_required_columns(LargeBinary, "previous_hash", "archive_hash"),
     Index("ix_audit_archive_agent_id", "agent_id"),
     Index("ix_audit_archive_time", "time"),
 )
-"""The audit trail among the events that retention deleted from the log, with its own hash chain."""
+"""The events of the audit trail that retention deleted from the log, with their own hash chain."""
 
 _TICKET_OPEN = text("status IN ('open', 'intervening', 'acknowledged')")
 _TICKET_LIVE = text("closed_at IS NULL")
@@ -114,7 +117,7 @@ TICKETS: Final = Table(
     *_required_columns(Text, "fingerprint", "agent_id", "session_id", "kind", "severity", "status"),
     *_required_columns(Float, "first_seen", "updated_at"),
     Column("closed_at", Float),
-    # The ticket as JSON; the columns above are for searching.
+    # The ticket as JSON. The columns above are for searches.
     Column("body", Text, nullable=False),
     _unique_where("ux_tickets_one_open_per_session", "agent_id", "session_id", where=_TICKET_OPEN),
     _unique_where("ux_tickets_one_live_per_fingerprint", "fingerprint", where=_TICKET_LIVE),
@@ -138,7 +141,7 @@ OUTBOX: Final = Table(
     Index("ix_outbox_alert", "alert_key", "active"),
     Index("ix_outbox_changed", "active", "updated_at"),
 )
-"""Notifications, written in the transaction of the decision behind them."""
+"""Notifications. Each is written in the transaction of the decision that causes it."""
 
 OUTBOX_DELIVERIES: Final = Table(
     "outbox_deliveries",
@@ -151,7 +154,7 @@ OUTBOX_DELIVERIES: Final = Table(
     Column("delivered_at", Float),
     Column("last_error", Text),
 )
-"""Deliveries of each notification to each Alertmanager peer: ``firing`` and ``resolved``."""
+"""The deliveries of each notification to each Alertmanager peer, firing and resolved."""
 
 RECEIVER_NOTIFICATIONS: Final = Table(
     "receiver_notifications",
@@ -172,7 +175,7 @@ RECEIVER_NOTIFICATIONS: Final = Table(
     Index("ix_receiver_notifications_notified_at", "notified_at"),
 )
 """
-Messages that Alertmanager sent to people: receiver, alert and ticket, with the first and last time.
+The messages that Alertmanager sent to people: receiver, alert, ticket, and the first and last time.
 
 ``dedup_key`` identifies Alertmanager's group, and the incident in PagerDuty.
 """
@@ -192,7 +195,7 @@ KEYED_REQUESTS: Final = Table(
     METADATA,
     Column("caller", Text, primary_key=True),
     Column("key", Text, primary_key=True),
-    # A hash of the request: reusing a key for another request is an error.
+    # A hash of the request, because reusing a key for another request is an error.
     Column("request", Text, nullable=False),
     Column("began_at", Float, nullable=False),
     # Null until the request is answered. An interrupted request may or may not have been carried out.
@@ -275,7 +278,7 @@ APPROVALS: Final = Table(
     METADATA,
     Column("approval_id", Text, primary_key=True),
     *_required_columns(Text, "agent_id", "session_id", "status"),
-    # Waits for an answer, or for the approved termination.
+    # Whether it waits for an answer, or for the approved termination.
     Column("is_open", Boolean, nullable=False),
     *_required_columns(Float, "created_at", "expires_at"),
     Column("body", Text, nullable=False),
@@ -315,10 +318,10 @@ SNAPSHOT_PARTS: Final = Table(
     Column("number", Integer, primary_key=True, autoincrement=False),
     Column("data", LargeBinary, nullable=False),
 )
-"""The snapshot of the workers (``queenright.health.monitoring.snapshot_table``)."""
+"""The snapshot of the monitor (``queenright.health.monitoring.snapshot_table``)."""
 
 POSTGRES_TABLES: Final = MetaData()
-"""Tables in PostgreSQL only: the processes that write. They are not copied."""
+"""Tables that exist only in PostgreSQL, about the processes that write. They are not copied."""
 
 STORE_WRITER: Final = Table(
     "store_writer",
@@ -330,9 +333,9 @@ STORE_WRITER: Final = Table(
     Column("renewed_at", Float),
 )
 """
-The last writer; SQLite has a lock file instead.
+The last writer. SQLite has a lock file instead.
 
-``token`` differs for each time that the database was opened for writing (``health.store.postgres``).
+Each time the database is opened for writing, ``token`` is a new one (``health.store.postgres``).
 """
 
 MEMBERS: Final = Table(
@@ -341,10 +344,12 @@ MEMBERS: Final = Table(
     Column("member_id", Text, primary_key=True),
     Column("started_at", Float, nullable=False),
     Column("seen_at", Float, nullable=False),
-    # JSON, so that additions of a new version need no migration, and older processes read the rest.
+    # JSON, so that new fields need no migration, and older processes can read the fields that they know.
     Column("state", Text, nullable=False),
 )
-"""The processes of a cluster. All times are the database's (``queenright.health.cluster.cluster_lease``)."""
+"""
+The processes of a cluster. Times are those of the database (``queenright.health.cluster.cluster_lease``).
+"""
 
 SHARED_VALUES: Final = Table(
     "shared_values",
@@ -355,9 +360,9 @@ SHARED_VALUES: Final = Table(
     Index("ix_shared_values_changed_at", "changed_at"),
 )
 """
-What the partitions of a cluster share, as JSON (``queenright.health.cluster.shared_values``).
+Values that the partitions of a cluster share, as JSON (``queenright.health.cluster.shared_values``).
 
-Only that of the default schema is used.
+Only the table in the default schema is used.
 """
 
 STREAM_POSITION: Final = Table(
@@ -367,9 +372,9 @@ STREAM_POSITION: Final = Table(
     Column("seq", BigInteger, nullable=False),
 )
 """
-How far the telemetry stream of a cluster is stored, by the identity of the stream.
+The last stored message of a cluster's telemetry stream, by the identity of the stream.
 
-Written in the transaction that stores the events of these messages, so that none is stored twice or lost.
+It is written in the transaction that stores the events of the messages, so that none is stored twice or lost.
 """
 
 STORED_MESSAGES: Final = Table(
@@ -380,7 +385,8 @@ STORED_MESSAGES: Final = Table(
     Index("ix_stored_messages_stored_at", "stored_at"),
 )
 """
-The latest messages of the telemetry stream whose events are stored, by a hash of what was sent.
+The latest stored messages of the telemetry stream, by a hash of the sent bytes.
 
-A sender that got no response sends the same bytes again, perhaps after both NATS and the owner were replaced.
+A sender that got no response sends the same bytes again, possibly after both NATS and the owner were
+replaced.
 """

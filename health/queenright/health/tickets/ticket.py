@@ -1,8 +1,8 @@
 """
 Escalation tickets: the draft that a judge writes, and the ticket that the service stores.
 
-Values only. A model writes a ``TicketDraft``; the service sets identity, numbers, id and times of an
-``EscalationTicket``. ``ticket_lifecycle`` has the changes of a ticket.
+A model writes a ``TicketDraft``. The service sets the worker, counts, id and times of an
+``EscalationTicket``. ``ticket_lifecycle`` changes tickets.
 """
 
 from __future__ import annotations
@@ -37,14 +37,15 @@ WholeNumber = Annotated[int, Field(ge=0)]
 
 
 class TicketError(QueenrightError):
-    """Base class of errors about tickets."""
+    """The base class of errors about tickets."""
 
 
 class TicketRejectedError(TicketError, InvalidValueError):
     """
     Raised when a draft is not a valid ticket. Nothing is stored or published.
 
-    ``errors`` has a line for each problem, beginning with the field's name, so that a model can correct it.
+    ``errors`` has a line for each problem, which begins with the field's name, so that a model can correct
+    its draft.
     """
 
     def __init__(self, *errors: str) -> None:
@@ -56,17 +57,17 @@ class TicketStatus(StrEnum):
     """The status of a ticket."""
 
     OPEN = "open"
-    """Waits for triage."""
+    """The ticket waits for triage."""
     DISMISSED = "dismissed"
-    """The queen decided that nobody needs to know."""
+    """The queen, or a person, decided that no one needs to be notified."""
     INTERVENING = "intervening"
     """An operator has been notified."""
     ACKNOWLEDGED = "acknowledged"
     """An operator is working on it."""
     RESOLVED = "resolved"
-    """The condition has been gone for the hold."""
+    """The condition has been gone for the hold time, or a person resolved the ticket."""
     WORKER_GONE = "worker_gone"
-    """The worker ended first."""
+    """The worker ended before the condition was gone."""
 
 
 OPEN_STATUSES: Final = frozenset({TicketStatus.OPEN, TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED})
@@ -79,16 +80,16 @@ class AckChannel(StrEnum):
     API = "api"
     CLI = "cli"
     CHAT = "chat"
-    """In a chat with the queen."""
+    """A chat with the queen."""
     SLACK = "slack"
     PAGERDUTY = "pagerduty"
 
 
 class TicketDraft(BaseModel):
     """
-    What a judge writes about a worker.
+    The part of a ticket that a judge writes.
 
-    The optional fields come from the requirement document. They are compared with the worker's facts and
+    The optional fields come from the requirement document. They are compared with the worker's facts, and
     never stored.
     """
 
@@ -111,7 +112,7 @@ class TicketDraft(BaseModel):
 
 
 class WorkerFacts(BaseModel):
-    """The facts about a worker in its ticket, from the service's own records."""
+    """The facts about a worker in its ticket, which come from the service's own records."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
@@ -130,12 +131,13 @@ class WorkerFacts(BaseModel):
 
 class EscalationTicket(WorkerFacts):
     """
-    A condition of one worker: opened once, counted often, closed once. Times are in seconds since the epoch.
+    A ticket about a condition of one worker. It is opened once, counts reports, and is closed once. Times are
+    in seconds since the epoch.
     """
 
     ticket_id: str
     severity: Severity
-    """Never falls while the ticket is live."""
+    """The severity. It never falls while the ticket is live."""
     cause: str
     judge_reasoning: str
     suggested_action: str
@@ -145,29 +147,31 @@ class EscalationTicket(WorkerFacts):
     """The finding that opened the ticket."""
     fingerprint: str
     related_kinds: tuple[FindingKind, ...] = ()
-    """Other findings of the worker, in order of appearance."""
+    """The worker's other findings, in order of appearance."""
     active_kinds: tuple[FindingKind, ...] = ()
-    """The findings that hold now, worst first."""
+    """The current findings, worst first."""
     finding_kind: FindingKind | None = None
-    """The worst finding when the ticket was opened, rose or reopened; set by the rules, not by a model."""
+    """The worst finding when the ticket last was opened, rose or reopened. The rules set it, not a model."""
     finding_evidence: str = ""
-    """The evidence of its detector."""
+    """The detector's evidence for that finding."""
     finding_since: float | None = None
     trouble_since: float | None = None
     """When the finding that opened the ticket began; null in tickets of earlier versions."""
     spent_usd: float | None = None
-    """The cost of the run's model calls since then; null if no price is known. As of ``updated_at``."""
+    """
+    The cost of the run's model calls from ``trouble_since`` to ``updated_at``; null if no price is known.
+    """
     spent_tokens: WholeNumber = 0
     spent_unpriced_tokens: WholeNumber = 0
-    """Tokens among these without a known price."""
+    """The number of these tokens without a known price."""
     worker_excerpt: str = ""
-    """The worker's own text at that time, with secrets masked. A model's quotations may be invented."""
+    """The worker's own text at the time, with secrets masked. Quotations by a model may be invented."""
     words_kind: FindingKind | None = None
-    """The finding that cause, reasoning and action describe; null in tickets of earlier versions."""
+    """The finding that the cause, reasoning and action describe; null in tickets of earlier versions."""
     words_severity: Severity | None = None
-    """The severity of the ticket when they were written; likewise."""
+    """The ticket's severity when these texts were written; null in tickets of earlier versions."""
     judge_model: str = ""
-    """The model that wrote cause, reasoning and action; empty if unknown."""
+    """The model that wrote the cause, reasoning and action; empty if unknown."""
     queen_model: str = ""
     """The model that wrote the analysis; empty if unknown."""
     status: TicketStatus = TicketStatus.OPEN
@@ -178,7 +182,7 @@ class EscalationTicket(WorkerFacts):
     condition_cleared_at: float | None = None
     """When the condition ended; null while it holds."""
     closed_at: float | None = None
-    """A ticket with this set never changes again."""
+    """When the ticket closed. It does not change after that."""
     closed_reason: str = ""
 
     triage_decision: Literal["dismiss", "intervene", "bypass"] | None = None
@@ -190,61 +194,64 @@ class EscalationTicket(WorkerFacts):
     analysis: str = ""
     urgency: str = ""
     notified_severity: Severity | None = None
-    """The severity that people were last notified of; null if they were not."""
+    """The severity of which people were last notified; null if they were not notified."""
     notified_at: float | None = None
     """When the operator was first notified."""
     bumped_at: float | None = None
-    """When it was last notified, reminded of, risen or reopened. Reminders count from here."""
+    """
+    When people were last notified or reminded, or the ticket rose or reopened. Reminders are timed from here.
+    """
     reminders: WholeNumber = 0
-    """Reminders since its severity last rose."""
+    """The number of reminders since the severity last rose."""
     requests: WholeNumber = 0
-    """Notifications that asked for a decision or an action."""
+    """The number of notifications that requested a decision or an action."""
     incident_id: str = ""
-    """The first ticket of the incident that it joined; empty if it joined none."""
+    """The first ticket of the incident that this ticket joined; empty if it joined none."""
     incident_since: float | None = None
-    """When the operator was notified of that one."""
+    """When the operator was notified of that first ticket."""
     incident_resolved_at: float | None = None
-    """When a person resolved its incident in PagerDuty; later trouble is a new incident."""
+    """When a person resolved the incident in PagerDuty. Later trouble is a new incident."""
     acknowledged_at: float | None = None
     acknowledged_by: str = ""
     acknowledged_via: AckChannel | None = None
-    """The channel; null if it is not acknowledged, or was by an earlier version."""
+    """The channel of the acknowledgement; null without one, or if an earlier version recorded it."""
     acknowledged_note: str = ""
-    """Free text."""
+    """A note as free text."""
 
     trace_id: str = ""
     span_id: str = ""
     storm_id: str = ""
     """
-    What it shares with other tickets, or empty; once set, it never changes.
+    The storm or cause that the ticket shares with other tickets, or empty. Once set, it does not change.
 
-    The id of a storm, or a cause: ``provider:anthropic``. A cause may become known after the opening.
+    It is the id of a storm, or a cause such as ``provider:anthropic``. A cause may become known after the
+    ticket is opened.
     """
 
     @computed_field  # type: ignore[prop-decorator]  # mypy does not support decorated properties
     @property
     def created_at(self) -> float:
-        """``first_seen``, by the requirement document's name."""
+        """``first_seen``, under the name that the requirement document uses."""
         return self.first_seen
 
     @property
     def shares_cause(self) -> bool:
-        """Whether it has a known cause that it shares with other tickets."""
+        """Whether the ticket shares a known cause with other tickets."""
         return ":" in self.storm_id
 
     @property
     def is_live(self) -> bool:
-        """Whether it can still change."""
+        """Whether the ticket can still change."""
         return self.closed_at is None
 
     @property
     def incident(self) -> str:
-        """The first ticket of its incident: itself if it joined none."""
+        """The id of the first ticket of the incident: its own id if it joined none."""
         return self.incident_id or self.ticket_id
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits for triage, for an operator, or for the worker to recover."""
+        """Whether the ticket waits for triage, for an operator, or for the worker to recover."""
         return self.status in OPEN_STATUSES
 
 
@@ -257,7 +264,7 @@ class TicketNotFoundError(TicketError, NotFoundError):
 
 
 class TicketClosedError(TicketError, ConflictError):
-    """Raised when a closed ticket is to be changed."""
+    """Raised on an attempt to change a closed ticket."""
 
     def __init__(self, ticket: EscalationTicket) -> None:
         at = datetime.fromtimestamp(ticket.closed_at or 0.0, UTC)
@@ -285,28 +292,29 @@ def fingerprint(agent_id: str, session_id: str, node_id: str, kind: FindingKind)
 
 def parse_draft(draft: Any) -> TicketDraft:
     """
-    Check a model's ticket: a JSON object, or its text, with or without a Markdown code fence.
+    Parse a model's ticket: a JSON object, or its text, with or without a Markdown code fence.
 
     Raises:
-        TicketRejectedError: The data is not such an object, or fields are missing, unknown or out of bounds;
-            lists all of them.
+        TicketRejectedError: The data is not such an object, or fields are missing, unknown or out of bounds.
+            It lists all problems.
     """
-    value = _load(draft) if isinstance(draft, str) else draft
+    value = _parse_json(draft) if isinstance(draft, str) else draft
     if not isinstance(value, dict):
         raise TicketRejectedError(
-            f"(the whole): must be one JSON object with the ticket's fields, not {_KINDS[type(value)]}"
+            "(the whole): must be one JSON object with the ticket's fields, "
+            f"not {_JSON_TYPE_NAMES[type(value)]}"
         )
     try:
         return TicketDraft.model_validate(value)
     except ValidationError as error:
-        raise TicketRejectedError(*map(_line, error.errors(include_url=False))) from None
+        raise TicketRejectedError(*map(_describe_problem, error.errors(include_url=False))) from None
 
 
 def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     """
     Return a line for each field of ``draft`` that contradicts the worker's facts.
 
-    The worker may have continued since the judge's check, so lower counts are not errors.
+    Lower counts are not errors, because the worker may have continued since the judge's check.
     """
     lines = []
     for name in ("agent_id", "session_id", "node_id", "graph_id"):
@@ -322,7 +330,7 @@ def mismatches(draft: TicketDraft, facts: WorkerFacts) -> list[str]:
     return lines
 
 
-_KINDS: Final = {
+_JSON_TYPE_NAMES: Final = {
     list: "a list",
     str: "a string",
     int: "a number",
@@ -331,21 +339,23 @@ _KINDS: Final = {
     type(None): "null",
 }
 
-_SET_BY_SERVICE: Final = frozenset(
+_SERVICE_FIELDS: Final = frozenset(
     {*EscalationTicket.model_fields, *EscalationTicket.model_computed_fields}
 ) - frozenset(TicketDraft.model_fields)
 
 
-def _load(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     body = text.strip()
     if match := _FENCE.match(body):
         body = match[1].strip()
     if len(body) > _DRAFT_LIMIT:
-        raise TicketRejectedError(f"(the whole): has {len(body)} characters, at most {_DRAFT_LIMIT} are read")
+        raise TicketRejectedError(
+            f"(the whole): must have at most {_DRAFT_LIMIT} characters, got {len(body)}"
+        )
     if not body:
         raise TicketRejectedError("(the whole): is empty; write one JSON object with the ticket's fields")
     try:
-        return json.loads(body, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        return json.loads(body, object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise TicketRejectedError(
             f"(the whole): is not JSON ({error.msg}, line {error.lineno} column {error.colno}); "
@@ -355,23 +365,23 @@ def _load(text: str) -> Any:
         raise TicketRejectedError("(the whole): is not a JSON object with a ticket's fields") from None
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     if duplicates := sorted({key for key in keys if keys.count(key) > 1}):
         raise TicketRejectedError(*(f"{key[:64]}: appears twice" for key in duplicates))
     return dict(pairs)
 
 
-def _no_constant(name: str) -> NoReturn:
+def _refuse_constant(name: str) -> NoReturn:
     raise TicketRejectedError(f"(the whole): {name} is not a JSON value")
 
 
-def _line(error: ErrorDetails) -> str:
+def _describe_problem(error: ErrorDetails) -> str:
     name = ".".join(str(part)[:64] for part in error["loc"])
     if error["type"] == "missing":
         return f"{name}: is required"
     if error["type"] == "extra_forbidden":
-        if name in _SET_BY_SERVICE:
+        if name in _SERVICE_FIELDS:
             return f"{name}: is set by the service; leave it out"
         return f"{name}: is not a field of a ticket; leave it out"
     if name == "severity":

@@ -1,5 +1,5 @@
 """
-The life cycle of a ticket: every change as a pure function that returns the changed ticket.
+The life cycle of a ticket. Each change is a pure function that returns the changed ticket.
 
 ::
 
@@ -12,7 +12,7 @@ The life cycle of a ticket: every change as a pure function that returns the cha
     intervening ──not acknowledged──▶ intervening, with a reminder to the operator
     worker_gone, its incident open ──acknowledge──▶ worker_gone
 
-The hold does not change the status; it sets ``condition_cleared_at``, and a relapse unsets it.
+The hold does not change the status. It sets ``condition_cleared_at``, which a relapse unsets.
 """
 
 from __future__ import annotations
@@ -35,30 +35,33 @@ from queenright.health.tickets.ticket import (
 )
 
 TicketChange = Literal["opened", "reopened", "rose", "renewed", "counted"]
-"""What a report did to a ticket. ``renewed``: only its text changed. All but ``counted`` are published."""
+"""
+The effect of a report on a ticket. ``renewed`` means that only its text changed. ``counted`` is not
+published.
+"""
 
 
 def report(
     ticket: EscalationTicket, *, severity: Severity, kinds: Sequence[FindingKind], now: float
 ) -> tuple[EscalationTicket, TicketChange]:
     """
-    Count one more report of the condition.
+    Count a report of the condition.
 
-    Severity only rises. A report within the hold is a relapse. A dismissed ticket reopens if the report is
-    worse than what was dismissed, or if it had cleared and is high or critical: it can only have been
-    dismissed because the worker had recovered.
+    The severity only rises. A report within the hold is a relapse. A dismissed ticket reopens if the report
+    is worse than the dismissed condition. It also reopens if the condition had cleared and is high or
+    critical again, because such a ticket could only be dismissed after the worker had recovered.
 
     Args:
-        kinds: The current findings, worst first; new kinds are added to the ticket.
+        kinds: The kinds of the current findings, worst first. New kinds are added to the ticket.
 
     Raises:
         TicketClosedError: The ticket is closed.
     """
-    _must_be_live(ticket)
-    rose = severity.rank > ticket.severity.rank
+    _require_live(ticket)
+    has_risen = severity.rank > ticket.severity.rank
     is_relapse = ticket.condition_cleared_at is not None
     is_dismissal = ticket.status is TicketStatus.DISMISSED
-    reopens = is_dismissal and (rose or (is_relapse and severity.rank >= Severity.HIGH.rank))
+    is_reopened = is_dismissal and (has_risen or (is_relapse and severity.rank >= Severity.HIGH.rank))
     known_kinds = {ticket.kind, *ticket.related_kinds}
     update: dict[str, object] = {
         "occurrences": ticket.occurrences + 1,
@@ -68,32 +71,32 @@ def report(
         "active_kinds": tuple(kinds),
         "related_kinds": (*ticket.related_kinds, *(kind for kind in kinds if kind not in known_kinds)),
     }
-    if reopens:
+    if is_reopened:
         update["status"] = TicketStatus.OPEN
-    if rose:
+    if has_risen:
         update["severity"] = severity
         if ticket.status in (TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED):
             update |= {"notified_severity": severity, "reminders": 0}
-    if rose or is_relapse:
+    if has_risen or is_relapse:
         update["bumped_at"] = now
     change: TicketChange = "counted"
-    if rose:
+    if has_risen:
         change = "rose"
-    elif is_relapse and (reopens or not is_dismissal):
+    elif is_relapse and (is_reopened or not is_dismissal):
         change = "reopened"
     return ticket.model_copy(update=update), change
 
 
 def clear(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
-    """Record that the condition has cleared, which starts the hold if it is not running."""
-    _must_be_live(ticket)
+    """Record that the condition has cleared. This starts the hold unless it is running."""
+    _require_live(ticket)
     if ticket.condition_cleared_at is not None:
         return ticket
     return ticket.model_copy(update={"condition_cleared_at": now, "active_kinds": (), "updated_at": now})
 
 
 def hold_ends(ticket: EscalationTicket, hold: float) -> float | None:
-    """Return when the hold ends and ``settle`` closes the ticket, or None."""
+    """Return when the hold ends, so that ``settle`` closes the ticket, or None without a hold."""
     if not ticket.is_live or ticket.condition_cleared_at is None:
         return None
     return ticket.condition_cleared_at + hold
@@ -111,14 +114,14 @@ def settle(ticket: EscalationTicket, *, now: float, hold: float) -> EscalationTi
 
 def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | None:
     """
-    Return when to remind the operator of the ticket if nothing happens, or None.
+    Return when to remind the operator of the ticket if it does not change, or None.
 
     Args:
-        after: Seconds after the last notification or reminder.
+        after: The seconds between the last notification or reminder and the next reminder.
     """
     if ticket.status is not TicketStatus.INTERVENING or not ticket.is_live:
         return None
-    # No reminder during the hold, because the ticket may close soon.
+    # There are no reminders during the hold, because the ticket may close soon.
     if ticket.condition_cleared_at is not None or ticket.reminders >= most:
         return None
     # Tickets of earlier versions have only the time of triage.
@@ -128,17 +131,17 @@ def remind_at(ticket: EscalationTicket, *, after: float, most: int) -> float | N
 
 def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) -> EscalationTicket:
     """
-    Remind people of a ticket that nobody has acknowledged.
+    Record a reminder of a ticket that is not acknowledged.
 
     Args:
         ticket: A ticket that people were notified of.
-        is_request: It asks for a decision or an action; this does not count as a reminder.
+        is_request: Whether it requests a decision or an action. If so, it does not count as a reminder.
 
     Raises:
         TicketClosedError: The ticket is closed.
-        TicketStatusError: No one was notified of it, or somebody acknowledged it.
+        TicketStatusError: No one was notified of the ticket, or it is acknowledged.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is not TicketStatus.INTERVENING:
         raise TicketStatusError(ticket, "remind of", "reminders are for notified, unacknowledged tickets")
     notified_at = ticket.notified_at if ticket.notified_at is not None else ticket.triaged_at
@@ -153,14 +156,14 @@ def remind(ticket: EscalationTicket, *, now: float, is_request: bool = False) ->
 
 
 RUN_COMPLETED: Final = "the run completed"
-"""The reason of a closed ticket whose worker completed its run."""
+"""The ``closed_reason`` of a ticket whose worker completed its run."""
 
 
 def worker_ended(
     ticket: EscalationTicket, *, now: float, reason: str = "the worker ended"
 ) -> EscalationTicket:
     """Close the ticket of a worker that has ended."""
-    _must_be_live(ticket)
+    _require_live(ticket)
     return _close(ticket, TicketStatus.WORKER_GONE, reason, now)
 
 
@@ -177,30 +180,32 @@ def resolve(
     Resolve a ticket about a failed recovery, failed runs or a dead worker.
 
     Args:
-        reason: How the problem was settled.
-        dead_from: When its worker counts as dead if it stays silent, or None.
+        reason: How the problem was solved.
+        dead_from: When the worker counts as dead if it stays silent, or None.
 
     Raises:
         TicketClosedError: The ticket is closed.
         TicketStatusError: The ticket is about something else and closes by itself, or it was dismissed.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(
             ticket, "resolve", "nobody was notified of it; it closes when the condition is gone"
         )
     if not can_be_resolved(ticket, now=now, dead_from=dead_from):
-        raise TicketStatusError(ticket, "resolve", f"{_when_it_closes(dead_from)}; {_how_to_stop(ticket)}")
-    # Ends the hold too.
+        raise TicketStatusError(
+            ticket, "resolve", f"{_describe_close_time(dead_from)}; {_describe_how_to_stop(ticket)}"
+        )
+    # This also ends the hold.
     ticket = ticket.model_copy(update={"condition_cleared_at": None})
     return _close(ticket, TicketStatus.RESOLVED, f"{by}: {reason}", now)
 
 
 def can_be_resolved(ticket: EscalationTicket, *, now: float, dead_from: float | None) -> bool:
-    """Return whether a person can resolve the ticket; ``dead_from`` as for ``resolve``."""
+    """Return whether a person can resolve the ticket. ``dead_from`` is that of ``resolve``."""
     is_dead = dead_from is not None and dead_from <= now
-    settles = is_dead or is_about_work(ticket)
-    return ticket.is_live and ticket.status is not TicketStatus.DISMISSED and settles
+    has_resolvable_cause = is_dead or is_about_work(ticket)
+    return ticket.is_live and ticket.status is not TicketStatus.DISMISSED and has_resolvable_cause
 
 
 def can_be_acknowledged(ticket: EscalationTicket, *, now: float) -> bool:
@@ -236,30 +241,30 @@ def dismiss(
     dead_from: float | None = None,
 ) -> EscalationTicket:
     """
-    Dismiss a ticket: no one is notified.
+    Dismiss a ticket, so that no one is notified.
 
     Args:
-        has_recovered: The condition was seen to be gone, though the ticket does not record it yet.
-        dead_from: When its worker counts as dead if it stays silent, or None.
+        has_recovered: Whether the condition is gone, although the ticket does not record this yet.
+        dead_from: When the worker counts as dead if it stays silent, or None.
 
     Raises:
         TicketClosedError: The ticket is closed.
         TicketStatusError: The ticket is not open, or it is high or critical and its condition holds.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(ticket, "dismiss", "it is dismissed already; it reopens if it gets worse")
     may_resolve = can_be_resolved(ticket, now=now, dead_from=dead_from)
     command = f'queenright tickets resolve {ticket.ticket_id} --reason "..."'
     how_to_resolve = f"once the problem is settled, resolve it: {command}"
-    how_to_stop = _how_to_stop(ticket)
+    how_to_stop = _describe_how_to_stop(ticket)
     if ticket.status is not TicketStatus.OPEN:
         is_acknowledged = ticket.status is TicketStatus.ACKNOWLEDGED
         obstacle = f"{ticket.acknowledged_by} acknowledged it" if is_acknowledged else "people were notified"
-        closes = how_to_resolve if may_resolve else f"{_when_it_closes(dead_from)}; {how_to_stop}"
-        raise TicketStatusError(ticket, "dismiss", f"{obstacle}; {closes}")
-    holds = ticket.condition_cleared_at is None and not has_recovered
-    if holds and ticket.severity.rank >= Severity.HIGH.rank:
+        how_to_close = how_to_resolve if may_resolve else f"{_describe_close_time(dead_from)}; {how_to_stop}"
+        raise TicketStatusError(ticket, "dismiss", f"{obstacle}; {how_to_close}")
+    is_active = ticket.condition_cleared_at is None and not has_recovered
+    if is_active and ticket.severity.rank >= Severity.HIGH.rank:
         raise TicketStatusError(
             ticket,
             "dismiss",
@@ -278,11 +283,11 @@ def dismiss(
     )
 
 
-def _how_to_stop(ticket: EscalationTicket) -> str:
+def _describe_how_to_stop(ticket: EscalationTicket) -> str:
     return f'to stop the worker: queenright terminate {shlex.quote(ticket.agent_id)} --reason "..."'
 
 
-def _when_it_closes(dead_from: float | None) -> str:
+def _describe_close_time(dead_from: float | None) -> str:
     """Describe when a ticket closes that a person cannot resolve yet."""
     by_itself = "it closes by itself when its worker recovers or ends"
     if dead_from is None:
@@ -302,13 +307,13 @@ def intervene(
 
     Args:
         ticket: A ticket that is open, intervening or acknowledged.
-        is_untriaged: Triage did not answer in time; only for a ticket that waits for it.
+        is_untriaged: Whether triage did not answer in time. The ticket must be waiting for triage.
 
     Raises:
         TicketClosedError: The ticket is closed.
-        TicketStatusError: The ticket was dismissed; or, with ``is_untriaged``, triage has decided.
+        TicketStatusError: The ticket was dismissed, or ``is_untriaged`` is set although triage has decided.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is TicketStatus.DISMISSED:
         raise TicketStatusError(ticket, "intervene on", "it reopens by itself if it gets worse")
     if is_untriaged and ticket.status is not TicketStatus.OPEN:
@@ -335,9 +340,9 @@ def intervene(
 
 def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicket:
     """
-    Make a ticket part of an earlier one's incident.
+    Make a ticket part of an earlier ticket's incident.
 
-    No one is notified again, so its reminders continue those of the earlier ticket, closed or not.
+    No one is notified again, so its reminders continue those of the earlier ticket, which may be closed.
     """
     since = earlier.notified_at if earlier.incident_since is None else earlier.incident_since
     return ticket.model_copy(
@@ -352,7 +357,9 @@ def join(ticket: EscalationTicket, earlier: EscalationTicket) -> EscalationTicke
 
 
 def is_reminded_with(ticket: EscalationTicket, other: EscalationTicket) -> bool:
-    """Return whether a reminder of ``ticket`` covers ``other``: same incident, same last notification."""
+    """
+    Return whether a reminder of ``ticket`` also covers ``other``: same incident, same last notification.
+    """
     return (
         other.ticket_id != ticket.ticket_id
         and other.status is TicketStatus.INTERVENING
@@ -370,18 +377,18 @@ def acknowledge(
     note: str = "",
 ) -> EscalationTicket:
     """
-    Acknowledge a ticket: its reminders stop.
+    Acknowledge a ticket, which stops its reminders.
 
     Args:
-        ticket: A ticket that is open or intervening; or one of an incident whose session has ended, while it
-            counts for the incident. That one stays closed.
+        ticket: A ticket that is open or intervening. Or a ticket whose session has ended, while it counts for
+            its incident; it stays closed.
 
     Raises:
         TicketClosedError: The ticket is closed.
-        TicketStatusError: The ticket was dismissed or acknowledged already.
+        TicketStatusError: The ticket was already dismissed or acknowledged.
     """
     if not counts_after_its_end(ticket, now):
-        _must_be_live(ticket)
+        _require_live(ticket)
     if ticket.status is TicketStatus.ACKNOWLEDGED or (not ticket.is_live and ticket.acknowledged_by):
         raise TicketStatusError(ticket, "acknowledge", f"{ticket.acknowledged_by} acknowledged it already")
     if ticket.status is TicketStatus.DISMISSED:
@@ -402,15 +409,15 @@ def resolve_incident(
     ticket: EscalationTicket, *, by: str, now: float, via: AckChannel, note: str = ""
 ) -> EscalationTicket:
     """
-    Record that a person resolved the incident of a ticket whose condition holds.
+    Record that a person resolved the incident of a ticket whose condition still holds.
 
-    It acknowledges the ticket, unless somebody has. Nothing joins the incident any more.
+    This also acknowledges the ticket, unless it is acknowledged. No ticket joins the incident any more.
 
     Raises:
         TicketClosedError: The ticket is closed.
         TicketStatusError: The ticket was dismissed.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
         ticket = acknowledge(ticket, by=by, now=now, via=via, note=note)
     return ticket.model_copy(update={"incident_resolved_at": now, "updated_at": now})
@@ -428,8 +435,8 @@ def acknowledge_ended(
     """
     Record that a person acknowledged the incident of a closed ticket whose alert is held open.
 
-    Tickets that join the incident are acknowledged too; if the incident is resolved, none joins. An earlier
-    acknowledgement stays.
+    Tickets that join the incident are also acknowledged. If the incident is resolved, no ticket joins it. An
+    earlier acknowledgement stays.
     """
     update: dict[str, object] = {"updated_at": now}
     if not ticket.acknowledged_by:
@@ -446,13 +453,13 @@ def acknowledge_ended(
 
 def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     """
-    Withdraw an acknowledgement: reminders start over from now.
+    Withdraw an acknowledgement. Reminders restart from now.
 
     Raises:
         TicketClosedError: The ticket is closed.
         TicketStatusError: The ticket is not acknowledged.
     """
-    _must_be_live(ticket)
+    _require_live(ticket)
     if ticket.status is not TicketStatus.ACKNOWLEDGED:
         raise TicketStatusError(ticket, "unacknowledge", "nobody acknowledged it")
     update: dict[str, object] = {
@@ -467,7 +474,7 @@ def unacknowledge(ticket: EscalationTicket, *, now: float) -> EscalationTicket:
     if ticket.triage_decision in ("intervene", "bypass"):
         update |= {
             "status": TicketStatus.INTERVENING,
-            # Null if it was acknowledged before triage: no one was notified yet.
+            # None if it was acknowledged before triage, when no one had been notified.
             "notified_severity": ticket.notified_severity or ticket.severity,
             "notified_at": ticket.notified_at if ticket.notified_at is not None else now,
             "bumped_at": now,
@@ -488,6 +495,6 @@ def _close(ticket: EscalationTicket, status: TicketStatus, reason: str, now: flo
     return ticket.model_copy(update=update)
 
 
-def _must_be_live(ticket: EscalationTicket) -> None:
+def _require_live(ticket: EscalationTicket) -> None:
     if not ticket.is_live:
         raise TicketClosedError(ticket)

@@ -1,7 +1,7 @@
 """
-Reports of the judge: each is checked against its worker, and then changes the worker's ticket.
+Reports of the judge. Each is checked against its worker, and then changes the worker's ticket.
 
-A report is prepared on the event loop, which owns the workers, and written inside the transaction.
+A report is prepared on the event loop, which owns the workers, and written in the transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from queenright.instrumentation.redaction import redact
 
 FindGroup = Callable[[WorkerHealth, Finding], str]
 """
-Returns the cause that a worker's finding shares with others, or the id of a storm; empty if neither.
+Returns the cause that a worker's finding shares with other workers, or the id of a storm, or an empty string.
 """
 
 _TEXT_LIMIT: Final = 1_000
@@ -37,7 +37,7 @@ _REASONING_LIMIT: Final = 4_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A report of the judge about a worker. ``model`` wrote the draft, in this trace and span."""
+    """A report of the judge about a worker. ``model`` wrote the draft in ``trace_id`` and ``span_id``."""
 
     health: WorkerHealth
     draft: TicketDraft
@@ -48,11 +48,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class PreparedReport:
-    """A report that was checked against its worker, ready to be written."""
+    """A report that has been checked against its worker and can be written."""
 
     health: WorkerHealth
     severity: Severity
-    """The severity of the draft; the findings may raise it."""
+    """The severity of the draft, which the findings may raise."""
     facts: WorkerFacts
     findings: Sequence[Finding]
     groups: Mapping[FindingKind, str]
@@ -62,16 +62,16 @@ class PreparedReport:
 
     @property
     def shared_causes(self) -> set[str]:
-        """The causes that the worker shares with others; not storms."""
+        """The causes that the worker shares with other workers, without storms."""
         return {group for group in self.groups.values() if ":" in group}
 
     def write(self, tx: TicketTransaction) -> TicketReportResult:
-        """Open a ticket about the worker, or count the report on its open one."""
-        live = table.live_tickets_of_worker(tx.conn, self.facts.agent_id, self.facts.session_id)
-        ticket, finding, severity = rules.match_ticket(live, self.findings, self.severity, self.facts)
+        """Open a ticket about the worker, or count the report on its open ticket."""
+        live_tickets = table.live_tickets_of_worker(tx.conn, self.facts.agent_id, self.facts.session_id)
+        ticket, finding, severity = rules.match_ticket(live_tickets, self.findings, self.severity, self.facts)
         texts = {**self.texts, "words_kind": finding.kind, "words_severity": severity}
         if ticket is None:
-            self._close_shared(tx, live)
+            self._close_shared(tx, live_tickets)
             texts.update(rules.finding_fields(self.health, None, [finding]))
             ticket = rules.new_ticket(
                 tx.ids(),
@@ -86,22 +86,23 @@ class PreparedReport:
             return tx.write_report(ticket, "opened")
         updated_ticket, change = rules.count_report(ticket, self.findings, severity, self.at)
         texts.update(rules.finding_fields(self.health, updated_ticket, self.findings))
-        # A count updates only numbers, and the text if the rules wrote it, because that contains them.
+        # A count updates only numbers. It also updates a text that the rules wrote, because that contains
+        # numbers.
         if change == "counted" and ticket.is_open and not rules.has_current_text(ticket, self.findings):
             change = "renewed"
-        current = rules.updated_text(ticket, self.findings[0], texts) if change == "counted" else texts
-        result = tx.write_report(rules.with_current_facts(updated_ticket, self.facts, current), change)
+        current_texts = rules.updated_text(ticket, self.findings[0], texts) if change == "counted" else texts
+        result = tx.write_report(rules.with_current_facts(updated_ticket, self.facts, current_texts), change)
         tx.notify_new_trouble(ticket, result.ticket, self.at)
         return result
 
-    def _close_shared(self, tx: TicketTransaction, live: Iterable[EscalationTicket]) -> None:
+    def _close_shared(self, tx: TicketTransaction, live_tickets: Iterable[EscalationTicket]) -> None:
         """
         Close the open ticket about a shared cause that has ended, because a session has only one open ticket.
         """
-        for other in live:
+        for other in live_tickets:
             if other.is_open and not rules.own_findings(other, self.findings):
-                over = lifecycle.settle(lifecycle.clear(other, now=self.at), now=self.at, hold=0.0)
-                tx.close(over.model_copy(update={"closed_reason": "the shared cause is over"}))
+                closed_ticket = lifecycle.settle(lifecycle.clear(other, now=self.at), now=self.at, hold=0.0)
+                tx.close(closed_ticket.model_copy(update={"closed_reason": "the shared cause is over"}))
 
 
 def prepare_report(report: Report, find_group: FindGroup, now: float) -> PreparedReport:
@@ -142,7 +143,10 @@ def find_joining(
     find_worker: Callable[[str, str], WorkerHealth | None],
     find_group: FindGroup,
 ) -> dict[str, str]:
-    """Return the cause of each open ticket without a group whose worker now shares one of these."""
+    """
+    Return the cause, by ticket id, of the open tickets without a group whose worker now shares one of
+    ``causes``.
+    """
     joining = {}
     for ticket in tickets if causes else ():
         if not ticket.is_open or ticket.storm_id:
@@ -150,7 +154,7 @@ def find_joining(
         health = find_worker(ticket.agent_id, ticket.session_id)
         findings = () if health is None else health.findings
         finding = next((finding for finding in findings if finding.kind is ticket.kind), None)
-        # The cheap condition first: it does not read the fleet.
+        # This condition comes first because it is cheap: it does not read the fleet.
         if health is None or finding is None or (cause := possible_cause(health, finding)) not in causes:
             continue
         reasons = rules.reasons(health)
@@ -165,7 +169,10 @@ def find_joining(
 
 
 def join_groups(tx: TicketTransaction, joining: Mapping[str, str], now: float) -> None:
-    """Write the causes of tickets that ``find_joining`` returned, or the storms of others, by ticket."""
+    """
+    Let tickets join a cause that ``find_joining`` returned, or a storm: ``joining`` has the group by ticket
+    id.
+    """
     for ticket_id, group in joining.items():
         ticket = tx.find(ticket_id)
         if ticket is None or not ticket.is_open or ticket.storm_id:

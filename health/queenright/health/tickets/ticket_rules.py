@@ -1,7 +1,7 @@
 """
-How a worker's findings affect its tickets: pure rules behind the ticket service.
+The rules of how a worker's findings affect its tickets, as pure functions.
 
-A model can add to the decisions of the rules, but not remove from them.
+A model can add to the decisions of the rules, but cannot overrule them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from queenright.health.tickets.ticket_lifecycle import TicketChange
 from queenright.instrumentation.redaction import redact
 
 BY_RULES: Final = "Found by the rules: "
-"""Start of the reasoning that the rules write."""
+"""The prefix of a reasoning that the rules write."""
 
 
 def reasons(health: WorkerHealth) -> list[Finding]:
     """
     Return the findings that justify a ticket, worst first.
 
-    After a worker has ended, only a failed recovery or failed runs do.
+    After a worker has ended, only a failed recovery or failed runs justify a ticket.
     """
     has_ended = health.vitals.has_ended
     remaining = [
@@ -40,25 +40,25 @@ def reasons(health: WorkerHealth) -> list[Finding]:
         for finding in health.findings
         if finding.ticket and (not has_ended or finding.kind in KINDS_AFTER_END)
     ]
-    order = []
-    while (first := find_worst(remaining)) is not None:
-        order.append(first)
-        remaining.remove(first)
-    return order
+    sorted_findings = []
+    while (worst_finding := find_worst(remaining)) is not None:
+        sorted_findings.append(worst_finding)
+        remaining.remove(worst_finding)
+    return sorted_findings
 
 
 def objections(health: WorkerHealth, findings: Sequence[Finding]) -> list[str]:
-    """Return the reasons to refuse a ticket about this worker. Empty if it may be raised."""
+    """Return the reasons to refuse a ticket about this worker, or an empty list if it may be opened."""
     vitals = health.vitals
-    who = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
+    worker = f"worker {vitals.agent_id!r}, session {vitals.session_id!r}"
     if vitals.has_ended and not findings:
-        return [f"session_id: {who} has ended; there is nothing to escalate"]
+        return [f"session_id: {worker} has ended; there is nothing to escalate"]
     if vitals.may_be_idle:
-        return [f"session_id: {who} is waiting ({vitals.waiting}) and may be idle; check again later"]
+        return [f"session_id: {worker} is waiting ({vitals.waiting}) and may be idle; check again later"]
     if not findings and health.findings:
-        return [f"session_id: {who} has no finding that justifies a ticket yet; check again later"]
+        return [f"session_id: {worker} has no finding that justifies a ticket yet; check again later"]
     if not findings:
-        return [f"session_id: {who} has no findings (any more); read its summary again"]
+        return [f"session_id: {worker} has no findings (any more); read its summary again"]
     return []
 
 
@@ -90,13 +90,13 @@ def finding_fields(
         ticket: The ticket; None for a new one.
         findings: Findings that justify a ticket, worst first.
     """
-    own_findings_ = findings if ticket is None else own_findings(ticket, findings)
-    if not own_findings_:
+    matches = findings if ticket is None else own_findings(ticket, findings)
+    if not matches:
         return {}
     return {
-        "finding_kind": own_findings_[0].kind,
-        "finding_evidence": redact(own_findings_[0].evidence),
-        "finding_since": own_findings_[0].since,
+        "finding_kind": matches[0].kind,
+        "finding_evidence": redact(matches[0].evidence),
+        "finding_since": matches[0].since,
         "worker_excerpt": redact(health.vitals.evidence, EVIDENCE_LIMIT),
     }
 
@@ -113,27 +113,28 @@ def match_ticket(
     facts: WorkerFacts,
 ) -> tuple[EscalationTicket | None, Finding, Severity]:
     """
-    Find the live ticket that a report belongs to (None for a new one), its finding and its severity.
+    Return the live ticket that a report belongs to (None if it opens a new ticket), its finding and its
+    severity.
 
-    An open ticket takes every finding of its worker, except that failed runs have their own ticket: other
-    tickets end with the incarnation. Otherwise the worst finding without a dismissal counts; if all are
-    dismissed, the worst is counted on its dismissed ticket.
+    An open ticket takes every finding of its worker, except failed runs. These have their own ticket, because
+    other tickets end with the incarnation. If no ticket is open, the worst finding that was not dismissed
+    counts. If all were dismissed, the worst counts on its dismissed ticket.
     """
     for ticket in live:
         if ticket.is_open and (matches := own_findings(ticket, findings)):
             return ticket, matches[0], higher_severity(draft_severity, minimum_severity(matches))
     dismissals = {ticket.fingerprint: ticket for ticket in live}
-    cover: tuple[EscalationTicket, Finding, Severity] | None = None
+    dismissed_match: tuple[EscalationTicket, Finding, Severity] | None = None
     for finding in findings:
         severity = higher_severity(draft_severity, finding.severity)
-        dismissed_ticket = dismissals.get(_fingerprint(facts, finding.kind))
+        dismissed_ticket = dismissals.get(_make_fingerprint(facts, finding.kind))
         if dismissed_ticket is None:
             return None, finding, severity
         if lifecycle.report(dismissed_ticket, severity=severity, kinds=[finding.kind], now=0.0)[0].is_open:
             return dismissed_ticket, finding, severity
-        cover = cover or (dismissed_ticket, finding, severity)
-    assert cover is not None, "a report has at least one finding"
-    return cover
+        dismissed_match = dismissed_match or (dismissed_ticket, finding, severity)
+    assert dismissed_match is not None, "a report has at least one finding"
+    return dismissed_match
 
 
 def count_report(
@@ -145,17 +146,17 @@ def count_report(
 
 
 def has_new_trouble(before: EscalationTicket, after: EscalationTicket) -> bool:
-    """Return whether a session with a ticket about failed runs has other trouble for the first time."""
-    is_of_runs = before.kind is FindingKind.RUNS_FAILED
-    return is_of_runs and not before.related_kinds and bool(after.related_kinds)
+    """Return whether the session of a ticket about failed runs has other trouble for the first time."""
+    is_about_runs = before.kind is FindingKind.RUNS_FAILED
+    return is_about_runs and not before.related_kinds and bool(after.related_kinds)
 
 
 def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[Finding]:
     """
-    Return the findings that keep a ticket open. A dismissed one covers its own condition only.
+    Return the findings that keep a ticket open. A dismissed ticket covers only its own condition.
 
-    Most of what a worker shows while its provider fails comes from that and ends with it. A ticket with a
-    shared cause does not cover trouble that no provider causes.
+    While a worker's provider fails, that causes most of its other findings. A ticket about a shared provider
+    therefore covers them, except trouble that no provider causes.
     """
     if not ticket.is_open:
         return [finding for finding in findings if finding.kind is ticket.kind]
@@ -169,13 +170,19 @@ def own_findings(ticket: EscalationTicket, findings: Sequence[Finding]) -> list[
 
 
 def has_separate_trouble(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether a worker with a ticket about its provider also has its own finding that pages."""
+    """
+    Return whether a worker with a ticket about its provider also has a paging finding that the provider does
+    not cause.
+    """
     is_shared = ticket.shares_cause and ticket.kind is FindingKind.PROVIDER_FAILURE
     return is_shared and any(map(pages_despite_provider_failure, findings))
 
 
 def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> bool:
-    """Return whether the judge's text of an open ticket still applies, and no finding is worse."""
+    """
+    Return whether the judge's text of an open ticket still applies: it covers the findings and their
+    severity.
+    """
     matches = own_findings(ticket, findings)
     if not matches:
         return not has_separate_trouble(ticket, findings)
@@ -185,14 +192,16 @@ def has_current_text(ticket: EscalationTicket, findings: Sequence[Finding]) -> b
 
 
 def updated_text(ticket: EscalationTicket, finding: Finding, texts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the new text of an open ticket about ``finding``, if the rules wrote the old and the new one."""
+    """
+    Return the new text of an open ticket about ``finding`` if the rules wrote both the old and the new text.
+    """
     advice = (ticket.judge_reasoning, str(texts["judge_reasoning"]))
     if not ticket.is_open or ticket.words_kind is not finding.kind or not all(map(_is_by_rules, advice)):
         return {}
-    return {name: value for name, value in texts.items() if name in _TEXT_OF_FINDING}
+    return {name: value for name, value in texts.items() if name in _FINDING_TEXT_FIELDS}
 
 
-_TEXT_OF_FINDING: Final = frozenset(
+_FINDING_TEXT_FIELDS: Final = frozenset(
     {
         "cause",
         "suggested_action",
@@ -220,10 +229,10 @@ def new_ticket(
     *,
     storm_id: str = "",
 ) -> EscalationTicket:
-    """Return the ticket that a first report opens; ``storm_id`` names the storm or cause it shares."""
-    of_runs = finding.kind is FindingKind.RUNS_FAILED
+    """Return the ticket that a first report opens. ``storm_id`` is the storm or cause that it shares."""
+    is_about_runs = finding.kind is FindingKind.RUNS_FAILED
     kinds = kinds_of(
-        [finding for finding in findings if (finding.kind is FindingKind.RUNS_FAILED) is of_runs]
+        [finding for finding in findings if (finding.kind is FindingKind.RUNS_FAILED) is is_about_runs]
     )
     return EscalationTicket.model_validate(
         {
@@ -232,7 +241,7 @@ def new_ticket(
             "ticket_id": ticket_id,
             "severity": severity,
             "kind": finding.kind,
-            "fingerprint": _fingerprint(facts, finding.kind),
+            "fingerprint": _make_fingerprint(facts, finding.kind),
             "related_kinds": tuple(kind for kind in kinds if kind is not finding.kind),
             "active_kinds": kinds,
             "trouble_since": finding.since,
@@ -247,9 +256,9 @@ def new_ticket(
 def with_current_facts(
     ticket: EscalationTicket, facts: WorkerFacts, texts: Mapping[str, Any]
 ) -> EscalationTicket:
-    """Return the ticket with the worker's current facts and ``texts``; its node and graph stay."""
-    where = {"graph_id": ticket.graph_id, "node_id": ticket.node_id}
-    return ticket.model_copy(update={**dict(facts), **where, **texts})
+    """Return the ticket with the worker's current facts and ``texts``. Its node and graph stay."""
+    location = {"graph_id": ticket.graph_id, "node_id": ticket.node_id}
+    return ticket.model_copy(update={**dict(facts), **location, **texts})
 
 
 def apply_findings(
@@ -258,12 +267,12 @@ def apply_findings(
     """
     Apply a worker's findings to one of its live tickets, without the judge.
 
-    A finding that is new, worse or back is a report. With none left, the hold begins.
+    A finding that is new, worse or has returned counts as a report. When no finding is left, the hold begins.
 
     Args:
         findings: Findings that justify a ticket, worst first.
-        is_other_open: Another ticket of the session is open and takes the reports; this dismissed one only
-            records whether its condition holds.
+        is_other_open: Whether another ticket of the session is open. It takes the reports, and this dismissed
+            ticket only records whether its condition holds.
     """
     findings = own_findings(ticket, findings)
     if not findings:
@@ -287,17 +296,17 @@ def apply_findings(
 
 
 def is_about_earlier_incarnation(ticket: EscalationTicket, health: WorkerHealth) -> bool:
-    """Return whether a dismissed ticket is about another incarnation, and so covers nothing now."""
-    now = health.vitals.incarnation_id
-    return not ticket.is_open and ticket.incarnation_id not in ("", now) and bool(now)
+    """Return whether a dismissed ticket is about an earlier incarnation, so that it covers no finding now."""
+    incarnation_id = health.vitals.incarnation_id
+    return not ticket.is_open and ticket.incarnation_id not in ("", incarnation_id) and bool(incarnation_id)
 
 
-def _fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
+def _make_fingerprint(facts: WorkerFacts, kind: FindingKind) -> str:
     return fingerprint(facts.agent_id, facts.session_id, facts.node_id, kind)
 
 
 def minimum_severity(findings: Sequence[Finding]) -> Severity:
-    """Return the worst severity of ``findings``: the minimum for a ticket about them."""
+    """Return the worst severity of ``findings``, which is the minimum severity of a ticket about them."""
     return max((finding.severity for finding in findings), key=lambda severity: severity.rank)
 
 

@@ -1,4 +1,4 @@
-"""One transaction of the ticket service: writes tickets, collects their events, and notifies the outbox."""
+"""A transaction of the ticket service. It writes tickets, collects their events, and updates the outbox."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from queenright.health.vitals.vital_facts import count_or_zero, parse_dollars
 from queenright.runtime.events import AgentEvent, EventType
 
 OnChange = Callable[[Connection, EscalationTicket], None]
-"""Is called inside the transaction of every change that must be notified."""
+"""Called in the transaction of every change that must be notified."""
 DecisionResult = tuple[EscalationTicket, list[AgentEvent]]
 """The changed ticket and the events of a decision."""
 Decide = Callable[["TicketTransaction", EscalationTicket], DecisionResult]
@@ -39,7 +39,7 @@ class TicketReportResult:
 
 @dataclass(slots=True)
 class TicketTransaction:
-    """The changes of one transaction, whose events are published after the commit."""
+    """The changes of one transaction. Their events are published after the commit."""
 
     conn: Connection
     ids: Callable[[], str]
@@ -64,8 +64,8 @@ class TicketTransaction:
         self.tickets.append(ticket)
 
     def write_report(self, ticket: EscalationTicket, change: TicketChange) -> TicketReportResult:
-        """Write a ticket that was reported, with its spending and its event."""
-        ticket = self._with_spending(ticket)
+        """Write a ticket after a report, with its spending and its event."""
+        ticket = self._add_spending(ticket)
         store = table.insert_ticket if change == "opened" else table.write_ticket
         store(self.conn, ticket)
         return self._add_report(ticket, change)
@@ -79,21 +79,21 @@ class TicketTransaction:
         *,
         is_other_open: bool,
     ) -> bool:
-        """Apply findings to a live ticket; return whether it is open."""
+        """Apply findings to a live ticket, and return whether it is open afterwards."""
         updated_ticket, change = rules.apply_findings(ticket, findings, now, is_other_open=is_other_open)
         if updated_ticket is not ticket:
             if change != "counted" or updated_ticket.occurrences != ticket.occurrences:
                 updated_ticket = updated_ticket.model_copy(
                     update=rules.finding_fields(health, updated_ticket, findings)
                 )
-                updated_ticket = self._with_spending(updated_ticket)
+                updated_ticket = self._add_spending(updated_ticket)
             table.write_ticket(self.conn, updated_ticket)
             self._add_report(updated_ticket, change)
             self.notify_new_trouble(ticket, updated_ticket, now)
         return updated_ticket.is_open
 
     def decide(self, ticket_id: str, decide: Decide, *, notify_people: bool) -> EscalationTicket:
-        """Apply a decision to a ticket; ``notify_people`` also notifies those who know of it."""
+        """Apply a decision to a ticket. With ``notify_people``, also update its notification."""
         updated_ticket, events = decide(self, self.get(ticket_id))
         self.update(updated_ticket)
         self.events.extend(events)
@@ -103,7 +103,7 @@ class TicketTransaction:
 
     def close(self, ticket: EscalationTicket, *, by: str | None = None, worker_dead: bool = False) -> None:
         """Write a ticket that has closed, with its spending and its event."""
-        ticket = self._with_spending(ticket)
+        ticket = self._add_spending(ticket)
         self.update(ticket)
         if ticket.status is TicketStatus.DISMISSED:
             return
@@ -143,7 +143,7 @@ class TicketTransaction:
             self.on_change(self.conn, ticket)
 
     def notify_new_trouble(self, before: EscalationTicket, ticket: EscalationTicket, now: float) -> None:
-        """Notify once more if the session of a ticket about failed runs has other trouble."""
+        """Notify people again if the session of a ticket about failed runs has other trouble."""
         if not rules.has_new_trouble(before, ticket):
             return
         if ticket.status is TicketStatus.INTERVENING:
@@ -152,7 +152,7 @@ class TicketTransaction:
             self.notify(ticket)
 
     def event(self, ticket: EscalationTicket, event_type: EventType, data: dict[str, Any]) -> AgentEvent:
-        """Return an event about a ticket; the caller adds it to ``events``."""
+        """Return an event about a ticket. The caller adds it to ``events``."""
         return AgentEvent(
             id=self.ids(),
             type=event_type,
@@ -176,24 +176,24 @@ class TicketTransaction:
             self.notify(ticket)
         return TicketReportResult(ticket, change)
 
-    def _with_spending(self, ticket: EscalationTicket) -> EscalationTicket:
+    def _add_spending(self, ticket: EscalationTicket) -> EscalationTicket:
         if ticket.trouble_since is None:
             return ticket
         key = ticket.agent_id, ticket.session_id
         return ticket.model_copy(update=spending_since(self.conn, *key, ticket.trouble_since))
 
 
-_CALLS: Final = 2_000
-"""The maximum number of an agent's model calls that are read, the newest first."""
-_LAST: Final = (
+_MAX_CALLS: Final = 2_000
+"""The maximum number of an agent's model calls to read, newest first."""
+_LAST_CALLS: Final = (
     select(EVENTS.c.session_id, EVENTS.c.time, EVENTS.c.data)
     .where(EVENTS.c.agent_id == bindparam("agent"), EVENTS.c.type == EventType.LLM_CALL_COMPLETED.value)
     .order_by(EVENTS.c.seq.desc())
-    .limit(_CALLS)
+    .limit(_MAX_CALLS)
     .subquery()
 )
-_SINCE: Final = select(_LAST.c.data).where(
-    _LAST.c.session_id == bindparam("session"), _LAST.c.time >= bindparam("since")
+_SPENDING_QUERY: Final = select(_LAST_CALLS.c.data).where(
+    _LAST_CALLS.c.session_id == bindparam("session"), _LAST_CALLS.c.time >= bindparam("since")
 )
 
 
@@ -201,32 +201,35 @@ def spending_since(conn: Connection, agent_id: str, session_id: str, since: floa
     """
     Return the cost of a run's model calls since a time, as fields of a ticket.
 
-    ``spent_usd`` is None if no price is known; ``spent_unpriced_tokens`` are those of calls without a price.
+    ``spent_usd`` is None if no price is known. ``spent_unpriced_tokens`` counts the tokens of calls without a
+    price.
     """
     return total_spending(
         orjson.loads(data)
         for agent, session in all_names(conn, agent_id, session_id)
-        for data in conn.execute(_SINCE, {"agent": agent, "session": session, "since": since}).scalars()
+        for data in conn.execute(
+            _SPENDING_QUERY, {"agent": agent, "session": session, "since": since}
+        ).scalars()
     )
 
 
 def total_spending(calls: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the cost of calls by their events' data; an amendment adds a price, not a call."""
+    """Return the total cost of calls from the data of their events. An amendment adds a price to a call."""
     dollars: float | None = None
-    tokens = unknown_price = 0
+    tokens = unpriced_tokens = 0
     for data in calls:
         cost = parse_dollars(data.get("cost_usd"))
         if cost is not None:
             dollars = (dollars or 0.0) + cost
         if data.get("amends"):
-            unknown_price -= count_or_zero(data.get("priced_tokens"))
+            unpriced_tokens -= count_or_zero(data.get("priced_tokens"))
             continue
         amount = count_or_zero(data.get("input_tokens")) + count_or_zero(data.get("output_tokens"))
         tokens += amount
         if cost is None:
-            unknown_price += amount
+            unpriced_tokens += amount
     return {
         "spent_usd": dollars,
         "spent_tokens": tokens,
-        "spent_unpriced_tokens": min(max(unknown_price, 0), tokens),
+        "spent_unpriced_tokens": min(max(unpriced_tokens, 0), tokens),
     }

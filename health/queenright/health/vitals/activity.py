@@ -1,7 +1,7 @@
 """
-A worker's activity, which is anything that it does. A heartbeat is not activity.
+A worker's activity: everything that it does, except heartbeats.
 
-Activity ends silence and waits, and reopens a session that had ended.
+Activity ends silences and waits, and reopens a session that had ended.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from queenright.instrumentation.names import Phase, WaitingReason
 
 
 @lru_cache(4096)
-def make_duration_key(phase: Phase, what: str = "") -> str:
-    """Return the key under which durations are learned: of a tool, a model, or a pause."""
-    return f"{phase.value}:{what}"
+def make_duration_key(phase: Phase, name: str = "") -> str:
+    """Return the key under which the durations of a tool, a model or a pause are learned."""
+    return f"{phase.value}:{name}"
 
 
 def is_late_report(v: VitalState, at: float) -> bool:
-    """Return whether work that ended at ``at`` belongs to the ended session; it only adds to totals."""
+    """
+    Return whether work that ended at ``at`` belongs to a session that has ended, so that it only adds to
+    totals.
+    """
     return v.ended_at is not None and at <= v.ended_at and v.status is not WorkerStatus.TERMINATED
 
 
@@ -63,15 +66,15 @@ def _learn_pause(v: VitalState, at: float) -> None:
         v.clocks.learn(make_duration_key(phase), at - max(v.last_activity, v.clock_base))
 
 
-def learn_duration(v: VitalState, phase: Phase, what: str, took: float, at: float) -> None:
+def learn_duration(v: VitalState, phase: Phase, name: str, took: float, at: float) -> None:
     """Learn how long a call took, unless the worker waited during it."""
     if v.clocks is not None and v.waiting is None and at - took >= v.clock_base:
-        v.clocks.learn(make_duration_key(phase, what), took)
+        v.clocks.learn(make_duration_key(phase, name), took)
 
 
 def get_tool_time_limit(v: VitalState, tool: OpenTool) -> float:
     """
-    Return for how many seconds a tool may run without other activity, or 0 if that is unknown.
+    Return the seconds for which a tool may run without other activity, or 0 if unknown.
 
     This is the timeout that the tool declared, or a learned limit that is longer than the configured one.
     """

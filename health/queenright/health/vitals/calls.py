@@ -1,4 +1,4 @@
-"""The recent tool calls of one worker as fingerprints, and the repeats among them."""
+"""The recent tool calls of a worker as fingerprints, and the repeats among them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 MAX_CYCLE_LENGTH: Final = 4
-"""The longest cycle that is detected. A loop ends after this many calls outside it."""
+"""The number of calls in the longest cycle that is detected. A loop ends after as many calls outside it."""
 
 _SIZE: Final = 8
 _BLIND: Final = b"\0"
@@ -27,12 +27,14 @@ class CallNovelty(Enum):
     AFTER_CHANGE = "tried again"
     """The worker made the call before, and has changed something since."""
     PARALLEL = "parallel"
-    """The worker made the call in the same turn. Identical parallel calls count once."""
+    """The worker made the same call in the same turn. Identical parallel calls count once."""
 
 
 def digest(*parts: str) -> bytes:
-    """Return an eight-byte hash of ``parts``, the same in every process: snapshots contain it."""
-    # Cutting a long digest is faster than a short digest, which needs a keyword argument.
+    """
+    Return an eight-byte hash of ``parts``. It is the same in every process, because snapshots contain it.
+    """
+    # Truncating a long digest is faster than computing a short one, which needs a keyword argument.
     return blake2b("\0".join(parts).encode("utf-8", "surrogatepass")).digest()[:_SIZE]
 
 
@@ -102,7 +104,8 @@ class RecentCalls:
     )
 
     def __init__(self, window: int) -> None:
-        # A little larger than the window, so that it contains all of a repeat that has just ended.
+        # The buffers are a little larger than the window, so that they contain all of a repeat that has just
+        # ended.
         self._window = window
         self._pairs = bytearray()
         self._chains = array("H")
@@ -110,7 +113,9 @@ class RecentCalls:
         self._unchanged = array("H")
         self._runs = array("H")
         self._first = array("d")
-        self._tools: tuple[str, ...] = ()  # only of the newest calls: no others can be part of a repeat
+        self._tools: tuple[
+            str, ...
+        ] = ()  # only those of the newest calls, because no other call can be part of a current repeat
         self._live = 0
         self._repeats: list[Repeat] | None = None
         self._open_calls = b""  # the newest calls without their results
@@ -124,11 +129,11 @@ class RecentCalls:
     @property
     def peak(self) -> int:
         """
-        The number of repeats of the most frequent recent call: 1 if nothing repeats, 0 without calls.
+        The number of repeats of the most frequent recent call; 1 if no call repeats, 0 without calls.
 
         This is an upper bound for ``repeats`` that is cheap to compute.
         """
-        # A chain is never longer than the number of identical calls: it omits repeats after a change.
+        # A chain is never longer than the number of identical calls, because it omits repeats after a change.
         return max(self._alike[-self._live :]) if self._live else 0
 
     def add(
@@ -144,14 +149,14 @@ class RecentCalls:
         is_look: bool = False,
     ) -> CallNovelty:
         """
-        Add a call that ended, and return whether the same call with the same result is a recent one.
+        Add a call that has ended. Return whether the worker recently made the same call with the same result.
 
-        If a repeated call has a new result, the calls before it had an effect. Those that did not fail do not
+        If a repeated call has a new result, earlier calls had an effect. If these did not fail, they do not
         count as repeats afterwards, except edits, whose arguments contain what they write.
 
         Args:
-            result: Fingerprint of the result; empty for an edit, whose result does not count; None if it is
-                not recorded.
+            result: The fingerprint of the result; empty for an edit, whose result does not count; None if it
+                is not recorded.
             turn: An id that the calls of one turn share, or None.
             at: When the call ended, in seconds since the epoch.
             is_failure: Whether the call failed.
@@ -168,49 +173,50 @@ class RecentCalls:
             self._turn = turn
             self._turn_size = 1
         self._repeats = None
-        last = self._find(pair, 0)
+        last_index = self._find(pair, 0)
         since = min(self._since_change, self._since_perhaps)
-        is_unchanged = last >= len(self) - (since if is_check else self._since_change) - 1
-        is_repeated = last >= len(self) - (since if is_check or is_look else self._since_change) - 1
+        is_unchanged = last_index >= len(self) - (since if is_check else self._since_change) - 1
+        is_repeated = last_index >= len(self) - (since if is_check or is_look else self._since_change) - 1
         may_be_new = bool(result) and not is_failure  # an edit writes the same regardless of its result
-        if may_be_new and 0 <= last < len(self) - self._since_shown - 1:
-            # A call in between showed that the last one had an effect, so this call continues the work.
+        if may_be_new and 0 <= last_index < len(self) - self._since_shown - 1:
+            # A call in between showed that the last identical call had an effect, so this call continues the
+            # work.
             is_repeated = False
             self._chains.append(1)
-            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
+            self._alike.append(min(self._alike[last_index] + 1, _MAX_COUNT))
             self._unchanged.append(1)
-            self._first.append(self._first[last])
-        elif last >= 0:
+            self._first.append(self._first[last_index])
+        elif last_index >= 0:
             # A call that is repeated after a change checks the effect of the change, and is not a repeat.
-            self._chains.append(min(self._chains[last] + is_repeated, _MAX_COUNT))
-            self._alike.append(min(self._alike[last] + 1, _MAX_COUNT))
-            self._unchanged.append(min(self._unchanged[last] + is_unchanged, _MAX_COUNT))
-            self._first.append(self._first[last])
+            self._chains.append(min(self._chains[last_index] + is_repeated, _MAX_COUNT))
+            self._alike.append(min(self._alike[last_index] + 1, _MAX_COUNT))
+            self._unchanged.append(min(self._unchanged[last_index] + is_unchanged, _MAX_COUNT))
+            self._first.append(self._first[last_index])
         else:
             self._chains.append(1)
             self._alike.append(1)
             self._unchanged.append(1)
             self._first.append(at)
-        is_next = bool(pairs) and last == len(self._runs) - 1
+        is_next = bool(pairs) and last_index == len(self._runs) - 1
         self._runs.append(min(self._runs[-1] + 1, _MAX_COUNT) if is_next else 1)
         pairs += pair
         self._tools = (*self._tools[1 - MAX_CYCLE_LENGTH :], tool)
         self._since_change += 1
         self._since_perhaps += 1
         call = digest(tool, args)
-        is_shown = last < 0 and may_be_new and call in self._open_calls
+        is_shown = last_index < 0 and may_be_new and call in self._open_calls
         self._since_shown = 0 if is_shown else self._since_shown + 1
         self._open_calls = (self._open_calls + call)[-MAX_CYCLE_LENGTH * _SIZE :]
         self._live = min(self._live + 1, MAX_CYCLE_LENGTH)
         if len(self._chains) > self._window + MAX_CYCLE_LENGTH:
             del pairs[:_SIZE], self._chains[0], self._alike[0], self._unchanged[0], self._runs[0]
             del self._first[0]
-        if last < 0:
+        if last_index < 0:
             return CallNovelty.NEVER
         return CallNovelty.BEFORE if is_repeated else CallNovelty.AFTER_CHANGE
 
     def has(self, tool: str, args: str, result: str | None, *, is_failure: bool) -> bool:
-        """Return whether this call with this result is among the recent ones."""
+        """Return whether this call with this result is among the recent calls."""
         return self._find(_encode_call(tool, args, result, is_failure=is_failure), 0) >= 0
 
     def is_last(self, tool: str, args: str, result: str | None) -> bool:
@@ -220,15 +226,18 @@ class RecentCalls:
         )
 
     def record_change(self) -> None:
-        """Record that the newest call changed something: a later identical call is not a repeat."""
+        """Record that the newest call changed something, so that a later identical call is not a repeat."""
         self._since_change = 0
 
     def record_possible_change(self) -> None:
-        """Record that the newest call may have changed something: a later identical read is not a repeat."""
+        """
+        Record that the newest call may have changed something, so that a later identical read is not a
+        repeat.
+        """
         self._since_perhaps = 0
 
     def end_repeats(self) -> None:
-        """End the current repeats but keep their counts: a later repeat continues them."""
+        """End the current repeats but keep their counts, which a later repeat continues."""
         self._live = 0
         self._repeats = None
 
@@ -248,13 +257,13 @@ class RecentCalls:
         size = len(pairs)
         for index in range(size - 1, size - 1 - self._live, -1):
             if self._alike[index] > 1 and pairs[index] not in repeats:
-                repeats[pairs[index]] = self._repeat(pairs, index)
+                repeats[pairs[index]] = self._make_repeat(pairs, index)
         return list(repeats.values())
 
-    def _repeat(self, pairs: list[int], index: int) -> Repeat:
+    def _make_repeat(self, pairs: list[int], index: int) -> Repeat:
         pair, run = pairs[index], self._runs[index]
         first = pairs.index(pair, max(0, index + 1 - self._window))
-        period, cycles = (1, run) if run > 1 else _cycle(pairs, index)
+        period, cycles = (1, run) if run > 1 else _find_cycle(pairs, index)
         kind = bytes(self._pairs[index * _SIZE : index * _SIZE + 1])
         return Repeat(
             tool=self._tools[index - len(self)],
@@ -272,15 +281,15 @@ class RecentCalls:
         )
 
     def _find(self, pair: bytes, start: int) -> int:
-        """Return the index of the newest entry at or after ``start`` that equals ``pair``, or -1."""
+        """Return the index of the newest call at or after ``start`` that equals ``pair``, or -1."""
         index = self._pairs.rfind(pair, start * _SIZE)
         while index >= 0 and index % _SIZE:
             index = self._pairs.rfind(pair, start * _SIZE, index + _SIZE - 1)
         return index // _SIZE if index >= 0 else -1
 
 
-def _cycle(pairs: list[int], index: int) -> tuple[int, int]:
-    """Return the period and the number of the cycles that end at ``index``, or (1, 1) if there are none."""
+def _find_cycle(pairs: list[int], index: int) -> tuple[int, int]:
+    """Return the period and the number of the cycles that end at ``index``, or ``(1, 1)`` without a cycle."""
     for period in range(2, MAX_CYCLE_LENGTH + 1):
         length = 0
         while length <= index - period and pairs[index - length] == pairs[index - length - period]:

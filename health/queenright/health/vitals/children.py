@@ -1,4 +1,4 @@
-"""Child workers: those that joined the trace of another worker after it."""
+"""Child workers: workers that joined the trace of another worker after it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from queenright.health.findings import WorkerKey
 from queenright.health.vitals.vital_signs import VitalSigns
 from queenright.runtime.events import AgentEvent
 
-_TRACES: Final = 20_000
-_WORKERS: Final = 64
-"""Maximum number of remembered traces, and of workers in each. The newest traces are kept."""
+_MAX_TRACES: Final = 20_000
+_MAX_WORKERS: Final = 64
+"""The maximum number of traces, and of workers in each trace. The oldest traces are dropped first."""
 
 
 class Children:
@@ -25,10 +25,10 @@ class Children:
         if not event.trace_id:
             return
         workers = self._traces.pop(event.trace_id, {})
-        if len(self._traces) >= _TRACES:
+        if len(self._traces) >= _MAX_TRACES:
             del self._traces[next(iter(self._traces))]
         self._traces[event.trace_id] = workers
-        if len(workers) < _WORKERS:
+        if len(workers) < _MAX_WORKERS:
             workers.setdefault(key, event.time)
 
     def rename(self, v: VitalSigns, old: WorkerKey, new: WorkerKey) -> None:
@@ -39,14 +39,14 @@ class Children:
 
     def of(self, v: VitalSigns) -> Iterator[WorkerKey]:
         """Yield the workers that joined the worker's current trace after it."""
-        workers, began = self._began(v)
+        workers, began = self._find_trace(v)
         return (other for other, at in workers.items() if at > began)
 
     def parents(self, v: VitalSigns) -> Iterator[WorkerKey]:
         """Yield the workers that joined the worker's current trace before it."""
-        workers, began = self._began(v)
+        workers, began = self._find_trace(v)
         return (other for other, at in workers.items() if at < began)
 
-    def _began(self, v: VitalSigns) -> tuple[dict[WorkerKey, float], float]:
+    def _find_trace(self, v: VitalSigns) -> tuple[dict[WorkerKey, float], float]:
         workers = self._traces.get(v.last_trace_id, {})
         return workers, workers.get((v.agent_id, v.session_id), v.incarnation_started)

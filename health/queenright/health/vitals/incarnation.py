@@ -1,4 +1,4 @@
-"""Incarnations of a worker: how a session starts, ends and continues in another process."""
+"""Incarnations of a worker: a session starts, ends, or continues in another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queenright.runtime.events import AgentEvent
 
 
 def enter_incarnation(v: VitalState, incarnation_id: str, at: float) -> bool:
-    """Begin another incarnation. Return False if the event is a late one of the incarnation before."""
+    """Begin another incarnation. Return False if the event is a late event of the previous incarnation."""
     if incarnation_id == v._previous_incarnation:
         return False
     if v.incarnation_id:
@@ -34,7 +34,8 @@ def reopen_session(v: VitalState, at: float) -> None:
     """Start another execution in the same session."""
     v.incarnation_count += 1
     if v.status is not WorkerStatus.UNKNOWN:
-        v.mcp_servers = ()  # a new process reconnects; a worker that was only presumed dead does not
+        # A new process reconnects to its servers. A worker that was only presumed dead does not.
+        v.mcp_servers = ()
     v.status = WorkerStatus.ACTIVE
     v.ended_at = None
     v.refused_input = ""
@@ -62,10 +63,12 @@ def reopen_session(v: VitalState, at: float) -> None:
 
 
 def undo_termination(v: VitalState, at: float) -> None:
-    """Monitor the worker again, because it continues after its termination. Detector counts are kept."""
-    is_lost = v.has_failed_recovery
+    """
+    Monitor the worker again, because it continues after its termination. The counts of detectors are kept.
+    """
+    has_failed_recovery = v.has_failed_recovery
     v.incarnation_count += 1
-    if is_lost:
+    if has_failed_recovery:
         v._failed_incarnation = v.incarnation_count
     v.status = WorkerStatus.ACTIVE
     v.ended_at = None
@@ -92,16 +95,16 @@ def _clear_open_calls(v: VitalState) -> None:
 
 def is_of_earlier_incarnation(v: VitalState, event: AgentEvent, at: float) -> bool:
     """
-    Return whether an end without an incarnation is older than the current incarnation.
+    Return whether an end that names no incarnation is older than the current incarnation.
 
-    If the end names its incarnation, its time is ignored: in a late batch, the start may have the time of its
-    arrival, and the end the time of the sender's clock.
+    If the end names its incarnation, its time is ignored. In a late batch, the start may have the time of its
+    arrival, and the end that of the sender's clock.
     """
     return bool(v.incarnation_id) and not event.incarnation_id and at < v.incarnation_started
 
 
 def is_of_current_incarnation(v: VitalState, incarnation: str) -> bool:
-    """Return whether an event with this incarnation, or without one, concerns the current incarnation."""
+    """Return whether an event concerns the current incarnation: it names it, or names none."""
     if not v.incarnation_id:
         v.incarnation_id = incarnation
     return not incarnation or incarnation == v.incarnation_id

@@ -1,4 +1,4 @@
-"""How LLM calls change vital signs: tokens, costs, errors and turns without a tool call."""
+"""Apply LLM calls to vital signs: tokens, costs, errors, and turns without a tool call."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _SPIKE_CLEAR_FACTOR: Final = 0.75
 def on_llm_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
     """Apply the start of an LLM call."""
     if record_start(v, at):
-        _note_model(v, data)
+        _set_model(v, data)
         v.start_records = True
         v.llm_open += 1
         v._llm_began = event.time
@@ -60,7 +60,7 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
     is_late = is_late_report(v, at)
     if data.get("amends") or (not is_late and not record_end(v, at)):
         return
-    _note_model(v, data)
+    _set_model(v, data)
     if v.llm_open:
         v.llm_open -= 1
     if data.get("error_type") or data.get("error"):
@@ -73,8 +73,8 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
         if v.llm_errors == 0:
             v.llm_error_since = at
         v.llm_errors += 1
-        full = is_context_full(kind) or is_context_full(str(data.get("error") or ""))
-        v.llm_error = CONTEXT_FULL if full else kind
+        is_full = is_context_full(kind) or is_context_full(str(data.get("error") or ""))
+        v.llm_error = CONTEXT_FULL if is_full else kind
         v.note_error(data)
         record_outcome(v, True, at)
         return
@@ -105,7 +105,7 @@ def on_llm_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any], 
 
 
 def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | None) -> bool:
-    """Return whether an answer repeats the last one, or began too soon to reply to a message of a person."""
+    """Return whether an answer repeats the previous one, or began too soon to reply to a person's message."""
     before, v._answer = v._answer, str(data.get("answer_hash") or "")
     if before and before == v._answer:
         return True
@@ -114,7 +114,7 @@ def _is_unprompted(v: VitalState, data: Mapping[str, Any], duration: float | Non
     return pause < SLOWEST_ANSWER_SECONDS if duration is None else pause - duration < FASTEST_REPLY_SECONDS
 
 
-def _note_model(v: VitalState, data: Mapping[str, Any]) -> None:
+def _set_model(v: VitalState, data: Mapping[str, Any]) -> None:
     v.model = clean_display_name(data.get("model")) or v.model
     v.provider = clean_display_name(data.get("provider")) or v.provider
 
@@ -133,7 +133,7 @@ def _count_tokens(v: VitalState, data: Mapping[str, Any], at: float) -> int:
 
 
 def _update_token_spike(v: VitalState, input_tokens: int) -> None:
-    """Compare the input tokens of this call with those of the last few."""
+    """Compare the input tokens of this call with those of the previous calls."""
     inputs = v._inputs
     if inputs is None:
         inputs = v._inputs = array("Q")
@@ -141,7 +141,7 @@ def _update_token_spike(v: VitalState, input_tokens: int) -> None:
     if len(inputs) == _RECENT_INPUTS:
         if input_tokens >= v.settings.loops.token_spike_minimum:
             ratio = input_tokens / max(1, sorted(inputs)[_RECENT_INPUTS // 2])
-            # Hysteresis: a spike ends well below the threshold at which it begins, so that it does not flap.
+            # A spike ends well below the threshold at which it begins, so that it does not flap.
             factor = v.settings.loops.token_spike_factor * (_SPIKE_CLEAR_FACTOR if before else 1.0)
             v.token_spike = ratio if ratio >= factor else 0.0
         del inputs[0]

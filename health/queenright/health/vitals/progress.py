@@ -1,8 +1,8 @@
 """
-Progress of a worker, and the counts that it resets.
+The progress of a worker, and the counts that it resets.
 
-Progress is a new result, or a gain. A gain is durable: a change, an accepted or saved result, or user input.
-A heartbeat is neither.
+Progress is a new result or a gain. A gain is a change, an accepted or saved result, or user input. A
+heartbeat is neither.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Final
 from queenright.health.vitals.vital_state import VitalState
 
 TOKENS: Final = "tokens"
-"""Key under which the tokens between two gains are learned."""
+"""The key under which the tokens between two gains are learned."""
 TOKENS_COUNTED_AS: Final = 1_000
-"""Number of tokens in one learned unit."""
+"""The number of tokens per learned unit."""
 FASTEST_REPLY_SECONDS: Final = 5.0
-"""Seconds that a person needs at least to read an answer and write the next message."""
+"""The minimum seconds that a person needs to read an answer and write the next message."""
 SLOWEST_ANSWER_SECONDS: Final = 60.0
-"""Assumed duration of a model call that reports none, in seconds."""
+"""The assumed duration, in seconds, of a model call that reports none."""
 
 
 def record_progress(v: VitalState, at: float) -> None:
@@ -29,14 +29,14 @@ def record_progress(v: VitalState, at: float) -> None:
     v.stale_calls = v.fruitless = v.polls = v.rereads = 0
     end_failed_calls(v)
     if v.breakers.half_open and at > v.breakers_since:
-        # They are half-open and no call has probed them, but the worker makes progress without them.
+        # No call has probed these half-open breakers, but the worker makes progress without them.
         v.breakers = v.breakers._replace(half_open=())
     if v.recovery_failed and at > (v.recovery_failed_at or 0.0):
         v.recovery_failed = ""
 
 
 def record_gain(v: VitalState, at: float) -> None:
-    """Record a durable gain: a change, an accepted or saved result, or user input."""
+    """Record a gain: a change, an accepted or saved result, or user input."""
     if v.tokens_since_gain and v.clocks is not None:
         v.clocks.learn(TOKENS, v.tokens_since_gain / TOKENS_COUNTED_AS)
     v.last_gain_at, v.calls_since_gain, v.tokens_since_gain = at, 0, 0

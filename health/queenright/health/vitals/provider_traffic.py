@@ -1,4 +1,4 @@
-"""The health of model providers, according to the fleet's own calls."""
+"""The health of model providers, as measured by the fleet's own calls."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from queenright.runtime.events import AgentEvent, EventType
 WINDOW: Final = 600.0
 """The window of a status, in seconds."""
 _SHOWN_SECONDS: Final = 3_600.0
-"""How long a model is shown after its last call, in seconds."""
+"""The seconds for which a model is shown after its last call."""
 _MAX_MODELS: Final = 200
 """The maximum number of models. Beyond it, the least recently called model is dropped."""
 _SPAN_SECONDS: Final = 10.0
-"""The length of the spans in which calls are counted, in seconds."""
-_DURATIONS: Final = 500
-"""The maximum number of a model's latest durations that are kept."""
+"""The length, in seconds, of the spans in which calls are counted."""
+_MAX_DURATIONS: Final = 500
+"""The maximum number of durations that are kept per model."""
 _MIN_CALLS: Final = 4
 """The minimum number of calls for a share of failures."""
 _NEWEST_CALLS: Final = 20
-"""A status is computed from about this many calls: the newest in the window, in whole spans."""
+"""The approximate number of calls that determine a status: the newest in the window, in whole spans."""
 _DEGRADED_SHARE: Final = 0.1
-_FAILING: Final = 0.5
+_FAILING_SHARE: Final = 0.5
 
 
 class ProviderStatus(StrEnum):
@@ -37,9 +37,9 @@ class ProviderStatus(StrEnum):
     DEGRADED = "degraded"
     """At least a tenth of the newest calls failed."""
     FAILING = "failing"
-    """At least half of the newest calls failed, and so did the last call of at least one agent."""
+    """At least half of the newest calls failed, including the last call of at least one agent."""
     LIMITED = "limited"
-    """The provider refuses calls until a time that it stated."""
+    """The provider refuses calls until a time that it has stated."""
     UNKNOWN = "unknown"
     """No recent calls."""
 
@@ -52,7 +52,7 @@ class ProviderHealth:
     model: str
     status: ProviderStatus
     calls: int
-    """Within the window."""
+    """The number of calls within the window."""
     failed: int
     errors: tuple[tuple[str, int], ...]
     """Error classes with their counts, most frequent first."""
@@ -60,7 +60,7 @@ class ProviderHealth:
     seconds_p95: float | None
     limited_until: float | None
     agents_failing: int
-    """Agents whose last call failed."""
+    """The number of agents whose last call failed."""
     last_success: float | None
     last_failure: float | None
 
@@ -70,7 +70,7 @@ class ModelCall:
     """A completed call of a model."""
 
     key: tuple[str, str]
-    """Provider and model; either may be empty."""
+    """The provider and the model, either of which may be empty."""
     at: float
     agent: str
     error: str
@@ -79,7 +79,7 @@ class ModelCall:
 
 
 @dataclass(slots=True)
-class _Count:
+class _SpanCount:
     """The calls that ended in one span of time."""
 
     calls: int = 0
@@ -88,14 +88,14 @@ class _Count:
 
 @dataclass(slots=True)
 class _Traffic:
-    counts: dict[int, _Count] = field(default_factory=dict)
+    counts: dict[int, _SpanCount] = field(default_factory=dict)
     """Counts by the number of the span."""
-    durations: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_DURATIONS))
+    durations: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_MAX_DURATIONS))
     """The end and the duration of calls that succeeded."""
     last_call_by_agent: OrderedDict[str, float] = field(default_factory=OrderedDict)
     """The end of each agent's last call, latest last."""
     failing: set[str] = field(default_factory=set)
-    """Agents whose last call failed."""
+    """The agents whose last call failed."""
     last_at: float = 0.0
     last_success: float | None = None
     last_failure: float | None = None
@@ -105,7 +105,7 @@ class _Traffic:
         span = int(call.at // _SPAN_SECONDS)
         if span not in self.counts:
             self.forget(call.at - WINDOW)
-        count = self.counts.setdefault(span, _Count())
+        count = self.counts.setdefault(span, _SpanCount())
         count.calls += 1
         if call.error:
             count.errors[call.error] += 1
@@ -127,9 +127,10 @@ class _Traffic:
 
 class ProviderTraffic:
     """
-    Collects the model calls on the bus.
+    Collects the fleet's model calls.
 
-    Cancelled calls are ignored. The judge and the queen are not agents, and have their own metrics.
+    Cancelled calls are ignored. Calls of the judge and the queen are not collected, because they have their
+    own metrics.
     """
 
     def __init__(self) -> None:
@@ -137,7 +138,8 @@ class ProviderTraffic:
 
     def note(self, event: AgentEvent, now: float) -> ModelCall | None:
         """
-        Record an event if it is the end of a model call that shows the provider's health. Return that call.
+        Record an event if it is the end of a model call that shows the provider's health. Return the call, or
+        None.
         """
         if event.type is not EventType.LLM_CALL_COMPLETED or event.data.get("amends") or not event.agent_id:
             return None
@@ -166,9 +168,9 @@ class ProviderTraffic:
 
     def providers(self, now: float) -> list[ProviderHealth]:
         """Return the health of each model that was called within the hour, by provider and model."""
-        return sorted(self._health(now), key=lambda model: (model.provider, model.model))
+        return sorted(self._list_health(now), key=lambda model: (model.provider, model.model))
 
-    def _health(self, now: float) -> Iterator[ProviderHealth]:
+    def _list_health(self, now: float) -> Iterator[ProviderHealth]:
         for (provider, model), traffic in self._traffic.items():
             if now - traffic.last_at > _SHOWN_SECONDS:
                 continue
@@ -185,18 +187,18 @@ class ProviderTraffic:
             failures = errors.total()
             is_answered = not traffic.failing
             durations = sorted(duration for at, duration in traffic.durations if at > since)
-            until = traffic.limited_until
-            until = until if until is not None and until > now else None
+            limited_until = traffic.limited_until
+            limited_until = limited_until if limited_until is not None and limited_until > now else None
             yield ProviderHealth(
                 provider=provider,
                 model=model,
-                status=_rate_status(newest_calls, newest_failed, until, is_answered=is_answered),
+                status=_rate_status(newest_calls, newest_failed, limited_until, is_answered=is_answered),
                 calls=calls,
                 failed=failures,
                 errors=tuple(errors.most_common(3)),
                 seconds_p50=_find_quantile(durations, 0.5),
                 seconds_p95=_find_quantile(durations, 0.95),
-                limited_until=until,
+                limited_until=limited_until,
                 agents_failing=len(traffic.failing),
                 last_success=traffic.last_success,
                 last_failure=traffic.last_failure,
@@ -213,7 +215,7 @@ def _rate_status(
     share = failures / calls
     if calls < _MIN_CALLS or share < _DEGRADED_SHARE:
         return ProviderStatus.OK if failures < calls else ProviderStatus.DEGRADED
-    return ProviderStatus.FAILING if share >= _FAILING and not is_answered else ProviderStatus.DEGRADED
+    return ProviderStatus.FAILING if share >= _FAILING_SHARE and not is_answered else ProviderStatus.DEGRADED
 
 
 def _find_quantile(values: list[float], share: float) -> float | None:

@@ -1,4 +1,4 @@
-"""The end of a rate limit, parsed from a failed model call."""
+"""Parse the end of a rate limit from a failed model call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queenright.health.vitals.vital_facts import parse_seconds
 from queenright.runtime.timers import load_timezone
 
 _MAX_SECONDS: Final = 8 * 86_400.0
-"""Seconds. Limits last for a week at most. A longer one is a failure rather than a wait."""
+"""The longest wait, in seconds. Limits last for at most a week; a longer one counts as a failure."""
 _HEAD: Final = 2_000
 _EARLIEST_EPOCH: Final = 1e9
 
@@ -66,15 +66,15 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "mi": 60.0, "m": 60.0, "s": 1.0, "h": 3_600
 
 def parse_rate_limit_seconds(data: Mapping[str, Any], at: float) -> float | None:
     """
-    Return the seconds until a rate limit ends, according to a failed call, or None if it does not state them.
+    Return the seconds until a rate limit ends, as stated by a failed call, or None if it does not state them.
 
-    They come from the field ``retry_after``, otherwise from the error text: ``try again in 1m30s``,
-    ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm (Europe/Berlin)``,
-    ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a zone is
-    in this machine's zone. None if the wait is longer than eight days.
+    The seconds come from the field ``retry_after``, otherwise from the error text. Examples: ``try again in
+    1m30s``, ``"retryDelay": "34s"``, ``retry-after: Wed, 21 Oct 2026 07:28:00 GMT``, ``resets 3pm
+    (Europe/Berlin)``, ``usage limit reached|1774051200``, ``resets Nov 28 at 3pm``. A clock time without a
+    time zone is in this machine's zone. The result is None if the wait is longer than eight days.
 
     Args:
-        data: The event's ``error_type``, ``error``, ``retry_after`` in seconds.
+        data: The event's data: ``error_type``, ``error``, and ``retry_after`` in seconds.
         at: When the call failed, in seconds since the epoch.
     """
     # Whitespace is collapsed so that patterns do not backtrack.

@@ -1,4 +1,4 @@
-"""Resources that a worker has nearly used up: memory, disk, a quota, or its model's context."""
+"""Limits of a worker's resources: memory, disk, a quota, or its model's context."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queenright.instrumentation.identity import clean_name
 MAX_RESOURCES: Final = 8
 _NAME_LIMIT: Final = 64
 _NEARLY_USED: Final = 0.9
-"""Workers that manage their memory or quota well stay below this share. It opens no ticket."""
+"""The share above which a finding without a ticket opens. Well-managed memory or quotas stay below it."""
 
 
 class Resource(NamedTuple):
@@ -23,7 +23,7 @@ class Resource(NamedTuple):
     used: float
     limit: float
     since: float
-    """When it reached its current level (below, near or beyond its limit), in seconds since the epoch."""
+    """When it reached its current level (below, near or beyond the limit), in seconds since the epoch."""
 
     @property
     def share(self) -> float:
@@ -38,7 +38,7 @@ Resources = tuple[Resource, ...]
 
 
 class CutAnswers(NamedTuple):
-    """Consecutive answers of the model that ended at a length limit while its input grew."""
+    """Consecutive model answers that were cut off at a length limit while the input grew."""
 
     answers: int
     first: int
@@ -58,16 +58,19 @@ def add_report(resources: Resources, data: Mapping[str, Any], at: float) -> Reso
         return resources
     name = clean_name(reported, _NAME_LIMIT)
     previous = next((resource for resource in resources if resource.name == name), None)
-    new = Resource(name, amount, limit, at)
+    resource_now = Resource(name, amount, limit, at)
     if previous is not None:
-        if _rate_level(previous) is _rate_level(new):
-            new = new._replace(since=previous.since)
-        return tuple(new if resource is previous else resource for resource in resources)
-    return (*resources, new) if name and len(resources) < MAX_RESOURCES else resources
+        if _rate_level(previous) is _rate_level(resource_now):
+            resource_now = resource_now._replace(since=previous.since)
+        return tuple(resource_now if resource is previous else resource for resource in resources)
+    return (*resources, resource_now) if name and len(resources) < MAX_RESOURCES else resources
 
 
 def add_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -> CutAnswers:
-    """Return the count updated by an answer. An input that did not grow counts from ``long`` tokens."""
+    """
+    Return the count updated by an answer. An input that did not grow counts if it has at least ``long``
+    tokens.
+    """
     tokens = data.get("input_tokens")
     if not data.get("truncated") or not isinstance(tokens, int):
         return NOT_CUT
@@ -78,27 +81,28 @@ def add_answer(cut: CutAnswers, data: Mapping[str, Any], at: float, long: int) -
 
 def detect_resource_limit(resources: Resources) -> Finding | None:
     """Find a worker that has used up, or nearly used up, a resource."""
-    full = [resource for resource in resources if _rate_level(resource) is not None]
-    if not full:
+    nearly_full = [resource for resource in resources if _rate_level(resource) is not None]
+    if not nearly_full:
         return None
     severity = max(
-        (level for resource in full if (level := _rate_level(resource))), key=lambda severity: severity.rank
+        (level for resource in nearly_full if (level := _rate_level(resource))),
+        key=lambda severity: severity.rank,
     )
-    highest = sorted(full, key=lambda resource: -resource.share)[:3]
+    highest = sorted(nearly_full, key=lambda resource: -resource.share)[:3]
     evidence = ", ".join(str(resource) for resource in highest)
-    since = min(resource.since for resource in full if _rate_level(resource) is severity)
+    since = min(resource.since for resource in nearly_full if _rate_level(resource) is severity)
     return Finding.of(FindingKind.RESOURCE_LIMIT, severity, evidence, since)
 
 
 def detect_answers_cut(cut: CutAnswers, settings: HealthSettings) -> Finding | None:
-    """Find a model without room for output, whose answers are cut off and whose input does not shrink."""
+    """Find a model without room for output: its answers are cut off, and its input does not shrink."""
     limit = settings.loops.provider_failures
     if cut.answers < limit:
         return None
     is_long = cut.last >= settings.loops.token_spike_minimum
-    grew = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
+    growth = f"while the input grew from {cut.first:,} to {cut.last:,} tokens"
     evidence = f"the last {cut.answers} answers were cut off at their length limit " + (
-        grew if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"
+        growth if cut.last > cut.first else f"with an input of {cut.last:,} tokens each"
     )
     # With a short input, the output limit may be low on purpose.
     severity = rate_count(cut.answers, limit, settings) if is_long else Severity.MEDIUM

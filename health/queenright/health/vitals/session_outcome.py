@@ -1,4 +1,4 @@
-"""The status of a session, and the outcome of one that has ended."""
+"""The status of a session, which is also the outcome of a session that has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elapsed time on the clock of a worker's own events."""
+"""The elapsed time between a worker's events, on the clock of their source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from queenright.health.settings import CLOCK_TOLERANCE_SECONDS
 
 _MAX_STEP_SECONDS: Final = 86_400.0
-"""A longer step between two events means that the clock was changed, not that the worker paused."""
+"""A longer step between two events means that the clock was set, not that the worker paused."""
 
 
 class SourceClock:
@@ -44,7 +44,7 @@ class SourceClock:
         if last - CLOCK_TOLERANCE_SECONDS <= time <= last:
             return  # parallel work: its events arrive out of order
         self._last = time
-        # An event with a slower clock arrived in between: do not count the same time twice.
+        # If an event with a slower clock arrived in between, do not count the same time twice.
         start = self._furthest if last < self._furthest < time else last
         step = time - start
         if self._is_ahead and not was_ahead:
@@ -55,5 +55,5 @@ class SourceClock:
             self._furthest = time
 
     def restart(self) -> None:
-        """Count from the next event, because the host slept or its clock was set."""
+        """Count only from the next event, because the host slept or its clock was set."""
         self._last = None

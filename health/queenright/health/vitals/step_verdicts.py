@@ -1,4 +1,4 @@
-"""How steps change vital signs: verdicts, errors and repeated failures."""
+"""Apply steps to vital signs: verdicts, errors and repeated failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     """Apply the end of a step and its verdict."""
     is_late = is_late_report(v, at)
     is_failure = bool(data.get("error_type") or data.get("error"))
-    # A step that fails during a rate limit fails because of the limit, so the worker still waits.
+    # A step that fails during a rate limit fails because of the limit. So the worker is still waiting.
     is_limited = is_failure and v.limited_until is not None and at <= v.limited_until
     if not is_late and not (record_activity(v, at) if is_limited else record_end(v, at)):
         return
@@ -49,8 +49,8 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if is_late:
         return
     enter_node(v, event.node_id, at)
-    # The end events of calls that began before the step ended are lost. Later calls belong to a later step,
-    # whose start records precede this span in a batch.
+    # Calls that began before the step ended have ended, even if their end events were lost. Later calls
+    # belong to a later step, whose start records precede this span in a batch.
     if v._llm_began < event.time:
         v.llm_open = 0
     if v.open_tools and not data.get("is_model_turn"):
@@ -84,7 +84,7 @@ def on_step_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
 
 
 def _count_continued(v: VitalState) -> None:
-    """Count a judged turn once, even if the judge also called the model."""
+    """Count a turn that the judge accepted to continue once, even if the judge also called the model."""
     v.idle_turns = min(v.idle_turns, v._idle_before + 1) if v._idle_before >= 0 else 0
     v._idle_before = v.idle_turns
 
@@ -95,6 +95,6 @@ def _count_bad(v: VitalState, text: str, at: float) -> None:
     v.steps_since_last_accept += 1
     new_text = bool(text) and v.is_new(digest("text", text))
     # Results are stronger evidence than text: models rephrase the same failure.
-    new = v._new_result if v._known_result else new_text
-    if not new:
+    is_new = v._new_result if v._known_result else new_text
+    if not is_new:
         v.bad_repeats += 1

@@ -1,4 +1,4 @@
-"""How tool calls change vital signs: results, repeats, changes, polls and failures."""
+"""Apply tool calls to vital signs: results, repeats, changes, polls and failures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ from queenright.instrumentation.names import Phase, ToolOutcome, WaitingReason
 from queenright.instrumentation.shell_effects import MIN_WAIT_SECONDS
 from queenright.runtime.events import AgentEvent
 
-_OPEN_TOOLS: Final = 64
+_MAX_OPEN_TOOLS: Final = 64
 _TIMED_OUT: Final = re.compile(r"time[ds]?[ _-]?out|\bwaiting for\b", re.IGNORECASE)
 
 
@@ -68,15 +68,15 @@ class _Failure(Enum):
     MISS = "miss"
     """The tool works, but the requested item does not exist or fails its check."""
     POLL = "poll"
-    """The awaited state has not been reached."""
+    """The state that the call waits for has not been reached."""
 
 
 _NOTHING_NEW: Final = digest("result", NOTHING_NEW)
 _NOTHING_FOUND: Final = digest("result", NOTHING_FOUND)
 _EMPTY_ARGUMENTS: Final = frozenset({fingerprint({}), fingerprint(None), fingerprint("")})
 _SIGNATURE_BYTES: Final = 8
-_REFUSABLE: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
-"""Effects whose error means that the tool rejected the change: edits and submissions."""
+_REFUSABLE_EFFECTS: Final = frozenset({Effect.EDITS, Effect.SUBMITS})
+"""The effects (edits and submissions) for which an error means that the tool rejected the change."""
 
 # Comparing with a module constant is faster than looking up an enum member.
 _EDITS: Final = Effect.EDITS
@@ -109,7 +109,7 @@ def on_tool_started(v: VitalState, event: AgentEvent, data: Mapping[str, Any], a
         v.open_tools = [tool]
     else:
         open_tools.append(tool)
-        del open_tools[:-_OPEN_TOOLS]
+        del open_tools[:-_MAX_OPEN_TOOLS]
     if v.waiting is None and is_question_tool(tool.tool):
         begin_wait(v, WaitingReason.USER_INPUT, at, question=parse_question(data) or tool.tool)
     if v.last_tool_call is None or at > v.last_tool_call:
@@ -127,16 +127,16 @@ def _end_question(v: VitalState, at: float) -> None:
 
 
 def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | None:
-    """Close the matching open call and return its duration in seconds, or None if there is none."""
+    """Close the matching open call, and return its duration in seconds, or None if no call matches."""
     open_tools, ran = v.open_tools, None
     if not open_tools:
         return None
     for index, open_tool in enumerate(open_tools):
         if open_tool.call_id == call_id if call_id and open_tool.call_id else open_tool.tool == tool:
-            # Time before the clocks restarted (the host slept) never counts.
+            # Time before the clocks restarted, for example while the host slept, never counts.
             took = max(0.0, at - max(open_tool.started, v.clock_base))
             if v.tokens_from is not None and len(open_tools) == 1:
-                # No tokens are used while a tool runs, so that time does not count.
+                # No tokens are used while a tool runs, so its time does not count.
                 v.tokens_from = min(at, max(v.tokens_from, v.clock_base) + took)
             if v.saved_from is not None and len(open_tools) == 1:
                 # No checkpoint is saved while a tool runs, so its allowed time does not count.
@@ -152,7 +152,7 @@ def _close_tool(v: VitalState, call_id: str, tool: str, at: float) -> float | No
 
 
 _SUCCESS_OUTCOMES: Final = (None, "", ToolOutcome.OK.value, "success", "succeeded", "completed")
-"""Outcomes of a call that did not fail."""
+"""The outcomes of a call that did not fail."""
 
 
 def is_failed_tool_call(data: Mapping[str, Any]) -> bool:
@@ -166,7 +166,8 @@ def _is_expected_failure(data: Mapping[str, Any], effect: str | None) -> bool:
     """
     Return whether a reported failure is a normal result.
 
-    ``grep`` fails if it finds nothing, and a wait fails if the awaited state does not occur in time.
+    For example, ``grep`` fails if it finds nothing, and a wait fails if the expected state does not occur in
+    time.
     """
     if effect == _SEARCHES:
         return data.get("result_hash") == NOTHING_FOUND
@@ -185,7 +186,7 @@ def call_signature(data: Mapping[str, Any]) -> str:
         data: The data of ``tool_call_completed``.
 
     Returns:
-        An empty string if the arguments are unknown.
+        The signature in hex, or an empty string if the arguments are unknown.
     """
     if data.get("args_hash") is None:
         return ""
@@ -206,13 +207,13 @@ def _determine_effect(data: Mapping[str, Any], tool: str) -> str | None:
 
 
 def _normalize_args(args: str, subagent: str | None) -> str:
-    # Sub-agents do not know each other's calls.
+    # Sub-agents do not know each other's calls, so their calls are not repeats of each other.
     return f"{subagent} {args}" if subagent else args
 
 
 def _normalize_result(args: str, result: str | None, effect: str | None) -> str | None:
-    # A repeated edit is a repeat regardless of its result. Without arguments, two calls may do different
-    # things, such as read the next page, so their results are compared.
+    # An edit with the same arguments is a repeat regardless of its result. Without arguments, two calls may
+    # do different things, such as reading the next page, so their results are compared.
     return "" if result is not None and effect == _EDITS and args not in _EMPTY_ARGUMENTS else result
 
 
@@ -244,7 +245,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
         _end_question(v, at)
     duration = parse_seconds(data.get("duration"))
     if ran is None and duration is not None and v.tokens_from is not None:
-        # No tokens are used while a tool runs, so that time does not count.
+        # No tokens are used while a tool runs, so its time does not count.
         v.tokens_from = min(at, v.tokens_from + duration)
     if is_stopped:
         v.has_user = True
@@ -258,7 +259,7 @@ def on_tool_completed(v: VitalState, event: AgentEvent, data: Mapping[str, Any],
     if (took := duration if duration is not None else ran) is not None:
         learn_duration(v, Phase.TOOL, tool, took, at)
     v.calls_since_gain += 1
-    # Without a user, a harness answers a question immediately.
+    # A question that is answered immediately was answered by a harness, not by a user.
     if is_question_tool(tool) and (took is None or took >= FASTEST_REPLY_SECONDS):
         v.has_user = True
         if not is_failure:
@@ -313,25 +314,25 @@ def _find_turn(v: VitalState, turn: object, trace_id: str, began: float, at: flo
     """
     Return the turn of a call.
 
-    If turns are not reported, overlapping calls form one turn, identified by the time when the first of them
-    ended. A call of another trace belongs to the turn if it began before a call of the turn ended.
+    If turns are not reported, overlapping calls form a turn, which is identified by the time when the first
+    of them ended. A call of another trace belongs to the turn if it began before a call of the turn ended.
     """
-    first, until, trace_of_first = v._side_by_side or (at, at, trace_id)
+    turn_id, until, trace_of_first = v._side_by_side or (at, at, trace_id)
     if turn is None:
         if began >= until:
-            first, until = at, at
-        v._side_by_side = (first, max(at, until), trace_id)
-        return first
+            turn_id, until = at, at
+        v._side_by_side = (turn_id, max(at, until), trace_id)
+        return turn_id
     if trace_id == trace_of_first or began >= until:
         v._side_by_side = (turn, at, trace_id)
         return turn
-    return first
+    return turn_id
 
 
 def _count_turn(
     v: VitalState, tool: str, effect: str | None, result: str | None, at: float, *, is_unprompted: bool
 ) -> None:
-    """Count turns without work: a text answer, or the same result submitted again."""
+    """Count turns without work: a text answer, or a result that was submitted again."""
     is_idle = effect == _SUBMITS or result == NOTHING_NEW
     if effect is None and not is_idle and result is not None and is_messaging_tool(tool):
         is_idle = v.knows(digest("result", result))  # the message got no new answer
@@ -348,7 +349,7 @@ def _count_turn(
 
 
 def _record_poll(v: VitalState, result: str | None, is_failure: bool, at: float) -> None:
-    """Record a call that waits or polls. Repeated polls are not a loop."""
+    """Record a call that waits or polls. Repeated polls do not count as a loop."""
     v._has_waited = True
     if v.calls is not None:
         v.calls.record_change()
@@ -357,7 +358,9 @@ def _record_poll(v: VitalState, result: str | None, is_failure: bool, at: float)
 
 
 def _is_failed_again(v: VitalState, tool: str, args: str | None, result: str | None) -> bool:
-    """Return whether a command that waits failed as before, so the awaited state has not been reached."""
+    """
+    Return whether a command that waits failed as before, so that its expected state has not been reached.
+    """
     if not is_shell(tool) or args is None or result is None:
         return False
     return not v.is_new(digest("wait", args, result))
@@ -393,9 +396,10 @@ def _record_call(
     subagent: str | None = None,
 ) -> _Failure:
     """
-    Record a call that is not a wait. Return the meaning of its failure, if it failed.
+    Record a call that is not a wait. Return the meaning of its failure, or ``TROUBLE`` if it succeeded.
 
-    A known shell error names the same missing item, so it is not a new miss. A bare exit code names nothing.
+    A shell error that is known names the same missing item as before, so it is not a new miss. This does not
+    apply to a bare exit code, which names no item.
     """
     is_failure = bool(error)
     call: CallNovelty | None = None
@@ -423,7 +427,7 @@ def _record_call(
             return _Failure.POLL if is_failure else _Failure.TROUBLE
         v._has_waited = False
         is_check = effect in (_RUNS, _CHECKS)
-        # Without arguments, an unknown tool may report the state of the work.
+        # An unknown tool without arguments may report the state of the work.
         is_look = not is_failure and (effect in READING or (effect is None and not has_arguments))
         call = v.calls.add(
             tool, args, effective_result, turn, at, is_failure=is_failure, is_check=is_check, is_look=is_look
@@ -437,7 +441,7 @@ def _record_call(
             if effect == _RUNS or is_shell(tool):
                 v.fruitless = 0
                 v.refusals = ()
-    # A check that is repeated after a change goes through a list again.
+    # A check that is repeated after a change may go through a list again.
     is_miss = may_miss and (
         call is CallNovelty.NEVER or (effect == _CHECKS and call is CallNovelty.AFTER_CHANGE)
     )
@@ -446,15 +450,15 @@ def _record_call(
         is_known = is_shell(tool) and v.knows(result_digest)
         is_miss = is_miss and (is_bare or effect == _CHECKS or not is_known)
         is_new_miss = is_miss and call is CallNovelty.NEVER
-        _record_result_news(v, result_digest, call, effect, is_failure, turn, at, is_miss=is_new_miss)
+        _record_result(v, result_digest, call, effect, is_failure, turn, at, is_miss=is_new_miss)
     if not is_failure and call in (None, CallNovelty.NEVER):
-        end_failed_calls(v)  # it may have had an effect; only repeats certainly had none
+        end_failed_calls(v)  # the call may have had an effect; only repeats certainly had none
         if result is None:
             v.stale_calls = 0
             end_standstill(v)
     if error:
         is_refused = error in (SHELL_REFUSED, NOT_ACCEPTED) or (
-            effect in _REFUSABLE and error != UNCLASSIFIED
+            effect in _REFUSABLE_EFFECTS and error != UNCLASSIFIED
         )
         if is_refused and (turn is None or turn != v._refused_turn):
             loops = v.settings.loops
@@ -486,15 +490,15 @@ def _is_poll(
 ) -> bool:
     """Return whether a call polls, because it is repeated after a wait or a pause."""
     loops = v.settings.loops
-    # A query of a state may itself wait.
+    # A query of a state may itself have waited.
     is_state = effect == _POLLS and pause + duration >= min(MIN_WAIT_SECONDS, loops.poll_seconds)
     if v._has_waited or is_state:
         return calls.has(tool, args, result, is_failure=is_failure)
-    # A slow model pauses before every call, so only consecutive identical calls are polls. The results of
-    # a search seldom change on their own.
+    # A slow model pauses before every call, so only consecutive identical calls are polls. Searches are no
+    # polls, because their results seldom change on their own.
     is_read = effect in READING and effect != _SEARCHES
-    least = loops.poll_seconds if is_read else loops.pause_seconds
-    return not is_failure and pause >= least and calls.is_last(tool, args, result)
+    min_pause = loops.poll_seconds if is_read else loops.pause_seconds
+    return not is_failure and pause >= min_pause and calls.is_last(tool, args, result)
 
 
 def _record_change(v: VitalState, call: CallNovelty | None, at: float) -> None:
@@ -517,7 +521,7 @@ def _count_late_failure(v: VitalState, tool: str, data: Mapping[str, Any], at: f
     _count_failed_call(v, data.get("turn"), at)
 
 
-def _record_result_news(
+def _record_result(
     v: VitalState,
     result: bytes,
     call: CallNovelty | None,
@@ -529,7 +533,7 @@ def _record_result_news(
     is_miss: bool = False,
 ) -> None:
     """
-    Classify a result: new, known from the same call, or known from another call.
+    Classify a result as new, known from the same call, or known from another call, and count it.
 
     A new error is neither a repeat nor progress.
     """
@@ -566,7 +570,7 @@ def _record_result_news(
         v._stale_turn = turn
         _count_stale_result(v, 1.0)
     else:
-        # This may be an acknowledgement: successful edits and messages return the same text.
+        # The result may be an acknowledgement, because successful edits and messages return the same text.
         v.stale_results += 0.5
         if effect == _SEARCHES and result == _NOTHING_FOUND:
             _count_fruitless(v, at)
@@ -587,7 +591,7 @@ def _count_fruitless(v: VitalState, at: float) -> None:
 
 
 def _count_failed_call(v: VitalState, turn: object, at: float) -> None:
-    """Count a failed call of any tool. Failed calls of one turn count once."""
+    """Count a failed call of any tool. The failed calls of a turn count once."""
     if v.failed_calls == 0:
         v.failing_since = at
     elif turn is not None and turn == v._streak_turn:

@@ -6,7 +6,7 @@ from array import array
 from typing import Any, Final
 
 MAX_TOOLS: Final = 16
-"""The maximum number of tools with their own counts: those that were called first."""
+"""The maximum number of tools with their own counts. The tools that were called first have them."""
 
 OTHER: Final = "other"
 """The name under which all other tools are counted."""
@@ -17,9 +17,9 @@ _MAX_COUNT: Final = 2**32 - 1
 
 class ToolCounts:
     """
-    Calls, errors and the time of the last call by tool. Bounded: about 500 bytes when full.
+    Calls, errors and the time of the last call by tool, in at most about 500 bytes.
 
-    A worker that invents tool names uses at most ``MAX_TOOLS`` of them.
+    At most ``MAX_TOOLS`` names are kept, even if a worker invents tool names.
     """
 
     __slots__ = ("_names", "_numbers")
@@ -36,7 +36,7 @@ class ToolCounts:
 
     def add(self, tool: str, is_failure: bool, at: float) -> None:
         """Count one call that ended at ``at``, in seconds since the epoch."""
-        place = self._place(tool)
+        place = self._find_place(tool)
         numbers = self._numbers
         numbers[place] = min(numbers[place] + 1, _MAX_COUNT)
         if is_failure:
@@ -45,13 +45,13 @@ class ToolCounts:
 
     def add_error(self, tool: str) -> None:
         """Count the failure of a call that is already counted."""
-        place = self._place(tool) + 1
+        place = self._find_place(tool) + 1
         self._numbers[place] = min(self._numbers[place] + 1, _MAX_COUNT)
 
     def absorb(self, other: ToolCounts) -> None:
         """Add the counts of ``other``."""
         for index, tool in enumerate(other._names):
-            place = self._place(tool)
+            place = self._find_place(tool)
             calls, errors, last = other._numbers[index * _FIELDS : (index + 1) * _FIELDS]
             self._numbers[place] = min(self._numbers[place] + calls, _MAX_COUNT)
             self._numbers[place + 1] = min(self._numbers[place + 1] + errors, _MAX_COUNT)
@@ -64,7 +64,7 @@ class ToolCounts:
             for index, name in enumerate(self._names)
         )
 
-    def _place(self, tool: str) -> int:
+    def _find_place(self, tool: str) -> int:
         names = self._names
         try:
             return names.index(tool) * _FIELDS
@@ -73,7 +73,7 @@ class ToolCounts:
         if len(names) > MAX_TOOLS:
             return MAX_TOOLS * _FIELDS
         self._names = (*names, tool if len(names) < MAX_TOOLS else OTHER)
-        # A new array: appending would overallocate.
+        # Create a new array, because appending would overallocate.
         self._numbers = self._numbers + array("I", (0,) * _FIELDS)
         return len(names) * _FIELDS
 

@@ -1,11 +1,11 @@
 """
-Handlers that change vital signs, one for each event type.
+The handlers that apply events to vital signs, one for each event type.
 
 Handlers of work events are in ``step_verdicts``, ``llm_calls`` and ``tool_calls``, and those of waits in
 ``waiting_events``.
 
-A worker's own events and the events of the health layer about it are separate. Only the worker's own events
-are activity and name the incarnation that sent them.
+A worker's own events are separate from the events of the health layer about the worker. Only the former are
+activity and name the incarnation that sent them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _on_execution_started(v: VitalState, event: AgentEvent, data: Mapping[str, A
 
 def note_origin(v: VitalState, data: Mapping[str, Any]) -> None:
     """Record the owner and the repository that an event names, if any."""
-    # Interned, so that the workers of one owner share the strings.
+    # The strings are interned, so that the workers of one owner share them.
     if owner := clean_text(data.get("owner")):
         v.owner = sys.intern(owner)
     if repository := clean_text(data.get("repository")):
@@ -155,9 +155,9 @@ def _on_checkpoint(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at
 
 
 def _on_heartbeat(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
-    """Apply a heartbeat. Invalid fields are ignored, and nothing in it is progress."""
+    """Apply a heartbeat. Invalid fields are ignored. A heartbeat is never progress."""
     if v.ended_at is not None and at > v.ended_at and (v.status is WorkerStatus.UNKNOWN or v.has_new_start):
-        reopen_session(v, at)  # it was presumed dead
+        reopen_session(v, at)  # the worker was presumed dead
     if v.ended_at is not None:
         return
     last = max(v.last_activity, v.clock_base, v.last_heartbeat or 0.0)
@@ -234,7 +234,7 @@ def _on_recovery_failed(v: VitalState, event: AgentEvent, data: Mapping[str, Any
     v.recovery_failed_at = at
     v._failed_incarnation = v.incarnation_count
     if v.ended_at is None and v.only_heartbeats and v.last_heartbeat is None:
-        end_session(v, WorkerStatus.FAILED, at)  # only the failure of its recovery is known
+        end_session(v, WorkerStatus.FAILED, at)  # nothing is known except the failure of its recovery
 
 
 def _on_recovered(v: VitalState, event: AgentEvent, data: Mapping[str, Any], at: float) -> None:
@@ -321,4 +321,4 @@ WORKER_EVENTS: Final = frozenset(_WORKER_EVENT_HANDLERS)
 """Events that workers report."""
 
 ABOUT_WORKERS: Final = frozenset(_SERVICE_EVENT_HANDLERS)
-"""Events of the health layer that the monitor applies. It ignores the others."""
+"""Events of the health layer that the monitor applies. It ignores all others."""

@@ -1,4 +1,4 @@
-"""Value types of vital signs, and functions that parse them from events."""
+"""The value types of vital signs, and functions that parse them from events."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from queenright.instrumentation.identity import clean_name
 from queenright.instrumentation.redaction import redact
 
 EVIDENCE_LIMIT: Final = 500
-"""Maximum number of characters of the last error or text."""
+"""The maximum number of characters of the last error or text."""
 
 QUESTION_LIMIT: Final = 1000
-"""Maximum number of characters of a question to a person."""
+"""The maximum number of characters of a question to a person."""
 
 MAX_BREAKERS: Final = 32
 
@@ -68,7 +68,7 @@ def is_cancelled_call(error: str) -> bool:
     return _USER_CANCELLED.search(head) is not None or _FAILED_REMOTELY.search(head) is None
 
 
-# Matched only at the start, because a result may quote these words.
+# This is matched only at the start, because a result may quote these words.
 _STOPPED_BY_PERSON: Final = re.compile(
     r"\W*(?:(?:the |this )?(?:tool(?: use| call)?|command|request|action|operation|execution|run)\W+"
     r"(?:was |has been )?)?(?:abort|cancell?|declin|deni|interrupt|refus|reject|stopp)ed "
@@ -100,7 +100,7 @@ _MISSING: Final = re.compile(
     r"|\b(?:could|can)(?: ?not|n?.t) (?:find|locate|be found)\b|\bno \w+(?: \w+)? (?:found|exists?)\b"
 )
 _MISSING_WORDS: Final = ("found", "no such", "exist", "find", "locate", "404", "enoent")
-"""Every match of ``_MISSING`` contains one of these; a substring search is faster."""
+"""Every match of ``_MISSING`` contains one of these words. Searching for them first is faster."""
 # Errors that do not depend on the arguments.
 _BROKEN: Final = re.compile(
     r"(?:command|tool|function|method|module|package|plugin|host|server|address|database|endpoint|route|session"
@@ -145,7 +145,7 @@ def _is_bare_exit(text: str) -> bool:
     return _BARE_EXIT.fullmatch(text) is not None
 
 
-# Words that may be secrets. Cutting inside one could leave part of a secret unmasked.
+# A word that may be a secret. Cutting inside it could leave part of the secret unmasked.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.~+/=-]+")
 
 
@@ -179,13 +179,13 @@ class OpenTool(NamedTuple):
     started: float
     timeout: float | None
     source_started: float = 0.0
-    """When it started, in seconds on the clock of its source."""
+    """When the call started, in seconds on the clock of its source."""
     began: float = 0.0
-    """When it began, in seconds since the epoch by the worker's own clock."""
+    """When the call began, in seconds since the epoch by the worker's own clock."""
 
 
 class Refusal(NamedTuple):
-    """Edits, submissions or commands refused with the same error class."""
+    """Edits, submissions or commands that were refused with the same error class."""
 
     error: str
     times: int
@@ -193,10 +193,10 @@ class Refusal(NamedTuple):
     last_call: int
     """The number of the last refused call."""
     recent: int
-    """Refused calls in the window, one bit for each call. The lowest bit is the last call."""
+    """The refused calls in the window, one bit for each call. The lowest bit is the last call."""
 
     def count_recent(self, call: int, window: int) -> int:
-        """Return how many of the ``window`` calls up to number ``call`` were refused."""
+        """Return how many of the ``window`` calls that end with number ``call`` were refused."""
         return _shift_window(self.recent, call - self.last_call, window).bit_count()
 
 
@@ -206,15 +206,15 @@ _MAX_REFUSALS: Final = 4
 
 def add_refusal(refusals: Refusals, error: str, at: float, *, call: int, window: int, limit: int) -> Refusals:
     """
-    Return the refusals with one more, the newest class first.
+    Return the refusals with another one, the newest class first.
 
-    Refusals expire with the window. While at least ``limit`` are within it, ``times`` also counts
-    expired ones.
+    Refusals outside the window expire. While at least ``limit`` are within it, ``times`` also counts expired
+    refusals.
 
     Args:
         refusals: Earlier refusals.
         error: The class of the error.
-        at: Time of the refusal, in seconds since the epoch.
+        at: The time of the refusal, in seconds since the epoch.
         call: The number of the refused call.
         window: The number of calls within which refusals count.
         limit: The number of refusals of one class that opens a finding.
@@ -225,8 +225,8 @@ def add_refusal(refusals: Refusals, error: str, at: float, *, call: int, window:
     )
     recent = _shift_window(previous.recent, call - previous.last_call, window) | 1
     times = previous.times + 1 if previous.count_recent(call, window) >= limit else recent.bit_count()
-    new = Refusal(error, times, previous.since, call, recent)
-    return (new, *(refusal for refusal in current if refusal is not previous))[:_MAX_REFUSALS]
+    new_refusal = Refusal(error, times, previous.since, call, recent)
+    return (new_refusal, *(refusal for refusal in current if refusal is not previous))[:_MAX_REFUSALS]
 
 
 def _shift_window(calls: int, later: int, window: int) -> int:
@@ -244,20 +244,20 @@ class HeartbeatFields(NamedTuple):
 
 
 PROCESS_PREFIX: Final = "process "
-"""Prefix of breaker names reported by the worker's own process."""
+"""The prefix of the names of breakers that the worker's own process reports."""
 
 
 class OpenBreakers(NamedTuple):
     """
-    Names of an agent's circuit breakers that are not closed.
+    The names of an agent's circuit breakers that are not closed.
 
     At most ``MAX_BREAKERS`` of each state are kept. All sessions of an agent share one value.
     """
 
     open: tuple[str, ...] = ()
-    """Calls are refused."""
+    """Breakers that refuse calls."""
     half_open: tuple[str, ...] = ()
-    """The next call is a probe."""
+    """Breakers whose next call is a probe."""
 
     def __bool__(self) -> bool:
         return bool(self.open or self.half_open)
@@ -267,7 +267,9 @@ class OpenBreakers(NamedTuple):
         name, to = clean_text(data.get("name")), data.get("to")
         if not name or to not in ("open", "half_open", "closed"):
             return self
-        open_names, half_open = (tuple(each for each in names if each != name) for names in self)
+        open_names, half_open = (
+            tuple(open_name for open_name in names if open_name != name) for names in self
+        )
         if to == "open" and len(open_names) < MAX_BREAKERS:
             open_names = (*open_names, sys.intern(name))
         if to == "half_open" and len(half_open) < MAX_BREAKERS:
@@ -287,7 +289,7 @@ NO_BREAKERS: Final = OpenBreakers()
 
 
 class Output(NamedTuple):
-    """Output counts that a worker reports. A count that it does not report is None."""
+    """The output counts that a worker reports. A count that it does not report is None."""
 
     files_changed: int | None
     tests_passed: int | None
@@ -317,26 +319,28 @@ class McpLoss(NamedTuple):
     at: float
     """When the server became unavailable, in seconds since the epoch."""
     status: str
-    """``failed``: the connection failed; ``disconnected``: an established connection ended."""
+    """``failed``: the connection failed. ``disconnected``: an established connection ended."""
     error_type: str = ""
     where: str = ""
     """The server's transport and scope, if reported."""
 
 
 class McpServerState(NamedTuple):
-    """The state of one MCP server. Reports may arrive in any order."""
+    """The state of an MCP server. Reports may arrive in any order."""
 
     name: str
-    """Empty if unreported: servers with the same transport and scope then count as one."""
+    """
+    The server's name; empty if unknown. Servers without a name count as one if transport and scope are equal.
+    """
     where: str
-    """Transport and scope of servers without a name; empty for one that has a name."""
+    """The transport and scope of a server without a name; empty if it has a name."""
     losses: tuple[McpLoss, ...] = ()
     """Up to 8 losses since the last connection, oldest first."""
     connected_at: float = 0.0
 
     @property
     def has_failed(self) -> bool:
-        """Whether a connection failed since the last successful one."""
+        """Whether a connection has failed since the last successful connection."""
         return any(loss.status == "failed" for loss in self.losses)
 
     def shift_times(self, seconds: float, latest: float = math.inf) -> McpServerState:
@@ -353,31 +357,31 @@ def apply_mcp_report(servers: McpServers, data: Mapping[str, Any], at: float) ->
     status = data.get("status")
     if status not in ("connected", "failed", "disconnected"):
         return servers
-    server, transport, scope = (_clean(data.get(key)) for key in ("server", "transport", "scope"))
+    server, transport, scope = (_clean_field(data.get(key)) for key in ("server", "transport", "scope"))
     where = ", ".join(text for text in (transport, scope) if text)
     unknown = McpServerState(server, "" if server else where)
-    previous = next((each for each in servers if each[:2] == unknown[:2]), unknown)
+    previous = next((known_server for known_server in servers if known_server[:2] == unknown[:2]), unknown)
     connected_at, losses = previous.connected_at, set(previous.losses)
     if status == "connected":
-        # Servers without a name share an entry: an attempt that began before another one failed
-        # concerns a different server.
+        # Servers without a name share an entry. An attempt that began before another one failed concerns a
+        # different server.
         began = at if server else at - (parse_seconds(data.get("duration")) or 0.0)
         connected_at = max(connected_at, began)
     else:
-        losses.add(McpLoss(at, status, _clean(data.get("error_type")), where))
+        losses.add(McpLoss(at, status, _clean_field(data.get("error_type")), where))
     recent = sorted(loss for loss in losses if loss.at > connected_at)
-    new = previous._replace(losses=tuple(recent[-_MAX_LOSSES:]), connected_at=connected_at)
+    new_state = previous._replace(losses=tuple(recent[-_MAX_LOSSES:]), connected_at=connected_at)
     if previous in servers:
-        return tuple(new if each is previous else each for each in servers)
-    return (*servers, new) if len(servers) < MAX_MCP_SERVERS else servers
+        return tuple(new_state if known_server is previous else known_server for known_server in servers)
+    return (*servers, new_state) if len(servers) < MAX_MCP_SERVERS else servers
 
 
-def _clean(value: object) -> str:
+def _clean_field(value: object) -> str:
     return clean_name(value, _NAME_LIMIT) if isinstance(value, str) else ""
 
 
 _NUMBER: Final = (int, float)
-"""A tuple is faster in ``isinstance`` than `int | float`, which each call would rebuild."""
+"""In ``isinstance``, a tuple is faster than ``int | float``, which each call would rebuild."""
 
 
 def count_or_zero(value: object) -> int:
@@ -417,14 +421,14 @@ def clean_text(value: object) -> str:
 
 
 class SpentToday(NamedTuple):
-    """Spending on the day of a worker's last model call with a cost, in US dollars."""
+    """The spending, in US dollars, on the day of a worker's last model call with a cost."""
 
     day: int
     """Days since the epoch."""
     agent: float
-    """Spending of all sessions of the worker's agent."""
+    """The spending of all sessions of the worker's agent."""
     fleet: float
-    """Spending of all agents."""
+    """The spending of all agents."""
 
 
 def parse_question(data: Mapping[str, Any]) -> str:
@@ -434,7 +438,7 @@ def parse_question(data: Mapping[str, Any]) -> str:
 
 
 UNCLASSIFIED: Final = "error"
-"""The class of a failure without a recognizable cause. Two of them may be different failures."""
+"""The class of a failure without a recognizable cause. Two such failures may be different."""
 
 
 @lru_cache(256)

@@ -1,5 +1,5 @@
 """
-Vital signs: the state of one session of one worker, updated by each event.
+Vital signs: the state of a worker's session, updated by each event.
 
 The rules are in ``activity``, ``progress``, ``waiting`` and ``incarnation``.
 """
@@ -34,7 +34,7 @@ class VitalSigns(VitalState):
         Apply one event of this worker.
 
         Args:
-            at: When the event happened, on the service's clock. The monitor decides whether to trust the
+            at: When the event happened, by the service's clock. The monitor decides whether to trust the
                 sender's time.
         """
         kind = event.type
@@ -45,7 +45,7 @@ class VitalSigns(VitalState):
         if is_worker_event:
             self.away = None
         incarnation = event.incarnation_id
-        # Events of the health layer name the incarnation that they concern. They do not begin one.
+        # Events of the health layer name the incarnation that they concern, but do not begin a new one.
         is_other = incarnation and incarnation != self.incarnation_id and kind not in ABOUT_WORKERS
         if is_other and not enter_incarnation(self, incarnation, at):
             return

@@ -1,4 +1,4 @@
-"""The state of one session of one worker, which detectors read."""
+"""The state of a worker's session, which detectors read."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from queenright.instrumentation.verdict import Verdict
 from queenright.runtime.events import AgentEvent
 
 _MAX_SEEN: Final = 48
-"""Maximum number of results and texts that are remembered, to recognize new ones."""
+"""The maximum number of results and texts that are remembered to recognize new ones."""
 
-_WORDS: Final = {
+_VERDICT_NAMES: Final = {
     "A": Verdict.ACCEPT.value,
     "R": Verdict.RETRY.value,
     "C": Verdict.CONTINUE.value,
@@ -56,8 +56,8 @@ _CLOCKS: Final = (
     "limit_due",
     "polls_since",
 )
-"""Attributes from which silence and age are counted. They may be None."""
-_MOMENTS: Final = (
+"""The attributes from which silences and ages are counted. They may be None."""
+_EVENT_TIMES: Final = (
     "started_at",
     "incarnation_started",
     "ended_at",
@@ -77,8 +77,8 @@ _MOMENTS: Final = (
     "recovery_failed_at",
 )
 """
-Attributes with times of events. Clock shifts do not move them, but keep them out of the future. They may be
-None.
+The attributes with times of events. Clock shifts do not move them, except to keep them out of the future.
+They may be None.
 """
 _DEFAULTS: Final = HealthSettings()
 
@@ -86,7 +86,7 @@ _DEFAULTS: Final = HealthSettings()
 @dataclass(slots=True, eq=False, repr=False)
 class VitalState:
     """
-    The state of one session of one worker. Compact, because one process holds a hundred thousand of them.
+    The state of a worker's session. It is compact, because one process holds a hundred thousand of them.
 
     All times are in seconds since the epoch. They never decrease, and reading never changes them. The
     functions that change the state are in one module per topic: ``activity``, ``progress``, ``waiting``,
@@ -104,7 +104,7 @@ class VitalState:
     session_id: str
     at: InitVar[float]
     settings: HealthSettings = _DEFAULTS
-    _outcomes: int = NO_OUTCOMES  # one bit for each, 1 for a failure; the leading bit marks their number
+    _outcomes: int = NO_OUTCOMES  # one bit per outcome, 1 for a failure; the leading bit marks their number
     _failed_incarnation: int = 0
     _previous_incarnation: str = ""
     only_heartbeats: bool = True
@@ -127,108 +127,112 @@ class VitalState:
     """The task of the session. It is the session id unless the worker reports a task."""
     incarnation_id: str = ""
     incarnation_count: int = 1
-    """The number of incarnations and executions. Only a new one ends a termination."""
+    """The number of incarnations and executions. Only a new incarnation or execution ends a termination."""
     graph_id: str = ""
     node_id: str = ""
     framework: str = ""
     owner: str = ""
-    """The user or team that it works for; empty if unknown."""
+    """The user or team that the worker works for; empty if unknown."""
     repository: str = ""
-    """The repository or folder in which it works; empty if unknown."""
+    """The repository or folder in which the worker works; empty if unknown."""
     status: WorkerStatus = WorkerStatus.ACTIVE
     started_at: float = field(init=False)
     incarnation_started: float = field(init=False)
     ended_at: float | None = None
     has_new_start: bool = False
-    """Whether it restarted after its termination, although its own clock dates the start before the end."""
+    """
+    Whether the worker restarted after its termination, although its clock dates the start before the end.
+    """
     outlived_termination: bool = False
-    """Whether this incarnation continued to work after it was reported as terminated."""
+    """Whether this incarnation continued to work after its termination was reported."""
     refused_input: str = ""
-    """Why its input was refused, which is an error of the caller."""
+    """Why the input was refused, which is an error of the caller; empty if it was not."""
     has_user: bool = False
-    """Whether it has had user input or asked a question."""
+    """Whether the worker has received user input or asked a question."""
     withdrawal_due: bool = False
     """Whether the withdrawal of the termination is not recorded yet."""
     clocks: LearnedClocks | None = None
-    """Learned limits of its agent, shared by its sessions; None if there are none."""
+    """The learned limits of the agent, which its sessions share; None if there are none."""
     model: str = ""
-    """The model of its last LLM call."""
+    """The model of the last LLM call."""
     provider: str = ""
     """The provider of that model, if reported."""
     clock_base: float = field(init=False)
     """
-    The earliest time from which silence counts: a new incarnation, the end of a wait, or a clock change.
+    The earliest time from which silence counts: the last new incarnation, end of a wait, or clock change.
     """
     last_activity: float = field(init=False)
     children_at: float | None = None
     """
-    The last activity of child workers during its current call. It is updated before the worker would stall.
+    The last activity of child workers during the current call. It is updated before the worker would stall.
     """
     source: SourceClock = field(default_factory=SourceClock)
     active_for: float = 0.0
     """The last activity on the source's clock, which measures pauses and durations."""
     last_progress: float | None = None
-    """Time of the last progress. Clock shifts do not move it: a later value means new progress."""
+    """The time of the last progress. Clock shifts do not move it, so a later value means new progress."""
     progress_from: float | None = None
-    """The time of the last progress as a clock, from which silence is counted."""
+    """The time from which silence since the last progress is counted. Clock shifts move it."""
     last_heartbeat: float | None = None
     heartbeat_interval: float | None = None
     heartbeat_late: bool = False
     """Whether the last heartbeat was late."""
     beat: HeartbeatFields | None = None
     metrics_served: bool = False
-    """Whether the worker reports that its metrics are scraped."""
+    """Whether the worker reports that it serves metrics."""
     fetches: bool = False
     """Whether the worker reports that it fetches instructions."""
     last_checkpoint: float | None = None
     saved_from: float | None = None
     """
-    The time from which the checkpoint's age counts: the last checkpoint plus the declared time of tools
-    since.
+    The time from which the checkpoint's age counts: the last checkpoint, plus the allowed time of later tool
+    calls.
     """
     last_tool_call: float | None = None
     last_trace_id: str = ""
     last_span_id: str = ""
     start_records: bool = False
     is_foreign: bool = False
-    """Whether it runs in another framework, whose telemetry may lack heartbeats and the end of runs."""
+    """Whether the worker runs in another framework, whose telemetry may lack heartbeats and ends of runs."""
     open_tools: list[OpenTool] | None = None
     llm_open: int = 0
     waiting: WaitingReason | None = None
     waiting_since: float | None = None
     limited_until: float | None = None
-    """End of the rate limit that it waits for."""
+    """The end of the rate limit for which the worker waits."""
     limit_due: float | None = None
-    """The end of the rate limit that the first of consecutive refusals named. None after an answered call."""
+    """
+    The end of the rate limit that the first of consecutive refusals stated; None after a successful call.
+    """
     held_by: str = ""
-    """The guard's finding that holds the worker; empty if it is not held."""
+    """The finding because of which the guard holds the worker; empty if it is not held."""
     question: str = ""
     """The question to the user, with secrets masked; empty if there is none."""
     steps_total: int = 0
     tool_calls_total: int = 0
     tools: ToolCounts | None = None
-    """Calls and errors of each tool; None before the first call."""
+    """The calls and errors of each tool; None before the first call."""
     error_count: int = 0
     error_rate_high: bool = False
-    """Whether the error rate is too high. It clears at a lower rate than the one at which it begins."""
+    """Whether the error rate is too high. It clears at a lower rate than that at which it begins."""
     error_rate_since: float = field(init=False)
     tokens: int = 0
     cost_usd: float | None = None
-    """Known cost of its model calls."""
+    """The known cost of the model calls, in US dollars."""
     unpriced_tokens: int = 0
-    """Tokens of calls without a known cost."""
+    """The tokens of calls without a known cost."""
     spent_today: SpentToday | None = None
-    """Spending of its agent, and of all agents, on the day of its last model call with a cost."""
+    """The spending of the agent, and of all agents, on the day of the last model call with a cost."""
     tokens_at: float | None = None
-    """When tokens were last used. None for a worker that reports none."""
+    """When tokens were last used; None if the worker reports no tokens."""
     tokens_from: float | None = None
-    """The time from which the time without tokens counts: ``tokens_at`` plus the time in tools."""
+    """The time from which the time without tokens counts: ``tokens_at``, plus the time in tools."""
     output: Output | None = None
     resources: Resources = ()
-    """Reported usage of memory, disk and quotas."""
+    """The reported usage of memory, disk and quotas."""
     cut_answers: CutAnswers = NOT_CUT
     mcp_servers: McpServers = ()
-    """The MCP servers that it reported."""
+    """The MCP servers that the worker reported."""
     breakers: OpenBreakers = NO_BREAKERS
     """The agent's circuit breakers that are not closed."""
     breakers_since: float = field(init=False)
@@ -241,16 +245,16 @@ class VitalState:
     evidence: str = ""
     steps_since_last_accept: int = 0
     bad_repeats: int = 0
-    """Bad steps without a new result."""
+    """The number of bad steps without a new result."""
     bad_since: float = field(init=False)
     consecutive_failures: int = 0
     away: tuple[float, float] | None = None
-    """Start and end of the time when the service was down, until the worker's next event."""
+    """The start and end of an outage of the service. None after the worker's next event."""
     failed_runs: int = 0
     """Consecutive failed runs of the agent, if this session represents them, otherwise 0."""
     runs_failed_since: float = field(init=False)
     counted_end: tuple[int, WorkerStatus] | None = None
-    """Incarnation and status of the last counted end of a run, because an end may be reported twice."""
+    """The incarnation and status of the last counted end of a run. An end may be reported twice."""
     calls: RecentCalls | None = None
     stale_calls: int = 0
     """Consecutive tool calls that returned nothing new."""
@@ -259,55 +263,62 @@ class VitalState:
     """New searches and reads that found nothing, since the last progress or change."""
     fruitless_since: float = field(init=False)
     polls: int = 0
-    """Polls that returned a known result."""
+    """The number of polls that returned a known result."""
     polls_since: float = field(init=False)
     polls_from: float = 0.0
-    """The start of the polls on the source's clock."""
+    """When polling began, on the source's clock."""
     rereads: int = 0
-    """Polls that repeated a read after a pause, although its target does not change on its own."""
+    """
+    The number of polls that repeated a read after a pause, although its target does not change on its own.
+    """
     refusals: Refusals = ()
-    """Refusals of edits, submissions or commands since a change or a run succeeded, at most one a turn."""
+    """
+    Refusals of edits, submissions or commands since a change or a command succeeded, at most one per turn.
+    """
     last_gain_at: float = field(init=False)
-    """Time of the last change, ACCEPT, checkpoint or user message."""
+    """The time of the last change, ACCEPT, checkpoint or user message."""
     calls_since_gain: int = 0
     tokens_since_gain: int = 0
     results_since_gain: int = 0
-    """Calls with a recorded result since the last gain, in the same visit."""
+    """The number of calls with a recorded result since the last gain, in the same visit."""
     stale_results_since_gain: float = 0.0
     """
-    How many of these results were repeats or failures. A new error, or a repeat after a change, counts ½.
+    How many of these results were repeats or failures. A new error or a repeat after a change counts ½.
     """
     new_in_a_row: int = 0
-    """Consecutive new results. Several of them end zero progress, as does a change."""
+    """Consecutive new results. Several of them end zero progress, like a change."""
     idle_turns: int = 0
     """Consecutive model turns without a tool call, except calls that submit a result."""
     unprompted_turns: int = 0
-    """Idle turns that repeat, or that followed too soon for a reply of a person."""
+    """Idle turns that repeat the previous answer, or that began too soon to follow a person's reply."""
     idle_turns_since: float = field(init=False)
     idle_turns_of_model: bool = False
-    """Whether the last idle turn was an answer of the model, without a call since."""
+    """Whether the last idle turn was an answer of the model, and no call followed."""
     talks: bool = False
-    """Whether text answers preceded its last tool call, so it may be in a conversation with a person."""
+    """Whether text answers preceded the last tool call, so that the worker may be talking to a person."""
     failed_calls: int = 0
-    """Consecutive turns in which tool calls failed, of any tool, and no other call succeeded."""
+    """Consecutive turns in which calls of any tools failed and no other call succeeded."""
     failing_since: float | None = None
     recorded_results: int = 0
-    """Tool calls with a recorded result since the last ACCEPT, checkpoint or new visit."""
+    """The number of tool calls with a recorded result since the last ACCEPT, checkpoint or new visit."""
     stale_results: float = 0.0
-    """Results without new information. A repeat counts 1, a new error or a result of another call ½."""
+    """
+    The number of results without new information. A repeat counts 1, a new error or a result of another call
+    ½.
+    """
     streak: int = 0
     """Consecutive turns in which one tool failed with one error class."""
     streak_tool: str = ""
     streak_error: str = ""
     streak_is_missing: bool = False
-    """Whether each of these calls looked for a different item and did not find it."""
+    """Whether each of these calls looked for a different item that does not exist."""
     streak_since: float = field(init=False)
     llm_errors: int = 0
-    """LLM API errors in a row."""
+    """Consecutive LLM API errors."""
     llm_error: str = ""
     llm_error_since: float = field(init=False)
     token_spike: float = 0.0
-    """Input tokens of the last LLM call as a multiple of the usual number, or 0 if the number is usual."""
+    """The input tokens of the last LLM call, as a multiple of the usual number; 0 if the number is usual."""
 
     def __post_init__(self, at: float) -> None:
         self.task_id = self.session_id
@@ -323,7 +334,7 @@ class VitalState:
         self.agent_id, self.session_id = agent_id, session_id
 
     def absorb(self, other: VitalState) -> None:
-        """Add the totals of the same session's vital signs under another name."""
+        """Add the totals of ``other``, which are vital signs of the same session under another name."""
         self.started_at = min(self.started_at, other.started_at)
         self.owner = self.owner or other.owner
         self.repository = self.repository or other.repository
@@ -342,7 +353,7 @@ class VitalState:
     # -- reads --------------------------------------------------------------------------------------
 
     def replace_settings(self, settings: HealthSettings) -> None:
-        """Use new thresholds. Counts and the size of the window stay."""
+        """Use new thresholds. Counts and the window size stay."""
         self.settings = settings
 
     @property
@@ -352,12 +363,12 @@ class VitalState:
 
     @property
     def has_failed_recovery(self) -> bool:
-        """Whether its recovery failed and it has not restarted since."""
+        """Whether the recovery was abandoned and the worker has not restarted since."""
         return bool(self.recovery_failed) and self._failed_incarnation == self.incarnation_count
 
     @property
     def open_breakers(self) -> tuple[str, ...]:
-        """Names of circuit breakers that refuse the worker's calls."""
+        """The names of the circuit breakers that refuse the worker's calls."""
         return self.breakers.open
 
     @property
@@ -375,7 +386,7 @@ class VitalState:
         tools = self.open_tools
         if not tools:
             return None
-        # Fast path: there is nearly always one call, and the list of workers reads this for each worker.
+        # Fast path, because there is nearly always one call, and listing workers reads this for each of them.
         return (
             tools[0]
             if len(tools) == 1
@@ -391,9 +402,10 @@ class VitalState:
     @property
     def recent_verdicts(self) -> list[str]:
         """
-        Results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` for a step without a judge.
+        The results of the last steps, oldest first: a verdict, ``ERROR``, or ``NONE`` for a step without a
+        verdict.
         """
-        return [_WORDS[letter] for letter in self._verdicts]
+        return [_VERDICT_NAMES[letter] for letter in self._verdicts]
 
     @property
     def is_continued(self) -> bool:
@@ -414,23 +426,23 @@ class VitalState:
 
     @property
     def error_share(self) -> float:
-        """Share of the last calls and steps that failed; 0 if there were none."""
+        """The share of the last calls and steps that failed; 0 without calls and steps."""
         count = self._outcomes.bit_length() - 1
         return (self._outcomes.bit_count() - 1) / count if count else 0.0
 
     @property
     def outcomes(self) -> int:
-        """Number of calls and steps behind ``error_share``."""
+        """The number of calls and steps that ``error_share`` covers."""
         return self._outcomes.bit_length() - 1
 
     @property
     def token_count(self) -> int:
-        """Tokens used: the sum of its calls or the count in its heartbeats, whichever is larger."""
+        """The tokens used: the sum over calls or the count in heartbeats, whichever is larger."""
         return max(self.tokens, (self.beat.token_count or 0) if self.beat else 0)
 
     @property
     def all_errors(self) -> int:
-        """Errors: those of its calls and steps or the count in its heartbeats, whichever is larger."""
+        """The number of errors: those of calls and steps or the count in heartbeats, whichever is larger."""
         return max(self.error_count, (self.beat.error_count or 0) if self.beat else 0)
 
     # -- writes -------------------------------------------------------------------------------------
@@ -439,7 +451,7 @@ class VitalState:
         """Measure silence from ``now``, because the clock jumped."""
         self.clock_base = now
         self.last_activity = min(self.last_activity, now)
-        self._no_later_than(now)
+        self._cap_times(now)
 
     def shift_clocks(self, seconds: float, now: float) -> None:
         """
@@ -460,10 +472,10 @@ class VitalState:
         self.cut_answers = self.cut_answers._replace(since=self.cut_answers.since + seconds)
         if self.away is not None:
             self.away = (self.away[0] + seconds, self.away[1] + seconds)
-        self._no_later_than(now)
+        self._cap_times(now)
 
-    def _no_later_than(self, now: float) -> None:
-        for name in ("clock_base", "last_activity", *_CLOCKS, *_MOMENTS):
+    def _cap_times(self, now: float) -> None:
+        for name in ("clock_base", "last_activity", *_CLOCKS, *_EVENT_TIMES):
             value = getattr(self, name)
             if value is not None and value > now:
                 setattr(self, name, now)
@@ -480,30 +492,30 @@ class VitalState:
 
     @property
     def may_be_idle(self) -> bool:
-        """Whether it waits and needs no intervention. A worker that its guard holds needs one."""
+        """Whether the worker waits and needs no intervention. A worker that its guard holds may need one."""
         return self.waiting is not None and self.waiting is not WaitingReason.HELD
 
-    def is_new(self, what: bytes) -> bool:
+    def is_new(self, digest: bytes) -> bool:
         """Remember a value, and return whether it is new."""
         results = self._seen_digests
         if results is None:
-            self._seen_digests = bytearray(what)
+            self._seen_digests = bytearray(digest)
             return True
-        if self.knows(what):
+        if self.knows(digest):
             return False
-        results += what
+        results += digest
         if len(results) > 8 * _MAX_SEEN:
             del results[:8]
         return True
 
-    def knows(self, what: bytes) -> bool:
+    def knows(self, digest: bytes) -> bool:
         """Return whether a value is remembered."""
         results = self._seen_digests
         if results is None:
             return False
-        index = results.find(what)
+        index = results.find(digest)
         while index >= 0 and index % 8:
-            index = results.find(what, index + 1)
+            index = results.find(digest, index + 1)
         return index >= 0
 
     def note_error(self, data: Mapping[str, Any]) -> None:
@@ -515,4 +527,4 @@ class VitalState:
 
 
 Handler = Callable[[VitalState, AgentEvent, Mapping[str, Any], float], None]
-"""Applies one event with its data at a time, in seconds since the epoch."""
+"""Applies an event and its data at a time (seconds since the epoch)."""

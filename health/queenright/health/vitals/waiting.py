@@ -1,7 +1,7 @@
 """
-Waits of a worker: when they begin and end.
+The waits of a worker: when they begin and end.
 
-A worker that waits is legitimately idle. Silence is measured from the end of the wait.
+Silence is normal while a worker waits, so it counts from the end of the wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from queenright.instrumentation.names import WaitingReason
 def begin_wait(
     v: VitalState, reason: WaitingReason, at: float, *, question: str = "", held_by: str = ""
 ) -> None:
-    """Record that the worker waits. A repeated report neither restarts the wait nor removes its question."""
+    """Record that the worker waits. A repeated report neither restarts the wait nor clears its question."""
     if question or v.waiting is not reason:
         v.question = question
     v.held_by = held_by
@@ -27,8 +27,8 @@ def wait_for_rate_limit(v: VitalState, at: float, until: float) -> bool:
     """
     Record a wait until the rate limit ends, from which silence counts.
 
-    Return False if calls are still refused long after the end that the first refusal named, because then
-    the provider fails.
+    Return False if calls are still refused long after the end that the first refusal stated. The provider
+    then counts as failing.
     """
     if v.limit_due is None:
         v.limit_due = until

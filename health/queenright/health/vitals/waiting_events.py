@@ -1,4 +1,4 @@
-"""How pauses, waits and user answers change vital signs."""
+"""Apply pauses, waits and user input to vital signs."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def build_interventions_view(
     tripped_breakers = [breaker for breaker in all_breakers if breaker.state is not BreakerState.CLOSED]
     return api.Acting(
         emergency_stop=api.StatusEmergencyStop.of(stop),
-        storm=api.Storm(id=storm.storm(now), workers=storm.struck(now), since=storm.began_at(now)),
+        storm=api.Storm(id=storm.storm(now), workers=storm.count_victims(now), since=storm.began_at(now)),
         budget=api.Budget(most=budget.most, used=budget.count_used(now), free_at=budget.free_at(now)),
         notices=list(notices),
         dry_run=dry_run,

@@ -1,7 +1,7 @@
 """
 The oldest schema that can be migrated.
 
-A new database gets the newest schema at once (``health.store.schema``); migrations are for older ones.
+A new database gets the newest schema directly (``health.store.schema``). Migrations update older databases.
 """
 
 from __future__ import annotations
@@ -14,4 +14,4 @@ oldest_compatible = "0012"
 
 
 def upgrade() -> None:
-    """Do nothing: the database has this schema."""
+    """Do nothing, because the database already has this schema."""

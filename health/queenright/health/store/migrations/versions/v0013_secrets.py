@@ -1,4 +1,4 @@
-"""Keys that processes share, and the number of partitions of each process."""
+"""Add keys that processes share, and the number of partitions of each process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ oldest_compatible = "0013"
 
 
 def upgrade() -> None:
-    """Create the table of keys; in PostgreSQL also the column of the processes."""
+    """Create the table of keys, and in PostgreSQL also the column of the processes."""
     op.create_table(
         "secrets",
         sa.Column("name", sa.Text, primary_key=True),

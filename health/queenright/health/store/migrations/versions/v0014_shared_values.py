@@ -1,4 +1,4 @@
-"""Values that the partitions of a cluster share, and the partitions that each process serves."""
+"""Add values that the partitions of a cluster share, and the partitions that each process serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ oldest_compatible = "0014"
 
 
 def upgrade() -> None:
-    """Create the table of shared values, and the columns of the processes; in PostgreSQL only."""
+    """In PostgreSQL, create the table of shared values and the columns of the processes."""
     if op.get_bind().dialect.name == "postgresql":
         op.create_table(
             "shared_values",

@@ -1,4 +1,4 @@
-"""Snapshots of the monitor's workers."""
+"""Add snapshots of the monitor."""
 
 from __future__ import annotations
 

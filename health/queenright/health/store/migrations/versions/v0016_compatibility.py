@@ -1,4 +1,4 @@
-"""The code that can use the schema; and processes as JSON, so that new attributes need no migration."""
+"""Add the oldest compatible revision. Store processes as JSON, so that new attributes need no migration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ oldest_compatible = "0016"
 
 
 def upgrade() -> None:
-    """Create the table of the compatible code; in PostgreSQL, replace the table of the processes."""
+    """
+    Create the table of the oldest compatible revision. In PostgreSQL, replace the table of the processes.
+    """
     op.create_table("schema_compatibility", sa.Column("oldest_compatible", sa.String(32), primary_key=True))
     if op.get_bind().dialect.name == "postgresql":
         op.drop_table("members")
