@@ -43,7 +43,7 @@ async def test_rules_answer_only_as_judge_or_queen() -> None:
 
 @pytest.mark.parametrize(
     ("tool", "expected", "fault"),
-    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "holds no message")],
+    [(EMIT, "hello", "no <worker>"), (NOTIFY, "hello", "no <ticket>"), (EMIT, None, "contains no message")],
 )
 async def test_conversation_without_a_question_is_an_error(
     tool: str, expected: str | None, fault: str

@@ -1,7 +1,7 @@
 """
-Tools for the workspace of an agent that this service runs: its files, its log, and restarts.
+The queen's tools for the workspace of an agent that this service runs: its files, its log, and restarts.
 
-The queen reads for every operator. She changes and restarts only what an admin orders.
+She may read for every operator. She changes files and restarts agents only on an admin's order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ ADMIN_TOOLS: Final = (WRITE_FILE, RESTART)
 """Tools that only an admin may order."""
 
 MAX_TEXT_LENGTH: Final = 100_000
-"""Maximum number of characters written to a file at once."""
+"""The maximum number of characters that one call may write to a file."""
 PAGE: Final = 12_000
-"""Maximum number of characters of a file or log that a model gets at once."""
+"""The maximum number of characters of a file or log that one call returns to a model."""
 
 _CONTEXT: Final = ("session_id",)
 _MAX_PATH_LENGTH: Final = 500
@@ -44,10 +44,10 @@ class FileChange:
 
 
 class AgentWorkspaces(Protocol):
-    """The workspaces of agents. Every method raises ``ToolError`` if it fails."""
+    """The workspaces of agents. Every method raises ``ToolError`` on failure."""
 
     async def list_files(self, agent_id: str) -> tuple[Sequence[str], bool]:
-        """Return the paths of the files, and whether there are more."""
+        """Return the paths of the files, and whether there are more than are returned."""
         ...
 
     async def read_file(self, agent_id: str, path: str) -> str:
@@ -61,11 +61,14 @@ class AgentWorkspaces(Protocol):
     async def write_file(
         self, agent_id: str, path: str, new: str, old: str, *, ordered_by: str
     ) -> FileChange:
-        """Replace ``old``, which occurs once in a file, with ``new``; without ``old``, the whole file."""
+        """
+        Replace ``old``, which must occur once in the file, with ``new``. If ``old`` is empty, replace the
+        whole file.
+        """
         ...
 
     async def restart(self, agent_id: str, *, ordered_by: str) -> str:
-        """Load the agent again from its folder, and return the effect on its runs."""
+        """Load the agent again from its folder. Return a sentence about the effect on its runs."""
         ...
 
 
@@ -74,7 +77,7 @@ class _Arguments(BaseModel):
 
 
 class ListArguments(_Arguments):
-    """No arguments; the tool uses the ticket's agent."""
+    """No arguments, because the tool uses the ticket's agent."""
 
 
 class ReadArguments(_Arguments):
@@ -115,7 +118,7 @@ Run = Callable[..., Awaitable[str]]
 def workspace_tools(
     *, list_files: Run, read_file: Run, read_log: Run, write: Run, restart: Run
 ) -> list[Tool]:
-    """Return the tools; each function gets its arguments and the calling session."""
+    """Return the tools. Each function gets its arguments and the calling session."""
     return [
         Tool(
             LIST_FILES, "List the files of the ticket's agent.", ListArguments, list_files, context=_CONTEXT
@@ -158,20 +161,20 @@ def show_files(paths: Sequence[str], has_more: bool) -> str:
 
 
 def show_text(path: str, text: str, offset: int) -> str:
-    """Return a page of a file for a model: quoted, because an agent may have written it."""
+    """Return a page of a file for a model. It is quoted, because an agent may have written it."""
     page = text[offset : offset + PAGE]
     end = offset + len(page)
-    more = {"next_offset": end} if end < len(text) else {}
-    return quote("file", {"path": path, "characters": len(text), "text": page, **more})
+    next_page = {"next_offset": end} if end < len(text) else {}
+    return quote("file", {"path": path, "characters": len(text), "text": page, **next_page})
 
 
 def show_log(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the newest steps that fit on a page, oldest first, for a model."""
     page: list[Mapping[str, Any]] = []
-    room = PAGE
+    characters_left = PAGE
     for row in rows:
-        room -= len(str(row))
-        if room < 0 and page:
+        characters_left -= len(str(row))
+        if characters_left < 0 and page:
             break
         page.insert(0, {key: _clip(value) for key, value in row.items()})
     return quote("log", {"steps": page, "omitted": len(rows) - len(page)})

@@ -1,9 +1,9 @@
 """
-The operator chat: an operator asks the queen about a ticket, or about a worker without one.
+The operator chat, in which operators ask the queen about a ticket, or about a worker without a ticket.
 
-Each ticket and each such worker has its own session in the queen's graph, and each question is one run in
-it. A question is in the event log before it is processed, and an answer before it is returned: a question
-that a stop interrupts is answered once, after the next start.
+Each ticket and each such worker has its own session in the queen's graph, and each question is a run in it. A
+question is in the event log before it is processed, and an answer before it is returned. A question that is
+interrupted when the service stops is answered once, after the next start.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ __all__ = [
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_LENGTH: Final = 4_000
-"""Maximum number of characters of a question."""
+"""The maximum number of characters of a question."""
 
 MAX_WAITING: Final = 32
-"""Maximum number of questions that wait for an answer, in all chats."""
+"""The maximum number of questions that wait for an answer, in all chats."""
 
 _MAX_ANSWER_LENGTH: Final = 8_000
 _MAX_WAITING_PER_CHAT: Final = 8
@@ -85,7 +85,7 @@ _RESUMED_EVENTS: Final = 1_000
 _OPEN_STATES: Final = frozenset({SessionStatus.ACTIVE, SessionStatus.PAUSED, SessionStatus.FAILED})
 
 ListInterventions = Callable[[int, str], Awaitable[Sequence[Intervention]]]
-"""Returns at most the given number of interventions on an agent's workers, newest first."""
+"""Returns up to the given number of interventions on an agent's workers, newest first."""
 _INTERVENTIONS_SHOWN: Final = 50
 
 _FALLBACK: Final[Mapping[FallbackReason, str]] = {
@@ -98,16 +98,17 @@ _FALLBACK: Final[Mapping[FallbackReason, str]] = {
 
 class OperatorChat:
     """
-    Answers operators' questions about tickets and workers. Chats run concurrently; each answers in order.
+    Answers operators' questions about tickets and workers. Chats run concurrently, and each answers in order.
 
-    The queen acts only on an operator's command, or on a message sent as an order. She has no tool to approve
-    what she requests.
+    The queen acts only on an operator's command, or on a message that was sent as an order. She has no tool
+    to approve her own requests.
 
     Args:
-        runtime: Runs the queen's graph, which may be added later but before the first question.
-        list_interventions: Returns the interventions on an agent's workers; without it, a case lists none.
-        actions: Nudges and stops workers; without it, the queen only answers.
-        workspaces: The files and logs of agents, which the queen reads, and changes on an admin's order.
+        runtime: Runs the queen's graph, which must be added before the first question.
+        list_interventions: Returns the interventions on an agent's workers. If None, a case lists no
+            interventions.
+        actions: Nudges and stops workers. If None, the queen only answers.
+        workspaces: The files and logs of agents. The queen reads them, and changes files on an admin's order.
     """
 
     def __init__(
@@ -139,12 +140,12 @@ class OperatorChat:
         self._prompt = chat_prompt()
         self._locks: WeakValueDictionary[Subject, asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[ChatRecord]] = set()
-        self._waiting: Counter[Subject] = Counter()
+        self._pending_counts: Counter[Subject] = Counter()
 
     @property
     def waiting(self) -> int:
         """The number of questions that wait for an answer."""
-        return self._waiting.total()
+        return self._pending_counts.total()
 
     def node(self) -> NodeSpec:
         """Return the chat node, whose text is the answer."""
@@ -172,20 +173,20 @@ class OperatorChat:
         self, subject: Subject, text: str, by: str = "operator", *, act: bool = False, is_admin: bool = False
     ) -> ChatRecord:
         """
-        Ask about a ticket, open or closed, or about a session of a worker, and return the answer.
+        Ask about an open or closed ticket, or about a session of a worker, and return the answer.
 
         The answer is stored even if the caller is cancelled. Without a ticket, no order is carried out.
 
         Args:
             text: The question or command.
-            act: Treat the message as an order: the model may interpret it and act on this ticket and its
-                worker. Without it, only a command (``chat_commands.parse_command``) is carried out.
+            act: Whether the message is an order, which the model may interpret to act on this ticket and its
+                worker. If not, only a command (``chat_commands.parse_command``) is carried out.
             is_admin: Whether the person may order changes and restarts of the agent.
 
         Raises:
             TicketNotFoundError, AgentNotFoundError: There is no such ticket or session.
             ChatRefusedError: The message is blank or too long, or too many questions wait.
-            ChatInterruptedError: The service stops first.
+            ChatInterruptedError: The service stopped before the answer.
             StoreError: The question could not be stored.
         """
         text = _check_message(text)
@@ -210,7 +211,7 @@ class OperatorChat:
 
     async def history(self, subject: Subject, after: str | None = None, limit: int = 100) -> list[ChatRecord]:
         """
-        Return the messages of a chat, oldest first: the newest ones, or those after message ``after``.
+        Return the newest messages of a chat, or those after message ``after``, oldest first.
 
         Raises:
             TicketNotFoundError, AgentNotFoundError: There is no such ticket or session.
@@ -227,18 +228,22 @@ class OperatorChat:
         return [parse_chat_record(event) for event in events]
 
     async def resume(self) -> None:
-        """Answer the questions that the last stop interrupted. Call it after the start."""
+        """
+        Answer the questions that were interrupted when the service last stopped. Call it after the start.
+        """
         events = await self._bus.history(types=CHAT_EVENTS, filter_graph=QUEEN_GRAPH, limit=_RESUMED_EVENTS)
         answer_ids = {str(e.data["question_id"]) for e in events if e.type is EventType.QUEEN_ANSWERED}
         since = self._clock() - _RESUMED_SECONDS
         for event in events:
             if event.type is EventType.OPERATOR_ASKED and event.id not in answer_ids and event.time >= since:
                 question = parse_question(event)
-                self._waiting[question.subject] += 1  # accepted before the stop: no limit applies
+                self._pending_counts[question.subject] += (
+                    1  # no limit applies, because it was accepted before the stop
+                )
                 self._start_answer(question, is_resumed=True)
 
     async def stop(self) -> None:
-        """Stop answering. The runtime has paused the runs; ``resume`` continues them."""
+        """Stop answering. The runtime has paused the runs, and ``resume`` continues them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -246,7 +251,7 @@ class OperatorChat:
 
     def _reserve(self, subject: Subject) -> None:
         """Count a question before anything is awaited, so that concurrent callers cannot pass the limits."""
-        if self._waiting[subject] >= _MAX_WAITING_PER_CHAT:
+        if self._pending_counts[subject] >= _MAX_WAITING_PER_CHAT:
             raise ChatRefusedError(
                 f"{_MAX_WAITING_PER_CHAT} questions about {subject} wait for an answer; try again later"
             )
@@ -254,12 +259,12 @@ class OperatorChat:
             raise ChatRefusedError(
                 f"{MAX_WAITING} questions wait for an answer in all chats; try again later"
             )
-        self._waiting[subject] += 1
+        self._pending_counts[subject] += 1
 
     def _release(self, subject: Subject) -> None:
-        self._waiting[subject] -= 1
-        if not self._waiting[subject]:
-            del self._waiting[subject]
+        self._pending_counts[subject] -= 1
+        if not self._pending_counts[subject]:
+            del self._pending_counts[subject]
 
     async def _get_facts(self, subject: Subject) -> EscalationTicket | WorkerFacts:
         """Return the ticket, or the facts about the worker."""
@@ -288,10 +293,10 @@ class OperatorChat:
 
         task = asyncio.create_task(answer_in_order(), name=f"chat:{question.id}")
         self._tasks.add(task)
-        task.add_done_callback(lambda done_task: self._finish(question, done_task))
+        task.add_done_callback(lambda done_task: self._finish_answer(question, done_task))
         return task
 
-    def _finish(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
+    def _finish_answer(self, question: Question, task: asyncio.Task[ChatRecord]) -> None:
         self._tasks.discard(task)
         self._release(question.subject)
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -320,7 +325,7 @@ class OperatorChat:
 
     @contextmanager
     def _deliver_text(self, turn: ChatTurn) -> Iterator[None]:
-        """Deliver the answer's text as the model writes it; ``index`` 0 starts the text anew."""
+        """Deliver the answer's text while the model writes it. An ``index`` of 0 restarts the text."""
         subject, indexes = turn.question.subject, itertools.count()
 
         async def deliver(event: AgentEvent) -> None:
@@ -383,9 +388,9 @@ class OperatorChat:
         interventions: Sequence[Intervention] = []
         if self._list_interventions is not None:
             interventions = await self._list_interventions(_INTERVENTIONS_SHOWN, agent_id)
-        others = await self._tickets.history(20, agent_id=agent_id)
+        related_tickets = await self._tickets.history(20, agent_id=agent_id)
         if turn.ticket is not None:
-            others += [
+            related_tickets += [
                 other
                 for other in self._tickets.open_tickets()
                 if other.agent_id != agent_id and other.kind == turn.ticket.kind
@@ -402,7 +407,7 @@ class OperatorChat:
             "is_admin": question.is_admin,
         }
         return question_message(
-            question.at, build_case(worker, interventions, others), summary, question_fields
+            question.at, build_case(worker, interventions, related_tickets), summary, question_fields
         )
 
     async def _store_answer(self, turn: ChatTurn, answer: dict[str, Any], started_at: float) -> ChatRecord:
@@ -444,7 +449,7 @@ def _check_message(text: str) -> str:
 
 
 def _read_completed_answer(run: ExecutionState) -> dict[str, Any]:
-    """Return the answer of a run that had completed when the process was killed, before it was logged."""
+    """Return the answer of a run that completed before the process was killed, but was not logged."""
     return {
         "text": str(run.outputs.get("text") or ""),
         "outcome": "answered",
@@ -455,7 +460,7 @@ def _read_completed_answer(run: ExecutionState) -> dict[str, Any]:
 
 
 def _to_answer(result: ExecutionResult, turn: ChatTurn) -> dict[str, Any]:
-    """Return the model's answer; if there is none, the rules' answer."""
+    """Return the model's answer, or the rules' answer if there is none."""
     node = result.node
     usage = {
         "llm_calls": 0 if node is None else node.turns,

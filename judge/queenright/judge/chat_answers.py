@@ -1,4 +1,4 @@
-"""The answer of ``queenright/rules`` to any question of an operator: the ticket's case in a few lines."""
+"""The answer of ``queenright/rules`` to any question of an operator: a summary of the ticket's case."""
 
 from __future__ import annotations
 
@@ -12,47 +12,48 @@ from queenright.judge.wording import clock_time, one_line
 
 _LIMIT: Final = 600
 _MAX_INTERVENTIONS: Final = 5
-_MORE: Final = "This is what the built-in rules know. For other answers, set `judging.queen.model`."
+_CLOSING_NOTE: Final = "This is what the built-in rules know. For other answers, set `judging.queen.model`."
 
 
 def answer(case: Mapping[str, Any], worker: Mapping[str, Any] | None = None) -> str:
     """
-    Return what happened, the worker's state, what was done and what an operator can do.
+    Return a text that states what happened, the worker's state, the interventions, and the options of the
+    operator.
 
     Args:
-        case: The ticket's case, as in ``chat_case.build_case``; the answer omits what is missing.
+        case: The ticket's case, as in ``chat_case.build_case``. The answer omits missing parts.
         worker: The worker's health; None if it was not read.
     """
     ticket = case.get("ticket") or {}
     parts = (
         _describe_problem(ticket),
-        _state_now(ticket, worker),
+        _describe_state(ticket, worker),
         _describe_interventions(ticket, case.get("done_to_the_worker")),
         _describe_advice(ticket),
-        _MORE,
+        _CLOSING_NOTE,
     )
     return "\n".join(filter(None, parts))
 
 
 def _describe_problem(ticket: Mapping[str, Any]) -> str:
-    cause, since = _text(ticket, "cause"), ticket.get("first_seen")
+    cause, since = _get_text(ticket, "cause"), ticket.get("first_seen")
     since_text = f" Open since {clock_time(since)}, severity {ticket.get('severity')}." if since else ""
     return f"What happened: {sentence(cause)}{since_text}" if cause else ""
 
 
-def _state_now(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> str:
+def _describe_state(ticket: Mapping[str, Any], worker: Mapping[str, Any] | None) -> str:
     if ticket.get("closed_at"):
-        reason = _text(ticket, "closed_reason") or _text(ticket, "status").replace("_", " ")
+        reason = _get_text(ticket, "closed_reason") or _get_text(ticket, "status").replace("_", " ")
         return f"Now: the ticket is closed since {clock_time(ticket['closed_at'])} ({reason})."
     if worker is None:
         return ""
     if "state" not in worker:
         return "Now: the agent has no running session."
-    # The reason is as of the change of state, the evidence as of now.
+    # The reason dates from the change of state, but the evidence is current.
     findings = worker.get("findings") or ()
-    evidence = next((_text(f, "evidence") for f in findings if f.get("kind") == ticket.get("kind")), "")
-    reason = evidence or _text(worker, "reason")
-    state = f"the worker is {_text(worker, 'state').lower()}{f': {reason}' if reason else ''}"
+    evidence = next((_get_text(f, "evidence") for f in findings if f.get("kind") == ticket.get("kind")), "")
+    reason = evidence or _get_text(worker, "reason")
+    state = f"the worker is {_get_text(worker, 'state').lower()}{f': {reason}' if reason else ''}"
     return f"Now: {sentence(state)}"
 
 
@@ -67,7 +68,7 @@ def _describe_interventions(
             for action in interventions[:_MAX_INTERVENTIONS]
         ]
         parts.append(sentence("; ".join(lines) or "nothing to the worker yet"))
-    if by := _text(ticket, "acknowledged_by"):
+    if by := _get_text(ticket, "acknowledged_by"):
         parts.append(f"Acknowledged by {by}.")
     if "ticket_id" in ticket:
         parts.append("A notification was approved." if ticket.get("notified_at") else "Nobody was notified.")
@@ -75,25 +76,25 @@ def _describe_interventions(
 
 
 def _describe_actor(intervention: Mapping[str, Any]) -> str:
-    by = _text(intervention, "by")
+    by = _get_text(intervention, "by")
     return "automatic" if by in (LADDER, "") else f"by {by}"
 
 
 def _describe_advice(ticket: Mapping[str, Any]) -> str:
     if ticket.get("closed_at"):
         return ""
-    agent, ticket_id = quote(_text(ticket, "agent_id") or "AGENT"), _text(ticket, "ticket_id")
-    follow = f"`queenright events --agent {agent} --types all` follows the worker."
+    agent, ticket_id = quote(_get_text(ticket, "agent_id") or "AGENT"), _get_text(ticket, "ticket_id")
+    follow_hint = f"`queenright events --agent {agent} --types all` follows the worker."
     if not ticket_id:
-        return f"You can: use `queenright nudge {agent}` or `queenright terminate {agent}`; {follow}"
-    advice = _text(ticket, "suggested_action")
+        return f"You can: use `queenright nudge {agent}` or `queenright terminate {agent}`; {follow_hint}"
+    advice = _get_text(ticket, "suggested_action")
     return (
         f"You can: {f'{sentence(advice)} ' if advice else ''}"
         "Write here `nudge it: TEXT`, `terminate it: REASON`, `acknowledge` or, if loaded here, "
         f"`restart it`; in the terminal, `queenright tickets show {ticket_id}` has the whole ticket, and "
-        f"{follow}"
+        f"{follow_hint}"
     )
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
+def _get_text(values: Mapping[str, Any], key: str) -> str:
     return one_line(str(values.get(key) or ""), _LIMIT)

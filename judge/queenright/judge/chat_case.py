@@ -13,8 +13,8 @@ _MAX_INTERVENTIONS: Final = 10
 _MAX_RELATED: Final = 6
 _TEXT_LIMIT: Final = 200
 
-# Not useful in an answer to a person, or repeated elsewhere in the case.
-_NOT_IN_CASE: Final = {
+# Fields that are not useful in an answer to a person, or that are repeated elsewhere in the case.
+_EXCLUDED_FIELDS: Final = {
     "created_at",
     "fingerprint",
     "incarnation_id",
@@ -24,7 +24,7 @@ _NOT_IN_CASE: Final = {
     "span_id",
     "notified_severity",
 }
-_OF_RELATED: Final = {
+_RELATED_FIELDS: Final = {
     "ticket_id",
     "agent_id",
     "session_id",
@@ -46,23 +46,23 @@ def build_case(
     Return a ticket's case as JSON values.
 
     Args:
-        worker: The ticket; without one, the worker that it would name.
+        worker: The ticket; without a ticket, the facts about the worker.
         interventions: Interventions on the agent's workers, newest first.
-        others: Other tickets, about the same agent or of the same kind.
+        others: Other tickets about the same agent or of the same kind.
     """
-    fields = worker.model_dump(mode="json", exclude=_NOT_IN_CASE)
-    on_worker = [each for each in interventions if each.session_id == worker.session_id]
-    others_here = [other for other in others if other.ticket_id != fields.get("ticket_id")]
+    fields = worker.model_dump(mode="json", exclude=_EXCLUDED_FIELDS)
+    on_worker = [action for action in interventions if action.session_id == worker.session_id]
+    related_tickets = [other for other in others if other.ticket_id != fields.get("ticket_id")]
     return {
         "ticket": fields,
         "done_to_the_worker": [
-            _intervention(intervention) for intervention in on_worker[:_MAX_INTERVENTIONS]
+            _build_intervention(intervention) for intervention in on_worker[:_MAX_INTERVENTIONS]
         ],
-        "related_tickets": [_related_ticket(ticket) for ticket in others_here[:_MAX_RELATED]],
+        "related_tickets": [_build_related_ticket(ticket) for ticket in related_tickets[:_MAX_RELATED]],
     }
 
 
-def _intervention(intervention: Intervention) -> dict[str, Any]:
+def _build_intervention(intervention: Intervention) -> dict[str, Any]:
     return {
         "at": intervention.created_at,
         "kind": intervention.kind.value,
@@ -74,6 +74,6 @@ def _intervention(intervention: Intervention) -> dict[str, Any]:
     }
 
 
-def _related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
+def _build_related_ticket(ticket: EscalationTicket) -> dict[str, Any]:
     reason = one_line(ticket.closed_reason, _TEXT_LIMIT)
-    return ticket.model_dump(mode="json", include=_OF_RELATED) | {"closed_reason": reason}
+    return ticket.model_dump(mode="json", include=_RELATED_FIELDS) | {"closed_reason": reason}

@@ -1,4 +1,4 @@
-"""The commands of the operator chat, and the replies of ``queenright/rules`` in it."""
+"""The commands of the operator chat, and the replies of ``queenright/rules`` to operators."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ChatCommand:
     tool: str
     arguments: Mapping[str, Any]
     by_hand: str
-    """The equivalent command line."""
+    """The equivalent command for the terminal."""
     more_tools: tuple[str, ...] = ()
-    """Additional tools that the command allows."""
+    """Other tools that the command allows."""
 
     @property
     def tools(self) -> tuple[str, ...]:
@@ -46,9 +46,9 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
     """
     Return the command in a message about a ticket, or None.
 
-    The message must begin with the command: "should I stop it?" is a question.
+    The message must begin with the command, because "should I stop it?" is a question.
     """
-    agent, ticket_id = _text(ticket, "agent_id"), _text(ticket, "ticket_id")
+    agent, ticket_id = _get_text(ticket, "agent_id"), _get_text(ticket, "ticket_id")
     worker = rf"(?:it|him|her|them|(?:the|this) (?:worker|agent)|{re.escape(agent) or 'it'})"
     text = text.strip()
     if nudge := re.match(rf"{_PLEASE}(?:nudge|tell)\s+{worker}\b\s*(?:[:,]|that\b|to\b)?\s*(.*)\Z", text):
@@ -58,13 +58,15 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
         return ChatCommand(NUDGE, arguments, by_hand) if message else None
     reason = r"(?:(?:[:,]|because\b|since\b)\s*(\S.*)|now)?[.!]*\Z"
     if stop := re.match(rf"{_PLEASE}(?:stop|terminate|kill)\s+{worker}\s*{reason}", text):
-        why = ": ".join(filter(None, ("The operator wants it stopped", (stop[1] or "").strip())))
+        termination_reason = ": ".join(
+            filter(None, ("The operator wants it stopped", (stop[1] or "").strip()))
+        )
         by_hand = f"queenright terminate {quote(agent)} --reason TEXT"
-        arguments = {"ticket_id": ticket_id, "reason": why[:MAX_REASON_LENGTH]}
+        arguments = {"ticket_id": ticket_id, "reason": termination_reason[:MAX_REASON_LENGTH]}
         return ChatCommand(REQUEST_TERMINATION, arguments, by_hand)
-    reload = f"queenright agents unload {quote(agent)}, then queenright agents load FOLDER"
+    reload_command = f"queenright agents unload {quote(agent)}, then queenright agents load FOLDER"
     if re.match(rf"{_PLEASE}(?:restart|reload)\s+{worker}\s*{reason}", text):
-        return ChatCommand(RESTART, {"ticket_id": ticket_id}, reload)
+        return ChatCommand(RESTART, {"ticket_id": ticket_id}, reload_command)
     if change := re.match(
         rf"{_PLEASE}(?:change|edit)\s+(?!{worker}(?:\s|:))`?([^\s`:]+)`?"
         rf"(\s+and\s+(?:restart|reload)(?:\s+{worker})?)?\s*:\s*\S",
@@ -72,7 +74,7 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
     ):
         path = change[1].removeprefix("./")
         arguments = {"ticket_id": ticket_id, "path": path}
-        by_hand = f"edit {path} in the agent's folder, then {reload}"
+        by_hand = f"edit {path} in the agent's folder, then {reload_command}"
         return ChatCommand(WRITE_FILE, arguments, by_hand, (RESTART,) if change[2] else ())
     if _ACKNOWLEDGE.match(text):
         by_hand = f"queenright tickets acknowledge {ticket_id}"
@@ -82,32 +84,32 @@ def parse_command(text: str, ticket: Mapping[str, Any]) -> ChatCommand | None:
 
 def is_chat(messages: Sequence[Message]) -> bool:
     """Return whether a conversation contains an operator's question."""
-    return _newest_question(messages) is not None
+    return _find_newest_question(messages) is not None
 
 
 def reply(messages: Sequence[Message], tool_names: Collection[str]) -> ModelReply:
     """
-    Carry out the command in the newest question, or answer it from the ticket.
+    Reply to the newest question: carry out its command, or answer it from the ticket.
 
     Args:
-        tool_names: Names of the tools that may be called.
+        tool_names: The names of the tools that may be called.
 
     Raises:
-        ModelError: The conversation holds no question.
+        ModelError: The conversation contains no question.
     """
-    position = _newest_question(messages)
+    position = _find_newest_question(messages)
     if position is None:
-        raise ModelError("the conversation holds no <question> of an operator")
+        raise ModelError("the conversation contains no <question> of an operator")
     results = [message.content for message in messages[position:] if message.role == "tool"]
     if results:
-        return ModelReply(text=_outcome(results[-1]))
+        return ModelReply(text=_describe_result(results[-1]))
     content = messages[position].content
     question, case = unquote("question", content) or {}, unquote("case", content) or {}
     ticket = case.get("ticket") or {}
-    command = parse_command(_text(question, "message"), ticket)
+    command = parse_command(_get_text(question, "message"), ticket)
     if command is None:
         return ModelReply(text=answer(case, unquote("worker", content)))
-    if not _text(ticket, "ticket_id"):
+    if not _get_text(ticket, "ticket_id"):
         return ModelReply(text=f"Without a ticket I only answer. By hand: {command.by_hand}")
     if command.tool == WRITE_FILE:
         return ModelReply(text=f"{_NEEDS_MODEL} By hand: {command.by_hand}")
@@ -117,7 +119,7 @@ def reply(messages: Sequence[Message], tool_names: Collection[str]) -> ModelRepl
     return ModelReply(tool_calls=(ToolCall("call_1", command.tool, arguments),))
 
 
-def _newest_question(messages: Sequence[Message]) -> int | None:
+def _find_newest_question(messages: Sequence[Message]) -> int | None:
     for position in range(len(messages) - 1, -1, -1):
         message = messages[position]
         if message.role == "user" and unquote("question", message.content) is not None:
@@ -125,11 +127,11 @@ def _newest_question(messages: Sequence[Message]) -> int | None:
     return None
 
 
-def _outcome(result: str) -> str:
+def _describe_result(result: str) -> str:
     if error := _TOOL_ERROR.match(result):
         return f"That was not carried out: {result[error.end() :]}"
     return result[:1].upper() + result[1:]
 
 
-def _text(values: Mapping[str, Any], key: str) -> str:
+def _get_text(values: Mapping[str, Any], key: str) -> str:
     return str(values.get(key) or "")

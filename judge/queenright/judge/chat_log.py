@@ -20,11 +20,11 @@ Role = Literal["operator", "queen"]
 
 
 class ChatRefusedError(InvalidValueError):
-    """Raised when a question is rejected; it is not stored."""
+    """Raised when a question is rejected. It is not stored."""
 
 
 class ChatInterruptedError(QueenrightError):
-    """Raised when the service stops before a question is answered; it is answered after the next start."""
+    """Raised when the service stops before a question is answered. It is answered after the next start."""
 
     def __init__(self, question_id: str) -> None:
         super().__init__(
@@ -64,14 +64,14 @@ class Question:
     by: str
     text: str
     act: bool = False
-    """Whether the message is an order, whatever its words."""
+    """Whether the message was sent as an order, regardless of its wording."""
     is_admin: bool = False
-    """Whether the person may change agents. Not stored: after a restart, an admin has to ask again."""
+    """Whether the person may change agents. It is not stored, so an admin must ask again after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRecord:
-    """One message of a chat."""
+    """A message of a chat."""
 
     id: str
     at: float
@@ -80,11 +80,11 @@ class ChatRecord:
     by: str
     text: str
     question_id: str
-    """For an answer, the id of its question; for a question, its own id."""
+    """The id of the question: of the answered question, or of this question itself."""
     outcome: str = ""
-    """For an answer, ``answered``, or ``by_rule`` if the model gave none."""
+    """For an answer: ``answered``, or ``by_rule`` if the rules answered instead of the model."""
     actions: tuple[str, ...] = ()
-    """For an answer, the tools that the queen acted with."""
+    """For an answer: the tools with which the queen acted."""
 
 
 def chat_event(type_: EventType, subject: Subject, at: float, data: Mapping[str, Any]) -> AgentEvent:
@@ -105,7 +105,7 @@ def parse_question(event: AgentEvent) -> Question:
     data = event.data
     return Question(
         id=event.id,
-        subject=Subject(ticket_id) if (ticket_id := str(data["ticket_id"])) else _worker_in(data),
+        subject=Subject(ticket_id) if (ticket_id := str(data["ticket_id"])) else _parse_worker(data),
         at=event.time,
         by=str(data["by"]),
         text=str(data["text"]),
@@ -113,7 +113,7 @@ def parse_question(event: AgentEvent) -> Question:
     )
 
 
-def _worker_in(data: Mapping[str, Any]) -> Subject:
+def _parse_worker(data: Mapping[str, Any]) -> Subject:
     return Subject(agent_id=str(data["agent_id"]), session_id=str(data["session_id"]))
 
 

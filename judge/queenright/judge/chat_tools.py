@@ -65,23 +65,23 @@ class AcknowledgeArguments(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """A question being answered: its worker, its command, and the tools used for it."""
+    """A question that is being answered, with its worker and the tools that were used."""
 
     worker: EscalationTicket | WorkerFacts
-    """The ticket; without one, the facts about the worker."""
+    """The ticket; without a ticket, the facts about the worker."""
     question: Question
     used_tools: set[str] = field(default_factory=set)
     diffs: list[str] = field(default_factory=list)
-    """Changes of files. They are appended to the answer."""
+    """The diffs of changed files, which are appended to the answer."""
 
     @property
     def ticket(self) -> EscalationTicket | None:
-        """The ticket of the question; None for a worker without one."""
+        """The ticket of the question; None for a worker without a ticket."""
         return self.worker if isinstance(self.worker, EscalationTicket) else None
 
     @property
     def command(self) -> ChatCommand | None:
-        """The command in the operator's message, if there is one."""
+        """The command in the operator's message, or None."""
         subject = {
             "agent_id": self.worker.agent_id,
             "ticket_id": self.question.subject.ticket_id,
@@ -90,7 +90,7 @@ class ChatTurn:
 
     @property
     def allowed_tools(self) -> Sequence[str]:
-        """The tools that the message may use: none without a ticket."""
+        """The tools that the message allows. Without a ticket, there are none."""
         names: tuple[str, ...]
         if self.ticket is None:
             names = ()
@@ -101,11 +101,11 @@ class ChatTurn:
         return [tool for tool in names if self.question.is_admin or tool not in ADMIN_TOOLS]
 
     def names_file(self, path: str) -> bool:
-        """Return whether the operator's message names a file; other files must not be changed."""
+        """Return whether the operator's message names a file. Other files must not be changed."""
         if self.question.act:
             name = re.escape(path)
             pattern = rf"(?<![\w./-]){name}(?![\w/-]|\.\w)"
-            if not {".", "/"} & set(path):  # an ordinary word names a file only in quotes
+            if not {".", "/"} & set(path):  # a word without a dot or slash names a file only in quotes
                 pattern = rf"[`'\"]{name}[`'\"]"
             return re.search(pattern, self.question.text) is not None
         return self.command is not None and self.command.arguments.get("path") == path
@@ -122,12 +122,12 @@ class ChatTools:
     """
     The tools of the chat. The session of a call identifies the question and its ticket.
 
-    A tool acts only if the operator's newest message is a command for it, or was sent as an order (``act``):
-    text written by a worker cannot make it act. Each tool acts once per question.
+    A tool acts only if the operator's newest message is a command for it, or was sent as an order (``act``).
+    Text that a worker wrote cannot make it act. Each tool acts only once per question.
 
     Args:
-        actions: Nudges and stops workers; without it, there are no tools for that.
-        workspaces: Reads, changes and restarts agents; without it, there are no tools for that.
+        actions: Nudges and stops workers. If None, there are no tools for this.
+        workspaces: Reads, changes and restarts agents. If None, there are no tools for this.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ChatTools:
     def open_turn(
         self, session_id: str, worker: EscalationTicket | WorkerFacts, question: Question
     ) -> Iterator[ChatTurn]:
-        """Let the tool calls of a session serve a question."""
+        """Assign the tool calls of a session to a question, until the context is exited."""
         self._turns[session_id] = turn = ChatTurn(worker, question)
         try:
             yield turn
@@ -246,7 +246,11 @@ class ChatTools:
 
     @contextmanager
     def _open_action(self, session_id: str, ticket_id: str, tool: str) -> Iterator[ChatTurn]:
-        """Let a tool act for the session's question if the operator ordered it: once, unless it fails."""
+        """
+        Let a tool act for the session's question if the operator ordered it.
+
+        The tool may act once. If it fails, it may act again.
+        """
         turn = self._get_turn(session_id)
         if turn.ticket is None:
             raise ToolError(

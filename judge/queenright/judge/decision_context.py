@@ -1,4 +1,4 @@
-"""The context that judge, queen, orchestrator and chat share: workers, tickets, clocks and read tools."""
+"""The context that the judge, queen, orchestrator and chat share: workers, tickets, clocks and read tools."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from queenright.runtime.graphs.graph import NodeSpec
 from queenright.runtime.tooling.tools import Tool
 
 MAX_TURNS: Final = 8
-"""Model answers per check: enough to call every reading tool and then decide. The budget limits the cost."""
+"""The model answers per visit: enough to call every read tool and then decide. The budget limits the cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
     """
-    What judge, queen and orchestrator need to decide; one per service.
+    Everything that the judge, queen and orchestrator need for their decisions. There is one per service.
 
     Args:
-        read_tools: Read-only tools besides the health summary, such as metrics and traces.
+        read_tools: Read-only tools in addition to the health summary, for example for metrics and traces.
     """
 
     monitor: HealthMonitor
@@ -50,7 +50,9 @@ class DecisionContext:
         return None if health is None else summarise(health, self.clock())
 
     def open_case(self) -> Case:
-        """Return a case for one graph; graphs work on different workers at the same time."""
+        """
+        Return a new case. Each graph has its own, because graphs work on different workers at the same time.
+        """
         return Case(self)
 
 
@@ -62,7 +64,7 @@ class Case:
         self._key: WorkerKey = ("", "")
 
     def select(self, key: WorkerKey) -> None:
-        """Select the worker."""
+        """Select the worker to decide about."""
         self._key = key
 
     @property
@@ -75,7 +77,7 @@ class Case:
         return self._context.summary(self._key)
 
     def tool(self) -> Tool:
-        """Return ``get_worker_health_summary``; it shows the selected worker if the model names none."""
+        """Return the tool ``get_worker_health_summary``, which shows the selected worker by default."""
         return summary_tool(self._show)
 
     async def _show(self, arguments: SummaryArguments) -> str:
@@ -83,7 +85,7 @@ class Case:
         return show_summary(health, self._context.clock(), arguments.last_n_steps)
 
     def _find(self, agent_id: str, session_id: str) -> WorkerHealth | None:
-        """Return a worker; None if it is unknown, or if its session has ended and is not named."""
+        """Return a worker, or None if it is unknown, or has ended and the model did not name its session."""
         if session_id in ("", "auto"):
             session_id = self._key[1] if agent_id == self._key[0] else ""
         health = self._context.monitor.get(agent_id, session_id or None)
@@ -102,12 +104,12 @@ def decision_node(
     """
     Return a node that makes one decision per visit.
 
-    A reply without a decision ends the visit; the caller decides whether to try again.
+    A reply without a decision ends the visit. The caller decides whether to try again.
 
     Args:
-        output_key: The output with the model's text if it calls no deciding tool.
-        decides: Names of the tools that end the visit.
-        reads: Names of the tools that only read.
+        output_key: The output that gets the model's text if it calls no deciding tool.
+        decides: The names of the tools that end the visit.
+        reads: The names of the read-only tools.
     """
     final = tuple(decides)
     return NodeSpec(
@@ -120,9 +122,9 @@ def decision_node(
         max_retries=0,
         model_attempts=1,
         max_messages=60,
-        # About ten decisions. Longer-lived data is in the trend and in the tickets.
+        # This is about ten decisions. Data that is needed for longer is in the trend and in the tickets.
         max_context_tokens=8_000,
-        # A second limit, for a model that ignores its own.
+        # This is a second limit, for a model that ignores its own limit.
         model_timeout_seconds=model.settings.timeout_seconds + 5,
     )
 
@@ -131,16 +133,16 @@ def merge_node_tools(tools: Mapping[str, Sequence[Tool]]) -> list[Tool]:
     """
     Return the tools of a graph, given those of its nodes by node id.
 
-    If nodes have different tools of one name, a call goes to the tool of the node that made it.
+    If nodes have different tools with the same name, a call goes to the tool of the node that made it.
     """
     by_role: dict[str, dict[str, Tool]] = {}
     for node_id, node_tools in tools.items():
         for tool in node_tools:
             by_role.setdefault(tool.name, {})[node_id] = tool
-    return [_merge(nodes) for nodes in by_role.values()]
+    return [_merge_tools(nodes) for nodes in by_role.values()]
 
 
-def _merge(nodes: Mapping[str, Tool]) -> Tool:
+def _merge_tools(nodes: Mapping[str, Tool]) -> Tool:
     first = next(iter(nodes.values()))
     if all(tool is first for tool in nodes.values()):
         return first

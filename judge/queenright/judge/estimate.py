@@ -12,15 +12,15 @@ from queenright.runtime.llm.model import LLMProvider, Message, ToolSpec
 Unit = Literal["dollars", "tokens"]
 
 ANSWER_TOKENS: Final = 2_000
-"""Tokens reserved for a reply: a few times what judge and queen write. It limits no model."""
+"""The tokens that are reserved for a reply: a few times the usual. This does not limit the model."""
 
 _BYTES_PER_TOKEN: Final = 4
-"""UTF-8 bytes per token of English and JSON; tokenizers differ by about a fifth."""
+"""The UTF-8 bytes per token of English text and JSON. Tokenizers differ by about a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Dollars and tokens."""
+    """An amount of US dollars and tokens."""
 
     dollars: float = 0.0
     tokens: int = 0
@@ -40,7 +40,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The estimated cost of a call: of the question alone, and with its reply."""
+    """The estimated cost of a call: of the question alone, and including the reply."""
 
     question: Cost = Cost()
     call: Cost = Cost()
@@ -51,12 +51,12 @@ class PricedModel(Protocol):
     """A model with a known price."""
 
     async def price(self, input_tokens: int, output_tokens: int) -> float:
-        """Return the price in dollars, 0 if it is unknown."""
+        """Return the price in US dollars, or 0 if it is unknown."""
         ...
 
 
 async def estimate(model: LLMProvider, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Estimate:
-    """Return the estimated cost of calling ``model``. Without a known price it costs tokens only."""
+    """Return the estimated cost of calling ``model``. Without a known price, the dollars are 0."""
     tokens = question_tokens(messages, tools)
     question = call = 0.0
     if isinstance(model, PricedModel):
@@ -66,7 +66,7 @@ async def estimate(model: LLMProvider, messages: Sequence[Message], tools: Seque
 
 
 def question_tokens(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> int:
-    """Return the estimated number of input tokens of a call: messages and tools."""
+    """Return the estimated number of input tokens of a call, for its messages and tools."""
     texts = [message.content for message in messages]
     texts += [f"{call.name}{call.arguments}" for message in messages for call in message.tool_calls]
     texts += [f"{tool.name}{tool.description}{tool.parameters}" for tool in tools]

@@ -47,31 +47,34 @@ JUDGE_NODE: Final = "judge"
 _EVALUATION: Final = "worker_health"
 
 BYPASS_SECONDS: Final = 60.0
-"""The rules write the ticket of a high or critical finding that waits longer for a slow model."""
+"""If a high or critical finding waits longer for a slow model, the rules write its ticket."""
 
 _CHECKS_PER_BYPASS: Final = 4
-"""How often within the bypass time the judge looks for workers that wait for a slow model."""
+"""How often, within the bypass time, the judge looks for workers that wait for a slow model."""
 
-_CROWD: Final = 20
-"""If more workers than this are due at once, the rules write their tickets: a model is too slow."""
+_CROWD_SIZE: Final = 20
+"""
+If more workers than this are due at the same time, the rules write their tickets, because a model is too
+slow.
+"""
 
-_BATCH: Final = 50
-"""Tickets per transaction; between two, other tasks run."""
+_BATCH_SIZE: Final = 50
+"""The number of tickets per transaction. Other tasks run in between."""
 
-_REPAIRS: Final = 1
-"""How often a model may correct a rejected ticket; then the rules' decision applies."""
+_MAX_REPAIRS: Final = 1
+"""How often a model may correct a rejected ticket before the rules' decision applies."""
 
 
 class HealthJudge:
     """
-    Judges the workers with a finding that needs a ticket and has none.
+    Judges the workers that have a finding which needs a ticket and has none.
 
-    A healthy fleet costs no model call. If the rules say high or critical and the model wrote no ticket, the
-    judge writes the rules' ticket. Every check records one event.
+    A healthy fleet costs no model call. If the severity is high or critical by the rules and the model wrote
+    no ticket, the judge writes the rules' ticket. Every check is recorded as an event.
 
     Args:
         disk: Reads and writes ``trend_file`` in threads.
-        trend_file: Stores the numbers of each worker's last check.
+        trend_file: The file that stores the numbers of each worker's last check.
     """
 
     def __init__(
@@ -98,17 +101,17 @@ class HealthJudge:
         self._case = context.open_case()
         self._has_raised = False
         self._rejections: list[str] = []
-        # A wake-up during a check is noted here, so that many of them cause only one more check.
+        # Wake-ups during a check are noted here, so that together they cause only one more check.
         self._wake_reasons: dict[WorkerKey, str] = {}
         self._should_check_all = False
         self._checked_all_at = context.clock()
         self._coverage = Coverage(context.tickets)
         self._answers = Answers(context.settings.judge.interval_seconds)
-        self._waiting: dict[WorkerKey, float] = {}
-        """Workers that wait in the current check, and since when."""
+        self._waiting_since: dict[WorkerKey, float] = {}
+        """The workers that wait in the current check, and since when."""
 
     def graph(self) -> GraphSpec:
-        """Return the judge's graph: one node, woken by a timer."""
+        """Return the judge's graph, which has one node that a timer wakes."""
         node = decision_node(
             JUDGE_NODE,
             system_prompt=self._prompt.text,
@@ -130,14 +133,17 @@ class HealthJudge:
         return [self._case.tool(), emit_tool(self._write_ticket), *self._context.read_tools]
 
     async def load_trends(self) -> None:
-        """Load the trends of the last checks; without them, every check counts as the worker's first."""
+        """
+        Load the trends of the last checks. If they cannot be read, each next check counts as the worker's
+        first.
+        """
         try:
             self._trends = await self._disk.run(lambda: Trends.load(self._trend_file))
         except UnusableFileError as error:
             _log.warning("cannot load the judge's trends, starting without: %s", error)
 
     def adopt(self, tickets: Iterable[EscalationTicket]) -> None:
-        """Take over the tickets from before a restart: the findings that they cover are not judged again."""
+        """Take over the tickets from before a restart. Findings that they cover are not judged again."""
         self._coverage.adopt(tickets)
 
     def needs_judging(self, health: WorkerHealth) -> bool:
@@ -150,8 +156,10 @@ class HealthJudge:
         return self.needs_judging(health) and self._answers.is_news(health)
 
     def note(self, agent_id: str | None, session_id: str | None, reason: str) -> bool:
-        """Note a worker, or all, for the next check; return whether a check must be requested."""
-        idle = not self._wake_reasons and not self._should_check_all
+        """
+        Note one worker, one agent's workers, or all for the next check. Return whether to request a check.
+        """
+        is_idle = not self._wake_reasons and not self._should_check_all
         if agent_id is None:
             self._should_check_all = True
         elif session_id is not None:
@@ -159,14 +167,16 @@ class HealthJudge:
         else:
             keys = [h.key for h in self._monitor.workers() if h.vitals.agent_id == agent_id]
             self._wake_reasons.update(dict.fromkeys(keys, reason))
-        return idle and (bool(self._wake_reasons) or self._should_check_all)
+        return is_idle and (bool(self._wake_reasons) or self._should_check_all)
 
     async def check(self, trigger: Trigger, run: RunNode) -> dict[WorkerKey, CheckOutcome]:
-        """Judge the workers that need it; return their outcomes. The entry point ``health_check``."""
+        """
+        Judge the workers that need it, and return their outcomes. This is the entry point ``health_check``.
+        """
         now = self._clock()
         record = CheckRecord(started_at=now)
-        overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
-        is_full = trigger.tick is not None or self._should_check_all or overdue
+        is_overdue = now - self._checked_all_at >= self._settings.judge.interval_seconds
+        is_full = trigger.tick is not None or self._should_check_all or is_overdue
         wake_reasons, self._wake_reasons, self._should_check_all = self._wake_reasons, {}, False
         standing: list[WorkerKey] = []
         if is_full:
@@ -179,7 +189,7 @@ class HealthJudge:
         due_workers = [
             health for health in healths if self.needs_judging(health) and self._answers.is_due(health, now)
         ]
-        # New problems first; the others, perhaps thousands, may only need to be counted on their tickets.
+        # New problems come first. The others, perhaps thousands, only need to be counted on their tickets.
         outcomes = await self._judge_all(due_workers, wake_reasons, run, record)
         await self._count_standing([key for key in standing if key not in outcomes], record)
         if not outcomes:
@@ -195,41 +205,47 @@ class HealthJudge:
         run: RunNode,
         record: CheckRecord,
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Judge the workers one by one, the worst first; the rules judge workers that wait too long."""
-        worst = sorted(workers, key=lambda health: -_severity(health))
-        # A ticket whose condition has changed is updated at once, without a model call.
-        outdated_keys = [health.key for health in worst if self._coverage.is_outdated(health)]
+        """Judge the workers one by one, the worst first. The rules judge workers that wait too long."""
+        workers_by_severity = sorted(workers, key=lambda health: -_rank_severity(health))
+        # A ticket whose condition has changed is updated immediately, without a model call.
+        outdated_keys = [health.key for health in workers_by_severity if self._coverage.is_outdated(health)]
         outcomes = await self._write_in_batches(outdated_keys, "its condition has changed")
-        worst = [health for health in worst if health.key not in outcomes]
-        if len(worst) > _CROWD:
-            outcomes |= await self._judge_crowd(worst)
-            worst = [health for health in worst if health.key not in outcomes]
+        workers_by_severity = [health for health in workers_by_severity if health.key not in outcomes]
+        if len(workers_by_severity) > _CROWD_SIZE:
+            outcomes |= await self._judge_crowd(workers_by_severity)
+            workers_by_severity = [health for health in workers_by_severity if health.key not in outcomes]
         now = self._clock()
-        self._waiting = {health.key: now for health in worst}
-        watch = asyncio.create_task(self._bypass(), name="judge-bypass")
+        self._waiting_since = {health.key: now for health in workers_by_severity}
+        bypass_task = asyncio.create_task(self._bypass(), name="judge-bypass")
         try:
-            for key in [health.key for health in worst]:
+            for key in [health.key for health in workers_by_severity]:
                 outcomes[key] = await self._judge(key, wake_reasons.get(key, HEALTH_CHECK), run, record)
-                self._waiting.pop(key, None)
+                self._waiting_since.pop(key, None)
                 self._metrics.count_check(outcomes[key], self._clock())
         finally:
-            watch.cancel()
-            self._waiting = {}
+            bypass_task.cancel()
+            self._waiting_since = {}
         return outcomes
 
     async def _judge_crowd(self, workers: Sequence[WorkerHealth]) -> dict[WorkerKey, CheckOutcome]:
         """Write tickets by the rules for many workers, in few transactions."""
         judging = self._model.answering
-        keys = [h.key for h in workers if judging == RULES or ticket_policy.is_binding(_reason(h).severity)]
+        keys = [
+            h.key
+            for h in workers
+            if judging == RULES or ticket_policy.is_binding(_require_reason(h).severity)
+        ]
         return await self._write_in_batches(keys, "too many at once for the model")
 
-    async def _write_in_batches(self, keys: Sequence[WorkerKey], why: str) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets of these workers in batches; return their outcomes."""
-        note = "" if self._model.answering == RULES else f" Written by the rules: {why}."
+    async def _write_in_batches(
+        self, keys: Sequence[WorkerKey], reason: str
+    ) -> dict[WorkerKey, CheckOutcome]:
+        """Write the rules' tickets of these workers in batches, and return their outcomes."""
+        note = "" if self._model.answering == RULES else f" Written by the rules: {reason}."
         outcomes: dict[WorkerKey, CheckOutcome] = {}
-        for first in range(0, len(keys), _BATCH):
+        for start in range(0, len(keys), _BATCH_SIZE):
             try:
-                outcomes |= await self._write_rules_tickets(keys[first : first + _BATCH], note)
+                outcomes |= await self._write_rules_tickets(keys[start : start + _BATCH_SIZE], note)
             except Exception:
                 _log.exception("cannot write the rules' tickets at once, judging the workers one by one")
                 break
@@ -239,7 +255,7 @@ class HealthJudge:
     async def _write_rules_tickets(
         self, keys: Sequence[WorkerKey], note: str
     ) -> dict[WorkerKey, CheckOutcome]:
-        """Write the rules' tickets of these workers in one transaction; return their outcomes."""
+        """Write the rules' tickets of these workers in one transaction, and return their outcomes."""
         now = self._clock()
         trace_id, span_id = get_span_ids(get_current_span())
         workers = [
@@ -262,7 +278,7 @@ class HealthJudge:
     async def _report_by_rules(
         self, workers: Iterable[WorkerHealth], verdict: str, note: str = "", **origin: str
     ) -> dict[WorkerKey, bool]:
-        """Report workers by the rules in one transaction; return whether each has a ticket."""
+        """Report workers by the rules in one transaction, and return whether each has a ticket."""
         now = self._clock()
         reports: list[tuple[Report, dict[str, Any]]] = []
         for health in workers:
@@ -284,10 +300,12 @@ class HealthJudge:
             await self._context.sleep(BYPASS_SECONDS / _CHECKS_PER_BYPASS)
             now = self._clock()
             for key in self._wake_reasons:
-                self._waiting.setdefault(key, now)
-            overdue_keys = [key for key, since in self._waiting.items() if now - since >= BYPASS_SECONDS]
+                self._waiting_since.setdefault(key, now)
+            overdue_keys = [
+                key for key, since in self._waiting_since.items() if now - since >= BYPASS_SECONDS
+            ]
             for key in overdue_keys:
-                self._waiting[key] = now
+                self._waiting_since[key] = now
                 health = self._monitor.get(*key)
                 if health is None or not self.needs_judging(health):
                     continue
@@ -297,7 +315,7 @@ class HealthJudge:
                     _log.exception("cannot write a ticket about %s, retrying", key[0])
 
     async def _record_check(self, record: CheckRecord, outcomes: dict[WorkerKey, CheckOutcome]) -> None:
-        """Publish the record and save the trends; a failure of either does not stop the judge."""
+        """Publish the record and save the trends. If either fails, the judge continues."""
         event = record.event(
             outcomes, self._clock(), graph_id=JUDGE_GRAPH, model=self._model.answering, prompt=self._prompt.id
         )
@@ -316,8 +334,8 @@ class HealthJudge:
 
     async def _count_standing(self, standing: Sequence[WorkerKey], record: CheckRecord) -> None:
         """Count another occurrence of each condition that has a ticket, without a model call."""
-        for first in range(0, len(standing), _BATCH):
-            healths = (self._monitor.get(*key) for key in standing[first : first + _BATCH])
+        for start in range(0, len(standing), _BATCH_SIZE):
+            healths = (self._monitor.get(*key) for key in standing[start : start + _BATCH_SIZE])
             workers = [
                 health
                 for health in healths
@@ -336,7 +354,7 @@ class HealthJudge:
         self._has_raised, self._rejections = False, []
         health, summary = self._case.health, self._case.summary()
         if health is None or summary is None or not self.needs_judging(health):
-            # The worker recovered while others were judged, or the rules wrote its ticket.
+            # The worker recovered while others were judged, or the rules have written its ticket.
             return "healthy" if self._coverage.find_ticket(key) is None else "ticket"
         self._answers.note_request(health, self._clock())
         vitals = health.vitals
@@ -352,14 +370,14 @@ class HealthJudge:
             },
         ) as span:
             try:
-                result = await run(self._message(health, summary, reason))
+                result = await run(self._build_message(health, summary, reason))
                 record.add_cost(result)
                 outcome, explanation = await self._conclude(result)
             except Exception as error:
                 _log.exception("the check of %s failed, retrying at the next tick", vitals.agent_id)
                 outcome, explanation = "unknown", f"{type(error).__name__}: {error}"
                 await self._handle_failure(explanation)
-            _record(span, outcome, explanation)
+            _record_evaluation(span, outcome, explanation)
         self._answers.note_outcome(key, outcome, self._clock())
         self._trends.note(summary, self._clock(), outcome)
         return outcome
@@ -375,7 +393,7 @@ class HealthJudge:
             _log.exception("cannot write a ticket about %s, retrying", health.vitals.agent_id)
 
     async def _conclude(self, result: NodeResult) -> tuple[CheckOutcome, str]:
-        """Return the outcome of a model's run and its explanation, with the rules' floor applied."""
+        """Apply the rules' floor to a model's run. Return the outcome and its explanation."""
         verdict = str(result.outputs.get("health_verdict", ""))
         if self._has_raised:
             return "ticket", verdict or "ticket written"
@@ -391,7 +409,7 @@ class HealthJudge:
         return ("healthy", verdict) if is_healthy else ("unknown", f"the model {reply}")
 
     async def _hold_floor(self, health: WorkerHealth, reply: str) -> bool:
-        """Write the rules' ticket if they bind and there is none; return whether it was written."""
+        """Write the rules' ticket if the rules bind and there is no ticket. Return whether it was written."""
         finding = reason_for_ticket(health)
         if (
             finding is None
@@ -421,19 +439,19 @@ class HealthJudge:
             return result
         except TicketRejectedError as error:
             self._rejections.append(str(error))
-            if len(self._rejections) > _REPAIRS:
+            if len(self._rejections) > _MAX_REPAIRS:
                 return f"{error}. That was the last try; the rules' answer stands."
             raise ToolError(f"{error}. Correct this, and send the whole ticket again.") from error
 
     async def _raise_ticket(self, health: WorkerHealth, draft: TicketDraft, model: str) -> str:
         trace_id, span_id = get_span_ids(get_current_span())
-        results = await self._tickets.raise_ticket(
+        result = await self._tickets.raise_ticket(
             health, draft, trace_id=trace_id, span_id=span_id, model=model
         )
-        self._coverage.note_ticket(health, results.ticket)
-        return show_report_result(results)
+        self._coverage.note_ticket(health, result.ticket)
+        return show_report_result(result)
 
-    def _message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
+    def _build_message(self, health: WorkerHealth, summary: dict[str, Any], reason: str) -> str:
         now = self._clock()
         findings = [{"kind": f.kind, "severity": f.severity} for f in health.findings if f.ticket]
         check = {
@@ -449,19 +467,19 @@ def _add_note(draft: TicketDraft, note: str) -> TicketDraft:
     return draft.model_copy(update={"judge_reasoning": draft.judge_reasoning + note})
 
 
-def _reason(health: WorkerHealth) -> Finding:
+def _require_reason(health: WorkerHealth) -> Finding:
     """Return the finding that needs a ticket."""
     finding = reason_for_ticket(health)
     assert finding is not None, "only workers with a reason are due"
     return finding
 
 
-def _severity(health: WorkerHealth) -> int:
+def _rank_severity(health: WorkerHealth) -> int:
     finding = reason_for_ticket(health)
     return -1 if finding is None else finding.severity.rank
 
 
-def _record(span: Span, outcome: CheckOutcome, explanation: str) -> None:
+def _record_evaluation(span: Span, outcome: CheckOutcome, explanation: str) -> None:
     span.add_event(
         names.GEN_AI_EVALUATION_RESULT,
         {

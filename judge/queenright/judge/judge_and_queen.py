@@ -1,4 +1,4 @@
-"""Judge and queen: both graphs on one runtime, subscribed to the bus that carries the workers' events."""
+"""The judge and the queen: both graphs on one runtime, which subscribe to the workers' events."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from queenright.runtime.graphs.graph import GraphSpec
 from queenright.runtime.llm.model import LLMProvider
 from queenright.runtime.tooling.tools import Tool
 
-_REASONS: Final[dict[FallbackReason, str]] = {
+_FALLBACK_CAUSES: Final[dict[FallbackReason, str]] = {
     "budget": "its budget is spent",
     "timeout": "it timed out too often",
     "error": "it failed too often",
@@ -54,16 +54,16 @@ class JudgeAndQueen:
     Args:
         storage: The folder for conversations (``graphs/...``).
         runtime: Runs the graphs; a new one by default.
-        models: Models to use instead of those in ``judge``: (the judge's, the queen's).
-        decide: Carries out the queen's decision on an escalation. Without it, or if the settings name
-            another orchestrator, the queen decides no escalations.
-        actions: Nudges and stops workers for the queen; without it, she has no tools for that.
-        read_tools: Read-only tools besides the health summary.
+        models: The judge's and the queen's model, to use instead of those in ``judge``.
+        decide: Carries out the queen's decision on an escalation. If None, or if the settings name another
+            orchestrator, the queen decides no escalations.
+        actions: Nudges and stops workers for the queen. If None, she has no tools for this.
+        read_tools: Read-only tools in addition to the health summary.
         list_interventions: Returns the interventions on an agent's workers, for the operator chat.
-        fleet: The services that watch other parts of the fleet.
+        fleet: The services that monitor other parts of the fleet.
 
     Raises:
-        ModelUnavailableError: A configured model cannot be used here.
+        ModelUnavailableError: A configured model cannot be used.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class JudgeAndQueen:
             judge.budget, clock=clock, file=storage / BUDGET_FILE, disk=self.runtime.disk, fleet=fleet
         )
         self.budget = budget
-        """The budget of judge and queen, shared with the other services of the fleet."""
+        """The budget of the judge and the queen, which all services of the fleet share."""
         self.metrics.watch(budget)
         load = partial(load_model, metrics=self.metrics, budget=budget, monotonic=monotonic, sleep=sleep)
         judge_provider, queen_provider = models or (load(judge.judge, "judge"), load(judge.queen, "queen"))
@@ -136,7 +136,7 @@ class JudgeAndQueen:
             actions=actions,
             workspaces=workspaces,
         )
-        """The conversation between operators and the queen about a ticket."""
+        """The chats between operators and the queen about tickets and workers."""
         self._orchestrator: Orchestrator | None = None
         if decide is not None and settings.intervention.escalation.orchestrator == "queen":
             self._orchestrator = Orchestrator(
@@ -169,7 +169,7 @@ class JudgeAndQueen:
 
     async def start(self) -> None:
         """Start judging, and triage the tickets that were open before a restart."""
-        # Subscribe before the queen, because the bypass time starts with a ticket's arrival.
+        # Subscribe before the queen does, because the bypass time starts when a ticket arrives.
         self._subscriptions = [
             self._bus.subscribe(
                 self._expect_ticket, name="triage-clock", types={EventType.WORKER_ESCALATION_TICKET}
@@ -188,12 +188,12 @@ class JudgeAndQueen:
                     types={EventType.ESCALATION_TRIGGERED, EventType.ESCALATION_DECIDED},
                 )
             )
-        waiting = await self._tickets.load()
+        waiting_tickets = await self._tickets.load()
         self._judge.adopt(self._tickets.open_tickets())
         await self._judge.load_trends()
         await self.runtime.start()
         self._is_running = True
-        for ticket in waiting:
+        for ticket in waiting_tickets:
             self._queen.expect(ticket.ticket_id)
             self._request_triage(ticket.ticket_id)
         await self.chat.resume()
@@ -218,15 +218,18 @@ class JudgeAndQueen:
                 self._request_escalation_decision(escalation.escalation_id)
 
     def replacements(self) -> list[str]:
-        """Return a sentence about each model that the rules currently replace."""
+        """Return a sentence for each model that the rules currently replace."""
         return [
-            f"The {role}'s model {model.provider.name} is not called ({_REASONS[reason]}); rules apply."
+            f"The {role}'s model {model.provider.name} is not called "
+            f"({_FALLBACK_CAUSES[reason]}); rules apply."
             for role, model in zip(("judge", "queen"), self._models, strict=True)
             if (reason := model.fallback_reason) is not None
         ]
 
     def wake(self, agent_id: str | None = None, reason: str = "") -> None:
-        """Let the judge check one agent's workers now, or all. Call it from the loop's thread."""
+        """
+        Let the judge check one agent's workers, or all workers, now. Call it from the event loop's thread.
+        """
         self._wake(agent_id, None, reason or "woken")
 
     def _wake(self, agent_id: str | None, session_id: str | None, reason: str) -> None:

@@ -1,4 +1,7 @@
-"""Spending limits of judge and queen, in dollars and tokens per hour and day; they survive restarts."""
+"""
+Spending limits of the judge and the queen, in dollars and tokens per hour and day. Spending survives
+restarts.
+"""
 
 from __future__ import annotations
 
@@ -20,16 +23,16 @@ _log = logging.getLogger(__name__)
 Window = Literal["hour", "day"]
 
 BUDGET_FILE: Final = "judging_spent.json"
-"""The file with the spending, in the storage folder."""
+"""The name of the file with the spending, in the storage folder."""
 SHARED_SPENDING: Final = "judging"
-"""The name of the value with the spending that the services of a fleet share."""
+"""The name of the shared value with the spending of all services of a fleet."""
 
-_SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
-_PARTS: Final[Mapping[Window, int]] = {"hour": 10, "day": 1}
-"""The share of a day's limit that may be used in the window."""
+_WINDOW_SECONDS: Final[Mapping[Window, float]] = {"hour": 3600, "day": 86_400}
+_WINDOW_DIVISORS: Final[Mapping[Window, int]] = {"hour": 10, "day": 1}
+"""The limit of a window is the day's limit divided by this."""
 _UNITS: Final[tuple[Unit, ...]] = ("dollars", "tokens")
 _SLOT_SECONDS: Final = 300
-"""Spending is stored per five minutes; a slot counts until its end leaves the window."""
+"""Spending is stored in slots of five minutes. A slot counts until its end leaves the window."""
 
 
 class Spending:
@@ -37,7 +40,7 @@ class Spending:
     The spending of the last day, by role.
 
     Args:
-        rows: The result of ``rows``: a list of ``[slot start, role, dollars, tokens]``.
+        rows: A result of the method ``rows``: a list of ``[slot start, role, dollars, tokens]``.
 
     Raises:
         ValueError: The rows are invalid.
@@ -53,22 +56,28 @@ class Spending:
 
     def add(self, role: str, at: float, dollars: float, tokens: int, now: float | None = None) -> None:
         """
-        Add a payment at ``at``, in seconds since the epoch; drop payments older than a day.
+        Add a payment at ``at``, in seconds since the epoch. Payments that are older than a day are dropped.
 
-        A negative payment takes back a part of an earlier one at the same time. ``now`` is ``at`` by default.
+        A negative payment takes back a part of an earlier payment with the same time. ``now`` is ``at`` by
+        default.
         """
         key = int(at // _SLOT_SECONDS) * _SLOT_SECONDS, role
-        before = self._slots.get(key, (0.0, 0))
-        self._slots[key] = max(0.0, round(before[0] + dollars, 12)), max(0, before[1] + tokens)
-        for old in [key for key in self._slots if not _is_within(key[0], now or at, _SECONDS["day"])]:
-            del self._slots[old]
+        previous_amounts = self._slots.get(key, (0.0, 0))
+        self._slots[key] = (
+            max(0.0, round(previous_amounts[0] + dollars, 12)),
+            max(0, previous_amounts[1] + tokens),
+        )
+        for old_key in [
+            key for key in self._slots if not _is_within(key[0], now or at, _WINDOW_SECONDS["day"])
+        ]:
+            del self._slots[old_key]
 
     def sum_window(self, window: Window, unit: Unit, now: float, role: str | None = None) -> float:
-        """Return the spending in the window that ends now, of one role or of all."""
+        """Return the spending in the window that ends at ``now``, of one role or of all roles."""
         return sum(
             amounts[_UNITS.index(unit)]
             for (start, payer), amounts in self._slots.items()
-            if _is_within(start, now, _SECONDS[window]) and role in (None, payer)
+            if _is_within(start, now, _WINDOW_SECONDS[window]) and role in (None, payer)
         )
 
     def rows(self) -> list[list[Any]]:
@@ -78,19 +87,19 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class ExceededLimit:
-    """A limit that is reached, or that the next call would exceed."""
+    """A limit that has been reached, or that the next call would exceed."""
 
     window: Window
     unit: Unit
     limit: float
     spent: float
     requested: float = 0
-    """The estimated cost of the call that exceeds it."""
+    """The estimated cost of the call that would exceed it."""
 
     @property
     def seconds(self) -> float:
         """The length of the window."""
-        return _SECONDS[self.window]
+        return _WINDOW_SECONDS[self.window]
 
     def __str__(self) -> str:
         limit, spent, cost = (
@@ -115,15 +124,15 @@ class ModelBudget:
     """
     Decides whether another call may be made, and records the spending.
 
-    The estimated cost of a call is reserved before it is made and counts as spent until the actual cost is
-    known, so that concurrent calls do not spend the same remainder.
+    The estimated cost of a call is reserved before the call, and counts as spent until the actual cost is
+    known, so that concurrent calls cannot spend the same remainder.
 
     Args:
-        file: Stores the spending; None keeps it in memory. A damaged file is moved aside, and counting starts
-            at 0.
+        file: The file that stores the spending; None keeps it in memory. A damaged file is moved aside, and
+            counting starts at 0.
         disk: Writes the file; None creates threads for it.
-        fleet: If it is shared, the limits apply to all its services together, and it stores the spending
-            instead of the file.
+        fleet: If the fleet has several services, the limits apply to all of them together, and the fleet
+            stores the spending instead of the file.
     """
 
     def __init__(
@@ -138,17 +147,17 @@ class ModelBudget:
         self._fleet = fleet if fleet is not None and fleet.is_shared else None
         self._limits: dict[tuple[Window, Unit], float] = {
             (window, unit): limit / part
-            for window, part in _PARTS.items()
+            for window, part in _WINDOW_DIVISORS.items()
             for unit in _UNITS
             if (limit := getattr(settings, f"{unit}_per_day")) is not None
         }
         self._clock = clock
         self._file = file
-        self._spending = Spending() if file is None or self._fleet is not None else _read(file)
-        self._misfit = Cost()
-        """The last requested cost, if it exceeded a limit."""
+        self._spending = Spending() if file is None or self._fleet is not None else _read_file(file)
+        self._refused_cost = Cost()
+        """The cost of the last refused request; zero if the last request was allowed."""
         self._disk = disk or Disk()
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
 
     def limits(self) -> Iterable[tuple[Window, Unit, float]]:
         """Return the configured limits."""
@@ -156,22 +165,24 @@ class ModelBudget:
 
     def all_spent(self) -> Iterator[tuple[Window, Unit, float]]:
         """
-        Return the spending of every window in every unit.
+        Yield the spending of each window in each unit.
 
-        A limit that left too little for the last call counts as fully spent: no model is called.
+        A limit that did not allow the last call counts as fully spent, because no model is called.
         """
-        limits = {(limit.window, limit.unit): limit.limit for limit in self._find_exceeded(self._misfit)}
-        for window in _SECONDS:
+        limits = {
+            (limit.window, limit.unit): limit.limit for limit in self._find_exceeded(self._refused_cost)
+        }
+        for window in _WINDOW_SECONDS:
             for unit in _UNITS:
                 yield window, unit, max(self.sum_spending(window, unit), limits.get((window, unit), 0.0))
 
     def sum_spending(self, window: Window, unit: Unit, role: str | None = None) -> float:
-        """Return the spending and reservations in the window that ends now, of one role or of all."""
+        """Return the spending and reservations in the window that ends now, of one role or of all roles."""
         return self._spending.sum_window(window, unit, self._clock(), role)
 
     def find_exceeded_limit(self) -> ExceededLimit | None:
-        """Return the exceeded limit with the longest window; None if another call may be made."""
-        return max(self._find_exceeded(self._misfit), key=lambda limit: limit.seconds, default=None)
+        """Return the exceeded limit with the longest window, or None if another call may be made."""
+        return max(self._find_exceeded(self._refused_cost), key=lambda limit: limit.seconds, default=None)
 
     async def reserve(
         self, role: str, estimate: Estimate, *, force: bool = False
@@ -179,13 +190,13 @@ class ModelBudget:
         """
         Reserve the estimated cost of a call, or return the limit that it would exceed.
 
-        The reservation is on disk on return: a kill before ``settle`` counts all of it.
+        The reservation is on disk on return. If the process is killed before ``settle``, all of it counts.
 
         Args:
-            force: Reserve it even if it exceeds a limit.
+            force: Reserve the cost even if it exceeds a limit.
 
         Raises:
-            StoreError: The spending of the fleet's other services is unknown.
+            StoreError: The spending of the fleet's other services cannot be read.
         """
         reservation = Reservation(role, estimate, self._clock())
         cost = estimate.call
@@ -202,7 +213,7 @@ class ModelBudget:
             if self._fleet is None:
                 self._add(reservation, Cost(-cost.dollars, -cost.tokens))  # the call is not made
             raise
-        self._misfit = cost if limits else Cost()
+        self._refused_cost = cost if limits else Cost()
         return max(limits, key=lambda limit: limit.seconds) if limits and not force else reservation
 
     def _add(self, reservation: Reservation, cost: Cost) -> bool:
@@ -219,7 +230,7 @@ class ModelBudget:
 
             await self._fleet.update(SHARED_SPENDING, update)
         elif change() and (file := self._file) is not None:
-            async with self._writing:
+            async with self._write_lock:
                 rows = self._spending.rows()
                 try:
                     await self._disk.run(lambda: write_json(file, {"spent": rows}))
@@ -241,7 +252,7 @@ class ModelBudget:
 
         Args:
             reservation: The result of ``reserve``.
-            cost: None without a reply: then the question is charged, because it was sent.
+            cost: The actual cost; None without a reply. The question is then charged, because it was sent.
         """
         estimate = reservation.estimate.call
         cost = reservation.estimate.question if cost is None else cost
@@ -262,11 +273,11 @@ class ModelBudget:
 
 
 def _is_within(start: int, now: float, seconds: float) -> bool:
-    # A slot in the future was written before the clock was set back.
+    # A slot in the future does not count. It was written before the clock was set back.
     return now - seconds - _SLOT_SECONDS < start <= now
 
 
-def _read(file: Path) -> Spending:
+def _read_file(file: Path) -> Spending:
     try:
         return Spending(read_json(file)["spent"])
     except FileNotFoundError:

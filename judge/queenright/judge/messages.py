@@ -1,4 +1,4 @@
-"""The messages that judge, queen and orchestrator get: everything for a decision in one message."""
+"""The messages to the judge, queen and orchestrator. Each contains everything for a decision."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ def check_message(
     at: float, check: Mapping[str, Any], summary: Mapping[str, Any], trend: Mapping[str, Any] | None
 ) -> str:
     """
-    Return the judge's message about one worker.
+    Return the message to the judge about a worker.
 
     Args:
         check: The worker (``agent_id``, ``session_id``), its findings, and why the judge checks it.
         summary: The worker's health (``get_worker_health_summary``).
-        trend: The last check's numbers and the change since (``Trends.compare``); None if there was no check.
+        trend: The numbers of the last check and the changes since (``Trends.compare``); None before the first
+            check.
     """
-    parts = [f"Health check at {_iso(at)}. This worker has findings. Judge it.", quote("check", check)]
+    parts = [f"Health check at {_format_iso(at)}. This worker has findings. Judge it.", quote("check", check)]
     if trend is None:
         parts.append("This is its first check.")
     else:
@@ -31,22 +32,26 @@ def check_message(
 
 
 def triage_message(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
-    """Return the queen's message: the whole ticket, and the worker's health now (None: unknown)."""
+    """
+    Return the message to the queen: the whole ticket, and the worker's current health (None if unknown).
+    """
     return "\n".join(["A ticket to triage.", quote("ticket", ticket), quote_worker(summary)])
 
 
 def escalation_message(escalation: Mapping[str, Any], summary: Mapping[str, Any] | None) -> str:
-    """Return the orchestrator's message: the escalation, and the worker's health now (None: unknown)."""
+    """
+    Return the message to the orchestrator: the escalation, and the worker's current health (None if unknown).
+    """
     return "\n".join(["An escalation to decide.", quote("escalation", escalation), quote_worker(summary)])
 
 
 def question_message(
     at: float, case: Mapping[str, Any], summary: Mapping[str, Any] | None, question: Mapping[str, Any]
 ) -> str:
-    """Return the queen's message in the chat: the ticket's case, the worker's health, the question."""
+    """Return the message to the queen in a chat: the ticket's case, the worker's health, and the question."""
     return "\n".join(
         [
-            f"The operator asks about a ticket, at {_iso(at)}.",
+            f"The operator asks about a ticket, at {_format_iso(at)}.",
             quote("case", case),
             quote_worker(summary),
             quote("question", question),
@@ -56,10 +61,10 @@ def question_message(
 
 def quote_worker(summary: Mapping[str, Any] | None) -> str:
     """
-    Quote a worker's health for a model, because the worker wrote a part of it.
+    Quote a worker's health for a model. It must be quoted because the worker wrote a part of it.
 
-    Each finding has ``progress_since``, the time of the last progress after its onset, or null. Findings of
-    detectors in shadow are omitted: they must not influence a decision.
+    Each finding has ``progress_since``: the time of the last progress after its onset, or null. Findings of
+    detectors in shadow mode are omitted, because they must not influence a decision.
     """
     health = no_active_session() if summary is None else dict(summary)
     health.pop("shadow_findings", None)
@@ -70,5 +75,5 @@ def quote_worker(summary: Mapping[str, Any] | None) -> str:
     return quote("worker", health)
 
 
-def _iso(at: float) -> str:
+def _format_iso(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")

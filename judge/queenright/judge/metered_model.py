@@ -1,4 +1,4 @@
-"""A model in a role: counted, within its budget and time limit, replaced by the rules if it fails."""
+"""A model with metrics, a budget and a time limit. The rules replace it if it keeps failing."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ from queenright.runtime.nodes.own_tools import ASK_USER, SET_OUTPUT
 _log = logging.getLogger(__name__)
 
 FALLBACK_PREFIX: Final = "rules_in_place"
-"""Prefix of the ``finish_reason`` of a reply by the rules in place of the model."""
+"""The prefix of the ``finish_reason`` if the rules replied in place of the model."""
 
 _DECIDING: Final = frozenset({EMIT, NOTIFY, DISMISS, DECIDE, SET_OUTPUT})
 
 FAILURES_UNTIL_RULES: Final = 3
-"""Providers fail once or twice in normal operation; a third consecutive failure is an outage."""
+"""Providers fail once or twice in normal operation. A third consecutive failure is an outage."""
 RULES_SECONDS: Final = 300.0
-"""Long enough to spare a provider that is down, short enough to notice soon that it is back."""
+"""Long enough to spare a provider that is down, and short enough to notice soon that it has recovered."""
 _TIMEOUT_FRACTION: Final = 0.99
-"""The caller may have the same time limit and cancel the call just before it expires here."""
+"""
+A call that is cancelled after this fraction of its time limit counts as timed out. The caller may have the
+same limit.
+"""
 
 
 class MeteredModel:
     """
-    A model whose calls are counted: time, tokens, dollars.
+    A model that counts its calls: their time, tokens and dollars.
 
-    With a ``stand_in``, the stand-in replies while the budget is spent or the model backs off after too many
-    failures (``ModelBackoff``). Earlier failures are raised, because they are not a verdict; the next check
-    retries.
-    A reply whose tool calls are all rejected, and a visit that ends without a decision, are failures too.
+    A ``stand_in`` replies while the budget is spent, or while the model is paused after too many failures
+    (``ModelBackoff``). Earlier failures are raised, and the next check retries. A reply whose tool calls are
+    all rejected, and a visit that ends without a decision, also count as failures.
 
-    The estimated cost of a call is reserved before it is made. A call without a reply (failed, cancelled,
-    timed out) is charged for its input tokens, which were sent.
+    The estimated cost of a call is reserved before the call. A call that fails, is cancelled or times out is
+    charged for its input tokens, because they were sent.
 
     Args:
-        budget: Limits what calls may cost.
+        budget: Limits the cost of calls.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class MeteredModel:
         self._monotonic = monotonic
         self._sleep = sleep
         self._backoff = ModelBackoff(FAILURES_UNTIL_RULES, RULES_SECONDS, monotonic)
-        self._limit_log = _OncePerWindow(monotonic)
+        self._limit_log = _LogLimiter(monotonic)
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class MeteredModel:
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why the stand-in would reply now; None if the model would reply."""
+        """Why the stand-in would reply now, or None if the model would reply."""
         if self._stand_in is None:
             return None
         is_spent = self._budget is not None and self._budget.find_exceeded_limit() is not None
@@ -110,50 +112,52 @@ class MeteredModel:
             if isinstance(reservation, ExceededLimit):
                 reason, limit = "budget", reservation
             else:
-                reply, reason = await self._try(reservation, messages, tools, on_text)
+                reply, reason = await self._call_model(reservation, messages, tools, on_text)
                 if reply is not None:
                     return reply
-        return await self._replace(reason or "error", limit, messages, tools, on_text)
+        return await self._call_stand_in(reason or "error", limit, messages, tools, on_text)
 
-    def count_invalid(self, why: str) -> None:
-        """Count the newest reply as a failure: its calls were rejected, or it made no decision."""
+    def count_invalid(self, detail: str) -> None:
+        """Count the newest reply as a failure, because its calls were rejected or it made no decision."""
         if (
             self._stand_in is not None
             and self._backoff.reason is None
             and self._backoff.reject_reply("invalid")
         ):
-            self._log_backoff(why)
+            self._log_backoff(detail)
 
     async def _reserve(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> Reservation | ExceededLimit | None:
-        """Reserve the estimated cost of a call; return the limit that forbids it if a stand-in can reply."""
+        """
+        Reserve the estimated cost of a call, or return the limit that forbids it if a stand-in can reply.
+        """
         if self._budget is None:
             return None
         cost = await estimate(self._model, messages, tools)
         return await self._budget.reserve(self._role, cost, force=self._stand_in is None)
 
-    async def _try(
+    async def _call_model(
         self,
         reservation: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> tuple[ModelReply | None, FallbackReason | None]:
-        """Return the model's reply; None and the reason if this failure starts a backoff."""
+        """Return the model's reply, or None and the reason if its failure starts a pause."""
         started_at = self._monotonic()
         try:
-            reply = await self._ask(reservation, messages, tools, on_text)
+            reply = await self._call_metered(reservation, messages, tools, on_text)
         except asyncio.CancelledError:
             if self._monotonic() - started_at >= self._timeout * _TIMEOUT_FRACTION:
                 self._record_failure("timeout", "the call was cancelled")
             raise
         except Exception as error:
-            late = (
+            is_timeout = (
                 isinstance(error, TimeoutError)
                 or self._monotonic() - started_at >= self._timeout * _TIMEOUT_FRACTION
             )
-            reason: FallbackReason = "timeout" if late else "error"
+            reason: FallbackReason = "timeout" if is_timeout else "error"
             if not self._record_failure(reason, f"{type(error).__name__}: {error}"):
                 raise
             return None, reason
@@ -162,20 +166,20 @@ class MeteredModel:
                 "invalid", f"no valid tool call (finish reason {reply.finish_reason!r})"
             )
             return (None, "invalid") if is_replaced else (reply, None)
-        if must_call(tools) and not _decides(reply):
+        if must_call(tools) and not _makes_decision(reply):
             self._backoff.note_undecided()
         elif self._backoff.note_reply():
             _log.info("%s replies to the %s again", self.name, self._role)
         return reply, None
 
-    async def _ask(
+    async def _call_metered(
         self,
         reservation: Reservation | None,
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         on_text: OnText | None,
     ) -> ModelReply:
-        """Call the model within its time limit; record metrics and cost."""
+        """Call the model within its time limit. Record metrics and cost."""
         started_at = self._monotonic()
         reply: ModelReply | None = None
         if isinstance(self._model, LiteLlmProvider):
@@ -188,24 +192,24 @@ class MeteredModel:
         finally:
             self._metrics.count_call(self._role, self.name, reply, self._monotonic() - started_at)
             if self._budget is not None and reservation is not None:
-                await self._budget.settle(reservation, None if reply is None else _cost(reply))
+                await self._budget.settle(reservation, None if reply is None else _make_cost(reply))
 
-    def _record_failure(self, reason: FallbackReason, why: str) -> bool:
-        """Count a failure; return whether the stand-in replies from now on."""
+    def _record_failure(self, reason: FallbackReason, detail: str) -> bool:
+        """Count a failure, and return whether the stand-in replies from now on."""
         if self._stand_in is None or not self._backoff.note_failure(reason):
             return False
-        self._log_backoff(why)
+        self._log_backoff(detail)
         return True
 
-    def _log_backoff(self, why: str) -> None:
+    def _log_backoff(self, detail: str) -> None:
         _log.warning(
             "the %s's model %s keeps failing (%s); the rules answer instead for a while",
             self._role,
             self.name,
-            redact(why, 300),
+            redact(detail, 300),
         )
 
-    async def _replace(
+    async def _call_stand_in(
         self,
         reason: FallbackReason,
         limit: ExceededLimit | None,
@@ -225,24 +229,26 @@ class MeteredModel:
         try:
             reply = await self._stand_in.complete(messages, tools, on_text)
         except ModelError as error:
-            why = limit or f"it failed too often ({reason})"
-            raise ModelError(f"{self.name} is not called now: {why}; the rules: {error}") from error
+            explanation = limit or f"it failed too often ({reason})"
+            raise ModelError(f"{self.name} is not called now: {explanation}; the rules: {error}") from error
         self._metrics.count_call(self._role, self._stand_in.name, reply, self._monotonic() - started_at)
         self._metrics.count_fallback(self._role, reason)
         return replace(reply, finish_reason=f"{FALLBACK_PREFIX}:{reason}")
 
 
 def must_call(tools: Sequence[ToolSpec]) -> bool:
-    """Return whether a reply needs a tool call: outputs must be set, and there is no user to talk to."""
+    """
+    Return whether a reply needs a tool call, because outputs must be set and there is no user to talk to.
+    """
     tool_names = {tool.name for tool in tools}
     return SET_OUTPUT in tool_names and ASK_USER not in tool_names
 
 
 def find_rejection(messages: Sequence[Message]) -> str | None:
     """
-    Return why all calls of the newest reply were rejected; None if one was accepted, or if that is unknown.
+    Return why all calls of the newest reply were rejected, or None if one was accepted or this is unknown.
 
-    Only built-in tools count: a query of an external system can fail through no fault of the model.
+    Only built-in tools count, because a query of an external system can fail through no fault of the model.
     """
     rejections: dict[str, str] = {}
     for message in reversed(messages):
@@ -251,17 +257,19 @@ def find_rejection(messages: Sequence[Message]) -> str | None:
                 return None
             rejections[message.tool_call_id] = message.content
             continue
-        ours = [call for call in message.tool_calls if call.name in _DECIDING or call.name == SUMMARY]
-        reasons = [rejections[call.id] for call in ours if call.id in rejections]
-        return reasons[0] if reasons and len(ours) == len(message.tool_calls) else None
+        builtin_calls = [
+            call for call in message.tool_calls if call.name in _DECIDING or call.name == SUMMARY
+        ]
+        reasons = [rejections[call.id] for call in builtin_calls if call.id in rejections]
+        return reasons[0] if reasons and len(builtin_calls) == len(message.tool_calls) else None
     return None
 
 
-def _cost(reply: ModelReply) -> Cost:
+def _make_cost(reply: ModelReply) -> Cost:
     return Cost(reply.cost, reply.input_tokens + reply.output_tokens)
 
 
-def _decides(reply: ModelReply) -> bool:
+def _makes_decision(reply: ModelReply) -> bool:
     return any(call.name in _DECIDING for call in reply.tool_calls)
 
 
@@ -277,8 +285,8 @@ def _is_object(text: str) -> bool:
         return False
 
 
-class _OncePerWindow:
-    """Limits the log to one line per exceeded limit and window."""
+class _LogLimiter:
+    """Limits the log to one line per exceeded limit in each window."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._clock = monotonic

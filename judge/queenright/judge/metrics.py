@@ -1,4 +1,4 @@
-"""The Prometheus metrics of judge and queen."""
+"""The Prometheus metrics of the judge and the queen."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _TRIAGE_BUCKETS: Final = (0.05, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600)
 
 class JudgeMetrics:
     """
-    The metrics of judge, queen and tickets.
+    The metrics of the judge, the queen and tickets.
 
     Args:
-        open_counts: Returns the number of tickets that are not closed, by (severity, status).
+        open_counts: Returns the number of tickets that are not closed, by severity and status.
     """
 
     def __init__(self, registry: CollectorRegistry, open_counts: Callable[[], OpenCounts]) -> None:
@@ -48,7 +48,7 @@ class JudgeMetrics:
         self._triage = counter(names.TRIAGE, registry)
         self._triage_duration = histogram(names.TRIAGE_DURATION, registry, _TRIAGE_BUCKETS)
         self._tickets = counter(names.TICKETS, registry)
-        # Start at 0; otherwise the first ticket would be the first sample and not an increase.
+        # Series start at 0. Otherwise the first ticket would be the first sample, which is not an increase.
         for outcome in ("healthy", "ticket", "unknown"):
             self._checks.labels(outcome)
         for decision in ("dismiss", "intervene", "bypass"):
@@ -74,15 +74,15 @@ class JudgeMetrics:
             family.labels(role, model)
 
     def count_call(self, role: ModelRole, model: str, reply: ModelReply | None, seconds: float) -> None:
-        """Count one call of a model; without a reply, only its duration."""
-        self._duration.labels(role, model).observe(seconds, _exemplar())
+        """Count a call of a model. Without a reply, only its duration is recorded."""
+        self._duration.labels(role, model).observe(seconds, _make_exemplar())
         if reply is not None:
             self._tokens.labels(role, model).inc(reply.input_tokens + reply.output_tokens)
             self._cache_tokens.labels(role, model).inc(reply.cached_tokens)
             self._cost.labels(role, model).inc(reply.cost)
 
     def count_fallback(self, role: ModelRole, reason: FallbackReason) -> None:
-        """Count one reply of the rules in place of a model."""
+        """Count a reply of the rules in place of a model."""
         self._fallbacks.labels(role, reason).inc()
 
     def watch(self, budget: ModelBudget) -> None:
@@ -96,12 +96,12 @@ class JudgeMetrics:
         self._tickets.labels(severity.value, cause.value).inc()
 
     def count_triage(self, decision: TriageOutcome, seconds: float) -> None:
-        """Count a triage decision, ``seconds`` after its ticket."""
+        """Count a triage decision that was made ``seconds`` after its ticket."""
         self._triage.labels(decision).inc()
-        self._triage_duration.labels(decision).observe(max(seconds, 0.0), _exemplar())
+        self._triage_duration.labels(decision).observe(max(seconds, 0.0), _make_exemplar())
 
 
-def _exemplar() -> dict[str, str] | None:
+def _make_exemplar() -> dict[str, str] | None:
     """Return the current trace as an exemplar, or None without one."""
     trace_id, _ = get_span_ids(get_current_span())
     return {"trace_id": trace_id} if trace_id else None
@@ -113,7 +113,7 @@ def _read_open_tickets(counts: Callable[[], OpenCounts], tickets: GaugeMetricFam
 
 
 def _read_budget(budget: ModelBudget, limits: GaugeMetricFamily, spending: GaugeMetricFamily) -> None:
-    # Read at each scrape, because spending leaves its window without an event.
+    # This is read at each scrape, because spending leaves its window without an event.
     for window, unit, limit in budget.limits():
         limits.add_metric([window, unit], limit)
     for window, unit, amount in budget.all_spent():

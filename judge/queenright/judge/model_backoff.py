@@ -1,4 +1,4 @@
-"""When the rules replace a failing model, and for how long."""
+"""Decide when the rules replace a failing model, and for how long."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from queenright.judge.metrics import FallbackReason
 
 WINDOW: Final = 3600.0
-"""Seconds for which failures count, regardless of successes between them."""
+"""The seconds for which failures count, regardless of successes between them."""
 
 _SPREAD_FACTOR: Final = 2
 _MAX_CALLS: Final = 1_000
@@ -17,13 +17,13 @@ _MAX_CALLS: Final = 1_000
 
 class ModelBackoff:
     """
-    Counts failures. Too many start a pause; after it, one call tries the model again.
+    Counts failures. Too many failures start a pause, after which one call tries the model again.
 
-    A pause starts after ``failures`` consecutive failures, or after twice as many within an hour if they are
+    A pause starts after ``failures`` consecutive failures, or after twice as many within an hour if these are
     half of the calls.
 
     Args:
-        failures: Consecutive failures that start a pause.
+        failures: The number of consecutive failures that starts a pause.
     """
 
     def __init__(self, failures: int, pause_seconds: float, monotonic: Callable[[], float]) -> None:
@@ -33,36 +33,37 @@ class ModelBackoff:
         self._consecutive = 0
         self._calls: deque[tuple[float, bool]] = deque(maxlen=_MAX_CALLS)
         """When each recent call ended, and whether it failed."""
-        self._last: FallbackReason = "error"
+        self._last_reason: FallbackReason = "error"
         self._is_tripped = False
-        self._until = 0.0
-        self._before = (0, False)
+        self._paused_until = 0.0
+        self._previous_state = (0, False)
         """
-        The consecutive failures and the pause before the newest reply, to restore them if it is rejected.
+        The consecutive failures and whether the model was paused before the newest reply, which are restored
+        if it is rejected.
         """
         self._is_undecided = False
         """Whether the newest reply only requests more data."""
 
     @property
     def reason(self) -> FallbackReason | None:
-        """The last failure if the model is paused; None if it may be called."""
-        return self._last if self._is_tripped and self._clock() < self._until else None
+        """The reason of the last failure while the model is paused; None if it may be called."""
+        return self._last_reason if self._is_tripped and self._clock() < self._paused_until else None
 
     def note_failure(self, reason: FallbackReason) -> bool:
-        """Count a failure; return whether it starts a pause."""
+        """Count a failure, and return whether it starts a pause."""
         self._consecutive += 1
-        self._last = reason
+        self._last_reason = reason
         self._is_undecided = False
         self._calls.append((self._clock(), True))
         if not (self._is_tripped or self._consecutive >= self._limit or self._fails_often()):
             return False
         self._is_tripped = True
-        self._until = self._clock() + self._pause
+        self._paused_until = self._clock() + self._pause
         return True
 
     def note_reply(self) -> bool:
-        """Count a reply; return whether it ends a pause."""
-        self._before = self._consecutive, self._is_tripped
+        """Count a reply, and return whether it ends a pause."""
+        self._previous_state = self._consecutive, self._is_tripped
         self._consecutive = 0
         self._is_undecided = False
         was_tripped, self._is_tripped = self._is_tripped, False
@@ -72,17 +73,19 @@ class ModelBackoff:
         return was_tripped
 
     def note_undecided(self) -> None:
-        """Note a reply that only requests more data. It does not count as success or failure yet."""
+        """
+        Note that the newest reply only requests more data, so it counts as neither success nor failure yet.
+        """
         self._is_undecided = True
 
     def reject_reply(self, reason: FallbackReason) -> bool:
-        """Count the newest reply as a failure after all, but only once; return whether it starts a pause."""
+        """Count the newest reply as a failure instead, at most once. Return whether this starts a pause."""
         if self._is_undecided:
             return self.note_failure(reason)
         if not self._calls or self._calls[-1][1]:
             return False
         self._calls.pop()
-        self._consecutive, self._is_tripped = self._before
+        self._consecutive, self._is_tripped = self._previous_state
         return self.note_failure(reason)
 
     def _fails_often(self) -> bool:

@@ -21,7 +21,7 @@ from queenright.runtime.llm.model import LLMProvider
 
 
 class ModelUnavailableError(QueenrightError):
-    """Raised at start if a configured model cannot be used."""
+    """Raised at the start when a configured model cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class AssignedModel:
 
     @property
     def fallback_reason(self) -> FallbackReason | None:
-        """Why the rules answer instead of the model; None if the model answers."""
+        """Why the rules answer instead of the model, or None if the model answers."""
         return self.provider.fallback_reason if isinstance(self.provider, MeteredModel) else None
 
     @property
     def answering(self) -> str:
-        """The name of the model that answers now: the rules' while they replace the model."""
+        """The name of the model that answers now, which is that of the rules while they replace the model."""
         return RULES if self.fallback_reason is not None else self.provider.name
 
     def count_invalid(self, reason: str) -> None:
@@ -62,7 +62,7 @@ def load_model(
     The rules replace it while the budget is spent or if it fails too often.
 
     Args:
-        budget: Limits what calls may cost; None for no limit.
+        budget: Limits the cost of calls; None for no limit.
 
     Raises:
         ModelUnavailableError: litellm is not installed, or the model's script does not exist.
@@ -70,7 +70,7 @@ def load_model(
     if settings.model == RULES:
         return MeteredModel(RulesModel(), role, settings, metrics=metrics, monotonic=monotonic, sleep=sleep)
     return MeteredModel(
-        _provider(settings, role),
+        _load_provider(settings, role),
         role,
         settings,
         metrics=metrics,
@@ -83,7 +83,7 @@ def load_model(
 
 def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
     """
-    Check the models and prompts of judge and queen, without calling a model.
+    Check the models and prompts of the judge and the queen, without calling a model.
 
     Raises:
         ModelUnavailableError: See ``load_model``.
@@ -91,12 +91,12 @@ def check_judging(health: HealthSettings, judging: JudgeSettings) -> None:
     """
     for role, settings in (("judge", judging.judge), ("queen", judging.queen)):
         if settings.model != RULES:
-            _provider(settings, role)
+            _load_provider(settings, role)
     judge_prompt(health, judging.judge.prompt)
     queen_prompt(judging.queen.prompt)
 
 
-def _provider(settings: ModelSettings, role: str) -> LLMProvider:
+def _load_provider(settings: ModelSettings, role: str) -> LLMProvider:
     try:
         return load_provider(settings.model, timeout_seconds=settings.timeout_seconds)
     except ProviderUnavailableError as error:

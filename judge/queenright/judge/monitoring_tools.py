@@ -1,7 +1,9 @@
 """
-The monitoring tools of judge and queen: a worker's health, a ticket about it, a notification of the operator.
+The monitoring tools of the judge and the queen. They read a worker's health, open a ticket, or notify the
+operator.
 
-Both add their own checks. The ticket service validates the tickets and decisions of every caller.
+The judge and the queen add their own checks. The ticket service validates the tickets and decisions of every
+caller.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from queenright.runtime.tooling.tools import Tool, ToolError
 
 
 def _reject_path(session_id: str) -> str:
-    # The step logs of a session are in a folder with the session's name.
+    # The session id is also the name of the folder with the session's step logs.
     if session_id == ".." or any(separator in session_id for separator in "/\\\x00"):
         raise ValueError("a session id must not contain a path separator or '..'")
     return session_id
@@ -64,7 +66,7 @@ _TICKET_SCHEMA: Final[dict[str, Any]] = {
 
 
 class EmitArguments(_Arguments):
-    """The ticket: the object itself, or its JSON as text."""
+    """The ticket, as a JSON object or as its text."""
 
     ticket_json: Annotated[Any, WithJsonSchema(_TICKET_SCHEMA)]
 
@@ -119,10 +121,10 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> Escala
 
     Args:
         ticket_id: The id that a model passed.
-        about: The only ticket that may be decided now, empty if none.
+        about: The id of the only ticket that may be decided now; empty if there is none.
 
     Raises:
-        ToolError: There is no such ticket, it is not the one to decide, or it is already decided.
+        ToolError: There is no such ticket, it must not be decided now, or it is already decided.
     """
     ticket = tickets.get(ticket_id)
     if ticket is None:
@@ -137,5 +139,5 @@ def open_ticket(tickets: TicketService, ticket_id: str, *, about: str) -> Escala
 
 
 def raise_to_severity(draft: Severity, ticket: EscalationTicket) -> Severity:
-    """Return the urgency of a notification, at least the ticket's severity."""
+    """Return the urgency of a notification, which is at least the ticket's severity."""
     return max(draft, ticket.severity, key=lambda severity: severity.rank)

@@ -1,7 +1,7 @@
 """
-The queen as the orchestrator: she decides escalations of workers that did not recover after nudges.
+The queen as the orchestrator, who decides escalations of workers that did not recover after nudges.
 
-This is a second entry point of her graph. A failing model is retried until the escalation's deadline, after
+This is another entry point of her graph. A failing model is retried until the escalation's deadline, after
 which the default applies.
 """
 
@@ -43,13 +43,13 @@ _FIRST_PAUSE_SECONDS: Final = 30.0
 _MAX_PAUSE_SECONDS: Final = 240.0
 _MAX_EXTRA_TIMES: Final = 10_000
 _NO_DECISION: Final = "undecided"
-_FIELDS: Final = {*Target._fields, "escalation_id", "reason", "options", "context"}
+_ESCALATION_FIELDS: Final = {*Target._fields, "escalation_id", "reason", "options", "context"}
 
 Decide = Callable[..., Awaitable[object]]
 """``decide(escalation_id, decision, by=..., reason=..., more_time_seconds=...)`` carries out a decision."""
 
 
-class _Open(NamedTuple):
+class _OpenEscalation(NamedTuple):
     """An undecided escalation, and the (trace id, span id) of the event that triggered it."""
 
     escalation: Escalation
@@ -57,7 +57,7 @@ class _Open(NamedTuple):
 
 
 class _ExtraTime(NamedTuple):
-    """The extra time that a worker has had since its last progress."""
+    """The extra time that a worker has been given since its last progress."""
 
     progress: float | None
     times: int = 0
@@ -82,11 +82,11 @@ class DecideArguments(BaseModel):
 
 class Orchestrator:
     """
-    Decides escalations one after another, each once.
+    Decides escalations one after another. Each is decided once.
 
     Args:
-        decide: Carries out a decision; raises a ``QueenrightError`` if it is rejected.
-        retry: Requests another try at an escalation, by id.
+        decide: Carries out a decision, or raises a ``QueenrightError`` if it is rejected.
+        retry: Requests another attempt to decide the escalation with this id.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Orchestrator:
         self._prompt = escalation_prompt()
         self._decide = decide
         self._retry = retry
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenEscalation] = {}
         self._queue: set[str] = set()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._current: Escalation | None = None
@@ -136,9 +136,9 @@ class Orchestrator:
     # -- escalations ----------------------------------------------------------------------------
 
     def handle_event(self, event: AgentEvent) -> None:
-        """Keep an escalation that was triggered; drop one that was decided."""
+        """Add an escalation that was triggered, or drop an escalation that was decided."""
         if event.type is EventType.ESCALATION_DECIDED:
-            self._forget(str(event.data["escalation_id"]))
+            self._drop(str(event.data["escalation_id"]))
             return
         data = event.data
         self.expect(
@@ -157,9 +157,9 @@ class Orchestrator:
         )
 
     def expect(self, escalation: Escalation, trace: tuple[str, str] = ("", "")) -> None:
-        """Keep an escalation until it is decided or past its deadline; retry failed tries."""
+        """Add an escalation, and retry it until it is decided or its deadline has passed."""
         key = escalation.escalation_id
-        self._open[key] = _Open(escalation, trace)
+        self._open[key] = _OpenEscalation(escalation, trace)
         self._queue.add(key)
         if key not in self._watches:
             watch = asyncio.create_task(self._watch(escalation), name=f"escalation:{key}")
@@ -174,27 +174,27 @@ class Orchestrator:
         await asyncio.gather(*watches, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Decide the escalation of a trigger. The entry point ``escalation_receiver``."""
-        key = _escalation_id(trigger)
+        """Decide the escalation of a trigger. This is the entry point ``escalation_receiver``."""
+        key = _get_escalation_id(trigger)
         try:
-            waiting = self._open.get(key)
-            if waiting is None or self._clock() >= waiting.escalation.deadline:
+            open_escalation = self._open.get(key)
+            if open_escalation is None or self._clock() >= open_escalation.escalation.deadline:
                 return "nothing to decide"
-            return await self._consider(waiting, run)
+            return await self._decide_escalation(open_escalation, run)
         finally:
             self._queue.discard(key)
 
-    async def _consider(self, waiting: _Open, run: RunNode) -> str:
-        escalation = waiting.escalation
+    async def _decide_escalation(self, open_escalation: _OpenEscalation, run: RunNode) -> str:
+        escalation = open_escalation.escalation
         self._case.select((escalation.agent_id, escalation.session_id))
         summary = self._case.summary()
         if escalation_policy.has_ended(summary):
-            self._forget(escalation.escalation_id)
+            self._drop(escalation.escalation_id)
             return "nothing to decide: the session has ended"
         self._current, self._outcome = escalation, _NO_DECISION
         with self._context.tracer.start_as_current_span(
             f"{names.SPAN_TRIAGE} {escalation.agent_id}",
-            context=child_context(*waiting.trace),
+            context=child_context(*open_escalation.trace),
             attributes={
                 names.INTERVENTION_KIND: ActionKind.ESCALATE.value,
                 names.GEN_AI_AGENT_NAME: escalation.agent_id,
@@ -211,8 +211,8 @@ class Orchestrator:
     async def _decide_or_run(
         self, escalation: Escalation, summary: dict[str, Any] | None, run: RunNode
     ) -> None:
-        """Decide by the rules if the worker has relief; otherwise ask the model."""
-        fields = self._fields(escalation, summary)
+        """Decide by the rules if no action is needed. Otherwise let the model decide."""
+        fields = self._build_fields(escalation, summary)
         if summary is not None and escalation_policy.relief(fields, summary) is not None:
             try:
                 await self._carry_out(escalation, escalation_policy.answer(fields, summary))
@@ -235,9 +235,9 @@ class Orchestrator:
             )
         summary = self._case.summary()
         if escalation_policy.has_ended(summary):
-            self._forget(escalation.escalation_id)
+            self._drop(escalation.escalation_id)
             raise ToolError("the worker's session has ended; there is nothing to decide; end with set_output")
-        fields = self._fields(escalation, summary)
+        fields = self._build_fields(escalation, summary)
         reason, minutes = redact(arguments.reason, 1000), arguments.more_time_minutes
         answer = escalation_policy.apply_floor(fields, summary, arguments.decision, reason, minutes=minutes)
         await self._carry_out(escalation, answer)
@@ -246,18 +246,19 @@ class Orchestrator:
         return f"decided: {answer.decision}"
 
     def _require_undecided(self, escalation_id: str) -> Escalation:
-        """Return the escalation of a tool call, if it may be decided."""
+        """Return the escalation of a tool call, or raise ``ToolError`` if it must not be decided."""
         current = self._current
         if current is None or escalation_id != current.escalation_id:
             raise ToolError(
-                f"escalation {escalation_id[:64]!r} is not the current one; decide that of the last message"
+                f"escalation {escalation_id[:64]!r} is not the current one; "
+                "decide the one in the last message"
             )
         if escalation_id not in self._open:
             raise ToolError(f"escalation {escalation_id!r} is already decided; end with set_output")
         return current
 
     async def _carry_out(self, escalation: Escalation, answer: escalation_policy.PolicyDecision) -> None:
-        """Carry out a decision; raise ``ToolError`` if it is late or rejected."""
+        """Carry out a decision, or raise ``ToolError`` if it is too late or rejected."""
         key = escalation.escalation_id
         seconds = answer.more_time_seconds
         try:
@@ -268,38 +269,40 @@ class Orchestrator:
             raise ToolError(str(error)) from error
         summary = self._case.summary()
         if answer.decision == "more_time":
-            self._count(escalation, summary, MORE_TIME_SECONDS if seconds is None else seconds)
+            self._count_extra_time(escalation, summary, MORE_TIME_SECONDS if seconds is None else seconds)
         self._outcome = answer.decision
-        self._forget(key)
+        self._drop(key)
 
-    def _fields(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
+    def _build_fields(self, escalation: Escalation, summary: dict[str, Any] | None) -> dict[str, Any]:
         """Return the escalation as JSON values, for the model and the rules."""
-        extra = self._get_extra_time(escalation, summary)
-        return escalation.model_dump(mode="json", include=_FIELDS) | {
+        extra_time = self._get_extra_time(escalation, summary)
+        return escalation.model_dump(mode="json", include=_ESCALATION_FIELDS) | {
             "asked_at": escalation.created_at,
             "minutes_left": round(max(escalation.deadline - self._clock(), 0.0) / 60, 1),
-            "more_time_given": extra.times,
-            "more_minutes_given": round(extra.minutes, 1),
+            "more_time_given": extra_time.times,
+            "more_minutes_given": round(extra_time.minutes, 1),
             "usual_minutes": round(MORE_TIME_SECONDS / 60, 1),
         }
 
     # -- extra time -----------------------------------------------------------------------------
 
     def _get_extra_time(self, escalation: Escalation, summary: dict[str, Any] | None) -> _ExtraTime:
-        extra = self._extra_time.get(escalation.target, _ExtraTime(None))
-        has_progress = summary is not None and summary["last_progress"] != extra.progress
-        return _ExtraTime(None) if has_progress else extra
+        extra_time = self._extra_time.get(escalation.target, _ExtraTime(None))
+        has_progress = summary is not None and summary["last_progress"] != extra_time.progress
+        return _ExtraTime(None) if has_progress else extra_time
 
-    def _count(self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float) -> None:
+    def _count_extra_time(
+        self, escalation: Escalation, summary: dict[str, Any] | None, seconds: float
+    ) -> None:
         if (
             summary is not None
-            and escalation_policy.relief(self._fields(escalation, summary), summary) is not None
+            and escalation_policy.relief(self._build_fields(escalation, summary), summary) is not None
         ):
-            return  # the worker has relief and needs no extra time
-        extra = self._get_extra_time(escalation, summary)
-        progress = extra.progress if summary is None else summary["last_progress"]
+            return  # the worker needs no action, so this does not count as extra time
+        extra_time = self._get_extra_time(escalation, summary)
+        progress = extra_time.progress if summary is None else summary["last_progress"]
         self._extra_time[escalation.target] = _ExtraTime(
-            progress, extra.times + 1, extra.minutes + seconds / 60
+            progress, extra_time.times + 1, extra_time.minutes + seconds / 60
         )
         self._extra_time.move_to_end(escalation.target)
         while len(self._extra_time) > _MAX_EXTRA_TIMES:
@@ -308,7 +311,7 @@ class Orchestrator:
     # -- retries --------------------------------------------------------------------------------
 
     async def _watch(self, escalation: Escalation) -> None:
-        """Retry after growing pauses; give up at the deadline."""
+        """Retry after pauses that double, until the deadline."""
         key, pause = escalation.escalation_id, _FIRST_PAUSE_SECONDS
         while (seconds := escalation.deadline - self._clock()) > 0:
             await self._context.sleep(min(pause, seconds))
@@ -319,16 +322,16 @@ class Orchestrator:
                 self._retry(key)
             pause = min(pause * 2, _MAX_PAUSE_SECONDS)
         _log.warning("escalation %s: the queen has not decided it before its deadline", key)
-        self._forget(key)
+        self._drop(key)
 
-    def _forget(self, key: str) -> None:
+    def _drop(self, key: str) -> None:
         self._open.pop(key, None)
         watch = self._watches.get(key)
         if watch is not None and watch is not asyncio.current_task():
             watch.cancel()
 
 
-def _escalation_id(trigger: Trigger) -> str:
+def _get_escalation_id(trigger: Trigger) -> str:
     if trigger.event is not None:
         return str(trigger.event.data["escalation_id"])
     return str(trigger.input_data["escalation_id"])

@@ -1,7 +1,7 @@
 """
-The system prompts: versioned texts in ``prompts/``, with the configured thresholds filled in.
+The system prompts. They are versioned texts in ``prompts/``, with the configured thresholds filled in.
 
-They contain no data about a worker and no time, so that a provider's prompt cache applies.
+They contain neither data about a worker nor a time, so that a provider can cache them.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation.errors import QueenrightError
 from queenright.judge import escalation_policy, ticket_policy
 
-_FRONT = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
+_FRONT_MATTER = re.compile(r"\A---\nversion: *(\d{1,9}) *\n---\n")
 _HEADER = re.compile(
     r"\A\s*---[ \t]*\n(?:[\w -]+:.*\n)*?[ \t]*version[ \t]*:[ \t]*(.*?)[ \t]*\n", re.IGNORECASE
 )
-"""A header with a version, valid or not."""
+"""Matches a header with a version, even if it is invalid."""
 _HEADER_HINT: Final = "begin the file with the lines ---, version: 3 (a number) and ---, or with none of them"
 _DOLLAR_HINT: Final = "write $$ for a dollar sign"
 
 
 class InvalidPromptError(QueenrightError):
-    """Raised at start if a prompt file cannot be used."""
+    """Raised at the start when a prompt file cannot be used."""
 
     def __init__(self, name: str, file: Path, reason: str) -> None:
         super().__init__(f"judging.{name}.prompt: {file}: {reason}")
@@ -42,8 +42,8 @@ class Prompt:
     A rendered system prompt.
 
     Args:
-        name: Its role: ``judge``, ``queen``, ``escalation``, ``chat``.
-        version: The version in its file; 0 without one.
+        name: The role: ``judge``, ``queen``, ``escalation`` or ``chat``.
+        version: The version in the file; 0 if it has none.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Prompt:
 
     @property
     def id(self) -> str:
-        """Name, version and a hash of the text, such as ``judge@3+ab12cd34``."""
+        """The name, the version and a hash of the text, such as ``judge@3+ab12cd34``."""
         return f"{self.name}@{self.version}+{sha256(self.text.encode()).hexdigest()[:8]}"
 
 
@@ -93,7 +93,7 @@ def queen_prompt(file: Path | None = None) -> Prompt:
 
 
 def escalation_prompt() -> Prompt:
-    """Return the queen's system prompt as the orchestrator."""
+    """Return the queen's system prompt for deciding escalations."""
     values = {
         "more_times": escalation_policy.MAX_EXTENSIONS,
         "more_minutes": escalation_policy.MAX_EXTRA_MINUTES,
@@ -102,7 +102,7 @@ def escalation_prompt() -> Prompt:
 
 
 def chat_prompt() -> Prompt:
-    """Return the queen's system prompt in the operator chat."""
+    """Return the queen's system prompt for the operator chat."""
     return load_prompt("chat", {})
 
 
@@ -111,7 +111,7 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
     Return a rendered prompt.
 
     Args:
-        name: Its role; the built-in text is ``prompts/{name}.md``.
+        name: The role. The built-in text is ``prompts/{name}.md``.
         values: The values of the placeholders (``$word``).
 
     Raises:
@@ -121,7 +121,7 @@ def load_prompt(name: str, values: Mapping[str, object], file: Path | None = Non
         text = (resources.files("queenright.judge") / "prompts" / f"{name}.md").read_text(encoding="utf-8")
     else:
         text = _validate_text(name, file, values)
-    front = _FRONT.match(text)
+    front = _FRONT_MATTER.match(text)
     template = Template(text[front.end() :] if front else text)
     return Prompt(name, int(front[1]) if front else 0, template.substitute(values))
 
@@ -133,7 +133,7 @@ def _validate_text(name: str, file: Path, values: Mapping[str, object]) -> str:
         raise InvalidPromptError(name, file, f"it cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InvalidPromptError(name, file, "it is not UTF-8") from error
-    front = _FRONT.match(text)
+    front = _FRONT_MATTER.match(text)
     header = _HEADER.match(text) if front is None else None
     if header is not None:
         fault = "its header has no end, or more than a version"
@@ -141,7 +141,7 @@ def _validate_text(name: str, file: Path, values: Mapping[str, object]) -> str:
             fault = f"its version is {header[1][:40]!r}"
         raise InvalidPromptError(name, file, f"{fault}; {_HEADER_HINT}")
     template = Template(text)
-    if not _FRONT.sub("", text).strip():
+    if not _FRONT_MATTER.sub("", text).strip():
         raise InvalidPromptError(name, file, "it is empty")
     if not template.is_valid():
         raise InvalidPromptError(name, file, f"it has a $ without a placeholder; {_DOLLAR_HINT}")

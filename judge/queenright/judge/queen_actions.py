@@ -1,8 +1,8 @@
 """
-The queen's actions on a worker; `queen_triage` decides about the ticket.
+The queen's actions on a worker. `queen_triage` decides about the ticket.
 
-The model passes the ticket's id and a text. The worker comes from the ticket, and the intervention service
-decides whether an action on that worker is permitted.
+The model passes only the ticket's id and a text. The ticket determines the worker, and the intervention
+service decides whether an action on that worker is permitted.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ NUDGE: Final = "nudge_worker"
 REQUEST_TERMINATION: Final = "request_termination"
 
 MAX_NUDGE_LENGTH: Final = 1000
-"""Maximum number of characters of a message to a worker."""
+"""The maximum number of characters of a message to a worker."""
 MAX_REASON_LENGTH: Final = 1000
 
 _BY: Final = "queen"
@@ -53,7 +53,7 @@ class NudgeArguments(BaseModel):
 
 
 class TerminationArguments(BaseModel):
-    """Why the worker should be stopped."""
+    """The reason to stop the worker."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -81,10 +81,11 @@ class QueenActions:
     """
     Acts on the worker of a ticket, through the intervention service.
 
-    Each action returns its result as text for a model. ``ordered_by`` is the operator who ordered it, if any.
+    Each action returns its result as text for a model. ``ordered_by`` is the operator who ordered the action,
+    if any.
 
     Args:
-        settings: Whether a termination needs approval.
+        settings: The settings that determine whether a termination needs approval.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class QueenActions:
 
     async def nudge(self, ticket: EscalationTicket, message: str, *, ordered_by: str = "") -> str:
         """
-        Put a message into the worker's context, masked and clipped.
+        Put a message into the worker's context, with secrets masked and clipped to ``MAX_NUDGE_LENGTH``.
 
         Raises:
             ToolError: The message was not delivered.
@@ -176,7 +177,7 @@ class QueenActions:
         return _describe_result(intervention, words, "the worker may still be running")
 
     def _get_worker(self, ticket: EscalationTicket) -> WorkerHealth:
-        """Return the ticket's worker if it is still the same incarnation."""
+        """Return the ticket's worker, or raise ``ToolError`` if it is unknown or has a new incarnation."""
         worker = self._monitor.get(ticket.agent_id, ticket.session_id)
         if worker is None:
             raise ToolError("the worker of this ticket is no longer known")
@@ -190,7 +191,8 @@ def acting_tools(actions: QueenActions, get_ticket: Callable[[str], EscalationTi
     Return the tools that act on a worker.
 
     Args:
-        get_ticket: Returns the ticket with an id; raises ``ToolError`` if no action on it is permitted now.
+        get_ticket: Returns the ticket with an id, or raises ``ToolError`` if no action on it is permitted
+            now.
     """
 
     async def nudge(arguments: NudgeArguments) -> str:
@@ -218,5 +220,5 @@ def _describe_result(intervention: Intervention, texts: dict[InterventionOutcome
 
 
 def _remove_invisible(text: str) -> str:
-    """Remove invisible and direction characters."""
+    """Remove invisible characters and characters that change the text direction."""
     return "".join(char for char in text if char == "\n" or char.isprintable())

@@ -1,5 +1,5 @@
 """
-The queen's triage: a node that dismisses tickets or notifies the operator, with a bypass for late decisions.
+The queen's triage: a node that dismisses tickets or notifies the operator. Late decisions are bypassed.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ QUEEN_GRAPH: Final = "queen"
 TICKET_RECEIVER: Final = "ticket_receiver"
 TRIAGE_NODE: Final = "ticket_triage"
 
-_WAITS: Final = "kept: its worker has restarted; it is triaged again after the start grace"
+_DEFERRED: Final = "kept: its worker has restarted; it is triaged again after the start grace"
 
 _SETTLE_SECONDS: Final = 5.0
-"""Seconds after a start grace until the monitor has published its findings."""
+"""The seconds after a start grace until the monitor has published its findings."""
 
 _FIRST_PAUSE_SECONDS: Final = 1.0
-_TRIES: Final = 4
+_PAUSE_DIVISOR: Final = 4
 """
-A failed triage is retried after pauses that start at a second and never exceed this fraction of the bypass
-time, so that the rules soon replace a model that fails at once.
+A failed triage is retried after pauses that begin at one second and are at most the bypass time divided by
+this, so that the rules soon replace a model that fails immediately.
 """
 
 
-_CROWD: Final = 20
-"""If more tickets than this wait, the rules decide, because a model is too slow."""
+_CROWD_SIZE: Final = 20
+"""If more tickets than this are waiting, the rules decide, because a model is too slow."""
 
-_BATCH: Final = 50
-"""Tickets per transaction; between two, other tasks run."""
+_BATCH_SIZE: Final = 50
+"""The number of tickets per transaction. Other tasks run in between."""
 
 _MAX_WAITING: Final = 1_000_000
-"""High enough for every ticket: after a restart there may be one for each worker."""
+"""High enough for all tickets. After a restart, each worker may have one."""
 
 
 class DismissArguments(BaseModel):
@@ -77,7 +77,7 @@ class DismissArguments(BaseModel):
 
 @dataclass(slots=True)
 class _Deadline:
-    """When a waiting ticket is checked next, and when the rules may decide it."""
+    """When a waiting ticket is checked next, and when the rules may decide it. Seconds since the epoch."""
 
     at: float
     bypass_at: float
@@ -86,13 +86,13 @@ class _Deadline:
 
 class Queen:
     """
-    Triages tickets one after another. A high or critical ticket waits no longer than the bypass time.
+    Triages tickets one after another. A high or critical ticket waits at most for the bypass time.
 
-    A model that dismisses a high or critical ticket whose condition still holds is overruled.
+    If a model dismisses a high or critical ticket whose condition still holds, it is overruled.
 
     Args:
-        retry: Requests another triage of a ticket, by id.
-        actions: Nudges and stops workers; without it, the queen has no tools for that.
+        retry: Requests another triage of the ticket with this id.
+        actions: Nudges and stops workers. If None, the queen has no tools for this.
     """
 
     def __init__(
@@ -117,10 +117,10 @@ class Queen:
         self._arrivals: dict[str, float] = {}
         self._queue: set[str] = set()
         self._left_to_model: set[str] = set()
-        """Tickets that the rules did not decide while many waited."""
+        """The tickets that the rules left to the model while many tickets were waiting."""
         self._deadlines: dict[str, _Deadline] = {}
         self._checks: list[tuple[float, str]] = []
-        """A heap of the deadlines; entries that no longer match their ticket's deadline are skipped."""
+        """A heap of the deadlines. Entries that do not match their ticket's current deadline are skipped."""
         self._timer: asyncio.Task[None] | None = None
         self._wakes_at = math.inf
 
@@ -156,7 +156,7 @@ class Queen:
         ]
 
     def expect(self, ticket_id: str) -> None:
-        """Start the bypass time of a new ticket that waits for triage."""
+        """Start the bypass time of a ticket that waits for triage."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return  # an operator already handles it, or it was triaged in the meantime
@@ -164,7 +164,7 @@ class Queen:
         arrival = self._arrivals.setdefault(ticket_id, self._clock())
         if ticket_id not in self._deadlines:
             bypass_at = arrival + self._timeout
-            self._check_at(
+            self._schedule_check(
                 ticket_id,
                 _Deadline(min(arrival + _FIRST_PAUSE_SECONDS, bypass_at), bypass_at, _FIRST_PAUSE_SECONDS),
             )
@@ -178,10 +178,10 @@ class Queen:
             await asyncio.gather(self._timer, return_exceptions=True)
 
     async def receive(self, trigger: Trigger, run: RunNode) -> str:
-        """Triage the ticket of a trigger. The entry point ``ticket_receiver``."""
-        ticket_id = _ticket_id(trigger)
+        """Triage the ticket of a trigger. This is the entry point ``ticket_receiver``."""
+        ticket_id = _get_ticket_id(trigger)
         try:
-            if len(self._queue) - len(self._left_to_model) > _CROWD:
+            if len(self._queue) - len(self._left_to_model) > _CROWD_SIZE:
                 await self._triage_crowd()
             ticket = self._tickets.get(ticket_id)
             if ticket is not None and _is_notified(ticket) and _is_changed(trigger, ticket):
@@ -191,18 +191,18 @@ class Queen:
                 return "nothing to decide"
             return await self._triage(ticket, run)
         finally:
-            self._finish(ticket_id)
+            self._finish_triage(ticket_id)
 
-    def _finish(self, ticket_id: str) -> None:
+    def _finish_triage(self, ticket_id: str) -> None:
         self._queue.discard(ticket_id)
         self._left_to_model.discard(ticket_id)
-        self._settle(ticket_id)
+        self._drop_deadline(ticket_id)
 
     async def _triage_crowd(self) -> None:
         """Let the rules decide the waiting tickets, many per transaction."""
-        waiting = sorted(self._queue - self._left_to_model)
-        for first in range(0, len(waiting), _BATCH):
-            batch = waiting[first : first + _BATCH]
+        waiting_ids = sorted(self._queue - self._left_to_model)
+        for start in range(0, len(waiting_ids), _BATCH_SIZE):
+            batch = waiting_ids[start : start + _BATCH_SIZE]
             try:
                 await self._decide_all(
                     [decision for id_ in batch if (decision := self._decide_by_rules(id_)) is not None]
@@ -214,18 +214,18 @@ class Queen:
                 if ticket is not None and ticket.status is TicketStatus.OPEN:
                     self._left_to_model.add(ticket_id)
                 else:
-                    self._finish(ticket_id)
+                    self._finish_triage(ticket_id)
             await asyncio.sleep(0)
 
     def _decide_by_rules(self, ticket_id: str) -> InterveneDecision | None:
-        """Return the rules' decision to notify the operator; None if the model should decide."""
+        """Return the rules' decision to notify the operator, or None if the model should decide."""
         ticket = self._tickets.get(ticket_id)
         if ticket is None or ticket.status is not TicketStatus.OPEN:
             return None
-        summary = self._summary(ticket)
+        summary = self._get_summary(ticket)
         if not self._may_notify(ticket, summary):
             return None
-        decision = ticket_policy.triage(_fields(ticket), summary)
+        decision = ticket_policy.triage(_dump_ticket(ticket), summary)
         if decision.decision != "intervene":
             return None
         if self._model.answering == RULES:
@@ -238,7 +238,7 @@ class Queen:
     async def _decide_all(self, decisions: Sequence[InterveneDecision]) -> None:
         if decisions:
             for ticket in await self._tickets.intervene_all(decisions):
-                self._count(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
+                self._count_triage(ticket.ticket_id, "bypass" if ticket.untriaged else "intervene")
 
     async def _triage(self, ticket: EscalationTicket, run: RunNode) -> str:
         self._case.select((ticket.agent_id, ticket.session_id))
@@ -258,28 +258,28 @@ class Queen:
                 elif self._has_recovered():
                     await self._dismiss_recovered(ticket)
                 else:
-                    result = await run(triage_message(_fields(ticket), self._case.summary()))
+                    result = await run(triage_message(_dump_ticket(ticket), self._case.summary()))
                     if self._is_undecided(ticket):
                         await self._handle_no_decision(ticket, result)
             finally:
                 self._current = None
-            after = self._tickets.get(ticket.ticket_id)
-            decision = (after.triage_decision if after is not None else None) or "undecided"
+            triaged_ticket = self._tickets.get(ticket.ticket_id)
+            decision = (triaged_ticket.triage_decision if triaged_ticket is not None else None) or "undecided"
             span.set_attribute(names.TRIAGE_DECISION, decision)
         return decision
 
     async def _handle_no_decision(self, ticket: EscalationTicket, result: NodeResult) -> None:
         """
         Notify the operator of a binding ticket if the model ended without a decision, because a retry would
-        too.
+        end the same way.
         """
-        why = result.error or "it ended without a decision"
-        _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, why)
+        reason = result.error or "it ended without a decision"
+        _log.warning("triage of ticket %s gave no decision: %s", ticket.ticket_id, reason)
         if result.outcome == "no_answer" or self._is_starting(ticket):
             return  # retried later
-        self._model.count_invalid(why)
+        self._model.count_invalid(reason)
         if not ticket_policy.is_binding(ticket.severity) or not self._may_notify(
-            ticket, self._summary(ticket)
+            ticket, self._get_summary(ticket)
         ):
             return
         try:
@@ -292,7 +292,7 @@ class Queen:
     async def _notify(self, arguments: NotifyArguments) -> str:
         ticket = self._require_undecided(arguments.ticket_id)
         if self._is_starting(ticket):
-            return _WAITS
+            return _DEFERRED
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
             return f"not sent: the condition has cleared; dismissed as {ticket_policy.RECOVERED!r}"
@@ -304,7 +304,7 @@ class Queen:
     async def _dismiss(self, arguments: DismissArguments) -> str:
         ticket = self._require_undecided(arguments.ticket_id)
         if self._is_starting(ticket):
-            return _WAITS
+            return _DEFERRED
         if self._has_recovered():
             await self._dismiss_recovered(ticket)
             return f"dismissed as {ticket_policy.RECOVERED!r}"
@@ -320,28 +320,29 @@ class Queen:
         return f"overruled: {ticket.severity.value}, and the condition still holds; the operator is notified"
 
     def _require_undecided(self, ticket_id: str) -> EscalationTicket:
-        """Return the ticket of a tool call, if it may be decided."""
+        """Return the ticket of a tool call, or raise ``ToolError`` if it must not be decided."""
         about = self._current.ticket_id if self._current is not None else ""
         return open_ticket(self._tickets, ticket_id, about=about)
 
     def _is_starting(self, ticket: EscalationTicket) -> bool:
-        """Return whether the worker restarted after the ticket and is in its start grace."""
+        """Return whether the worker has restarted since the ticket and is in its start grace."""
         health = self._monitor.get(ticket.agent_id, ticket.session_id)
         if health is None or health.vitals.has_ended or health.vitals.incarnation_id == ticket.incarnation_id:
             return False
         return self._clock() < find_grace_end(health.vitals, self._context.settings) + _SETTLE_SECONDS
 
-    def _summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
+    def _get_summary(self, ticket: EscalationTicket) -> dict[str, Any] | None:
         return self._context.summary((ticket.agent_id, ticket.session_id))
 
     def _may_notify(self, ticket: EscalationTicket, summary: dict[str, Any] | None) -> bool:
         """
-        Return whether the operator may be notified at once: nothing shows that the condition has cleared.
+        Return whether the operator may be notified immediately, because nothing shows that the condition has
+        cleared.
         """
         return summary is None or not (self._is_starting(ticket) or ticket_policy.is_condition_gone(summary))
 
     def _has_recovered(self) -> bool:
-        # A worker unknown after a restart has not recovered.
+        # A worker that is unknown after a restart of the service has not recovered.
         summary = self._case.summary()
         return summary is not None and ticket_policy.is_condition_gone(summary)
 
@@ -360,7 +361,7 @@ class Queen:
             )
         except TicketError as error:
             raise ToolError(str(error)) from error
-        self._count(ticket.ticket_id, "intervene")
+        self._count_triage(ticket.ticket_id, "intervene")
 
     async def _dismiss_recovered(self, ticket: EscalationTicket) -> None:
         # Update the ticket first, because the ticket service does not dismiss a condition that still holds.
@@ -375,16 +376,16 @@ class Queen:
             await self._tickets.dismiss(ticket_id, reason, has_recovered=self._has_recovered())
         except TicketError as error:
             raise ToolError(str(error)) from error
-        self._count(ticket_id, "dismiss")
+        self._count_triage(ticket_id, "dismiss")
 
-    def _count(self, ticket_id: str, decision: TriageOutcome) -> None:
+    def _count_triage(self, ticket_id: str, decision: TriageOutcome) -> None:
         now = self._clock()
         self._context.metrics.count_triage(decision, now - self._arrivals.get(ticket_id, now))
 
     # -- bypass ---------------------------------------------------------------------------------
 
-    def _check_at(self, ticket_id: str, deadline: _Deadline) -> None:
-        """Check a ticket at its deadline; one timer sleeps until the earliest."""
+    def _schedule_check(self, ticket_id: str, deadline: _Deadline) -> None:
+        """Check a ticket at its deadline. A single timer sleeps until the earliest deadline."""
         self._deadlines[ticket_id] = deadline
         heappush(self._checks, (deadline.at, ticket_id))
         if deadline.at < self._wakes_at:
@@ -411,62 +412,62 @@ class Queen:
             deadline = self._deadlines.get(ticket_id)
             if deadline is not None and deadline.at == at:
                 due_ids.append(ticket_id)
-        for first in range(0, len(due_ids), _BATCH):
-            await self._check(due_ids[first : first + _BATCH])
+        for start in range(0, len(due_ids), _BATCH_SIZE):
+            await self._check_tickets(due_ids[start : start + _BATCH_SIZE])
             await asyncio.sleep(0)
 
-    async def _check(self, ticket_ids: Sequence[str]) -> None:
-        """Retry failed triages; after the bypass time, notify the operator of binding tickets."""
-        waiting = [
+    async def _check_tickets(self, ticket_ids: Sequence[str]) -> None:
+        """Retry failed triages. After the bypass time, notify the operator of binding tickets."""
+        waiting_tickets = [
             waiting_ticket for id_ in ticket_ids if (waiting_ticket := self._tickets.get(id_)) is not None
         ]
-        overdue = [
+        overdue_tickets = [
             ticket
-            for ticket in waiting
+            for ticket in waiting_tickets
             if (deadline := self._deadlines.get(ticket.ticket_id)) is not None
             and self._clock() >= deadline.bypass_at
             and self._is_undecided(ticket)
             and ticket_policy.is_binding(ticket.severity)
-            and self._may_notify(ticket, self._summary(ticket))
+            and self._may_notify(ticket, self._get_summary(ticket))
         ]
         try:
-            await self._pass_on(overdue, f"The queen has not triaged this within {self._timeout:g} s")
+            await self._pass_on(overdue_tickets, f"The queen has not triaged this within {self._timeout:g} s")
         except Exception:
-            _log.exception("cannot pass on %d tickets untriaged, retrying", len(overdue))
+            _log.exception("cannot pass on %d tickets untriaged, retrying", len(overdue_tickets))
         for ticket_id in ticket_ids:
             self._request_retry(ticket_id)
 
     def _request_retry(self, ticket_id: str) -> None:
-        """Request another triage of a ticket that still waits."""
+        """Request another triage of a ticket that is still waiting."""
         deadline, ticket = self._deadlines.get(ticket_id), self._tickets.get(ticket_id)
         if deadline is None or ticket is None or ticket.status is not TicketStatus.OPEN:
             self._deadlines.pop(ticket_id, None)
             return
-        now, pause = self._clock(), min(2 * deadline.pause, self._timeout / _TRIES)
+        now, pause = self._clock(), min(2 * deadline.pause, self._timeout / _PAUSE_DIVISOR)
         time_left = deadline.bypass_at - now
         at = now + (min(pause, time_left) if time_left > 0 else pause)
-        self._check_at(ticket_id, _Deadline(at, deadline.bypass_at, pause))
+        self._schedule_check(ticket_id, _Deadline(at, deadline.bypass_at, pause))
         if ticket_id not in self._queue:
             self._queue.add(ticket_id)
             self._retry(ticket_id)
 
-    async def _pass_on(self, tickets: Sequence[EscalationTicket], why: str) -> None:
-        """Notify the operator of tickets that the queen has not decided."""
+    async def _pass_on(self, tickets: Sequence[EscalationTicket], reason: str) -> None:
+        """Notify the operator of tickets that the queen has not decided, with the rules' analysis."""
         await self._decide_all(
             [
-                pass_on(ticket, f"{analyse_by_rules(ticket)} {why}; this is the analysis of the rules.")
+                pass_on(ticket, f"{analyse_by_rules(ticket)} {reason}; this is the analysis of the rules.")
                 for ticket in tickets
             ]
         )
         for ticket in tickets:
-            self._settle(ticket.ticket_id)
+            self._drop_deadline(ticket.ticket_id)
 
     def _is_undecided(self, ticket: EscalationTicket) -> bool:
-        now = self._tickets.get(ticket.ticket_id)
-        return now is not None and now.status is TicketStatus.OPEN
+        current_ticket = self._tickets.get(ticket.ticket_id)
+        return current_ticket is not None and current_ticket.status is TicketStatus.OPEN
 
-    def _settle(self, ticket_id: str) -> None:
-        """Forget a ticket after its decision."""
+    def _drop_deadline(self, ticket_id: str) -> None:
+        """Drop the deadline of a ticket that has been decided."""
         ticket = self._tickets.get(ticket_id)
         if ticket is not None and ticket.status is TicketStatus.OPEN:
             return
@@ -474,7 +475,7 @@ class Queen:
         self._deadlines.pop(ticket_id, None)
 
 
-def _ticket_id(trigger: Trigger) -> str:
+def _get_ticket_id(trigger: Trigger) -> str:
     if trigger.event is not None:
         return str(trigger.event.data["ticket"]["ticket_id"])
     return str(trigger.input_data["ticket_id"])
@@ -485,7 +486,7 @@ def _is_notified(ticket: EscalationTicket) -> bool:
 
 
 def _is_changed(trigger: Trigger, ticket: EscalationTicket) -> bool:
-    """Return whether a notified ticket has changed since its triage; once for several changes."""
+    """Return whether a notified ticket has changed since its triage. Several changes count once."""
     event = trigger.event
     if event is None or event.data.get("change") not in ("rose", "renewed"):
         return False
@@ -502,8 +503,8 @@ def pass_on(ticket: EscalationTicket, text: str, urgency: str = "") -> Intervene
 
 def analyse_by_rules(ticket: EscalationTicket) -> str:
     """Return the rules' analysis of a ticket."""
-    return ticket_policy.analysis(_fields(ticket))
+    return ticket_policy.analysis(_dump_ticket(ticket))
 
 
-def _fields(ticket: EscalationTicket) -> dict[str, Any]:
+def _dump_ticket(ticket: EscalationTicket) -> dict[str, Any]:
     return ticket.model_dump(mode="json")

@@ -12,14 +12,14 @@ from queenright.instrumentation.redaction import MASK, redact
 
 def quote(tag: str, data: Mapping[str, Any]) -> str:
     """
-    Return ``data`` as JSON between ``<tag>`` and ``</tag>``; no value in it can contain a marker.
+    Return ``data`` as JSON between ``<tag>`` and ``</tag>``. No value in it can contain a marker.
 
-    Invisible characters (control, zero-width, direction, tag) are removed, recognised secrets are masked, and
-    the text is valid UTF-8.
+    Invisible characters (control, zero-width, direction and tag characters) are removed, recognized secrets
+    are masked, and the text is valid UTF-8.
     """
     text = json.dumps(sanitise(data), ensure_ascii=False, default=str)
-    text_only = text.replace("<", "\\u003c").replace(">", "\\u003e")
-    return f"<{tag}>\n{text_only}\n</{tag}>"
+    escaped_text = text.replace("<", "\\u003c").replace(">", "\\u003e")
+    return f"<{tag}>\n{escaped_text}\n</{tag}>"
 
 
 def sanitise(value: Any) -> Any:
@@ -33,7 +33,7 @@ def sanitise(value: Any) -> Any:
 
 
 def unquote(tag: str, text: str) -> dict[str, Any] | None:
-    """Return the data that ``quote`` put into ``text``; None if there is none."""
+    """Return the data that ``quote`` put into ``text``, or None if there is none."""
     match = re.search(rf"<{tag}>\n(.*)\n</{tag}>", text, re.DOTALL)
     if match is None:
         return None

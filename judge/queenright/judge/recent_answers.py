@@ -1,4 +1,4 @@
-"""The judge's last answer about each worker, so that an unchanged worker is not judged in every check."""
+"""The judge's last answer about each worker, so that unchanged workers are not judged in every check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queenright.health.monitoring.monitor import WorkerHealth
 from queenright.judge.metrics import CheckOutcome
 
 MAX_PAUSE: Final = 3_600.0
-"""Maximum seconds until an unchanged worker is judged again."""
+"""The maximum seconds until an unchanged worker is judged again."""
 
 Symptoms = frozenset[tuple[FindingKind, Severity]]
 
@@ -18,19 +18,19 @@ Symptoms = frozenset[tuple[FindingKind, Severity]]
 class _Answer(NamedTuple):
     symptoms: Symptoms
     healthy: int
-    """Number of times that the judge called the worker healthy with these symptoms."""
+    """How often the judge called the worker healthy with these symptoms."""
     next_at: float
 
 
 class Answers:
     """
-    The newest answer about each worker with findings.
+    The judge's last answer about each worker with findings.
 
-    A worker that was called healthy is judged again when its findings change, or after a growing pause:
-    otherwise a lasting but harmless finding would cost a model call at every check.
+    A worker that was called healthy is judged again when its findings change, or after a growing pause.
+    Otherwise a lasting but harmless finding would cost a model call at every check.
 
     Args:
-        interval: Seconds between two checks.
+        interval: The seconds between two checks.
     """
 
     def __init__(self, interval: float) -> None:
@@ -40,20 +40,20 @@ class Answers:
     def is_news(self, health: WorkerHealth) -> bool:
         """Return whether a worker's findings have changed since it was last judged."""
         answer = self._by_worker.get(health.key)
-        return answer is None or answer.symptoms != _symptoms(health)
+        return answer is None or answer.symptoms != _find_symptoms(health)
 
     def is_due(self, health: WorkerHealth, now: float) -> bool:
         """Return whether to judge a worker now."""
         return self.is_news(health) or now >= self._by_worker[health.key].next_at
 
     def note_request(self, health: WorkerHealth, now: float) -> None:
-        """Note that a worker is being judged; without an answer, the next check judges it again."""
+        """Record that a worker is being judged. Without an answer, the next check judges it again."""
         healthy = 0 if self.is_news(health) else self._by_worker[health.key].healthy
-        # Half an interval of tolerance, because a check may run slightly early.
-        self._by_worker[health.key] = _Answer(_symptoms(health), healthy, now + self._interval / 2)
+        # The pause is only half an interval, because the next check may run slightly early.
+        self._by_worker[health.key] = _Answer(_find_symptoms(health), healthy, now + self._interval / 2)
 
     def note_outcome(self, key: WorkerKey, outcome: CheckOutcome, now: float) -> None:
-        """Note the outcome of judging a worker."""
+        """Record the outcome of judging a worker."""
         answer = self._by_worker.get(key)
         if answer is not None and outcome == "healthy":
             healthy = answer.healthy + 1
@@ -61,9 +61,9 @@ class Answers:
             self._by_worker[key] = answer._replace(healthy=healthy, next_at=now + pause)
 
     def keep(self, keys: Collection[WorkerKey]) -> None:
-        """Forget all other workers."""
+        """Drop the answers about all other workers."""
         self._by_worker = {key: answer for key, answer in self._by_worker.items() if key in keys}
 
 
-def _symptoms(health: WorkerHealth) -> Symptoms:
+def _find_symptoms(health: WorkerHealth) -> Symptoms:
     return frozenset((finding.kind, finding.severity) for finding in health.findings if finding.ticket)

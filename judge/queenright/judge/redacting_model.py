@@ -1,8 +1,8 @@
 """
 Mask secrets in a model's replies before they are stored.
 
-The data shown to a model is masked already, but a model may decode a secret from encoded text. Its replies go
-to conversations on disk, traces and tickets.
+The data that a model gets is already masked, but a model may decode a secret from encoded text. Its replies
+are stored in conversations, traces and tickets.
 """
 
 from __future__ import annotations
@@ -43,48 +43,48 @@ class RedactingModel:
 
 
 def _mask(text: str) -> str:
-    """Mask the texts in a JSON document; return it unchanged if there is nothing to mask."""
+    """Mask the texts in a JSON document. Return it unchanged if there is nothing to mask."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return str(sanitise(text))
-    result = _masked_value(value)
+    result = _mask_value(value)
     return text if result == value else json.dumps(result, ensure_ascii=False)
 
 
-def _masked_value(value: Any) -> Any:
+def _mask_value(value: Any) -> Any:
     if isinstance(value, str):
-        # A ticket is JSON in a string; masking that string as a whole could break the JSON.
+        # A ticket may be JSON in a string. Masking that string as a whole could break the JSON.
         return _mask(value) if value.lstrip()[:1] in ("{", "[") else sanitise(value)
     if isinstance(value, dict):
-        return {sanitise(key): _masked_value(item) for key, item in value.items()}
-    return [_masked_value(item) for item in value] if isinstance(value, list) else value
+        return {sanitise(key): _mask_value(item) for key, item in value.items()}
+    return [_mask_value(item) for item in value] if isinstance(value, list) else value
 
 
 _NAME: Final = re.compile(r"(?i)pass|pwd|secret|credential|key|token|sig|auth|cookie|bearer|basic")
-"""Words before a secret of several words, or one that only these words identify."""
+"""Words before a secret that has several words, or that can be recognized only by these words."""
 _BLOCK: Final = re.compile(r"(?i)curl|mysql|mariadb|-----|<|lt;")
-"""Markers that may enclose a secret of several sentences."""
+"""Markers of a passage that may contain a secret of several sentences."""
 _WORDS: Final = re.compile(r".*\s", re.DOTALL)
 _SENTENCE_END: Final = re.compile(r"[.!?][)\"'*_`]*\s|(?<![\s:=,(\[{\\>*_~-])[ \t]*\n")
 
 
 class MaskedStream:
     """
-    Passes masked text on, as far as later text cannot change the mask.
+    Passes on masked text, up to the point where later text could still change the mask.
 
     Args:
-        on_text: Receives the masked pieces.
+        on_text: Called with each piece of masked text.
     """
 
     def __init__(self, on_text: OnText) -> None:
         self._on_text = on_text
         self._text = ""
         self._end = 0
-        """Length of the text that was passed on."""
-        self._text_out = ""
+        """The length of the text that was passed on, before masking."""
+        self._passed_text = ""
         self._is_broken = False
-        """Whether the mask of text already passed on has changed; then no more is passed on."""
+        """Whether the mask of text that was passed on has changed. If so, no more text is passed on."""
 
     def add(self, piece: str) -> None:
         """Add a piece of text."""
@@ -95,17 +95,17 @@ class MaskedStream:
             return
         text = str(sanitise(self._text[:end]))
         self._end = end
-        if not text.startswith(self._text_out):
+        if not text.startswith(self._passed_text):
             self._is_broken = True
             return
-        if more := text[len(self._text_out) :]:
-            self._text_out = text
-            self._on_text(more)
+        if new_text := text[len(self._passed_text) :]:
+            self._passed_text = text
+            self._on_text(new_text)
 
     def finish(self, text: str) -> None:
-        """Pass on the rest of ``text``, the complete masked text."""
-        if not self._is_broken and text.startswith(self._text_out) and text != self._text_out:
-            self._on_text(text[len(self._text_out) :])
+        """Pass on the remaining part of ``text``, which is the complete masked text."""
+        if not self._is_broken and text.startswith(self._passed_text) and text != self._passed_text:
+            self._on_text(text[len(self._passed_text) :])
 
     def _find_end(self) -> int:
         """Return the length of the text that can be passed on."""

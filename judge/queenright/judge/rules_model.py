@@ -18,8 +18,8 @@ NOTIFY: Final = "notify_operator"
 DISMISS: Final = "dismiss_ticket"
 DECIDE: Final = "decide_escalation"
 
-_CALL: Final = "rules_"
-"""Prefix of the ids of the rules' calls."""
+_CALL_ID_PREFIX: Final = "rules_"
+"""The prefix of the ids of the rules' calls."""
 
 
 class RulesModel:
@@ -40,13 +40,13 @@ class RulesModel:
             ModelError: The conversation belongs to none of these roles.
         """
         tool_names = {tool.name for tool in tools}
-        turn = _since_last_question(messages)
+        turn = _select_last_turn(messages)
         if EMIT in tool_names:
-            return _judge(turn)
+            return _reply_as_judge(turn)
         if NOTIFY in tool_names:
-            return _queen(turn)
+            return _reply_as_queen(turn)
         if DECIDE in tool_names:
-            return _orchestrator(turn)
+            return _reply_as_orchestrator(turn)
         if chat_commands.is_chat(messages):
             return chat_commands.reply(messages, tool_names)
         offered_names = ", ".join(sorted(tool_names)) or "no tools"
@@ -55,38 +55,40 @@ class RulesModel:
         )
 
 
-def _judge(turn: Sequence[Message]) -> ModelReply:
-    summary = _data("worker", turn)
-    if EMIT in _answers(turn):
-        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})  # rejected: the worker has changed
+def _reply_as_judge(turn: Sequence[Message]) -> ModelReply:
+    summary = _read_block("worker", turn)
+    if EMIT in _read_answers(turn):
+        return _make_call(
+            turn, SET_OUTPUT, {"health_verdict": "healthy"}
+        )  # the ticket was rejected, because the worker has changed
     draft = ticket_policy.draft_ticket(summary)
     if draft is None:
-        return _call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
-    return _call(turn, EMIT, {"ticket_json": draft.model_dump(mode="json", exclude_none=True)})
+        return _make_call(turn, SET_OUTPUT, {"health_verdict": "healthy"})
+    return _make_call(turn, EMIT, {"ticket_json": draft.model_dump(mode="json", exclude_none=True)})
 
 
-def _queen(turn: Sequence[Message]) -> ModelReply:
-    ticket = _data("ticket", turn)
-    for tool, answer in _answers(turn).items():
-        if tool in (NOTIFY, DISMISS):  # rejected: decided elsewhere in the meantime
-            return _call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
-    decision = ticket_policy.triage(ticket, _worker(turn))
+def _reply_as_queen(turn: Sequence[Message]) -> ModelReply:
+    ticket = _read_block("ticket", turn)
+    for tool, answer in _read_answers(turn).items():
+        if tool in (NOTIFY, DISMISS):  # rejected, because it was decided elsewhere in the meantime
+            return _make_call(turn, SET_OUTPUT, {"intervention_decision": f"undecided: {answer}"})
+    decision = ticket_policy.triage(ticket, _read_worker(turn))
     if decision.decision == "dismiss":
-        return _call(turn, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
-    return _call(
+        return _make_call(turn, DISMISS, {"ticket_id": ticket["ticket_id"], "reason": decision.text})
+    return _make_call(
         turn,
         NOTIFY,
         {"ticket_id": ticket["ticket_id"], "analysis": decision.text, "urgency": decision.urgency},
     )
 
 
-def _orchestrator(turn: Sequence[Message]) -> ModelReply:
-    escalation = _data("escalation", turn)
-    answers = _answers(turn)
-    if DECIDE in answers:  # rejected: decided elsewhere in the meantime
-        return _call(turn, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
-    answer = escalation_policy.answer(escalation, _worker(turn))
-    return _call(
+def _reply_as_orchestrator(turn: Sequence[Message]) -> ModelReply:
+    escalation = _read_block("escalation", turn)
+    answers = _read_answers(turn)
+    if DECIDE in answers:  # rejected, because it was decided elsewhere in the meantime
+        return _make_call(turn, SET_OUTPUT, {"escalation_decision": f"undecided: {answers[DECIDE]}"})
+    answer = escalation_policy.answer(escalation, _read_worker(turn))
+    return _make_call(
         turn,
         DECIDE,
         {
@@ -97,33 +99,37 @@ def _orchestrator(turn: Sequence[Message]) -> ModelReply:
     )
 
 
-def _data(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
+def _read_block(tag: str, turn: Sequence[Message]) -> dict[str, Any]:
     data = unquote(tag, turn[0].content)
     if data is None:
         raise ModelError(f"the message has no <{tag}> block")
     return data
 
 
-def _worker(turn: Sequence[Message]) -> dict[str, Any] | None:
-    """Return the worker's health; None if the worker is no longer known."""
-    summary = _data("worker", turn)
+def _read_worker(turn: Sequence[Message]) -> dict[str, Any] | None:
+    """Return the worker's health summary, or None if the worker is no longer known."""
+    summary = _read_block("worker", turn)
     return summary if "agent_id" in summary else None
 
 
-def _since_last_question(messages: Sequence[Message]) -> Sequence[Message]:
+def _select_last_turn(messages: Sequence[Message]) -> Sequence[Message]:
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].role == "user":
             return messages[position:]
-    raise ModelError("the conversation holds no message of a user")
+    raise ModelError("the conversation contains no message of a user")
 
 
-def _answers(turn: Sequence[Message]) -> dict[str, str]:
-    """Return the last answer to each of the rules' calls; a model may have made other calls before."""
+def _read_answers(turn: Sequence[Message]) -> dict[str, str]:
+    """Return the last answer to each of the rules' calls. A model may have made other calls before."""
     calls = [call for message in turn for call in message.tool_calls]
-    ours = {call.id: call.name for call in calls if call.id.startswith(_CALL)}
-    return {ours[m.tool_call_id]: m.content for m in turn if m.role == "tool" and m.tool_call_id in ours}
+    rules_calls = {call.id: call.name for call in calls if call.id.startswith(_CALL_ID_PREFIX)}
+    return {
+        rules_calls[m.tool_call_id]: m.content
+        for m in turn
+        if m.role == "tool" and m.tool_call_id in rules_calls
+    }
 
 
-def _call(turn: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
-    call = ToolCall(f"{_CALL}{len(turn)}", tool, json.dumps(arguments, ensure_ascii=False))
+def _make_call(turn: Sequence[Message], tool: str, arguments: Mapping[str, Any]) -> ModelReply:
+    call = ToolCall(f"{_CALL_ID_PREFIX}{len(turn)}", tool, json.dumps(arguments, ensure_ascii=False))
     return ModelReply(tool_calls=(call,))

@@ -1,7 +1,7 @@
 """
-The judge as a job: judge and queen on the user's own Prometheus and Tempo, without our event bus.
+The judge as a job: the judge and the queen work on the user's Prometheus and Tempo, without the event bus.
 
-Rules, prompts and tickets are those of the service. The workers are read from metrics at every check.
+Rules, prompts and tickets are the same as in the service. The workers are read from metrics at every check.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from queenright.judge.stack.reading import build_health, ended_health
 from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.stale_tickets import (
     DOUBTFUL,
-    DOWN_LATELY,
+    DOWN_RECENTLY,
     SIGNS_OF_LIFE,
     MissingWorker,
     StaleTickets,
@@ -65,30 +65,30 @@ _NO_DECISION: Final = "Triage gave no decision in time; this is the analysis of 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The result of one check."""
+    """The result of a check."""
 
     at: float
-    """Prometheus' time."""
+    """When the check ran, by the clock of Prometheus, in seconds since the epoch."""
     workers: tuple[WorkerHealth, ...]
     tickets: tuple[EscalationTicket, ...]
-    """Open tickets, oldest first."""
+    """The open tickets, oldest first."""
     closed_tickets: tuple[EscalationTicket, ...]
-    """Tickets closed since the last check."""
+    """The tickets that closed since the last check."""
     dismissed: int
-    """Dismissed tickets whose condition still holds."""
+    """The number of dismissed tickets whose condition still holds."""
     unknown: int
-    """Workers that were not judged: the model gave no valid answer."""
+    """The number of workers that were not judged, because the model gave no valid answer."""
     missing: Mapping[str, MissingWorker] = field(default_factory=dict)
-    """Tickets, by id, whose workers have no metrics and may still run: they stay open."""
+    """The workers, by ticket id, that have no metrics and may still be running. Their tickets stay open."""
     down: int = 0
-    """Workers whose target is down: their processes ended or died."""
+    """The number of workers whose target is down, because their processes ended or died."""
     skipped_samples: int = 0
-    """Invalid samples."""
+    """The number of invalid samples."""
 
     @property
     def is_blind(self) -> bool:
         """
-        Whether no worker has metrics although there are tickets, which is probably a fault of Prometheus.
+        Whether no worker has metrics although there are tickets. Prometheus is then probably at fault.
         """
         return not self.workers and any(ticket.ticket_id in self.missing for ticket in self.tickets)
 
@@ -107,14 +107,14 @@ class ScrapedMonitor(HealthMonitor):
 
 class StackJudge:
     """
-    Checks the workers, judges and triages, one check at a time.
+    Checks workers, judges them, and triages their tickets, one check at a time.
 
     Args:
-        selector: Label matchers, ``{cluster="x"}``, that select the workers.
-        removed_targets: Targets that an operator has removed: their tickets close if they have no metrics.
-        on_change: Called in the transaction of each change to notify about: the outbox.
+        selector: Label matchers that select the workers, such as ``{cluster="x"}``.
+        removed_targets: Targets that an operator has removed. Their tickets close if they have no metrics.
+        on_change: Called in the transaction of each change that must be notified, to write to the outbox.
         once: Whether no later check can notify the operator.
-        models: Models to use instead of those in ``judge``: (the judge's, the queen's).
+        models: The judge's and the queen's model, to use instead of those in ``judge``.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class StackJudge:
         self._is_running = False
 
     def clock(self) -> float:
-        """Return Prometheus' time: that of the last check plus the time that has passed since."""
+        """Return the time by the clock of Prometheus: that of the last check, plus the time since."""
         return self._checked_at + self._monotonic() - self._monotonic_at
 
     async def open(self) -> None:
@@ -163,7 +163,7 @@ class StackJudge:
 
         Raises:
             StoreError: The database cannot be used.
-            ModelUnavailableError: A configured model cannot be used here.
+            ModelUnavailableError: A configured model cannot be used.
         """
         self._storage.mkdir(parents=True, exist_ok=True)
         self.store = await asyncio.to_thread(Store.open, f"sqlite:///{self._storage / 'judge.db'}")
@@ -177,7 +177,7 @@ class StackJudge:
             publish=self.bus.fan_out,
             on_change=self._on_change,
         )
-        # Disable the judge's own timer: it would judge stale metrics.
+        # Disable the judge's own timer, because it would judge stale metrics.
         never = self._settings.judge.model_copy(update={"interval_seconds": _NEVER_SECONDS})
         self._judging = JudgeAndQueen(
             bus=self.bus,
@@ -205,10 +205,10 @@ class StackJudge:
 
     async def check(self) -> CheckResult:
         """
-        Check all workers once: judge, triage, and close the tickets whose condition has cleared.
+        Check all workers once: judge them, triage tickets, and close tickets whose condition has cleared.
 
         Raises:
-            StackError: Prometheus cannot be queried; nothing was changed.
+            StackError: Prometheus cannot be queried. Nothing has changed.
             StoreError: The database is unavailable.
         """
         now = await prometheus_time(self._prometheus)
@@ -216,14 +216,14 @@ class StackJudge:
         sightings = await find_workers(
             self._prometheus, self._settings, now, self._selector, samples=self._samples
         )
-        live = await self._list_live_tickets()
-        _end_grace(sightings, live)
-        missing = await self._find_missing(live, sightings, now)
+        live_tickets = await self._list_live_tickets()
+        _end_grace(sightings, live_tickets)
+        missing = await self._find_missing(live_tickets, sightings, now)
         self._checked_at, self._monotonic_at = now, self._monotonic()
         healths = await self._read_health(sightings, now)
         self.monitor.replace(healths)
         if not self._is_running:
-            # Start only when the workers are known, because starting triages the tickets from before.
+            # Start only when the workers are known, because the start triages the tickets from before.
             await self._judging.start()
             self._is_running = True
         closures = await self._update_tickets(now, missing)
@@ -248,29 +248,29 @@ class StackJudge:
         self, live: Iterable[EscalationTicket], sightings: Sequence[Sighting], now: float
     ) -> dict[str, str]:
         """
-        Return why workers of tickets have no usable metrics, by ticket id.
+        Return why the workers of tickets have no usable metrics, by ticket id.
 
         Raises:
             StackError: Prometheus cannot be queried.
         """
         by_key = {sighting.key: sighting for sighting in sightings}
-        absent, missing = [], {}
+        absent_tickets, missing = [], {}
         for ticket in live:
             sighting = by_key.get((ticket.agent_id, ticket.session_id))
             if sighting is None and ticket.session_id not in self._removed_targets:
-                absent.append(ticket)
+                absent_tickets.append(ticket)
                 continue
             if sighting is None or self._list_reasons(sighting, now):
                 continue
             if sighting.is_doubtful:
                 missing[ticket.ticket_id] = DOUBTFUL
             elif sighting.is_down and ticket.session_id not in self._removed_targets:
-                missing[ticket.ticket_id] = DOWN_LATELY
-        targets = {ticket.session_id for ticket in absent}
+                missing[ticket.ticket_id] = DOWN_RECENTLY
+        targets = {ticket.session_id for ticket in absent_tickets}
         answer = await query_targets(self._prometheus, targets, SIGNS_OF_LIFE, self._selector, now)
-        for ticket in absent:
-            if why := explain_stale(ticket.agent_id, ticket.session_id, answer):
-                missing[ticket.ticket_id] = why
+        for ticket in absent_tickets:
+            if reason := explain_stale(ticket.agent_id, ticket.session_id, answer):
+                missing[ticket.ticket_id] = reason
         return missing
 
     def _list_reasons(self, sighting: Sighting, now: float) -> list[Finding]:
@@ -281,10 +281,10 @@ class StackJudge:
         healths, traces = [], 0
         for sighting in sightings:
             health = build_health(sighting, self._settings, now)
-            suspect = health.findings or sighting.bad_steps >= self._settings.bands.warning
-            # A trace does not name its process, so it is ambiguous if the agent has several.
+            is_suspect = health.findings or sighting.bad_steps >= self._settings.bands.warning
+            # A trace does not name its process, so it is ambiguous if the agent has several processes.
             if (
-                suspect
+                is_suspect
                 and self._tempo is not None
                 and counts[sighting.agent] == 1
                 and traces < _TRACES_PER_CHECK
@@ -298,7 +298,10 @@ class StackJudge:
     async def _find_newest_trace(
         self, tempo: Tempo, sighting: Sighting, now: float
     ) -> tuple[str, Sequence[TraceSpan]]:
-        """Return the worker's newest trace; none if Tempo does not answer, because a trace is optional."""
+        """
+        Return the id and spans of the worker's newest trace, or empty values if Tempo does not answer. A
+        trace is optional.
+        """
         try:
             trace_id = await tempo.newest(sighting.agent, now - _TRACE_AGE_SECONDS, now)
             return trace_id, (await tempo.trace(trace_id) if trace_id else [])
@@ -309,18 +312,18 @@ class StackJudge:
     # -- judging ------------------------------------------------------------------------------------
 
     async def _update_tickets(self, now: float, missing: Collection[str]) -> list[EscalationTicket]:
-        """Update the open tickets except those in ``missing``; return the ones that closed."""
-        before = [ticket for ticket in await self._list_live_tickets() if ticket.ticket_id not in missing]
-        for ticket in before:
+        """Update the live tickets except those in ``missing``, and return the open tickets that closed."""
+        tickets = [ticket for ticket in await self._list_live_tickets() if ticket.ticket_id not in missing]
+        for ticket in tickets:
             agent, target = ticket.agent_id, ticket.session_id
             health = self.monitor.get(agent, target) or ended_health(agent, target, self._settings, now)
             await self.tickets.observe(health)
         await self.tickets.settle(self.clock(), exclude=missing)
         return [
-            after
-            for ticket in before
-            if (after := self.tickets.get(ticket.ticket_id)) is not None
-            and not after.is_live
+            updated_ticket
+            for ticket in tickets
+            if (updated_ticket := self.tickets.get(ticket.ticket_id)) is not None
+            and not updated_ticket.is_live
             and ticket.is_open
         ]
 
@@ -331,7 +334,7 @@ class StackJudge:
         return sum(ticket.status is TicketStatus.DISMISSED for ticket in await self._list_live_tickets())
 
     async def _judge_and_triage(self) -> int:
-        """Run the judge and wait for triage; return the number of workers that were not judged."""
+        """Run the judge and wait for triage. Return the number of workers that were not judged."""
         stream = self._judging.runtime.get_stream(HEALTH_CHECK, graph_id=JUDGE_GRAPH)
         result = await stream.fire(Trigger(tick=0)).wait()
         if not result.succeeded:
@@ -341,8 +344,8 @@ class StackJudge:
         try:
             async with asyncio.timeout(self._settings.judge.triage_timeout_seconds + _GRACE_SECONDS):
                 await self.bus.drain()
-                while (waiting := triage.executions) and not all(run.done for run in waiting):
-                    await asyncio.gather(*(run.wait() for run in waiting))
+                while (executions := triage.executions) and not all(run.done for run in executions):
+                    await asyncio.gather(*(run.wait() for run in executions))
                     await self.bus.drain()
         except TimeoutError:
             _log.warning("triage takes too long; undecided tickets are triaged at the next check")
@@ -365,7 +368,7 @@ def is_undecided(ticket: EscalationTicket) -> bool:
 
 
 def _end_grace(sightings: Iterable[Sighting], tickets: Iterable[EscalationTicket]) -> None:
-    """End the start grace of workers with a ticket, which only seem new after a gap in Prometheus."""
+    """End the start grace of workers with a ticket. They only seem new after a gap in the metrics."""
     ticket_keys = {(ticket.agent_id, ticket.session_id) for ticket in tickets}
     for sighting in sightings:
         if sighting.key in ticket_keys:

@@ -1,4 +1,4 @@
-"""Which workers need a ticket, and which have one."""
+"""Determine which workers need a ticket, and which have one."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from queenright.health.tickets.ticket_rules import has_current_text, reasons
 
 def reason_for_ticket(health: WorkerHealth) -> Finding | None:
     """
-    Return the worst finding that needs a ticket; None for a worker that is healthy, waits, or has ended.
+    Return the worst finding that needs a ticket, or None for a worker that is healthy, waits or has ended.
 
-    Failed recoveries and repeatedly failing runs need a person even after the worker has ended.
+    A failed recovery and repeatedly failing runs need a person even after the worker has ended.
     """
     if not health.findings or health.vitals.may_be_idle:
         return None
@@ -36,7 +36,7 @@ class Coverage:
     """
     Maps workers to their tickets, so that a condition with a ticket is not judged again.
 
-    An open ticket covers all findings of its worker while its texts apply and no finding is more severe; a
+    An open ticket covers all findings of its worker while its texts apply and no finding is more severe. A
     dismissed ticket covers only the dismissed findings.
     """
 
@@ -57,7 +57,7 @@ class Coverage:
         self._by_worker[health.key] = _Coverage(ticket.ticket_id, frozenset(kinds))
 
     def covers(self, health: WorkerHealth, finding: Finding) -> bool:
-        """Return whether a ticket covers ``finding``, the worker's worst."""
+        """Return whether a ticket covers ``finding``, the worker's worst finding."""
         ticket = self.find_ticket(health.key)
         if ticket is None or finding.severity.rank > ticket.severity.rank:
             return False
@@ -67,14 +67,14 @@ class Coverage:
         return kinds <= self._by_worker[health.key].kinds
 
     def is_outdated(self, health: WorkerHealth) -> bool:
-        """Return whether a worker's open ticket has outdated texts, although no finding is more severe."""
+        """Return whether a worker's open ticket has outdated texts, while no finding is more severe."""
         ticket, finding = self.find_ticket(health.key), reason_for_ticket(health)
         if ticket is None or not ticket.is_open or finding is None:
             return False
         return finding.severity.rank <= ticket.severity.rank and not self.covers(health, finding)
 
     def find_ticket(self, key: WorkerKey) -> EscalationTicket | None:
-        """Return a worker's live ticket, if there is one."""
+        """Return a worker's live ticket, or None."""
         coverage = self._by_worker.get(key)
         if coverage is None:
             return None

@@ -1,7 +1,7 @@
 """
-The rules of judge and queen, as pure functions.
+The rules of the judge and the queen, as pure functions.
 
-``queenright/rules`` follows them. They are the floor for every other model: a model may add to them but not
+``queenright/rules`` follows them. For every other model they are the floor: a model may add to them, but not
 weaken them.
 """
 
@@ -20,27 +20,27 @@ from queenright.instrumentation.sentences import sentence
 from queenright.judge import wording
 
 DISMISS_LOW_BELOW: Final = 8
-"""Limit in the model's prompt: dismiss a low-severity ticket with fewer bad steps than this."""
+"""The limit in the model's prompt: a low ticket with fewer bad steps may be dismissed."""
 INTERVENE_STEPS: Final = 10
-"""Number of bad steps at which the operator is notified."""
+"""The number of bad steps at which the operator is notified."""
 INTERVENE_STALL_MINUTES: Final = 4.0
-"""Minutes without activity at which the operator is notified."""
+"""The minutes without activity at which the operator is notified."""
 
 RECOVERED: Final = "recovered before triage"
 
-_SILENT: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
-"""Kinds whose evidence states the time since the last activity."""
+_SILENT_KINDS: Final = frozenset({FindingKind.STALL, FindingKind.HEARTBEAT_MISSING})
+"""The kinds whose evidence states the time since the last activity."""
 
-_BINDING: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
+_BINDING_SEVERITIES: Final = frozenset({Severity.HIGH, Severity.CRITICAL})
 
 
 def is_binding(severity: Severity) -> bool:
     """Return whether the rules overrule a model at this severity."""
-    return severity in _BINDING
+    return severity in _BINDING_SEVERITIES
 
 
 def parse_findings(summary: Mapping[str, Any]) -> list[Finding]:
-    """Return the findings in a health summary; invalid ones are skipped."""
+    """Return the findings in a health summary. Invalid findings are skipped."""
     findings = []
     for row in summary.get("findings") or ():
         try:
@@ -63,7 +63,7 @@ def progress_since(summary: Mapping[str, Any], since: float, kind: str | None) -
     Return the time of a worker's last progress, or None if it made none after ``since``.
 
     Args:
-        summary: The worker's health.
+        summary: The worker's health summary.
         since: The onset of a finding, or another time to compare with.
         kind: The finding in question. For a stale checkpoint, only a checkpoint is progress.
     """
@@ -73,7 +73,7 @@ def progress_since(summary: Mapping[str, Any], since: float, kind: str | None) -
 
 def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     """
-    Draft a ticket about the worst finding of a health summary that needs one.
+    Draft a ticket about the worst finding in a health summary that needs a ticket.
 
     Returns:
         The draft of a ticket, or None if there is nothing to escalate.
@@ -95,15 +95,16 @@ def draft_ticket(summary: Mapping[str, Any]) -> TicketDraft | None:
     return TicketDraft(
         severity=finding.severity,
         cause=cause[:TEXT_LIMIT],
-        judge_reasoning=BY_RULES + _reasoning(summary, finding, now),
+        judge_reasoning=BY_RULES + _build_reasoning(summary, finding, now),
         suggested_action=wording.advice(finding.kind, agent, session)[:TEXT_LIMIT],
         evidence_snippet=str(summary.get("evidence_snippet") or finding.evidence)[-EVIDENCE_LIMIT:],
     )
 
 
-def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
+def _build_reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
     """
-    State the numbers and times behind a ticket. They are not updated, so the text states when they were read.
+    Return the numbers and times behind a ticket as text. It states when they were read, because it is not
+    updated.
     """
     description = f"{finding.kind.value.replace('_', ' ')}, {finding.severity.value} severity"
     if evidence := wording.one_line(finding.evidence).rstrip("."):
@@ -114,7 +115,7 @@ def _reasoning(summary: Mapping[str, Any], finding: Finding, now: float | None) 
 
 
 def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float | None) -> str:
-    """Compare the last progress with the onset of a finding."""
+    """Return a text that compares the last progress with the onset of a finding."""
     name = "checkpoint" if finding.kind is FindingKind.CHECKPOINT_STALE else "progress"
     onset, last = wording.clock_time(finding.since, now, seconds=True), summary.get(f"last_{name}")
     if (progress := progress_since(summary, finding.since, finding.kind)) is not None:
@@ -127,7 +128,7 @@ def _describe_progress(summary: Mapping[str, Any], finding: Finding, now: float 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriageDecision:
-    """A decision on a ticket; ``text`` is the reason for a dismissal or the analysis for the operator."""
+    """A decision on a ticket. ``text`` is the reason of a dismissal, or the analysis for the operator."""
 
     decision: Literal["dismiss", "intervene"]
     text: str
@@ -138,25 +139,29 @@ def triage(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> Tria
     """
     Decide on a ticket by the queen's criteria (docs/judge.md).
 
-    A condition that still holds reaches the operator, except a short series of bad steps. An accepted step
-    does not justify a dismissal: the step came before the finding, or has nothing to do with it; otherwise
-    the detector would have cleared the finding.
+    The operator is notified of every condition that still holds, except a short series of bad steps. An
+    accepted step does not justify a dismissal. It came before the finding or has nothing to do with it,
+    because otherwise the detector would have cleared the finding.
 
     Args:
-        ticket: All its fields.
+        ticket: All fields of the ticket.
         summary: The worker's health; None if the worker is unknown.
     """
     severity = Severity(ticket["severity"])
     if summary is not None and is_condition_gone(summary):
-        return _dismiss(severity, dismissal_reason(summary))
+        return _make_dismissal(severity, dismissal_reason(summary))
     # The worker's current numbers count, not those in the ticket.
-    numbers = ticket if summary is None else {**ticket, **_numbers(summary)}
+    numbers = ticket if summary is None else {**ticket, **_select_numbers(summary)}
     bad_steps = int(numbers.get("steps_since_last_accept") or 0)
     silent_minutes = float(numbers.get("stall_minutes") or 0.0)
     is_short = bad_steps < INTERVENE_STEPS and silent_minutes < INTERVENE_STALL_MINUTES
-    if is_binding(severity) or not is_short or _standing_kinds(ticket, summary) != {FindingKind.RETRY_STORM}:
+    if (
+        is_binding(severity)
+        or not is_short
+        or _find_current_kinds(ticket, summary) != {FindingKind.RETRY_STORM}
+    ):
         return TriageDecision(decision="intervene", text=analysis(ticket), urgency=severity.value)
-    return _dismiss(
+    return _make_dismissal(
         severity,
         f"only {format_count(bad_steps, 'bad step')} since the last ACCEPT (fewer than {INTERVENE_STEPS}), "
         f"and active {format_duration(silent_minutes * 60)} ago (less than {INTERVENE_STALL_MINUTES:g} min): "
@@ -182,16 +187,18 @@ def is_condition_gone(summary: Mapping[str, Any]) -> bool:
     return not any(f.ticket for f in parse_findings(summary))
 
 
-def _standing_kinds(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> set[FindingKind]:
-    """Return the kinds of the findings that need a ticket; for an unknown worker, those of the ticket."""
+def _find_current_kinds(ticket: Mapping[str, Any], summary: Mapping[str, Any] | None) -> set[FindingKind]:
+    """
+    Return the kinds of the findings that need a ticket, or those of the ticket if the worker is unknown.
+    """
     if summary is None:
         return {FindingKind(kind) for kind in ticket.get("active_kinds") or (ticket["kind"],)}
     return {finding.kind for finding in parse_findings(summary) if finding.ticket}
 
 
 def analysis(ticket: Mapping[str, Any]) -> str:
-    """Return the analysis for the operator: the cause, its impact, and the advice."""
-    kind = _kind(ticket)
+    """Return the analysis for the operator: the cause, the impact, and the advice."""
+    kind = _get_kind(ticket)
     agent = str(ticket.get("agent_id") or "")
     cause = wording.one_line(str(ticket.get("cause") or ""), 400)
     if not cause:
@@ -208,21 +215,21 @@ def analysis(ticket: Mapping[str, Any]) -> str:
 
 
 def _describe_numbers(numbers: Mapping[str, Any], kind: FindingKind, occurrences: int = 1) -> str:
-    """Return the numbers of a worker that the finding's evidence does not contain."""
+    """Return the worker's numbers as text, without those in the finding's evidence."""
     return wording.numbers(
         bad_steps=0 if kind is FindingKind.RETRY_STORM else int(numbers.get("steps_since_last_accept") or 0),
-        stall_minutes=None if kind in _SILENT else numbers.get("stall_minutes"),
+        stall_minutes=None if kind in _SILENT_KINDS else numbers.get("stall_minutes"),
         occurrences=occurrences,
     )
 
 
-def _numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
+def _select_numbers(summary: Mapping[str, Any]) -> dict[str, Any]:
     return {k: summary[k] for k in ("steps_since_last_accept", "stall_minutes") if k in summary}
 
 
-def _dismiss(severity: Severity, reason: str) -> TriageDecision:
+def _make_dismissal(severity: Severity, reason: str) -> TriageDecision:
     return TriageDecision(decision="dismiss", text=reason, urgency=severity.value)
 
 
-def _kind(ticket: Mapping[str, Any]) -> FindingKind:
+def _get_kind(ticket: Mapping[str, Any]) -> FindingKind:
     return FindingKind(ticket.get("words_kind") or ticket["kind"])

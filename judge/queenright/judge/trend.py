@@ -1,7 +1,7 @@
 """
-The trend of each worker: its numbers at the judge's last check, in one small file.
+The trend of each worker: its numbers at the judge's last check, stored in one file.
 
-Conversations are summarised over time; these numbers are exact.
+Conversations are summarized over time, but these numbers stay exact.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queenright.health.findings import WorkerKey
 from queenright.runtime.storage.files import UnusableFileError, read_json, write_json
 
 MAX_WORKERS: Final = 1_000
-"""Maximum number of workers; the one checked longest ago is dropped."""
+"""The maximum number of workers. The worker that was checked longest ago is dropped first."""
 
 COUNTS: Final = (
     "total_steps",
@@ -26,11 +26,11 @@ COUNTS: Final = (
     "error_count",
     "tokens",
 )
-"""The numbers of a health summary whose change shows work."""
+"""The numbers in a health summary whose changes show work."""
 
 
 class Reading(BaseModel):
-    """The numbers of one worker at one check."""
+    """The numbers of a worker at a check."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,14 +40,14 @@ class Reading(BaseModel):
     at: float
     """Seconds since the epoch."""
     checks: int
-    """Number of checks of the worker in this session."""
+    """The number of checks of the worker in this session."""
     counts: dict[str, int | None]
-    """``COUNTS``; None if unknown."""
+    """The values of ``COUNTS``; None if unknown."""
     last_progress: float | None
     stall_minutes: float | None
     state: str
     verdict: str
-    """The outcome: ``healthy``, ``ticket``, ``unknown``, or ``counted`` if a ticket still applies."""
+    """The outcome: ``healthy``, ``ticket``, ``unknown``, or ``counted`` if a ticket still applied."""
 
     @property
     def key(self) -> WorkerKey:
@@ -70,7 +70,7 @@ class Trends:
         return len(self._readings)
 
     def note(self, summary: Mapping[str, Any], at: float, verdict: str) -> None:
-        """Store a reading from a worker's health summary at ``at``, with the outcome of the check."""
+        """Store the numbers in a worker's health summary at ``at``, with the outcome of the check."""
         key = (str(summary["agent_id"]), str(summary["session_id"]))
         before = self._readings.pop(key, None)
         self._readings[key] = Reading(
@@ -91,9 +91,9 @@ class Trends:
 
     def compare(self, summary: Mapping[str, Any], now: float) -> dict[str, Any] | None:
         """
-        Return a worker's last reading and the change since, as JSON values; None if there is none.
+        Return a worker's last reading and the changes since, as JSON values, or None before the first check.
 
-        A count that has decreased was reset by a restart; its change is None.
+        If a count has decreased, a restart has reset it, and its change is None.
         """
         key = (str(summary["agent_id"]), str(summary["session_id"]))
         last = self._readings.get(key)
@@ -106,7 +106,7 @@ class Trends:
             "verdict_then": last.verdict,
             "state_then": last.state,
             "then": {**last.counts, "stall_minutes": last.stall_minutes},
-            "change": {name: _change(last.counts.get(name), summary.get(name)) for name in COUNTS},
+            "change": {name: _compute_change(last.counts.get(name), summary.get(name)) for name in COUNTS},
             "progress_since": progress is not None and progress != last.last_progress,
             "restart_since": last.incarnation_id != str(summary.get("incarnation_id") or ""),
         }
@@ -119,7 +119,7 @@ class Trends:
     @classmethod
     def load(cls, path: Path) -> Trends:
         """
-        Read the readings from a file; none if there is no file.
+        Read the readings from a file. There are none if the file does not exist.
 
         Raises:
             UnusableFileError: The file is damaged.
@@ -130,7 +130,9 @@ class Trends:
         except FileNotFoundError:
             return trends
         except ValidationError as error:
-            raise UnusableFileError(path, f"it holds no trends: {error.error_count()} errors") from None
+            raise UnusableFileError(
+                path, f"it does not contain valid trends: {error.error_count()} errors"
+            ) from None
         trends._readings = OrderedDict((reading.key, reading) for reading in readings[-MAX_WORKERS:])
         return trends
 
@@ -146,5 +148,5 @@ class Trends:
         write_json(path, rows)
 
 
-def _change(before: int | None, now: int | None) -> int | None:
+def _compute_change(before: int | None, now: int | None) -> int | None:
     return None if before is None or now is None or now < before else now - before

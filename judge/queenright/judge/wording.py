@@ -1,7 +1,7 @@
 """
-The rules' texts for judge and queen, short enough for a phone.
+The texts that the rules write for the judge and the queen, short enough for a phone.
 
-Each kind of finding has three sentences: the cause (which worker, since when), the impact, and the advice.
+For each kind of finding, there is a cause (which worker, since when), an impact, and an advice.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from queenright.health.findings import FindingKind
 from queenright.instrumentation.counts import format_count
 from queenright.instrumentation.durations import format_duration
 
-_CLIP: Final = 240
+_MAX_LENGTH: Final = 240
 
 
 @dataclass(frozen=True, slots=True)
 class _Sentences:
     cause: str
-    """Completes the sentence "{agent} ...", which the evidence follows."""
+    """The predicate of a sentence that begins with the agent's name. The evidence follows it."""
     impact: str
     advice: str
 
@@ -48,8 +48,8 @@ def cause(
     Return the cause in one sentence: worker, node, time and the detector's evidence.
 
     Args:
-        since: When the condition began.
-        now: The time of the text; a condition that began on another day is given with its date.
+        since: When the condition began, in seconds since the epoch.
+        now: The time of the text. If the condition began on another day, the date is included.
     """
     node_text = f" (node {node})" if node else ""
     since_text = f" since {clock_time(since, now)}" if since is not None else ""
@@ -60,12 +60,12 @@ def cause(
 
 
 def impact(kind: FindingKind) -> str:
-    """Return the impact."""
+    """Return the impact of a kind of finding."""
     return _SENTENCES[kind].impact
 
 
 def advice(kind: FindingKind, agent: str, session: str) -> str:
-    """Return the advice; its commands name the worker's agent and session."""
+    """Return the advice. Its commands name the worker's agent and session."""
     text = _SENTENCES[kind].advice
     return text.replace("{agent}", quote(agent)).replace("{session}", quote(session))
 
@@ -82,14 +82,14 @@ def numbers(*, bad_steps: int, stall_minutes: float | None, occurrences: int = 1
     return ", ".join(parts)
 
 
-def one_line(text: str, limit: int = _CLIP) -> str:
+def one_line(text: str, limit: int = _MAX_LENGTH) -> str:
     """Return ``text`` on one line, clipped at its end."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def clock_time(at: float, now: float | None = None, *, seconds: bool = False) -> str:
-    """Return a time of day, UTC; with the date if it is not the day of ``now``."""
+    """Return a time of day in UTC, with the date if it is not the day of ``now``."""
     time = datetime.fromtimestamp(at, UTC)
     text = f"{time:%H:%M:%S} UTC" if seconds else f"{time:%H:%M} UTC"
     is_other_day = now is not None and datetime.fromtimestamp(now, UTC).date() != time.date()

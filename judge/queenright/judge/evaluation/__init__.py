@@ -1,4 +1,4 @@
-"""Recorded agent runs, replayed through the detectors of the live service."""
+"""Replay recorded agent runs through the detectors of the live service."""
 
 from __future__ import annotations
 

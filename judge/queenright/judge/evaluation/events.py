@@ -1,8 +1,8 @@
 """
 Convert recorded steps to the events that their agent would have sent.
 
-Recorded runs of other systems omit data: times, turns, error classes, hashes. Missing data is
-inferred from the rest of the step where possible; otherwise it is unknown, as in a live run.
+Recorded runs of other systems lack some data, such as times, turns, error classes and hashes. Missing data is
+inferred from the other fields of the step where possible. Otherwise it is unknown, as in a live run.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from queenright.instrumentation.error_class import classify_error_text, find_unr
 from queenright.instrumentation.fingerprint import arguments_fingerprint, fingerprint, result_fingerprint
 from queenright.runtime.events import AgentEvent, EventType
 
-_CUT: Final = 400
-"""Recorded texts are cut to this many characters; a longer one contains a cut mark."""
+_MAX_RECORDED_LENGTH: Final = 400
+"""Recorded texts are cut to this many characters. A longer text contains a cut mark."""
 
 _EXCERPT: Final = 500
 _SEARCH_LENGTH: Final = 4_000
-"""Characters searched for a provider failure."""
+"""The number of characters that are searched for a provider failure."""
 
 _USER_KINDS: Final = frozenset({"user", "human", "user_message", "prompt"})
 
 _NO_CLOCK_STEP_SECONDS: Final = 1.0
-"""Seconds between the steps of a run that has no times: too short to look like silence."""
+"""The seconds between the steps of a run without times, which are too few to look like silence."""
 
 _MAX_WAIT_SECONDS: Final = 3600.0
-"""Maximum wait in seconds that one step of such a run may report."""
+"""The longest wait, in seconds, that a step of such a run may report."""
 
 _LLM_KINDS: Final = frozenset({"llm", "model", "generation", "chat"})
 _TOOL_KINDS: Final = frozenset({"tool", "tool_call", "function", "action"})
 
 _WORDS: Final = re.compile(r"[^\W\d_]+")
-"""Words of an answer; answers that differ only in numbers and punctuation count as identical."""
+"""Matches the words of an answer. Answers that differ only in numbers and punctuation count as identical."""
 
 _MAX_TOOLS_PER_MODEL_CALL: Final = 4
 _MAX_PARALLEL_CALLS: Final = 32
@@ -50,7 +50,7 @@ _PROVIDER_FAILED: Final = re.compile(
     r"|\boverloaded_error\b|\b(?:429 Too Many Requests|503 Service Unavailable|529 overloaded)\b",
     re.IGNORECASE,
 )
-# A text that begins like this is not an answer but an error message of the client.
+# A text that begins like this is an error message of the client rather than an answer.
 _NO_ANSWER: Final = re.compile(
     r"\s*(?:[\w.]*(?:Error|Timeout|Exception)\s*[:(\[]|Connection error\.|Request timed out\."
     r"|Internal Server Error|You exceeded your current quota|Error code: [45]\d\d\b"
@@ -59,11 +59,11 @@ _NO_ANSWER: Final = re.compile(
 
 
 class RunSteps:
-    """The steps of one run, ready to become events."""
+    """Converts the steps of a recorded run to events."""
 
     def __init__(self, steps: Sequence[Mapping[str, Any]]) -> None:
         self._steps = steps
-        self._kinds = [_kind(step) for step in steps]
+        self._kinds = [_find_kind(step) for step in steps]
         self._turns = _find_turns(steps, self._kinds)
         self._truncated_texts = _find_truncated_texts(steps)
         self._has_times = any(to_finite_number(step.get("t")) is not None for step in steps)
@@ -72,37 +72,37 @@ class RunSteps:
         return len(self._steps)
 
     def time(self, index: int, clock: float) -> float:
-        """Return when a step ended, never before ``clock``, in seconds from the record's own origin."""
+        """Return when a step ended, in seconds from the record's own origin. It is never before ``clock``."""
         recorded_time = to_finite_number(self._steps[index].get("t"))
         if recorded_time is not None:
-            # The first recorded time is arbitrary; later ones never go back.
+            # The first recorded time is arbitrary. Later times never decrease.
             return recorded_time if index == 0 else max(clock, recorded_time)
         if self._has_times:
             return clock
         step = self._steps[index]
         is_call = self._kinds[index] == "tool"
-        pause = wait_seconds(_word(step.get("name")), step.get("args")) if is_call else 0.0
+        pause = wait_seconds(_to_word(step.get("name")), step.get("args")) if is_call else 0.0
         return clock + _NO_CLOCK_STEP_SECONDS + min(pause, _MAX_WAIT_SECONDS)
 
     def event(self, index: int, at: float) -> AgentEvent:
         """Return a step as an event."""
         step, kind = self._steps[index], self._kinds[index]
         if kind == "event":
-            return _logged_event(step, at)
+            return _convert_logged_event(step, at)
         if kind == "llm":
-            return _llm_event(step, at)
+            return _convert_llm_step(step, at)
         if kind == "tool":
-            return self._tool_event(step, self._turns[index], at)
+            return self._convert_tool_step(step, self._turns[index], at)
         if kind in _USER_KINDS:
             return AgentEvent(type=EventType.CLIENT_INPUT_RECEIVED, time=at, id="")
         # An unknown kind still shows activity.
         return AgentEvent(type=EventType.LLM_TEXT_DELTA, time=at, id="")
 
-    def _tool_event(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
-        name = _word(step.get("name"))
+    def _convert_tool_step(self, step: Mapping[str, Any], turn: object, at: float) -> AgentEvent:
+        name = _to_word(step.get("name"))
         is_failure = _is_true(step.get("is_error"))
         recorded_args, result = step.get("args"), step.get("result_excerpt")
-        args, args_hash = _parse_arguments(recorded_args), _word(step.get("args_hash")) or None
+        args, args_hash = _parse_arguments(recorded_args), _to_word(step.get("args_hash")) or None
         if self._is_complete(name, recorded_args, args_hash, "args"):
             args_hash = arguments_fingerprint(args)
         effect = infer_effect(name, args)
@@ -119,68 +119,68 @@ class RunSteps:
         if is_complete:
             data["result_hash"] = result_fingerprint(result, args, has_failed=is_failure)
         else:
-            data["result_hash"] = _word(step.get("result_hash")) or None
+            data["result_hash"] = _to_word(step.get("result_hash")) or None
         if is_failure:
-            text = _text(step.get("result_excerpt"))
+            text = _to_text(step.get("result_excerpt"))
             data["error_type"] = (
-                hidden_failure or _word(step.get("err_sig")) or classify_error_text(text, step.get("args"))
+                hidden_failure or _to_word(step.get("err_sig")) or classify_error_text(text, step.get("args"))
             )
             data["error"] = text[-_EXCERPT:]
         return AgentEvent(type=EventType.TOOL_CALL_COMPLETED, time=at, data=data, id="")
 
-    def _is_complete(self, name: str, value: object, original: object, what: str) -> bool:
+    def _is_complete(self, name: str, value: object, original: object, field: str) -> bool:
         """
         Return whether a recorded text or value is complete.
 
-        A complete text is better than its recorded hash, which changes with every id and timestamp in the
+        A complete text is preferred to its recorded hash, which changes with every id and timestamp in the
         text.
         """
         if not isinstance(value, str):
             return value is not None
-        recorded_hash = _word(original)
+        recorded_hash = _to_word(original)
         return not recorded_hash or (
-            0 < len(value) <= _CUT and (what, name, value) not in self._truncated_texts
+            0 < len(value) <= _MAX_RECORDED_LENGTH and (field, name, value) not in self._truncated_texts
         )
 
 
-def _logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
+def _convert_logged_event(step: Mapping[str, Any], at: float) -> AgentEvent:
     """Convert a logged event. An event of an unknown type only counts as activity."""
     try:
-        kind = EventType(_word(step.get("type")))
+        kind = EventType(_to_word(step.get("type")))
     except ValueError:
         kind = EventType.LLM_TEXT_DELTA
     data = step.get("data")
     return AgentEvent(
         type=kind,
         time=to_finite_number(step.get("t")) or at,
-        incarnation_id=_word(step.get("incarnation_id")),
-        node_id=_word(step.get("node_id")),
+        incarnation_id=_to_word(step.get("incarnation_id")),
+        node_id=_to_word(step.get("node_id")),
         data=data if isinstance(data, Mapping) else {},
         id="",
     )
 
 
-def _llm_event(step: Mapping[str, Any], at: float) -> AgentEvent:
+def _convert_llm_step(step: Mapping[str, Any], at: float) -> AgentEvent:
     tokens = step.get("tokens")
     numbers = tokens if isinstance(tokens, Mapping) else {}
     data: dict[str, Any] = {
-        "model": _word(step.get("name")),
+        "model": _to_word(step.get("name")),
         "input_tokens": numbers.get("in"),
         "output_tokens": numbers.get("out"),
     }
-    is_error, text = step.get("is_error"), _text(step.get("result_excerpt"))
+    is_error, text = step.get("is_error"), _to_text(step.get("result_excerpt"))
     if words := _WORDS.findall(text.lower()):
         data["answer_hash"] = fingerprint(" ".join(words))
-    answer = text or _text(step.get("args"))
+    answer = text or _to_text(step.get("args"))
     no_answer = _PROVIDER_FAILED.search(text[:_SEARCH_LENGTH]) or _NO_ANSWER.match(answer)
     if _is_true(is_error) or (is_error is None and no_answer):
         text = answer
-        data["error_type"] = classify_error_text(text) if text else _word(step.get("err_sig")) or "error"
+        data["error_type"] = classify_error_text(text) if text else _to_word(step.get("err_sig")) or "error"
         data["error"] = text[-_EXCERPT:]
     return AgentEvent(type=EventType.LLM_CALL_COMPLETED, time=at, data=data, id="")
 
 
-def _kind(step: Mapping[str, Any]) -> str:
+def _find_kind(step: Mapping[str, Any]) -> str:
     kind = step.get("kind")
     word = kind.strip().lower() if isinstance(kind, str) else ""
     if word in _LLM_KINDS:
@@ -194,10 +194,10 @@ def _kind(step: Mapping[str, Any]) -> str:
 
 def _find_turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> list[object]:
     """
-    Return a key per step that the calls of one turn share.
+    Return a key for each step. The calls of a turn share a key.
 
-    A model call between two calls separates them, regardless of their content. If turns are not recorded,
-    calls after one model call are one turn, provided that the record contains the model calls.
+    A model call between two calls separates them, regardless of their content. If turns are not recorded, the
+    calls after a model call form a turn, provided that the record contains model calls.
     """
     model_calls, tool_calls = kinds.count("llm"), kinds.count("tool")
     has_model_calls = model_calls * _MAX_TOOLS_PER_MODEL_CALL >= tool_calls
@@ -219,25 +219,25 @@ def _find_turns(steps: Sequence[Mapping[str, Any]], kinds: Sequence[str]) -> lis
 
 
 def _find_truncated_texts(steps: Sequence[Mapping[str, Any]]) -> frozenset[tuple[str, str, str]]:
-    """Return the texts that are recorded with two hashes: the recorder truncated them."""
+    """Return the texts that are recorded with several hashes, because the recorder truncated them."""
     hashes: dict[tuple[str, str, str], str] = {}
-    parts = set()
+    truncated_texts = set()
     for step in steps:
-        name = _word(step.get("name"))
-        for what, text, original in (
+        name = _to_word(step.get("name"))
+        for field, text, original in (
             ("args", step.get("args"), step.get("args_hash")),
             ("result", step.get("result_excerpt"), step.get("result_hash")),
         ):
-            recorded_hash = _word(original)
-            if isinstance(text, str) and recorded_hash and len(text) <= _CUT:
-                key = (what, name, text)
+            recorded_hash = _to_word(original)
+            if isinstance(text, str) and recorded_hash and len(text) <= _MAX_RECORDED_LENGTH:
+                key = (field, name, text)
                 if hashes.setdefault(key, recorded_hash) != recorded_hash:
-                    parts.add(key)
-    return frozenset(parts)
+                    truncated_texts.add(key)
+    return frozenset(truncated_texts)
 
 
 def _parse_arguments(args: object) -> object:
-    """Parse arguments from their JSON text; return other or truncated text unchanged."""
+    """Parse arguments from their JSON text. Return any other or truncated text unchanged."""
     if isinstance(args, str) and args[:1] == "{" and args[-1:] == "}":
         try:
             return json.loads(args)
@@ -247,7 +247,7 @@ def _parse_arguments(args: object) -> object:
 
 
 def to_finite_number(value: object) -> float | None:
-    """Return a finite number; None for any other value."""
+    """Return a finite number, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -257,14 +257,14 @@ def to_finite_number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _word(value: object) -> str:
-    """Return a name or hash as text; "" for any other type."""
+def _to_word(value: object) -> str:
+    """Return a name or hash as text, or an empty string for any other type."""
     if isinstance(value, str):
         return value
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else ""
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json.dumps(value, ensure_ascii=False)

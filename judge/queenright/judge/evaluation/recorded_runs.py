@@ -1,4 +1,4 @@
-"""Read recorded runs from files: one JSON object per line, plain or gzipped."""
+"""Read recorded runs from files with one JSON object per line, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from queenright.runtime.events import AgentEvent
 FORMAT: Final = 'the format is in docs/detection.md, "Recorded runs of other systems"'
 
 
-_CONTENT: Final = frozenset({"error", "message", "progress_indicator", "question", "reason", "text"})
-"""Data of events that may contain text of the agent."""
+_TEXT_FIELDS: Final = frozenset({"error", "message", "progress_indicator", "question", "reason", "text"})
+"""The data fields of events that may contain the agent's text."""
 
 
 class InvalidRunError(QueenrightError, ValueError):
-    """Raised for a line that is not a recorded run."""
+    """Raised when a line is not a recorded run. The message names the file and the line."""
 
 
 def recorded_run(
@@ -32,8 +32,8 @@ def recorded_run(
 
     Args:
         events: The events, in the order of the log.
-        agent_id: The worker.
-        session_id: Its session.
+        agent_id: The worker's agent.
+        session_id: The worker's session.
         until: The end of the observation, in seconds since the epoch.
     """
     return {
@@ -48,7 +48,7 @@ def recorded_run(
                 "incarnation_id": event.incarnation_id,
                 "node_id": event.node_id,
                 "data": {
-                    name: redact(value) if name in _CONTENT and isinstance(value, str) else value
+                    name: redact(value) if name in _TEXT_FIELDS and isinstance(value, str) else value
                     for name, value in event.data.items()
                 },
             }
@@ -79,7 +79,7 @@ def read_runs(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def _open(path: Path) -> TextIO:
-    # utf-8-sig: a byte order mark is not part of the first line.
+    # utf-8-sig removes a byte order mark from the first line.
     if path.suffix == ".gz":
         return cast("TextIO", gzip.open(path, "rt", encoding="utf-8-sig"))
     return path.open(encoding="utf-8-sig")

@@ -1,8 +1,8 @@
 """
 Replay recorded runs through the detectors, step by step.
 
-A run becomes the events that its agent would have sent, so the detectors see what they would have seen live.
-They never see an oracle's labels (``success``, ``reward``, human labels).
+A run is converted to the events that its agent would have sent, so that the detectors get the same input as
+live. They never get labels (``success``, ``reward``, human labels).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queenright.judge.evaluation.events import RunSteps, to_finite_number
 from queenright.judge.evaluation.recorded_runs import FORMAT, InvalidRunError, read_runs
 
 NO_ALARM: Final = frozenset({FindingKind.ERROR_RATE})
-"""Left out of the findings: experimenting agents show it and recover."""
+"""The kinds that are left out of the results, because experimenting agents have them and recover."""
 
 
 def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
@@ -46,7 +46,7 @@ def events_of(run: Mapping[str, Any]) -> list[TimedEvent]:
 
 def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, Any]:
     """
-    Return the findings in one run.
+    Return the findings in a run.
 
     A finding is listed when it appears and again when its severity rises; ``step`` is the 0-based index of
     the step after which it was known.
@@ -60,11 +60,11 @@ def evaluate_run(run: Mapping[str, Any], settings: HealthSettings) -> dict[str, 
     for step, _, findings, _ in replay(events_of(run), settings, until=until):
         for finding in findings:
             if finding.kind in NO_ALARM or (finding.shadow and finding.kind not in settings.detectors):
-                continue  # a shadow detector counts only if it is set
+                continue  # a detector in shadow mode counts only if the settings name it
             if finding.severity.rank <= worst.get(finding.kind, -1):
                 continue
             worst[finding.kind] = finding.severity.rank
-            rows.append(_row(finding, step))
+            rows.append(_make_row(finding, step))
     return {"dataset": run.get("dataset"), "run_id": run.get("run_id"), "findings": rows}
 
 
@@ -80,7 +80,7 @@ def evaluate_files(paths: Iterable[Path], settings: HealthSettings) -> Iterator[
         yield evaluate_run(run, settings)
 
 
-def _row(finding: Finding, step: int) -> dict[str, Any]:
+def _make_row(finding: Finding, step: int) -> dict[str, Any]:
     return {
         "kind": finding.kind.value,
         "severity": finding.severity.value,

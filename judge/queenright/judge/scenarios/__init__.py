@@ -1,4 +1,4 @@
-"""Evaluate judge and queen on labelled scenarios, which run through the real components."""
+"""Evaluate the judge and the queen on labeled scenarios, which run through the real components."""
 
 from queenright.judge.scenarios.agreement import Agreement, agreement, kappa
 from queenright.judge.scenarios.playing import Outcome, model_maker, play, play_all

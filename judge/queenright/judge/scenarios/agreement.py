@@ -1,8 +1,9 @@
 """
-Agreement of two lists of answers: the share, and Cohen's kappa with an interval.
+The agreement of two lists of answers: the share of equal answers, and Cohen's kappa with an interval.
 
-Kappa (Cohen 1960) corrects for agreement by chance: 0 is chance, 1 is full agreement, below 0 is worse than
-chance. Weighted kappa (Cohen 1968) counts distances: `high` for `critical` is half as wrong as `medium`.
+Kappa (Cohen 1960) corrects for agreement by chance: 0 is chance, 1 is full agreement, and below 0 is worse
+than chance. Weighted kappa (Cohen 1968) counts distances: `high` instead of `critical` is half as wrong as
+`medium`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import Random
 from typing import Final
 
 Pair = tuple[str, str]
-"""(expected, answered)."""
+"""The expected and the given answer."""
 
 RESAMPLES: Final = 1_000
 _SEED: Final = 20_231
@@ -24,10 +25,10 @@ _SEED: Final = 20_231
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
     """
-    The agreement of answers with the expected ones.
+    The agreement of answers with the expected answers.
 
-    ``kappa`` and its 95 % interval, ``low`` to ``high``, are None if undefined: there are no answers, or all
-    expected and given answers are the same.
+    ``kappa`` and its 95 % interval, ``low`` to ``high``, are None if undefined, because there are no answers,
+    or all expected and given answers are the same.
     """
 
     of: int
@@ -49,7 +50,8 @@ def agreement(
     Return the agreement of the two sides of ``pairs``.
 
     Args:
-        order: All answers from least to most, for linear weights; without it, all deviations weigh the same.
+        order: All possible answers in ascending order, for linear weights. If empty, all deviations have the
+            same weight.
     """
     value = kappa(pairs, order)
     low = high = None
@@ -65,22 +67,22 @@ def agreement(
 
 def kappa(pairs: Sequence[Pair], order: Sequence[str] = ()) -> float | None:
     """
-    Return Cohen's kappa, weighted linearly if ``order`` is given; None if undefined.
+    Return Cohen's kappa, weighted linearly if ``order`` is given, or None if undefined.
 
     Raises:
         ValueError: An answer is not in ``order``.
     """
     if not pairs:
         return None
-    place = {answer: number for number, answer in enumerate(order)}
-    if place and (unknown := {answer for pair in pairs for answer in pair} - set(place)):
+    positions = {answer: number for number, answer in enumerate(order)}
+    if positions and (unknown := {answer for pair in pairs for answer in pair} - set(positions)):
         raise ValueError(f"{sorted(unknown)} are not in {list(order)}")
 
     def distance(first: str, second: str) -> float:
-        return abs(place[first] - place[second]) if place else float(first != second)
+        return abs(positions[first] - positions[second]) if positions else float(first != second)
 
     expected = Counter(expected for expected, _ in pairs)
-    given_answer = Counter(other for _, other in pairs)
+    answered = Counter(other for _, other in pairs)
     observed = sum(distance(*pair) for pair in pairs) / len(pairs)
-    by_chance = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in given_answer.items())
-    return None if by_chance == 0 else 1 - observed * len(pairs) ** 2 / by_chance
+    chance_sum = sum(m * n * distance(a, b) for a, m in expected.items() for b, n in answered.items())
+    return None if chance_sum == 0 else 1 - observed * len(pairs) ** 2 / chance_sum

@@ -1,4 +1,4 @@
-"""Run scenarios with given models of judge and queen."""
+"""Run scenarios with given models of the judge and the queen."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queenright.runtime.llm.model import LLMProvider
 WORKER: Final = "research_agent"
 NEVER_TRIAGED: Final = "none"
 _NEIGHBOUR_START_SECONDS: Final = 600.0
-"""Seconds over which the starts of the neighbours are spread."""
+"""The seconds over which the starts of the neighbours are spread."""
 
 MakeModel = Callable[[], LLMProvider]
 
@@ -33,10 +33,10 @@ MakeModel = Callable[[], LLMProvider]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """
-    The outcome of one scenario.
+    The outcome of a scenario.
 
     ``level`` is the severity of the worst ticket, or ``none``. ``judge_answer`` and ``queen_answer`` are the
-    models' own answers before the rules apply; None for a model that was not called.
+    models' own answers before the rules apply, or None for a model that was not called.
     """
 
     scenario: Scenario
@@ -44,7 +44,7 @@ class Outcome:
     cause: FindingKind | None
     triage: str
     """
-    ``intervene`` or ``dismiss``; ``none`` without a ticket or decision. A ticket that closed before anybody
+    ``intervene`` or ``dismiss``; ``none`` without a ticket or decision. A ticket that closed before anyone
     was notified counts as dismissed.
     """
     is_notified: bool
@@ -56,17 +56,18 @@ class Outcome:
     queen_answers: tuple[RecordedCall, ...]
     faults: tuple[str, ...] = ()
     """
-    Violations that no model may cause: a ticket about a healthy neighbour, or a broken floor of the rules.
+    Violations that no model may cause: a ticket about a healthy neighbour, or a result below the floor of the
+    rules.
     """
 
 
 def model_maker(name: str, *, timeout_seconds: float = 60.0) -> MakeModel:
     """
-    Return a factory for the model called ``name``. Each scenario gets its own model, because scripts have a
-    state.
+    Return a factory for the model called ``name``. Each scenario gets its own model, because scripted models
+    have state.
 
     Raises:
-        ProviderUnavailableError: The factory raises it if the model cannot be used here.
+        ProviderUnavailableError: Raised by the factory if the model cannot be used.
     """
     if name == RULES:
         return RulesModel
@@ -87,7 +88,7 @@ async def play_all(
     Run scenarios, each with its own components, and return the outcomes in order.
 
     Args:
-        at_once: How many run in parallel; useful with slow models.
+        at_once: How many scenarios run concurrently, which is useful with slow models.
     """
     limit = asyncio.Semaphore(at_once)
 
@@ -111,7 +112,7 @@ async def play(
     settings: HealthSettings | None = None,
     judging: JudgeSettings | None = None,
 ) -> Outcome:
-    """Run one scenario in a temporary folder, and return the outcome."""
+    """Run a scenario in a temporary folder, and return the outcome."""
     with tempfile.TemporaryDirectory(prefix="queenright-scenario-", ignore_cleanup_errors=True) as folder:
         stage = Stage(
             Path(folder),
@@ -125,19 +126,20 @@ async def play(
             for number in range(scenario.neighbours):
                 neighbour = Actor(f"neighbour-{number:03d}")
                 stage.enter(
-                    neighbour, _works(neighbour, number * _NEIGHBOUR_START_SECONDS / scenario.neighbours)
+                    neighbour,
+                    _play_neighbour(neighbour, number * _NEIGHBOUR_START_SECONDS / scenario.neighbours),
                 )
             worker = Actor(WORKER)
             part = stage.enter(worker, (h for act in scenario.actions for h in act(worker)))
             await stage.play(part)
             await stage.settle()
             if any(ticket.status is TicketStatus.OPEN for ticket in stage.tickets.open_tickets()):
-                # The queen gave no answer; let the bypass time pass.
+                # The queen gave no answer, so let the bypass time pass.
                 await stage.pass_time(stage.settings.judge.triage_timeout_seconds + 1)
-            return _outcome(scenario, stage, await stage.all_tickets())
+            return _make_outcome(scenario, stage, await stage.all_tickets())
 
 
-def _works(actor: Actor, after: float) -> Iterator[Happening]:
+def _play_neighbour(actor: Actor, after: float) -> Iterator[Happening]:
     yield Passes(after)
     yield from start(actor, beats=60.0)
     while True:
@@ -145,7 +147,7 @@ def _works(actor: Actor, after: float) -> Iterator[Happening]:
         yield from turn(actor, every=45.0, verdict="ACCEPT")
 
 
-def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:
+def _make_outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Outcome:
     worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     worst = max(worker_tickets, key=lambda ticket: ticket.severity.rank, default=None)
     judge, queen = tuple(stage.judge.answers), tuple(stage.queen.answers)
@@ -162,11 +164,11 @@ def _outcome(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) 
         queen_answer=answered_triage(queen),
         judge_answers=judge,
         queen_answers=queen,
-        faults=tuple(_faults(scenario, stage, tickets)),
+        faults=tuple(_find_faults(scenario, stage, tickets)),
     )
 
 
-def _faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
+def _find_faults(scenario: Scenario, stage: Stage, tickets: list[EscalationTicket]) -> Iterator[str]:
     """Yield the faults that no model may cause."""
     worker_tickets = [ticket for ticket in tickets if ticket.agent_id == WORKER]
     for ticket in tickets:

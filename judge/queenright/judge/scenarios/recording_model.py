@@ -1,4 +1,4 @@
-"""Record a model's calls: question, tool calls, duration, cost."""
+"""Record a model's calls: their question, tool calls, duration and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SILENT = "no answer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call of a model; ``question`` is the newest user message."""
+    """A call of a model. ``question`` is the newest user message."""
 
     question: str
     calls: tuple[tuple[str, str], ...]
@@ -34,9 +34,9 @@ class RecordingModel:
     def __init__(self, model: LLMProvider) -> None:
         self._model = model
         self.answers: list[RecordedCall] = []
-        """Oldest first."""
+        """The recorded calls, oldest first."""
         self.in_flight = 0
-        """Number of calls in progress."""
+        """The number of calls in progress."""
 
     @property
     def name(self) -> str:
@@ -70,7 +70,7 @@ class RecordingModel:
 
 
 def questions(answers: Sequence[RecordedCall]) -> list[list[RecordedCall]]:
-    """Group the answers by question, that is, by decision, in order."""
+    """Return the answers grouped by question, in order. Each question is a decision."""
     by_question: dict[str, list[RecordedCall]] = {}
     for answer in answers:
         by_question.setdefault(answer.question, []).append(answer)
@@ -81,16 +81,16 @@ def answered_severity(answers: Sequence[RecordedCall]) -> str | None:
     """
     Return the worst severity in a judge's own answers: a severity, ``none``, or ``no answer``.
 
-    None if the judge was not called. The rules are not applied.
+    Return None if the judge was not called. The rules are not applied.
     """
     if not answers:
         return None
-    levels = [_level(calls) for calls in (_calls(part) for part in questions(answers))]
+    levels = [_parse_level(calls) for calls in (_list_calls(part) for part in questions(answers))]
     severities = [level for level in levels if level in LEVELS]
     return max(severities, key=LEVELS.index) if severities else SILENT
 
 
-def _level(calls: Sequence[tuple[str, str]]) -> str:
+def _parse_level(calls: Sequence[tuple[str, str]]) -> str:
     tickets = [arguments for name, arguments in calls if name == EMIT]
     if not tickets:
         is_healthy = any("healthy" in arguments.lower() for name, arguments in calls if name != EMIT)
@@ -105,14 +105,15 @@ def _level(calls: Sequence[tuple[str, str]]) -> str:
 
 def answered_triage(answers: Sequence[RecordedCall]) -> str | None:
     """
-    Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``; None if she was not called.
+    Return a queen's own decision: ``intervene``, ``dismiss`` or ``no answer``. Return None if she was not
+    called.
     """
     if not answers:
         return None
     decisions = {NOTIFY: "intervene", DISMISS: "dismiss"}
-    made_decisions = [decisions[name] for name, _ in _calls(answers) if name in decisions]
+    made_decisions = [decisions[name] for name, _ in _list_calls(answers) if name in decisions]
     return made_decisions[-1] if made_decisions else SILENT
 
 
-def _calls(answers: Sequence[RecordedCall]) -> list[tuple[str, str]]:
+def _list_calls(answers: Sequence[RecordedCall]) -> list[tuple[str, str]]:
     return [call for answer in answers for call in answer.calls]

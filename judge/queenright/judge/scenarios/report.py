@@ -10,7 +10,9 @@ from queenright.judge.scenarios.score import Effort, KindRow, Miss, Row, Score
 
 
 def report(result: Score, *, misses: bool = True) -> str:
-    """Return the tables: decisions, the models' own answers, kinds, effort, deviations from the labels."""
+    """
+    Return the tables: decisions, the models' own answers, kinds, effort, and deviations from the labels.
+    """
     parts = [
         [f"{result.scenarios} scenarios; judge {result.judge}, queen {result.queen}"],
         ["Decisions, including the rules' floor", *_format_rows(result.decisions)],

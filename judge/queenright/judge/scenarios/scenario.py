@@ -1,4 +1,4 @@
-"""Scenarios: a script of a worker's behaviour, and the expected ticket and triage."""
+"""Scenarios: scripts of a worker's behavior, with the expected ticket and triage."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from queenright.instrumentation.validation_messages import describe_faults
 from queenright.judge.scenarios.script import Action, parse_action
 
 Level = Literal["none", "low", "medium", "high", "critical"]
-"""The severity of a ticket; ``none``: no ticket."""
+"""The severity of a ticket; ``none`` for no ticket."""
 Triage = Literal["dismiss", "intervene"]
 
 LEVELS: Final[tuple[str, ...]] = get_args(Level)
 
 
 class InvalidScenarioError(QueenrightError, ValueError):
-    """Raised for an invalid scenario file."""
+    """Raised when a scenario file is invalid. The message names the file."""
 
 
 def _as_list(value: Any) -> Any:
@@ -41,10 +41,10 @@ def _as_list(value: Any) -> Any:
 
 class Label(BaseModel):
     """
-    The expected result of a scenario, and the reason, independent of any model or rule.
+    The expected result of a scenario and the reason, independent of any model or rule.
 
-    ``ticket`` lists the acceptable severities, ``none`` for no ticket. ``triage`` is the expected decision
-    on a ticket; if no ticket is expected, a ticket should be dismissed.
+    ``ticket`` lists the acceptable severities, with ``none`` for no ticket. ``triage`` is the expected
+    decision on a ticket. If no ticket is expected, a ticket should be dismissed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -68,8 +68,8 @@ class Label(BaseModel):
     @property
     def ticket_due(self) -> bool | None:
         """Whether a ticket is expected; None if both are acceptable."""
-        none = "none" in self.ticket
-        return None if none and len(self.ticket) > 1 else not none
+        accepts_none = "none" in self.ticket
+        return None if accepts_none and len(self.ticket) > 1 else not accepts_none
 
     def level_due(self, answer: str) -> str:
         """Return the acceptable severity that is nearest to the answer."""
@@ -77,7 +77,7 @@ class Label(BaseModel):
 
 
 class Scenario(BaseModel):
-    """One worker's script and its label."""
+    """A worker's script and its label."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -85,7 +85,7 @@ class Scenario(BaseModel):
     kind: Annotated[str, Field(pattern=r"^[a-z_]+$")]
     about: Annotated[str, Field(min_length=10, max_length=200)]
     neighbours: Annotated[int, Field(ge=0, le=500)] = 0
-    """The number of healthy workers that run in parallel; there must be no ticket about them."""
+    """The number of healthy workers that run concurrently. There must be no ticket about them."""
     script: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     meanwhile: tuple[dict[str, Any], ...] = ()
     """The worker's actions between its first ticket and the triage, during which no time passes."""
@@ -116,13 +116,13 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     Return the scenarios of all ``*.yaml`` files in ``folder``, by default the built-in ones.
 
     Args:
-        only: Kinds or ids to keep; all if empty.
+        only: The kinds or ids to return; all if empty.
 
     Raises:
         InvalidScenarioError: A file is invalid, an id is duplicate, or ``only`` has an unknown kind or id.
     """
     files = (folder or Path(str(resources.files("queenright.judge.scenarios") / "set"))).glob("*.yaml")
-    scenarios = [scenario for file in sorted(files) for scenario in _read(file)]
+    scenarios = [scenario for file in sorted(files) for scenario in _read_file(file)]
     ids = [scenario.id for scenario in scenarios]
     if duplicates := sorted({id_ for id_ in ids if ids.count(id_) > 1}):
         raise InvalidScenarioError(f"duplicate scenario id {duplicates[0]!r}; ids must be unique")
@@ -135,7 +135,7 @@ def load_scenarios(folder: Path | None = None, *, only: Iterable[str] = ()) -> l
     return [s for s in scenarios if not names or s.id in names or s.kind in names]
 
 
-def _read(file: Path) -> tuple[Scenario, ...]:
+def _read_file(file: Path) -> tuple[Scenario, ...]:
     try:
         text = file.read_text(encoding="utf-8")
         return _SCENARIOS.validate_python(yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))

@@ -1,4 +1,4 @@
-"""Score outcomes of scenarios: agreement with the labels, cost, latency."""
+"""Score outcomes of scenarios: the agreement with the labels, cost and latency."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRow:
-    """The number of scenarios of one kind, and how many match their labels."""
+    """The number of scenarios of a kind, and how many of them match their labels."""
 
     kind: str
     scenarios: int
@@ -39,7 +39,9 @@ class KindRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """The cost of one role's decisions. Seconds are real time spent in the models."""
+    """
+    The cost of a role's decisions. ``p50`` and ``p95`` are seconds of real time in the model per decision.
+    """
 
     role: str
     decisions: int
@@ -78,7 +80,7 @@ class Score:
 
     @property
     def lowest(self) -> float | None:
-        """The lowest kappa of the decisions; None if no kappa is defined."""
+        """The lowest kappa of the decisions, or None if no kappa is defined."""
         kappas = [row.all.kappa for row in self.decisions if row.all.kappa is not None]
         return min(kappas, default=None)
 
@@ -107,28 +109,28 @@ def score(outcomes: Sequence[Outcome], *, judge: str, queen: str) -> Score:
 # -- decisions as (expected, answered); None without a decision ---------------------------------------
 
 
-def _ticket(outcome: Outcome) -> Pair | None:
+def _pair_ticket(outcome: Outcome) -> Pair | None:
     is_due, has_ticket = outcome.scenario.label.ticket_due, outcome.level != "none"
     return (YES if (has_ticket if is_due is None else is_due) else NO), (YES if has_ticket else NO)
 
 
-def _severity(outcome: Outcome) -> Pair | None:
+def _pair_severity(outcome: Outcome) -> Pair | None:
     return outcome.scenario.label.level_due(outcome.level), outcome.level
 
 
-def _triage(outcome: Outcome) -> Pair | None:
+def _pair_triage(outcome: Outcome) -> Pair | None:
     if outcome.level == "none":
         return None
     return outcome.scenario.label.triage, outcome.triage
 
 
-def _compare_notified(outcome: Outcome) -> Pair | None:
+def _pair_notification(outcome: Outcome) -> Pair | None:
     label = outcome.scenario.label
     is_due = label.triage == "intervene" and (label.ticket_due is not False)
     return (YES if is_due else NO), (YES if outcome.is_notified else NO)
 
 
-def _judge_ticket(outcome: Outcome) -> Pair | None:
+def _pair_judge_ticket(outcome: Outcome) -> Pair | None:
     answer = outcome.judge_answer
     if answer is None:
         return None
@@ -140,29 +142,29 @@ def _judge_ticket(outcome: Outcome) -> Pair | None:
     )
 
 
-def _judge_severity(outcome: Outcome) -> Pair | None:
+def _pair_judge_severity(outcome: Outcome) -> Pair | None:
     answer = outcome.judge_answer
     if answer is None or answer == SILENT:
         return None
     return outcome.scenario.label.level_due(answer), answer
 
 
-def _queen_triage(outcome: Outcome) -> Pair | None:
+def _pair_queen_triage(outcome: Outcome) -> Pair | None:
     return None if outcome.queen_answer is None else (outcome.scenario.label.triage, outcome.queen_answer)
 
 
 Decision = tuple[str, Callable[[Outcome], Pair | None], tuple[str, ...]]
 
 _DECISIONS: Final[tuple[Decision, ...]] = (
-    ("ticket", _ticket, ()),
-    ("severity", _severity, LEVELS),
-    ("triage", _triage, ()),
-    ("operator notified", _compare_notified, ()),
+    ("ticket", _pair_ticket, ()),
+    ("severity", _pair_severity, LEVELS),
+    ("triage", _pair_triage, ()),
+    ("operator notified", _pair_notification, ()),
 )
 _MODEL_DECISIONS: Final[tuple[Decision, ...]] = (
-    ("judge: ticket", _judge_ticket, ()),
-    ("judge: severity", _judge_severity, LEVELS),
-    ("queen: triage", _queen_triage, ()),
+    ("judge: ticket", _pair_judge_ticket, ()),
+    ("judge: severity", _pair_judge_severity, LEVELS),
+    ("queen: triage", _pair_queen_triage, ()),
 )
 
 
@@ -186,21 +188,21 @@ def _score_kinds(outcomes: Sequence[Outcome]) -> Iterable[KindRow]:
         yield KindRow(
             kind=kind,
             scenarios=len(kind_outcomes),
-            ticket=sum(_agrees(_ticket(o)) for o in kind_outcomes),
-            severity=sum(_agrees(_severity(o)) for o in kind_outcomes),
+            ticket=sum(_agrees(_pair_ticket(o)) for o in kind_outcomes),
+            severity=sum(_agrees(_pair_severity(o)) for o in kind_outcomes),
             expected_triages=sum(o.level != "none" for o in kind_outcomes),
-            triage=sum(o.level != "none" and _agrees(_triage(o)) for o in kind_outcomes),
+            triage=sum(o.level != "none" and _agrees(_pair_triage(o)) for o in kind_outcomes),
             calls=sum(len(o.judge_answers) + len(o.queen_answers) for o in kind_outcomes),
         )
 
 
 def _find_miss(outcome: Outcome) -> Miss | None:
     label, mismatches = outcome.scenario.label, list[str]()
-    if not _agrees(_severity(outcome)):
+    if not _agrees(_pair_severity(outcome)):
         mismatches.append(f"ticket {outcome.level}, not {' or '.join(label.ticket)}")
     elif label.causes and outcome.cause is not None and outcome.cause not in label.causes:
         mismatches.append(f"cause {outcome.cause.value}, not {' or '.join(label.causes)}")
-    if not _agrees(_triage(outcome)):
+    if not _agrees(_pair_triage(outcome)):
         triage = "no triage" if outcome.triage == NEVER_TRIAGED else outcome.triage
         mismatches.append(f"{triage}, not {label.triage}")
     if not mismatches:
@@ -224,12 +226,12 @@ def _measure_effort(role: str, calls: Iterable[Sequence[RecordedCall]]) -> Effor
         calls=len(answers),
         tokens=sum(answer.tokens for answer in answers),
         cost=sum(answer.cost for answer in answers),
-        p50=_quantile(seconds, 0.5),
-        p95=_quantile(seconds, 0.95),
+        p50=_find_quantile(seconds, 0.5),
+        p95=_find_quantile(seconds, 0.95),
     )
 
 
-def _quantile(values: Sequence[float], share: float) -> float | None:
+def _find_quantile(values: Sequence[float], share: float) -> float | None:
     return values[min(len(values) - 1, int(share * len(values)))] if values else None
 
 
@@ -241,7 +243,7 @@ _JSON_KEYS: Final = {
     "mismatches": "wrong",
     "agreements": "agreed",
 }
-"""JSON keys of the command's output that differ from the names of the fields."""
+"""The JSON keys in the command's output that differ from the names of the fields."""
 
 
 def to_dict(result: Score) -> dict[str, Any]:

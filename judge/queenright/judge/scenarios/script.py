@@ -1,8 +1,9 @@
 """
-Scripts of workers, line by line, and the events that they produce.
+The scripts of workers, and the events that they produce.
 
-A line is an action with parameters: ``turn: {tool: search, args: "q {n}", result: "page {n}", times: 5}``.
-``{n}`` in a text is the number of the turn. Times are written as ``90``, ``90s``, ``15m`` or ``2h``.
+Each line is an action with parameters, such as ``turn: {tool: search, args: "q {n}", result: "page {n}",
+times: 5}``. ``{n}`` in a text is the number of the turn. Times are written as ``90``, ``90s``, ``15m`` or
+``2h``.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from queenright.runtime.events import EventType
 
 _UNITS: Final = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _DELTA_SECONDS: Final = 10.0
-"""Interval between the text deltas of a streaming model."""
+"""The seconds between the text deltas of a streaming model."""
 
 
-def _seconds(value: Any) -> Any:
+def _parse_time(value: Any) -> Any:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value.strip()) if isinstance(value, str) else None
     return value if match is None else float(match[1]) * _UNITS[match[2]]
 
 
-Time = Annotated[float, BeforeValidator(_seconds), Field(ge=0)]
+Time = Annotated[float, BeforeValidator(_parse_time), Field(ge=0)]
 Times = Annotated[int, Field(ge=1, le=500)]
 Tokens = Annotated[int, Field(ge=0)]
 
@@ -57,7 +58,7 @@ class HostSleeps:
 
 @dataclass(slots=True)
 class Actor:
-    """The worker that plays a script, with its state."""
+    """The worker that follows a script, with its state."""
 
     agent_id: str
     session_id: str = "session-1"
@@ -65,18 +66,18 @@ class Actor:
     node_id: str = "work"
     turn: int = 0
     beats: float | None = None
-    """The heartbeat interval; None: no heartbeats."""
+    """The heartbeat interval in seconds; None for no heartbeats."""
     waits: str = ""
 
     @property
     def incarnation_id(self) -> str:
-        """The id of its incarnation."""
+        """The id of the worker's incarnation."""
         return f"{self.session_id}-life-{self.life}"
 
 
 Happening = Emits | Passes | HostSleeps
 Action = Callable[[Actor], Iterator[Happening]]
-"""Yields what happens, and updates the actor."""
+"""Yields the happenings of an action, and updates the actor."""
 
 ScriptActor = InstanceOf[Actor]
 F = TypeVar("F", bound=Callable[..., Iterator[Happening]])
@@ -85,7 +86,7 @@ _ACTIONS: Final[dict[str, tuple[Callable[..., Iterator[Happening]], str]]] = {}
 
 
 def _register(word: str, bare: str = "value") -> Callable[[F], F]:
-    """Register an action; ``bare`` is the parameter that a bare value sets."""
+    """Register an action under ``word``. ``bare`` is the parameter that a value without a name sets."""
 
     def register(run: F) -> F:
         validate = validate_call(run)
@@ -110,7 +111,9 @@ def parse_action(line: Mapping[str, Any]) -> Action:
     run, bare = _ACTIONS[word]
     if not isinstance(details, Mapping):
         details = {} if details is None else {bare: details}
-    run(Actor(""), **details)  # This only checks the parameters; no action runs before the iteration.
+    run(
+        Actor(""), **details
+    )  # This only checks the parameters, because a generator does not run before it is iterated.
     return partial(run, **details)
 
 
@@ -118,7 +121,7 @@ def parse_action(line: Mapping[str, Any]) -> Action:
 def start(
     actor: ScriptActor, *, beats: Time | None = None, node: str = "work", start_records: bool = True
 ) -> Iterator[Happening]:
-    """Start the session; ``start_records`` also emits events at the start of calls and steps."""
+    """Start the session. With ``start_records``, the worker also reports starts of calls and steps."""
     actor.beats, actor.node_id, actor.waits = beats, node, ""
     data: dict[str, Any] = {"start_records": start_records}
     if beats:
@@ -167,10 +170,10 @@ def turn(
     node: str = "",
 ) -> Iterator[Happening]:
     """
-    Run a step: a model call, perhaps tool calls, and perhaps a verdict.
+    Run steps, each with a model call, optional tool calls, and an optional verdict.
 
     Args:
-        error: The class of the tool's error; ``result`` is its message.
+        error: The class of the tool's error. ``result`` is its message.
         parallel: The number of identical parallel calls.
         fails: The class of the step's error.
     """
@@ -185,7 +188,7 @@ def turn(
         for call in calls:
             yield Emits(EventType.TOOL_CALL_STARTED, {"tool": tool, "call_id": call})
         yield Passes(every / 2)
-        end = _tool_ended(tool, args, result, error, actor.turn)
+        end = _make_tool_data(tool, args, result, error, actor.turn)
         for call in calls:
             yield Emits(EventType.TOOL_CALL_COMPLETED, end | {"call_id": call})
         data: dict[str, Any] = {"verdict": verdict} if verdict and not fails else {}
@@ -201,8 +204,8 @@ def _fill(text: str, turn: int) -> str:
     return text.replace("{n}", str(turn))
 
 
-def _tool_ended(tool: str, args: str, result: str | None, error: str, turn: int) -> dict[str, Any]:
-    """Return the data of a completed tool call, as instrumented agents send it."""
+def _make_tool_data(tool: str, args: str, result: str | None, error: str, turn: int) -> dict[str, Any]:
+    """Return the data of a completed tool call as instrumented agents send it."""
     data: dict[str, Any] = {
         "tool": tool,
         "args_hash": arguments_fingerprint(_fill(args, turn)),
@@ -224,7 +227,7 @@ def _repeat(actor: ScriptActor, *, times: Times, lines: tuple[dict[str, Any], ..
 
 
 @_register("llm")
-def _think(
+def _call_model(
     actor: ScriptActor,
     *,
     times: Times = 1,
@@ -235,7 +238,7 @@ def _think(
     comes_back: bool = True,
     tokens: Tokens = 2_000,
 ) -> Iterator[Happening]:
-    """Call the model outside a turn: the call may fail, stream, or never return."""
+    """Call the model outside a turn. The call may fail, stream, or never return."""
     for _ in range(times):
         yield Emits(EventType.LLM_CALL_STARTED)
         remaining = lasts
@@ -262,17 +265,19 @@ def _use_tool(
     result: str | None = "{n}",
     error: str = "",
 ) -> Iterator[Happening]:
-    """Call a tool outside a turn: the call may take long or never return."""
+    """Call a tool outside a turn. The call may take long or never return."""
     actor.turn += 1
     call: dict[str, Any] = {"tool": name, "call_id": f"{actor.turn}-t"}
     yield Emits(EventType.TOOL_CALL_STARTED, call | ({"timeout": declares} if declares else {}))
     yield Passes(lasts)
     if comes_back:
-        yield Emits(EventType.TOOL_CALL_COMPLETED, call | _tool_ended(name, args, result, error, actor.turn))
+        yield Emits(
+            EventType.TOOL_CALL_COMPLETED, call | _make_tool_data(name, args, result, error, actor.turn)
+        )
 
 
 @_register("pass", "time")
-def _pass(actor: ScriptActor, *, time: Time) -> Iterator[Happening]:
+def _pass_time(actor: ScriptActor, *, time: Time) -> Iterator[Happening]:
     """Let time pass with heartbeats only."""
     yield Passes(time)
 
@@ -314,13 +319,13 @@ def _end_wait(actor: ScriptActor) -> Iterator[Happening]:
 
 
 @_register("checkpoint")
-def _checkpoint(actor: ScriptActor) -> Iterator[Happening]:
+def _save_checkpoint(actor: ScriptActor) -> Iterator[Happening]:
     """Save a checkpoint."""
     yield Emits(EventType.CHECKPOINT_SAVED)
 
 
 @_register("end", "how")
-def _end(
+def _end_session(
     actor: ScriptActor,
     *,
     how: Literal["completed", "failed", "cancelled"] = "completed",
@@ -337,7 +342,7 @@ def _end(
 
 
 @_register("breaker", "to")
-def _breaker(actor: ScriptActor, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
+def _change_breaker(actor: ScriptActor, *, to: Literal["open", "half_open", "closed"]) -> Iterator[Happening]:
     """Change the state of a circuit breaker."""
     data = {"name": f"tool_execution:{actor.agent_id}:search", "kind": "tool_execution", "from": "closed"}
     yield Emits(EventType.CIRCUIT_BREAKER_STATE_CHANGED, data | {"to": to})

@@ -1,5 +1,5 @@
 """
-The environment of a scenario: real monitor, tickets, judge, queen and database, on virtual time.
+The environment of a scenario: the real monitor, tickets, judge, queen and database, on virtual time.
 
 Only the workers are simulated.
 """
@@ -40,11 +40,11 @@ from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.llm.model import LLMProvider
 
 _QUIET_ROUNDS: Final = 12
-"""Idle turns of the event loop after which the stage counts as settled."""
+"""The number of idle rounds of the event loop after which the stage counts as settled."""
 _STUCK_SECONDS: Final = 5.0
-"""Real seconds after which an idle run must be waiting for the virtual clock."""
+"""The real seconds after which an idle run must be waiting for the virtual clock."""
 _MAX_POLL_SECONDS: Final = 0.02
-_CHANGES: Final = frozenset(
+_CHANGE_EVENTS: Final = frozenset(
     {
         EventType.FINDING_OPENED,
         EventType.FINDING_CLEARED,
@@ -57,12 +57,12 @@ _CHANGES: Final = frozenset(
 
 
 class StageStuckError(QueenrightError):
-    """Raised if the stage does not settle."""
+    """Raised when the stage does not settle."""
 
 
 @dataclass(slots=True)
 class ActorScript:
-    """The remaining actions of one actor."""
+    """The remaining happenings of an actor."""
 
     actor: Actor
     acts: Iterator[Happening]
@@ -71,10 +71,10 @@ class ActorScript:
 
 class Stage:
     """
-    Judge, queen and the components that they need; use it as an asynchronous context manager.
+    The judge, the queen and the components that they need. Use it as an asynchronous context manager.
 
     Args:
-        judging: Prompts and limits of judge and queen; its models are not used.
+        judging: The prompts and limits of the judge and the queen. Its models are not used.
         meanwhile: The worker's actions between its first ticket and the triage.
     """
 
@@ -105,7 +105,7 @@ class Stage:
     async def __aenter__(self) -> Self:
         self.store = Store.open(f"sqlite:///{self._folder / 'scenario.db'}")
         self.bus = EventBus(log=self.store)
-        self.bus.subscribe(self._worker_changed, name="tickets", types=_CHANGES)
+        self.bus.subscribe(self._handle_worker_change, name="tickets", types=_CHANGE_EVENTS)
         self.tickets = TicketService(
             self.store, settings=self.settings, clock=self.time, publish=self._on_publish
         )
@@ -140,22 +140,22 @@ class Stage:
         """Start an actor now."""
         part = ActorScript(actor, iter(acts))
         self._actors[actor.agent_id] = actor
-        self._at(0.0, part, actor)
+        self._schedule(0.0, part, actor)
         return part
 
     async def play(self, part: ActorScript) -> None:
-        """Let time pass until ``part`` is over; the other actors continue."""
+        """Let time pass until ``part`` is over. The other actors continue."""
         while not part.over:
             await self._advance(math.inf)
 
     async def pass_time(self, seconds: float) -> None:
-        """Let time pass; the actors continue."""
+        """Let time pass. The actors continue."""
         until = self.time.now + seconds
         while await self._advance(until):
             pass
 
     async def _advance(self, until: float) -> bool:
-        """Advance to the next event before ``until``; return whether there was one."""
+        """Advance to the next event before ``until``, and return whether there was one."""
         next_action_at = self._timers[0][0] if self._timers else math.inf
         next_deadline = min(
             self.monitor.next_deadline() or math.inf, self.tickets.next_deadline() or math.inf
@@ -172,49 +172,50 @@ class Stage:
         if is_awake:
             await self.settle()
         while self._timers and self._timers[0][0] <= self.time.now:
-            self._act()
+            self._run_next_action()
             await self._publish_pending()
         await self._publish_pending()
         return True
 
-    def _at(self, seconds: float, part: ActorScript | None, actor: Actor) -> None:
+    def _schedule(self, seconds: float, part: ActorScript | None, actor: Actor) -> None:
         heapq.heappush(self._timers, (self.time.now + seconds, next(self._order), part, actor))
 
-    def _act(self) -> None:
+    def _run_next_action(self) -> None:
         _, _, part, actor = heapq.heappop(self._timers)
         if part is None:
-            self._beat(actor)
+            self._send_heartbeat(actor)
             return
         for happening in part.acts:
             if isinstance(happening, Passes):
-                self._at(happening.seconds, part, actor)
+                self._schedule(happening.seconds, part, actor)
                 return
             if isinstance(happening, HostSleeps):
-                self._sleep(happening.seconds)
+                self._suspend_host(happening.seconds)
             else:
                 self._apply(actor, happening)
             if self._pending:
                 # Publish before the actor continues.
-                self._at(0.0, part, actor)
+                self._schedule(0.0, part, actor)
                 return
         part.over = True
 
     def _apply(self, actor: Actor, act: Emits) -> None:
-        event = self._event(actor, act)
+        event = self._make_event(actor, act)
         if act.type is EventType.EXECUTION_STARTED and actor.beats:
-            self._at(actor.beats, None, actor)
+            self._schedule(actor.beats, None, actor)
         self._pending += self.monitor.apply(event, self.time.now)
-        if act.type in _CHANGES:
+        if act.type in _CHANGE_EVENTS:
             self._pending.insert(0, event)
 
-    def _beat(self, actor: Actor) -> None:
+    def _send_heartbeat(self, actor: Actor) -> None:
         if actor.beats:
             self._pending += self.monitor.apply(
-                self._event(actor, Emits(EventType.AGENT_HEARTBEAT, {"interval": actor.beats})), self.time.now
+                self._make_event(actor, Emits(EventType.AGENT_HEARTBEAT, {"interval": actor.beats})),
+                self.time.now,
             )
-            self._at(actor.beats, None, actor)
+            self._schedule(actor.beats, None, actor)
 
-    def _event(self, actor: Actor, act: Emits) -> AgentEvent:
+    def _make_event(self, actor: Actor, act: Emits) -> AgentEvent:
         return AgentEvent(
             type=act.type,
             time=self.time.now,
@@ -226,7 +227,7 @@ class Stage:
             data=act.data,
         )
 
-    def _sleep(self, seconds: float) -> None:
+    def _suspend_host(self, seconds: float) -> None:
         self._timers = [(when + seconds, order, part, actor) for when, order, part, actor in self._timers]
         heapq.heapify(self._timers)
         self.time.now += seconds
@@ -235,7 +236,7 @@ class Stage:
     # -- events -------------------------------------------------------------------------------------
 
     async def _publish_pending(self) -> None:
-        """Publish the pending events like the service does, and let all subscribers handle them."""
+        """Publish the pending events as the service does, and let all subscribers handle them."""
         while self._pending:
             events, self._pending = self._pending, []
             await self.bus.publish(*events)
@@ -251,7 +252,7 @@ class Stage:
                         self._apply(actor, happening)
         self.bus.fan_out(*events)
 
-    async def _worker_changed(self, event: AgentEvent) -> None:
+    async def _handle_worker_change(self, event: AgentEvent) -> None:
         health = self.monitor.get(event.agent_id, event.session_id)
         if health is not None:
             finding = reason_for_ticket(health)
@@ -266,12 +267,14 @@ class Stage:
     # -- settling -----------------------------------------------------------------------------------
 
     def _is_busy(self) -> bool:
-        return bool(self.judge.in_flight or self.queen.in_flight or self.store.depth or self._at_disk())
+        return bool(
+            self.judge.in_flight or self.queen.in_flight or self.store.depth or self._count_disk_jobs()
+        )
 
-    def _at_disk(self) -> int:
+    def _count_disk_jobs(self) -> int:
         return self.judging.runtime.disk.pending
 
-    def _running(self) -> int:
+    def _count_runs(self) -> int:
         streams = ((HEALTH_CHECK, JUDGE_GRAPH), (TICKET_RECEIVER, QUEEN_GRAPH))
         runtime = self.judging.runtime
         return sum(runtime.get_stream(entry, graph_id=graph).pending for entry, graph in streams)
@@ -281,7 +284,7 @@ class Stage:
         Wait until all events are handled, the database is written, and all runs have ended.
 
         Raises:
-            StageStuckError: A run is idle for seconds and does not wait for the virtual clock.
+            StageStuckError: A run is idle for several seconds, but does not wait for the virtual clock.
         """
         quiet, poll, since = 0, 0.0, time.monotonic()
         while quiet < _QUIET_ROUNDS:
@@ -289,11 +292,11 @@ class Stage:
             await asyncio.sleep(poll)
             if self._is_busy():
                 quiet, poll, since = 0, min(_MAX_POLL_SECONDS, poll + 0.0002), time.monotonic()
-            elif self._running():
+            elif self._count_runs():
                 quiet, poll = 0, min(_MAX_POLL_SECONDS, poll + 0.0002)
                 if time.monotonic() - since > _STUCK_SECONDS:
                     if self.time.next_waking() < math.inf:
                         return
-                    raise StageStuckError(f"{self._running()} runs of judge and queen do not end")
+                    raise StageStuckError(f"{self._count_runs()} runs of judge and queen do not end")
             else:
                 quiet, poll = quiet + 1, 0.0

@@ -1,4 +1,4 @@
-"""A manual clock, with sleepers that wake when it passes their time."""
+"""A clock that is moved manually, and wakes sleepers whose time has come."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import math
 
 
 class VirtualTime:
-    """Seconds since the epoch, as a ``Clock``, with a ``sleep`` on the same clock."""
+    """A ``Clock`` in seconds since the epoch, with a ``sleep`` on the same clock."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.now = now
@@ -21,7 +21,7 @@ class VirtualTime:
         return self.now
 
     async def sleep(self, seconds: float) -> None:
-        """Wait until the clock has moved by ``seconds``; 0 only yields to other tasks."""
+        """Wait until the clock has moved by ``seconds``. With 0, only let other tasks run."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
@@ -30,13 +30,13 @@ class VirtualTime:
         await wake_up
 
     def next_waking(self) -> float:
-        """Return when the first sleeper wakes; infinity without sleepers."""
+        """Return when the first sleeper wakes, or infinity without sleepers."""
         while self._sleepers and self._sleepers[0][2].done():
             heapq.heappop(self._sleepers)
         return self._sleepers[0][0] if self._sleepers else math.inf
 
     def move_to(self, moment: float) -> bool:
-        """Move the clock, never back, and wake the sleepers that are due; return whether there were any."""
+        """Move the clock forward, and wake the sleepers that are due. Return whether there were any."""
         self.now = max(self.now, moment)
         is_awake = False
         while self.next_waking() <= self.now:

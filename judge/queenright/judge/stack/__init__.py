@@ -1,1 +1,1 @@
-"""Clients for the user's Prometheus and Tempo: metrics and traces of workers, read-only and bounded."""
+"""Clients for the user's Prometheus and Tempo. They read metrics and traces of workers, within limits."""

@@ -1,4 +1,4 @@
-"""Traces from our own event log, for use without Tempo."""
+"""Read traces from the event log, for use without Tempo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queenright.judge.stack.traces import TraceSpan
 from queenright.runtime.events import AgentEvent
 
 SEARCHED_EVENTS: Final = 50_000
-"""The newest events that are searched: the log has no index of traces."""
+"""The number of newest events that are searched, because the log has no index of traces."""
 _MAX_EVENTS: Final = 500
 
 _ATTRIBUTES: Final = {
@@ -48,13 +48,13 @@ class EventTraces:
         """
         hex_id = trace_id.lower()
         try:
-            events = await self._store.read(lambda conn: _events(conn, hex_id))
+            events = await self._store.read(lambda conn: _read_events(conn, hex_id))
         except StoreError:
             raise StackUnavailableError("the event log", "cannot be read now") from None
-        return [_span(event) for event in reversed(events)]
+        return [_make_span(event) for event in reversed(events)]
 
 
-def _events(conn: Connection, trace_id: str) -> list[AgentEvent]:
+def _read_events(conn: Connection, trace_id: str) -> list[AgentEvent]:
     newest = select(EVENTS).order_by(EVENTS.c.seq.desc()).limit(SEARCHED_EVENTS).subquery()
     query = (
         select(newest).where(newest.c.trace_id == trace_id).order_by(newest.c.seq.desc()).limit(_MAX_EVENTS)
@@ -62,7 +62,7 @@ def _events(conn: Connection, trace_id: str) -> list[AgentEvent]:
     return [event for row in conn.execute(query) if (event := event_of(row)) is not None]
 
 
-def _span(event: AgentEvent) -> TraceSpan:
+def _make_span(event: AgentEvent) -> TraceSpan:
     data = event.data
     attributes = {name: data[key] for key, name in _ATTRIBUTES.items() if data.get(key) is not None}
     attributes |= {names.GEN_AI_AGENT_NAME: event.agent_id, names.GEN_AI_CONVERSATION_ID: event.session_id}

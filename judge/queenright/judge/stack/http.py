@@ -1,4 +1,6 @@
-"""Client for one API of the user's stack. Limits response size; keeps credentials out of errors."""
+"""
+A client for an API of the user's stack. It limits the response size and keeps credentials out of errors.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
 
 TIMEOUT_SECONDS: Final = 10.0
 MAX_BYTES: Final = 16 << 20
-"""Maximum size of a response."""
+"""The maximum size of a response."""
 
 _MAX_ERROR_BYTES: Final = 100_000
 
 
 class StackError(QueenrightError):
-    """Base class of errors of an API; ``name`` is its address without credentials."""
+    """The base class of errors of an API. ``name`` is its address without credentials."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: {reason}")
@@ -35,20 +37,20 @@ class StackError(QueenrightError):
 
 
 class StackUnavailableError(StackError):
-    """Raised if an API cannot be reached or gives no valid answer."""
+    """Raised when an API cannot be reached or gives no valid answer."""
 
 
 class InvalidQueryError(StackError):
-    """Raised if an API rejects the query; a retry does not help."""
+    """Raised when an API rejects the query. A retry does not help."""
 
 
 class InvalidSelectorError(InvalidQueryError):
-    """Raised if Prometheus rejects the operator's label matchers; ``name`` is the matchers."""
+    """Raised when Prometheus rejects the operator's label matchers, which are in ``name``."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackAddress(ApiAddress):
-    """The address of an API of the user's stack; ``token`` is a bearer token."""
+    """The address of an API of the user's stack. ``token`` is a bearer token, or empty."""
 
     token: str = field(default="", repr=False)
 
@@ -58,7 +60,7 @@ class StackAddress(ApiAddress):
         Parse a base URL, which may have a path prefix.
 
         Raises:
-            ValueError: The address is not an http or https URL with a host; the message does not repeat it.
+            ValueError: The address is not an http or https URL with a host. The message does not repeat it.
         """
         secret = token.get_secret_value() if token is not None else ""
         return cls(*read_base_url(url, port=9090), token=secret)
@@ -66,10 +68,10 @@ class StackAddress(ApiAddress):
 
 class StackClient:
     """
-    Requests JSON from one API.
+    Requests JSON from an API.
 
     Args:
-        timeout: Seconds for a whole request, from the first byte sent to the last one read.
+        timeout: The seconds for a whole request, from the first byte sent to the last byte read.
     """
 
     def __init__(self, address: StackAddress, *, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -108,34 +110,35 @@ class StackClient:
             client, self._client = self._client, None
             await client.aclose()
 
-    async def _request(self, method: str, path: str, **how: Mapping[str, str]) -> Any:
+    async def _request(self, method: str, path: str, **options: Mapping[str, str]) -> Any:
         import httpx
 
         name = self.name
         try:
             async with asyncio.timeout(self._timeout):
-                status, body = await self._exchange(method, f"{name}{path}", **how)
+                status, body = await self._exchange(method, f"{name}{path}", **options)
         except TimeoutError:
             raise StackUnavailableError(name, f"did not answer within {self._timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            # `from None`: the chained exception holds the request with its credentials.
+            # `from None`, because the chained exception contains the request with its credentials.
             is_connected = not isinstance(error, httpx.ConnectError)
             reason = f"did not answer ({type(error).__name__})" if is_connected else "cannot be reached"
             raise StackUnavailableError(name, reason) from None
         if status in (400, 404, 422):
-            raise InvalidQueryError(name, _fault(status, body))
+            raise InvalidQueryError(name, _describe_fault(status, body))
         if status != 200:
-            raise StackUnavailableError(name, _fault(status, body))
+            raise StackUnavailableError(name, _describe_fault(status, body))
         try:
             return json.loads(body)
         except (ValueError, RecursionError):
             raise StackUnavailableError(name, "the response is not JSON; check the address") from None
 
-    async def _exchange(self, method: str, url: str, **how: Any) -> tuple[int, bytes]:
+    async def _exchange(self, method: str, url: str, **options: Any) -> tuple[int, bytes]:
         import httpx
 
         if self._client is None:
-            # trust_env: a proxy would break loopback addresses. A redirect would forward credentials.
+            # A proxy from the environment would break loopback addresses. A redirect would forward
+            # credentials.
             self._client = httpx.AsyncClient(
                 trust_env=False, follow_redirects=False, verify=certificates(self.address.name)
             )
@@ -144,7 +147,7 @@ class StackClient:
         if address.token:
             headers["Authorization"] = f"Bearer {address.token}"
         request = self._client.stream(
-            method, url, headers=headers, auth=address.auth, timeout=self._timeout, **how
+            method, url, headers=headers, auth=address.auth, timeout=self._timeout, **options
         )
         body = bytearray()
         async with request as response:
@@ -157,7 +160,7 @@ class StackClient:
         return response.status_code, bytes(body)
 
 
-def _fault(status: int, body: bytes) -> str:
+def _describe_fault(status: int, body: bytes) -> str:
     """Return an API's error message."""
     text = body.decode("utf-8", "replace")
     try:

@@ -1,4 +1,4 @@
-"""A client for Prometheus' query API: instant and range queries."""
+"""A client for the query API of Prometheus: instant and range queries."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from queenright.instrumentation.identity import NAME_LIMIT, clean_name
 from queenright.judge.stack.http import InvalidQueryError, StackClient, StackUnavailableError
 
 _LABEL_LIMIT: Final = 2_000
-"""Longer label values are cut; a target with such a name cannot be queried."""
+"""Longer label values are cut. A target with such a name cannot be queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One series of an answer: its labels, and points of (seconds since the epoch, value), oldest first."""
+    """A series of an answer: its labels, and points of (seconds since the epoch, value), oldest first."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -27,7 +27,7 @@ class Series:
 
 
 class Prometheus(StackClient):
-    """A Prometheus, or a server with its API (Mimir, Thanos, VictoriaMetrics)."""
+    """A Prometheus server, or another server with its API (Mimir, Thanos, VictoriaMetrics)."""
 
     async def query(self, promql: str, at: float | None = None) -> list[Series]:
         """
@@ -40,7 +40,7 @@ class Prometheus(StackClient):
         form = {"query": promql, "timeout": f"{self._timeout:g}s"}
         if at is not None:
             form["time"] = f"{at:.3f}"
-        return self._read(await self._post("/api/v1/query", form))
+        return self._parse_answer(await self._post("/api/v1/query", form))
 
     async def query_range(self, promql: str, start: float, end: float, step: float) -> list[Series]:
         """
@@ -57,7 +57,7 @@ class Prometheus(StackClient):
             "step": f"{step:g}",
             "timeout": f"{self._timeout:g}s",
         }
-        return self._read(await self._post("/api/v1/query_range", form))
+        return self._parse_answer(await self._post("/api/v1/query_range", form))
 
     async def _post(self, path: str, form: Mapping[str, str]) -> Any:
         try:
@@ -68,7 +68,7 @@ class Prometheus(StackClient):
             # Every Prometheus has these paths, so the address is wrong, or a proxy has no backend yet.
             raise StackUnavailableError(self.name, f"{error.reason}; check the address") from None
 
-    def _read(self, answer: Any) -> list[Series]:
+    def _parse_answer(self, answer: Any) -> list[Series]:
         try:
             if answer["status"] != "success":
                 raise ValueError(str(answer["status"]))
@@ -82,38 +82,43 @@ class Prometheus(StackClient):
             ) from None
 
 
-def _point(point: Any) -> tuple[float, float]:
+def _parse_point(point: Any) -> tuple[float, float]:
     at, value = point
     return float(at), float(value)
 
 
-def _labels(row: Any) -> dict[str, str]:
-    """Return labels without control characters, and agent names normalised as in telemetry."""
+def _parse_labels(row: Any) -> dict[str, str]:
+    """Return labels without control characters, and with agent names normalized as in telemetry."""
     return {
         str(name): clean_name(str(value), NAME_LIMIT if name == "agent" else _LABEL_LIMIT)
         for name, value in row["metric"].items()
     }
 
 
-def _vector(result: Any) -> list[Series]:
+def _parse_vector(result: Any) -> list[Series]:
     # A native histogram has no single value.
-    return [Series(_labels(row), (_point(row["value"]),)) for row in result if "value" in row]
+    return [Series(_parse_labels(row), (_parse_point(row["value"]),)) for row in result if "value" in row]
 
 
-def _matrix(result: Any) -> list[Series]:
+def _parse_matrix(result: Any) -> list[Series]:
     return [
-        Series(_labels(row), tuple(_point(point) for point in row["values"]))
+        Series(_parse_labels(row), tuple(_parse_point(point) for point in row["values"]))
         for row in result
         if row.get("values")
     ]
 
 
-def _scalar(result: Any) -> list[Series]:
-    return [Series({}, (_point(result),))]
+def _parse_scalar(result: Any) -> list[Series]:
+    return [Series({}, (_parse_point(result),))]
 
 
-def _string(result: Any) -> list[Series]:
+def _parse_string(result: Any) -> list[Series]:
     return [Series({"string": str(result[1])}, ((float(result[0]), float("nan")),))]
 
 
-_READERS: Final = {"vector": _vector, "matrix": _matrix, "scalar": _scalar, "string": _string}
+_READERS: Final = {
+    "vector": _parse_vector,
+    "matrix": _parse_matrix,
+    "scalar": _parse_scalar,
+    "string": _parse_string,
+}

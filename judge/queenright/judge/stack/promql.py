@@ -8,8 +8,8 @@ from typing import Final
 
 MAX_SECONDS: Final = 24 * 3600.0
 
-# Match strings and comments together: a quote in a comment does not start a string, and vice versa.
-# Two literals, because one would have to escape quotes of its own kind.
+# Match strings and comments together, because a quote in a comment does not start a string, and vice versa.
+# There are two literals, because a single one would have to escape quotes of its own kind.
 _STRINGS_AND_COMMENTS: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"|' r"'(?:[^'\\\n]|\\.)*'|`[^`]*`|#[^\n]*")  # noqa: ISC001
 _DURATION: Final = re.compile(r"(?:\d+(?:ms|[smhdwy]))+")
 _PART: Final = re.compile(r"(\d+)(ms|[smhdwy])")
@@ -22,14 +22,14 @@ _SECONDS: Final = {
     "w": 604_800.0,
     "y": 31_536_000.0,
 }
-# Case-insensitive. A label may also have this name, followed by a matcher or the next label.
+# A label may also have this name. It is then followed by a matcher or the next label.
 _OFFSET: Final = re.compile(r"(?<![\w:.])offset(?![\w:])(?!\s*(?:=|!|,|\)))", re.IGNORECASE)
 _OFFSET_VALUE: Final = re.compile(r"\s*[-+]?\s*([\w.]+)")
 
 
 def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     """
-    Return why a query may look further back than allowed; empty if it is allowed.
+    Return why a query may look further back than allowed, or an empty string if it is allowed.
 
     The limit applies to the sum of ranges, subquery steps, offsets in both directions, and the query's own
     range.
@@ -37,25 +37,25 @@ def find_query_fault(promql: str, *, range_seconds: float = 0.0) -> str:
     code = _STRINGS_AND_COMMENTS.sub('""', promql)
     if "@" in code:
         return "@ is not allowed: it can move a query outside the allowed range"
-    back = range_seconds
-    for text in (*_in_brackets(code), *_offsets(code)):
-        seconds = _seconds(text)
+    seconds_back = range_seconds
+    for text in (*_find_ranges(code), *_find_offsets(code)):
+        seconds = _parse_seconds(text)
         if seconds is None:
             duration = " ".join(text.split())[:40]
             return f"{duration!r} is not a plain duration; write it like 5m or 1h30m"
-        back += seconds
-    if back > MAX_SECONDS:
+        seconds_back += seconds
+    if seconds_back > MAX_SECONDS:
         parts = "range_minutes, ranges" if range_seconds else "ranges"
         limit = f"at most {MAX_SECONDS / 3600:g} h"
-        return f"its {parts} and offsets together look {back / 3600:.4g} h back; {limit}"
+        return f"its {parts} and offsets together look {seconds_back / 3600:.4g} h back; {limit}"
     return ""
 
 
-def _in_brackets(code: str) -> list[str]:
+def _find_ranges(code: str) -> list[str]:
     """Return each range in brackets, and the range and step of each subquery."""
     texts = []
-    for rest in code.split("[")[1:]:
-        inside, _, _ = rest.partition("]")
+    for remainder in code.split("[")[1:]:
+        inside, _, _ = remainder.partition("]")
         span, colon, step = inside.partition(":")
         texts.append(span)
         if colon and step.strip():
@@ -63,7 +63,7 @@ def _in_brackets(code: str) -> list[str]:
     return texts
 
 
-def _offsets(code: str) -> list[str]:
+def _find_offsets(code: str) -> list[str]:
     """Return the word after each ``offset``."""
     texts = []
     for offset in _OFFSET.finditer(code):
@@ -72,8 +72,10 @@ def _offsets(code: str) -> list[str]:
     return texts
 
 
-def _seconds(text: str) -> float | None:
-    """Return the seconds of a duration or, since Prometheus 3, of a bare number; None if it is neither."""
+def _parse_seconds(text: str) -> float | None:
+    """
+    Return the seconds of a duration or, since Prometheus 3, of a bare number. Return None if it is neither.
+    """
     text = text.strip()
     if _DURATION.fullmatch(text):
         return sum(int(number) * _SECONDS[unit] for number, unit in _PART.findall(text))

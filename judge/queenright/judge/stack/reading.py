@@ -1,8 +1,8 @@
 """
 Convert a worker's metrics and traces into vital signs for the detectors.
 
-Thresholds, findings and tickets are those of the service. What metrics do not contain is unknown: no detector
-uses it, and it is null in the summary.
+Thresholds, findings and tickets are the same as in the service. Values that metrics do not contain are
+unknown: no detector uses them, and they are null in the summary.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from queenright.runtime.events import AgentEvent, EventType
 
 _TOOLS_SHOWN: Final = 5
 _STALE_TRACE_SECONDS: Final = 300.0
-"""A trace that ends this long before the worker's last activity is outdated."""
+"""A trace that ends this many seconds before the worker's last activity is outdated."""
 
 _NEVER_KNOWN: Final = frozenset(
     {
@@ -57,22 +57,22 @@ def build_health(
     spans: Sequence[TraceSpan] = (),
     trace_id: str = "",
 ) -> WorkerHealth:
-    """Return a worker's health from its metrics and its newest trace, if there is one."""
+    """Return a worker's health from its metrics, and from its newest trace if there is one."""
     if sighting.is_down:
-        # A batch worker that has ended is silent, too, so its last known state is judged.
+        # Judge the last known state, because a batch worker that has ended is also silent.
         now = min(now, max(sighting.last_heartbeat or 0.0, sighting.last_activity or 0.0))
-    v = _vitals(sighting, settings, now)
+    v = _make_vitals(sighting, settings, now)
     events = build_events(spans, sighting.agent)
     if events and events[-1].time < (sighting.last_activity or now) - _STALE_TRACE_SECONDS:
-        events = []  # the trace is of an earlier session
+        events = []  # the trace belongs to an earlier session
     for event in events:
         event.trace_id = trace_id
         v.apply(event, min(event.time, now))
     trace_evidence = v.evidence
     is_traced = bool(events) and v.steps_since_last_accept == sighting.bad_steps
     _apply_metrics(v, sighting, settings, now)
-    v.evidence = _evidence(sighting, trace_evidence, settings.stall.unknown_seconds)
-    health = _health(v, settings, now, has_repeats=is_traced or v.bad_repeats > 0)
+    v.evidence = _describe_evidence(sighting, trace_evidence, settings.stall.unknown_seconds)
+    health = _make_health(v, settings, now, has_repeats=is_traced or v.bad_repeats > 0)
     health.unknown_fields = _NEVER_KNOWN if v.last_trace_id else _NEVER_KNOWN | _KNOWN_FROM_TRACES
     return health
 
@@ -81,26 +81,30 @@ def ended_health(agent: str, target: str, settings: HealthSettings, now: float) 
     """Return the health of a worker that has ended."""
     v = VitalSigns(agent, target, now, settings)
     end_session(v, WorkerStatus.COMPLETED, now)
-    return _health(v, settings, now)
+    return _make_health(v, settings, now)
 
 
-def _health(v: VitalSigns, settings: HealthSettings, now: float, *, has_repeats: bool = True) -> WorkerHealth:
+def _make_health(
+    v: VitalSigns, settings: HealthSettings, now: float, *, has_repeats: bool = True
+) -> WorkerHealth:
     findings = detect(v, settings, now)
     if not has_repeats:
-        findings = [_without_repeats(finding, v) for finding in findings]
-    lead = find_worst(findings)
-    reason = lead.evidence if lead is not None else "no findings"
+        findings = [_remove_repeats(finding, v) for finding in findings]
+    worst_finding = find_worst(findings)
+    reason = worst_finding.evidence if worst_finding is not None else "no findings"
     return WorkerHealth(v, tuple(findings), determine_state(v, findings, settings, now), now, reason)
 
 
-def _without_repeats(finding: Finding, v: VitalSigns) -> Finding:
-    """Remove the number of repeated steps from the evidence: metrics do not contain single steps."""
+def _remove_repeats(finding: Finding, v: VitalSigns) -> Finding:
+    """
+    Remove the number of repeated steps from the evidence, because metrics do not contain individual steps.
+    """
     if finding.kind is not FindingKind.RETRY_STORM:
         return finding
     return finding._replace(evidence=f"{v.steps_since_last_accept} bad steps since the last ACCEPT")
 
 
-def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:
+def _make_vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSigns:
     times = (
         sighting.process_started,
         sighting.last_heartbeat,
@@ -110,7 +114,7 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
     )
     started_at = now if sighting.is_in_grace else min((at for at in times if at), default=now)
     if sighting.process_started is None and not sighting.is_in_grace:
-        # The start of its process is unknown and all times may be recent, but its grace is over.
+        # The start of the process is unknown and all times may be recent, but the start grace is over.
         started_at = min(started_at, now - max(sighting.known_for, settings.judge.start_grace_seconds))
     if sighting.process_started:
         # The process has restarted, so earlier samples belong to another incarnation.
@@ -121,14 +125,16 @@ def _vitals(sighting: Sighting, settings: HealthSettings, now: float) -> VitalSi
 
 
 def _apply_metrics(v: VitalSigns, sighting: Sighting, settings: HealthSettings, now: float) -> None:
-    """Override the trace with the metrics, because the trace may be incomplete and is never current."""
+    """
+    Override values of the trace with the metrics, because the trace may be incomplete and is never current.
+    """
     v.only_heartbeats = sighting.last_activity is None
     v.status, v.ended_at = WorkerStatus.ACTIVE, None
     v.last_activity = min(sighting.last_activity or v.started_at, now)
-    v.last_progress = v.progress_from = _not_after(sighting.last_progress, now)
-    v.last_heartbeat = _not_after(sighting.last_heartbeat, now)
-    v.last_checkpoint = v.saved_from = _not_after(sighting.last_checkpoint, now)
-    # The metrics contain neither the time of the last tool call nor of the last token use.
+    v.last_progress = v.progress_from = _cap_time(sighting.last_progress, now)
+    v.last_heartbeat = _cap_time(sighting.last_heartbeat, now)
+    v.last_checkpoint = v.saved_from = _cap_time(sighting.last_checkpoint, now)
+    # The metrics contain neither the time of the last tool call nor that of the last token use.
     v.last_tool_call = v.tokens_at = v.tokens_from = None
     v.steps_total = max(v.steps_total, sighting.steps)
     v.tokens = max(v.tokens, sighting.tokens)
@@ -145,8 +151,8 @@ def _apply_repetition(v: VitalSigns, sighting: Sighting, settings: HealthSetting
     """
     Detect calls without progress.
 
-    Progress is an ACCEPT, a checkpoint or a new result, so no call since the last progress returned anything
-    new.
+    Progress is an ACCEPT, a checkpoint or a new result. So no call since the last progress has returned
+    anything new.
     """
     since = v.last_progress or v.started_at
     calls = int(sum(calls for calls, _ in sighting.recent_calls.values()))
@@ -162,7 +168,9 @@ def _apply_repetition(v: VitalSigns, sighting: Sighting, settings: HealthSetting
 
 
 def _apply_outcomes(v: VitalSigns, sighting: Sighting, now: float) -> None:
-    """Count the recent calls in the error rate, successes first; a trace has their real order."""
+    """
+    Count the recent calls in the error rate, successes first. A trace, if there is one, has their real order.
+    """
     if v.outcomes:
         return
     failures = sum(bad for _, bad in sighting.recent_calls.values())
@@ -183,13 +191,13 @@ def _apply_phase(v: VitalSigns, sighting: Sighting) -> None:
         v.open_tools = [OpenTool("", "", "", v.last_activity, None)]
 
 
-def _not_after(at: float | None, now: float) -> float | None:
-    # The worker's clock may be ahead of Prometheus' clock.
+def _cap_time(at: float | None, now: float) -> float | None:
+    # The worker's clock may be ahead of the clock of Prometheus.
     return None if at is None else min(at, now)
 
 
-def _evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
-    """Return the recent calls and errors in one line."""
+def _describe_evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
+    """Return the recent calls and errors as one line of text."""
     parts = []
     calls = sorted(sighting.recent_calls.items(), key=lambda item: -item[1][0])
     recent = [
@@ -209,7 +217,7 @@ def _evidence(sighting: Sighting, trace_evidence: str, within: float) -> str:
     return "; ".join(parts)
 
 
-_KINDS: Final = {
+_EVENT_TYPES: Final = {
     names.Operation.CHAT.value: EventType.LLM_CALL_COMPLETED,
     names.Operation.EXECUTE_TOOL.value: EventType.TOOL_CALL_COMPLETED,
 }
@@ -219,17 +227,17 @@ def build_events(spans: Iterable[TraceSpan], agent: str) -> list[AgentEvent]:
     """
     Return an agent's ended steps, model calls and tool calls as events, by end time.
     """
-    ends = [span for span in spans if span.end and _kind(span) is not None]
+    ends = [span for span in spans if span.end and _find_event_type(span) is not None]
     turns = _Turns()
     return [
-        _event(span, agent, turns)
+        _make_event(span, agent, turns)
         for span in sorted(ends, key=lambda span: span.end or 0.0)
         if clean_name(str(span.attributes.get(names.GEN_AI_AGENT_NAME, agent))) == agent
     ]
 
 
 class _Turns:
-    """Groups parallel tool calls: those after one reply of the model, and those that overlap."""
+    """Groups parallel tool calls: calls after the same reply of the model, and calls that overlap."""
 
     def __init__(self) -> None:
         self._llm = self._first = ""
@@ -250,16 +258,16 @@ class _Turns:
         return self._first
 
 
-def _kind(span: TraceSpan) -> EventType | None:
-    kind = _KINDS.get(str(span.attributes.get(names.GEN_AI_OPERATION_NAME)))
+def _find_event_type(span: TraceSpan) -> EventType | None:
+    kind = _EVENT_TYPES.get(str(span.attributes.get(names.GEN_AI_OPERATION_NAME)))
     if kind is None and span.name.startswith(f"{names.SPAN_STEP} "):
         return EventType.STEP_COMPLETED
     return kind
 
 
-def _event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
-    kind, attributes, data = _kind(span), span.attributes, dict[str, Any]()
-    assert kind is not None, "filtered by events_of"
+def _make_event(span: TraceSpan, agent: str, turns: _Turns) -> AgentEvent:
+    kind, attributes, data = _find_event_type(span), span.attributes, dict[str, Any]()
+    assert kind is not None, "filtered by build_events"
     if span.error:
         data = {"error": span.error, "error_type": str(attributes.get(names.ERROR_TYPE) or "error")}
     if kind is EventType.STEP_COMPLETED:

@@ -1,4 +1,4 @@
-"""Skip invalid samples: they are counted, and each fault is logged once."""
+"""Skip invalid samples. They are counted, and each fault is logged once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_LOGGED = 100
 
 
 class Samples:
-    """Filters samples, and counts the skipped ones."""
+    """Selects valid samples, and counts the skipped samples."""
 
     def __init__(self) -> None:
         self.skipped_count = 0
@@ -26,11 +26,12 @@ class Samples:
         self, answer: Iterable[Series], known_names: Collection[str] | None = None
     ) -> tuple[list[Series], list[Series]]:
         """
-        Split an answer into valid series, and series of known metrics with an invalid value.
+        Return the valid series in an answer, and the series of known metrics with an invalid value.
 
         Args:
-            answer: Series with one value each.
-            known_names: Names of metrics; others are skipped. None: the answer has no names.
+            answer: The series, with one value each.
+            known_names: The names of known metrics; others are skipped. None if the answer has no metric
+                names.
         """
         valid, invalid = [], []
         for series in answer:

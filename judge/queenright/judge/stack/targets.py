@@ -1,4 +1,4 @@
-"""Scrape targets: the target of each worker, and whether it is up."""
+"""Find the scrape target of each worker, and whether it is up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _BATCH: Final = 100
 _WORKER_LABELS: Final = frozenset({"__name__"}).union(
     *(metric.labels for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_"))
 )
-"""Labels of the workers' own metrics; all other labels come from the target."""
+"""The labels of the workers' own metrics. All other labels come from the target."""
 
 _STRING: Final = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`)"""
 _MATCHER: Final = re.compile(rf"([a-zA-Z_]\w*)\s*(=~|!~|!=|=)\s*({_STRING})")
@@ -36,7 +36,7 @@ def target_name(labels: Mapping[str, str]) -> str:
 
 
 def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the target's labels of a series, without those of a Prometheus replica."""
+    """Return the labels of a series that come from its target, without those of a Prometheus replica."""
     return {
         name: value
         for name, value in labels.items()
@@ -45,46 +45,53 @@ def target_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def may_share_target(labels: Mapping[str, str], other: Mapping[str, str]) -> bool:
-    """Return whether two series may come from one target: their common target labels are equal."""
+    """
+    Return whether two series may come from the same target, because their common target labels are equal.
+    """
     first, second = target_labels(labels), target_labels(other)
-    return _place(first) == _place(second) and all(
+    return _get_place(first) == _get_place(second) and all(
         first[name] == second[name] for name in first.keys() & second.keys()
     )
 
 
 class Targets:
-    """The ``up`` series, several per target name with replicas or duplicate names."""
+    """The ``up`` series. A target name has several if there are replicas or duplicate names."""
 
     def __init__(self, ups: Iterable[Series]) -> None:
         self._ups: dict[tuple[str, str], list[Series]] = defaultdict(list)
         for series in ups:
-            self._ups[_place(series.labels)].append(series)
+            self._ups[_get_place(series.labels)].append(series)
 
     def up(self, labels: Mapping[str, str]) -> bool | None:
         """
-        Return whether the target of a worker's series is up; None if Prometheus has no such target.
+        Return whether the target of a worker's series is up, or None if Prometheus has no such target.
 
-        A target of the same name with another value in any label does not count. With several Prometheus
-        replicas, one that sees the target is enough.
+        A target of the same name with a different value in any label does not count. With several Prometheus
+        replicas, one that reaches the target is enough.
         """
-        return _up(
-            series for series in self._ups.get(_place(labels), ()) if may_share_target(labels, series.labels)
+        return _is_up(
+            series
+            for series in self._ups.get(_get_place(labels), ())
+            if may_share_target(labels, series.labels)
         )
 
     def all_up(self, target: str) -> bool | None:
-        """Return whether all targets of a name are up, as it may be ambiguous; None without one."""
+        """
+        Return whether all targets of a name are up, because a name may be ambiguous. Return None without a
+        target.
+        """
         by_labels: dict[tuple[tuple[str, str], ...], list[Series]] = defaultdict(list)
         own_series = (s for ups in self._ups.values() for s in ups if target_name(s.labels) == target)
         for series in own_series:
             by_labels[tuple(sorted(target_labels(series.labels).items()))].append(series)
-        return all(_up(ups) for ups in by_labels.values()) if by_labels else None
+        return all(_is_up(ups) for ups in by_labels.values()) if by_labels else None
 
 
-def _place(labels: Mapping[str, str]) -> tuple[str, str]:
+def _get_place(labels: Mapping[str, str]) -> tuple[str, str]:
     return labels.get("job", ""), labels.get("instance", "")
 
 
-def _up(ups: Iterable[Series]) -> bool | None:
+def _is_up(ups: Iterable[Series]) -> bool | None:
     values = [series.value for series in ups]
     return any(value == 1 for value in values) if values else None
 
@@ -93,26 +100,29 @@ async def query_targets(
     prometheus: Prometheus, targets: Iterable[str], metrics: Sequence[str], selector: str, now: float
 ) -> list[Series]:
     """
-    Return ``up`` and ``metrics`` of targets, from one scrape.
+    Return the series of ``up`` and ``metrics`` of targets.
 
-    Only the selector's target labels apply, and only to series that have them: ``up`` has no agent.
+    Only the selector's target labels apply, and only to series that have them, because ``up`` has no label
+    ``agent``.
 
     Raises:
         StackError: Prometheus cannot be queried.
     """
-    # A job may contain a slash, so the start of the instance is ambiguous.
-    instances = sorted({part for target in targets for part in _ends(target)})
+    # A job may contain a slash, so it is ambiguous where the instance begins.
+    instances = sorted({part for target in targets for part in _list_instances(target)})
     batches = [instances[at : at + _BATCH] for at in range(0, len(instances), _BATCH)]
-    where = _MATCHER.sub(_relax_matcher, strip_braces(selector))
+    relaxed_matchers = _MATCHER.sub(_relax_matcher, strip_braces(selector))
     answer = []
     for batch in batches:
         matchers = f'__name__=~"{"|".join((UP, *metrics))}",instance=~{_quote("|".join(map(_escape, batch)))}'
-        answer += await prometheus.query(f"{{{matchers}{',' if where else ''}{where}}}", now)
+        answer += await prometheus.query(
+            f"{{{matchers}{',' if relaxed_matchers else ''}{relaxed_matchers}}}", now
+        )
     return answer
 
 
 def is_selector(text: str) -> bool:
-    """Return whether a text is label matchers, with or without braces. Regexes are not checked."""
+    """Return whether a text consists of label matchers, with or without braces. Regexes are not checked."""
     inside = text.strip()
     if inside.startswith("{") != inside.endswith("}"):
         return False
@@ -124,13 +134,13 @@ def strip_braces(selector: str) -> str:
     return selector.strip().removeprefix("{").removesuffix("}").strip().strip(",")
 
 
-def _ends(target: str) -> list[str]:
+def _list_instances(target: str) -> list[str]:
     parts = target.split("/")
     return ["/".join(parts[at:]) for at in range(1, len(parts))]
 
 
 def _relax_matcher(matcher: re.Match[str]) -> str:
-    """Extend a selector's matcher to any agent and to series without its label."""
+    """Relax a selector's matcher so that it also matches any agent, and series without its label."""
     name, operator, value = matcher.groups()
     quote, body = value[0], value[1:-1]
     if name in _WORKER_LABELS:
@@ -147,5 +157,5 @@ def _escape(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    # PromQL quotes strings like Go, which equals JSON for the characters of labels.
+    # PromQL quotes strings like Go, which is the same as in JSON for the characters of labels.
     return json.dumps(text, ensure_ascii=False)

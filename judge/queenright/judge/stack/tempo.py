@@ -1,4 +1,4 @@
-"""A client for Tempo's query API: a trace by id, and the newest trace of an agent."""
+"""A client for the query API of Tempo. It gets a trace by id, and the newest trace of an agent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Tempo(StackClient):
 
     async def trace(self, trace_id: str) -> list[TraceSpan]:
         """
-        Return the spans of a trace, oldest first; none if Tempo has no such trace.
+        Return the spans of a trace, oldest first. The list is empty if Tempo has no such trace.
 
         Raises:
             StackError: There is no valid answer.
@@ -35,12 +35,12 @@ class Tempo(StackClient):
 
     async def newest(self, agent: str, start: float, end: float) -> str:
         """
-        Return the hexadecimal id of the newest trace of an agent; empty if there is none.
+        Return the hexadecimal id of an agent's newest trace, or an empty string if there is none.
 
         Raises:
             StackError: There is no valid answer.
         """
-        # TraceQL quotes strings like Go, which equals JSON for the characters of agent names.
+        # TraceQL quotes strings like Go, which is the same as in JSON for the characters of agent names.
         query = f"{{ span.{names.GEN_AI_AGENT_NAME} = {json.dumps(agent, ensure_ascii=False)} }}"
         params = {"q": query, "start": str(int(start)), "end": str(int(end) + 1), "limit": str(_SEARCH_LIMIT)}
         answer = await self.get("/api/search", params)
@@ -53,6 +53,6 @@ class Tempo(StackClient):
             raise StackUnavailableError(self.name, "the response is not a list of traces") from None
         if not traces:
             return ""
-        # Search results omit leading zeros of ids.
+        # Search results omit the leading zeros of ids.
         newest = max(traces)[1]
         return newest.lower().zfill(32) if len(newest) <= 32 else to_hexadecimal(newest)

@@ -1,8 +1,8 @@
 """
 Tools that let a model query metrics and traces: ``query_metrics`` and ``get_trace``.
 
-They only read. Time range, size and number of queries are bounded, so that a model can neither load the stack
-nor fill its context. Results are quoted data without secrets.
+They are read-only. The time range, the size and the number of queries are limited, so that a model can
+neither overload the stack nor fill its context. Results are quoted, with secrets masked.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _VALUE_LIMIT: Final = 120
 _ERROR_LIMIT: Final = 300
 _CALL_LIFETIME_SECONDS: Final = 600.0
 
-# The span attributes that a model sees.
-_LABELS: Final = (
+# The span attributes that a model gets.
+_SHOWN_ATTRIBUTES: Final = (
     names.NODE_ID,
     names.STEP_VERDICT,
     names.STEP_FEEDBACK,
@@ -60,10 +60,10 @@ _LABELS: Final = (
 
 class CallLimit:
     """
-    Limits the calls in one visit of a node.
+    Limits the number of calls in a visit of a node.
 
-    Each check and triage has its own trace, which identifies the visit. Without tracing, calls expire after
-    ten minutes.
+    Each check and each triage has its own trace, which identifies the visit. Without tracing, calls expire
+    after ten minutes.
     """
 
     def __init__(self, clock: Clock, limit: int = MAX_CALLS) -> None:
@@ -76,7 +76,7 @@ class CallLimit:
         Count a call.
 
         Raises:
-            ToolError: The limit is reached.
+            ToolError: The limit has been reached.
         """
         now = self._clock()
         self._expire(now - _CALL_LIFETIME_SECONDS)
@@ -122,11 +122,11 @@ def stack_tools(
     limit: CallLimit | None = None,
 ) -> list[Tool]:
     """
-    Return the tools for the configured sources: ``query_metrics``, ``get_trace``, both, or none.
+    Return the tools for the configured sources: ``query_metrics``, ``get_trace``, both, or neither.
 
     Args:
-        traces: Tempo, or the event log.
-        limit: Limits the calls; default: a new one.
+        traces: The source of traces: Tempo or the event log.
+        limit: Limits the calls. By default, a new limit is created.
     """
     calls = limit or CallLimit(clock)
     tools = []
@@ -137,7 +137,7 @@ def stack_tools(
                 "Ask Prometheus, read-only: one PromQL query, now or over the last minutes (at most 24 h "
                 f"with the query's own ranges and offsets, {MAX_SERIES} series, {MAX_POINTS} points each).",
                 QueryArguments,
-                _query_tool(prometheus, clock, calls),
+                _make_query_tool(prometheus, clock, calls),
                 context=("node_id",),
             )
         )
@@ -147,14 +147,14 @@ def stack_tools(
                 GET_TRACE,
                 "Show what a worker did, by the id of its trace: the newest spans, oldest first.",
                 TraceArguments,
-                _trace_tool(traces, calls),
+                _make_trace_tool(traces, calls),
                 context=("node_id",),
             )
         )
     return tools
 
 
-def _query_tool(prometheus: Prometheus, clock: Clock, calls: CallLimit) -> Callable[..., Awaitable[str]]:
+def _make_query_tool(prometheus: Prometheus, clock: Clock, calls: CallLimit) -> Callable[..., Awaitable[str]]:
     async def query(arguments: QueryArguments, *, node_id: str | None = None) -> str:
         calls.count(node_id or "")
         now, back = clock(), arguments.range_minutes * 60.0
@@ -173,7 +173,7 @@ def _query_tool(prometheus: Prometheus, clock: Clock, calls: CallLimit) -> Calla
     return query
 
 
-def _trace_tool(traces: Traces, calls: CallLimit) -> Callable[..., Awaitable[str]]:
+def _make_trace_tool(traces: Traces, calls: CallLimit) -> Callable[..., Awaitable[str]]:
     async def get(arguments: TraceArguments, *, node_id: str | None = None) -> str:
         calls.count(node_id or "")
         try:
@@ -195,11 +195,14 @@ def _as_tool_error(source: str, error: StackError) -> ToolError:
 
 
 def metrics_text(answer: Sequence[Series]) -> str:
-    """Return an answer of Prometheus as text for a model, bounded; it states how much is omitted."""
+    """
+    Return an answer of Prometheus as text for a model. It is cut to the limits, and states how much is left
+    out.
+    """
     rows = [
         {
             "labels": {key: redact(value, _VALUE_LIMIT) for key, value in series.labels.items()},
-            "points": [[_clock_time(at), _number(value)] for at, value in series.points[-MAX_POINTS:]],
+            "points": [[_format_time(at), _round_number(value)] for at, value in series.points[-MAX_POINTS:]],
         }
         for series in answer[:MAX_SERIES]
     ]
@@ -207,18 +210,21 @@ def metrics_text(answer: Sequence[Series]) -> str:
 
 
 def trace_text(trace_id: str, spans: Sequence[TraceSpan]) -> str:
-    """Return the newest spans of a trace as text for a model, bounded, with the total number."""
-    rows = [_row(span) for span in spans[-_MAX_SPANS:]]
+    """
+    Return the newest spans of a trace as text for a model. It is cut to the limits, and states the total
+    number.
+    """
+    rows = [_make_row(span) for span in spans[-_MAX_SPANS:]]
     return _quote_bounded("trace", "spans", rows, len(spans), newest=True, trace_id=trace_id)
 
 
-def _row(span: TraceSpan) -> dict[str, Any]:
-    row: dict[str, Any] = {"at": _clock_time(span.start), "name": redact(span.name, _VALUE_LIMIT)}
+def _make_row(span: TraceSpan) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": _format_time(span.start), "name": redact(span.name, _VALUE_LIMIT)}
     if span.end is not None:
         row["seconds"] = round(max(0.0, span.end - span.start), 3)
     if span.error:
         row["error"] = redact(span.error, _ERROR_LIMIT)
-    for key in _LABELS:
+    for key in _SHOWN_ATTRIBUTES:
         value = span.attributes.get(key)
         if value is not None:
             short = key.removeprefix("queenright.").removeprefix("gen_ai.")
@@ -227,11 +233,11 @@ def _row(span: TraceSpan) -> dict[str, Any]:
 
 
 def _quote_bounded(
-    tag: str, name: str, rows: list[dict[str, Any]], total: int, *, newest: bool, **more: str
+    tag: str, name: str, rows: list[dict[str, Any]], total: int, *, newest: bool, **fields: str
 ) -> str:
-    """Quote as many rows as fit, the newest or the first."""
+    """Return as many rows as fit, the newest or the first, as quoted text."""
     while True:
-        data: Mapping[str, Any] = {**more, f"{name}_in_all": total, name: rows}
+        data: Mapping[str, Any] = {**fields, f"{name}_in_all": total, name: rows}
         if len(rows) < total:
             data = {**data, "left_out": total - len(rows)}
         text = quote(tag, data)
@@ -245,19 +251,22 @@ def _quote_bounded(
 
 
 def _halve(row: dict[str, Any]) -> dict[str, Any]:
-    """Halve the points or labels of a row that exceeds the limit by itself."""
+    """Return a row that exceeds the limit by itself with half of its points or labels."""
     if len(row.get("points") or ()) > 1:
         return {**row, "points": row["points"][len(row["points"]) // 2 :]}
     labels = list((row.get("labels") or {}).items())
     return {**row, "labels": dict(labels[: len(labels) // 2])} if labels else {}
 
 
-def _number(value: float) -> float | str:
-    """Return a rounded number; NaN and infinity as text like in Prometheus, because JSON has none."""
+def _round_number(value: float) -> float | str:
+    """
+    Return a rounded number. NaN and infinity are returned as text, as in Prometheus, because JSON has
+    neither.
+    """
     if math.isfinite(value):
         return float(f"{value:.6g}") if abs(value) < 1e8 else round(value, 3)
     return "NaN" if math.isnan(value) else ("+Inf" if value > 0 else "-Inf")
 
 
-def _clock_time(at: float) -> str:
+def _format_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

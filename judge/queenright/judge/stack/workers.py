@@ -1,4 +1,4 @@
-"""Find workers in Prometheus, by the metrics of our instrumentation."""
+"""Find workers in Prometheus by the metrics that instrumented agents expose."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from queenright.judge.stack.samples import Samples
 from queenright.judge.stack.targets import Targets, may_share_target, strip_braces, target_labels, target_name
 
 GONE_FOR: Final = "1h"
-"""How long the last samples of a process with a down target count, as in the recording rules."""
+"""
+How long the last samples of a process count after its target is down. The recording rules use the same time.
+"""
 
-_STATES: Final = (
+_STATE_METRICS: Final = (
     names.WORKER_INFO,
     names.WORKER_STEPS_SINCE_ACCEPT,
     names.WORKER_LAST_HEARTBEAT,
@@ -29,42 +31,50 @@ _STATES: Final = (
     names.WORKER_LAST_CHECKPOINT,
     names.WORKER_WAITING,
 )
-_TOTALS: Final = (names.WORKER_STEPS, names.WORKER_TOOL_CALLS, names.WORKER_TOKENS, names.WORKER_ERRORS)
-_POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+: ')
-"""Positions in the generated query, which mean nothing to the author of the selector."""
+_TOTAL_METRICS: Final = (
+    names.WORKER_STEPS,
+    names.WORKER_TOOL_CALLS,
+    names.WORKER_TOKENS,
+    names.WORKER_ERRORS,
+)
+_QUERY_POSITION: Final = re.compile(r'^\d+ (?:invalid parameter "query": )?|\b\d+:\d+: ')
+"""Matches positions in the generated query, which mean nothing to the author of the selector."""
 
 _PROCESS_START: Final = "process_start_time_seconds"
 
 # The metrics in each answer that contains metric names.
 _NAME_LABELS: Final[Mapping[str, Collection[str]]] = {
-    "here": {metric.name for metric in _STATES},
-    "gone": {metric.name for metric in _STATES},
-    "totals": {metric.name for metric in _TOTALS},
+    "here": {metric.name for metric in _STATE_METRICS},
+    "gone": {metric.name for metric in _STATE_METRICS},
+    "totals": {metric.name for metric in _TOTAL_METRICS},
 }
 
 Target = tuple[str, str]
-"""``(agent, target)``: an agent and its process."""
+"""``(agent, target)``: an agent, and the scrape target of its process."""
 
 
 @dataclass(slots=True)
 class Sighting:
-    """The metrics of one agent in one process. Times are seconds since the epoch, None if unknown."""
+    """The metrics of an agent in a process. Times are in seconds since the epoch, or None if unknown."""
 
     agent: str
     target: str
-    """``job/instance``, with the cluster if there is one: Prometheus knows no sessions."""
+    """
+    ``job/instance``, after the cluster if there is one. It takes the place of a session, which metrics do not
+    have.
+    """
     labels: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The target's labels."""
+    """The labels of the target."""
     is_down: bool = False
-    """Whether the target is down; these are the last samples of the last hour."""
+    """Whether the target is down. The values are then its last samples within the last hour."""
     framework: str = ""
     process_started: float | None = None
     is_in_grace: bool = False
-    """Whether it did not exist one start grace ago."""
+    """Whether the worker did not exist one start grace ago."""
     known_for: float = 0.0
-    """The worker has existed for at least this many seconds."""
+    """The number of seconds for which the worker has existed at least."""
     is_doubtful: bool = False
-    """Whether one of its metrics is not a number, so the absence of findings means nothing."""
+    """Whether one of the metrics is not a number, so that missing findings mean nothing."""
     bad_steps: int = 0
     last_heartbeat: float | None = None
     last_activity: float | None = None
@@ -74,11 +84,13 @@ class Sighting:
     steps: int = 0
     tokens: int = 0
     errors: dict[str, int] = field(default_factory=dict)
-    """By error class, since the start of the process."""
+    """The number of errors by class, since the start of the process."""
     tool_calls: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By tool: (calls, failed calls), since the start of the process."""
+    """The number of calls and failed calls by tool, since the start of the process."""
     recent_calls: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """The same within the last ``stall.unknown_seconds``, across counter resets."""
+    """
+    The number of calls and failed calls by tool in the last ``stall.unknown_seconds``, across counter resets.
+    """
     stalled_in: str = ""
     """The phase in which the worker reported a stall within that time."""
 
@@ -90,7 +102,7 @@ class Sighting:
 
 async def prometheus_time(prometheus: Prometheus) -> float:
     """
-    Return Prometheus' time, which is the clock for all ages.
+    Return the time of Prometheus, from which all ages are computed.
 
     Raises:
         StackError: Prometheus cannot be queried.
@@ -109,12 +121,12 @@ async def find_workers(
     samples: Samples | None = None,
 ) -> list[Sighting]:
     """
-    Return the workers with metrics, or with metrics within the last hour if their target is down.
+    Return the workers that have metrics, or had metrics within the last hour if their target is down.
 
-    A worker that ended normally removes its series, so it is not among them.
+    A worker that ends normally removes its series, so it is not returned.
 
     Args:
-        selector: Label matchers, ``{cluster="x"}``, that select the workers.
+        selector: Label matchers that select the workers, such as ``{cluster="x"}``.
 
     Raises:
         InvalidSelectorError: Prometheus rejects the selector.
@@ -122,12 +134,12 @@ async def find_workers(
     """
     unknown_seconds, grace = settings.stall.unknown_seconds, max(settings.judge.start_grace_seconds, 1.0)
     within = f"{max(unknown_seconds, 1.0):.0f}s"
-    states, activity = _select(_STATES, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
+    states, activity = _select(_STATE_METRICS, selector), _select([names.WORKER_LAST_ACTIVITY], selector)
     alive = _select([names.WORKER_LAST_ACTIVITY, names.WORKER_LAST_HEARTBEAT], selector)
     queries = {
         "here": states,
         "gone": f"last_over_time({states}[{GONE_FOR}]) and on (job, instance) up == 0",
-        "totals": _select(_TOTALS, selector),
+        "totals": _select(_TOTAL_METRICS, selector),
         "calls": f"increase({_select([names.WORKER_TOOL_CALLS], selector)}[{within}])",
         "stalls": f"increase({_select([names.WORKER_STALLS], selector)}[{within}]) > 0",
         "before": f"{alive} offset {grace:.0f}s",
@@ -140,13 +152,13 @@ async def find_workers(
     for name, promql in queries.items():
         answer = await _query(prometheus, promql, now, selector)
         answers[name], invalid = samples.select_valid(answer, _NAME_LABELS.get(name))
-        doubtful |= {key for series in invalid if (key := _target(series)) is not None}
+        doubtful |= {key for series in invalid if (key := _get_target(series)) is not None}
     targets = Targets(answers["up"])
     sightings: dict[Target, Sighting] = {}
     for down, name in ((False, "here"), (True, "gone")):
         new_sightings: dict[Target, Sighting] = {}
         for series in answers[name]:
-            if (key := _target(series)) is None or key in sightings:
+            if (key := _get_target(series)) is None or key in sightings:
                 continue
             if down and targets.up(series.labels) is not False:
                 continue  # another target of the same name is down
@@ -169,10 +181,11 @@ async def _query(prometheus: Prometheus, promql: str, now: float, selector: str)
     try:
         return await prometheus.query(promql, now)
     except InvalidQueryError as error:
-        # The generated part is well-formed, so a parse error is in the selector. Other 422s are limits.
+        # The generated part is well-formed, so a parse error is in the selector. Other errors with status 422
+        # are limits.
         if not strip_braces(selector) or not (error.reason.startswith("400") or "pars" in error.reason):
             raise
-        raise InvalidSelectorError(selector, _POSITION.sub("", error.reason)) from None
+        raise InvalidSelectorError(selector, _QUERY_POSITION.sub("", error.reason)) from None
 
 
 def _select(metrics: Iterable[MetricName], selector: str) -> str:
@@ -182,7 +195,7 @@ def _select(metrics: Iterable[MetricName], selector: str) -> str:
     return f'{{__name__=~"{alternatives}"{"," if matchers else ""}{matchers}}}'
 
 
-def _target(series: Series) -> Target | None:
+def _get_target(series: Series) -> Target | None:
     agent = series.labels.get("agent")
     return (agent, target_name(series.labels)) if agent else None
 
@@ -192,27 +205,27 @@ def _select_known(
 ) -> Iterator[tuple[Sighting, Series]]:
     """Yield the series of known workers, each with its worker."""
     for series in answer:
-        key = _target(series)
+        key = _get_target(series)
         if key is not None and key in sightings:
             yield sightings[key], series
 
 
 def _apply_state(sighting: Sighting, series: Series) -> None:
-    # Two Prometheus replicas return a series twice; the later value counts.
+    # Two Prometheus replicas may return a series twice. The later value counts.
     metric, value = series.labels.get("__name__"), series.value
     if metric == names.WORKER_INFO.name:
         sighting.framework = series.labels.get("framework", "")
     elif metric == names.WORKER_WAITING.name:
         if value >= 1:
-            sighting.waiting = _reason(series.labels.get("reason", ""))
+            sighting.waiting = _parse_reason(series.labels.get("reason", ""))
     elif metric == names.WORKER_STEPS_SINCE_ACCEPT.name:
         sighting.bad_steps = max(sighting.bad_steps, round(value))
-    elif value > 0:  # 0: the gauge is not set yet
-        name = _TIMES[metric or ""]
+    elif value > 0:  # 0 means that the gauge is not set yet
+        name = _TIME_FIELDS[metric or ""]
         setattr(sighting, name, max(getattr(sighting, name) or 0.0, value))
 
 
-_TIMES: Final = {
+_TIME_FIELDS: Final = {
     names.WORKER_LAST_HEARTBEAT.name: "last_heartbeat",
     names.WORKER_LAST_ACTIVITY.name: "last_activity",
     names.WORKER_LAST_PROGRESS.name: "last_progress",
@@ -220,11 +233,11 @@ _TIMES: Final = {
 }
 
 
-def _reason(word: str) -> WaitingReason:
+def _parse_reason(word: str) -> WaitingReason:
     try:
         return WaitingReason(word)
     except ValueError:
-        return WaitingReason.PAUSED  # a reason of a newer version
+        return WaitingReason.PAUSED  # a newer version may have other reasons
 
 
 def _add_totals(sightings: Mapping[Target, Sighting], totals: Iterable[Series]) -> None:
@@ -259,9 +272,9 @@ def _add_recent(
         labels = (sighting.key, series.labels.get("tool", ""), series.labels.get("outcome", ""))
         by_labels[labels] = max(by_labels[labels], series.value)
     for (key, tool, outcome), value in by_labels.items():
-        so_far, failures = sightings[key].recent_calls.get(tool, (0.0, 0.0))
+        calls_so_far, failures = sightings[key].recent_calls.get(tool, (0.0, 0.0))
         failed = 0.0 if outcome == names.ToolOutcome.OK.value else value
-        sightings[key].recent_calls[tool] = (so_far + value, failures + failed)
+        sightings[key].recent_calls[tool] = (calls_so_far + value, failures + failed)
     for sighting, series in _select_known(sightings, stalls):
         sighting.stalled_in = series.labels.get("phase", "")
 
