@@ -448,7 +448,7 @@ async def test_first_delivery_to_several_peers_asks_each_for_its_status_once(
 async def test_stop_does_not_wait_for_the_status_of_peers(
     make_post: MakePost, start_peer: StartPeer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("queenright.alerting.outbox._CHECK_SECONDS", 3600)
+    monkeypatch.setattr("queenright.alerting.outbox._POSITION_TIMEOUT_SECONDS", 3600)
     monkeypatch.setattr("queenright.alerting.peer_delivery.PEER_TIMEOUT_SECONDS", 3600)
     peers = [await start_peer(), await start_peer()]
     for each in peers:

@@ -118,6 +118,6 @@ async def test_round_does_not_look_at_history_when_nothing_is_active(
     await post.store.transact(lambda conn: insert_rows(conn, 20, ended=True, active=False))
     await post.deliver()
     # From here on, reading a row fails.
-    monkeypatch.setattr("queenright.alerting.notification_table._read", None)
+    monkeypatch.setattr("queenright.alerting.notification_table._read_where", None)
 
     await post.deliver(after=1)

@@ -90,7 +90,7 @@ async def test_endless_answer_is_read_up_to_a_limit(
         await client.post_alerts(peer, [ALERT])
 
     ask: Ask = LIST_CALLS.get(call, post_alert)
-    with pytest.raises(PeerUnavailableError, match=r"answers with more than \d+ KiB"):
+    with pytest.raises(PeerUnavailableError, match=r"answered with more than \d+ KiB"):
         await ask(client, PeerAddress.parse(peer.url))
 
 
@@ -125,7 +125,7 @@ async def test_login_page_does_not_accept_alerts(peer: ServedPeer, client: Alert
     peer.peer.says, peer.peer.content_type = b"<html>Log in</html>", b"Text/HTML; charset=utf-8"
     address = PeerAddress.parse(peer.url)
 
-    with pytest.raises(PeerUnavailableError, match="answers with a web page"):
+    with pytest.raises(PeerUnavailableError, match="answered with a web page"):
         await client.post_alerts(address, [ALERT])
 
 

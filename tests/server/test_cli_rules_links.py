@@ -44,7 +44,7 @@ def test_service_url_leaves_no_link_to_this_machine() -> None:
     assert LOCAL_URL.findall(exported) == []
     assert "http://queenright.agents:8420/runbooks/QueenrightLoop" in exported
     assert '"query": "http://queenright.agents:8420"' in exported
-    assert "linked at" not in result.stderr
+    assert "link to their" not in result.stderr
     assert "127.0.0.1" not in result.stderr
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.dashboard import Dashboard
 
-from queenright.grafana.export import CONSOLE, Thresholds, dashboard_text
+from queenright.grafana.export import DEFAULT_CONSOLE_URL, Thresholds, dashboard_text
 from queenright.health.settings import HealthSettings
 from tools.dashboards import agent, breakers, cluster, cost, fleet, interventions, judge, monitor
 from tools.dashboards.frame import dashboard
@@ -24,7 +24,7 @@ _BOARDS: Final = {
 }
 
 
-def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Dashboard]:
+def boards(settings: HealthSettings, *, console: str = DEFAULT_CONSOLE_URL) -> dict[str, Dashboard]:
     """Return every dashboard by name."""
     at = Thresholds.of(settings)
     return {
@@ -33,7 +33,7 @@ def boards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, Das
     }
 
 
-def dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, str]:
+def dashboards(settings: HealthSettings, *, console: str = DEFAULT_CONSOLE_URL) -> dict[str, str]:
     """Return the JSON of every dashboard by file name; deterministic for the same settings."""
     return {
         f"{name}.json": dashboard_text(board, JSONEncoder)

@@ -18,7 +18,7 @@ from queenright.instrumentation.names import ALERT_INTERVENTION, ALERT_LABEL_TIC
 from queenright.instrumentation.redaction import redact
 
 LABEL_STORM: Final = "storm"
-"""Label with the id of the storm, if many workers got worse at once when the ticket was opened."""
+"""Label with the storm's id, if many workers got worse at the same time as the ticket's worker."""
 
 LABEL_REMINDER: Final = "reminder"
 """Label of a reminder. It cycles through ``_TURNS`` so that Alertmanager sends a new notification."""
@@ -26,7 +26,7 @@ REMINDERS: Final = "reminders"
 """Annotation with the number of reminders."""
 
 SESSIONS: Final = "sessions"
-"""Annotation with the number of consecutive sessions of the agent that the alert covers."""
+"""Annotation with the number of consecutive sessions of the agent that the alert covers; unset for one."""
 
 _TURNS: Final = ("1", "2", "3")
 
@@ -39,7 +39,7 @@ _SEVERITY: Final[Mapping[Severity, str]] = {
     Severity.LOW: "info",
 }
 
-_WORDS: Final[Mapping[FindingKind, str]] = {
+_KIND_PHRASES: Final[Mapping[FindingKind, str]] = {
     FindingKind.CONTEXT_EXHAUSTED: "has exhausted its model's context",
     FindingKind.PROVIDER_FAILURE: "is affected by failures of its model provider",
     FindingKind.CIRCUIT_BREAKER_OPEN: "is blocked by an open circuit breaker",
@@ -66,7 +66,7 @@ _WORDS: Final[Mapping[FindingKind, str]] = {
 }
 
 
-_NTH: Final = ("", "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth")
+_ORDINALS: Final = ("", "First", "Second", "Third", "Fourth", "Fifth", "Sixth", "Seventh", "Eighth", "Ninth")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,15 @@ class OperatorRequest:
     """A decision or action that is requested from a person."""
 
     title: str
-    """The request and its deadline in one sentence, for the title."""
+    """One sentence with the request and its deadline, for the alert's summary."""
     text: str
-    """The request, with the command that carries it out."""
+    """The full request, with the command to run."""
     since: float
     """Seconds since the epoch."""
 
 
 def alert_severity(severity: Severity) -> str:
-    """Return the label ``severity``, which Alertmanager routes by."""
+    """Return the value of the label ``severity``, by which Alertmanager routes."""
     return _SEVERITY[severity]
 
 
@@ -96,7 +96,8 @@ def build_labels(ticket: EscalationTicket, settings: AlertingSettings) -> dict[s
         "ticket_severity": ticket.severity.value,
         "source": SOURCE_QUEEN,
         "cluster": settings.cluster,
-        # Two sessions of one agent with the same cause are two alerts, grouped into one message.
+        # Two sessions of one agent with the same cause are two alerts, which Alertmanager groups into one
+        # message.
         ALERT_LABEL_TICKET_ID: ticket.ticket_id,
     }
     if ticket.storm_id:
@@ -107,10 +108,10 @@ def build_labels(ticket: EscalationTicket, settings: AlertingSettings) -> dict[s
 
 def reminder_labels(labels: Mapping[str, str], ticket: EscalationTicket) -> dict[str, str]:
     """
-    Return the labels of a reminder, which replaces the alert with ``labels``.
+    Return the labels of a reminder. The reminder replaces the alert that has ``labels``.
 
-    Alertmanager sends a group again if it contains a new alert. One label changes therefore, which no route
-    matches and no group uses, so that the group, and with it the incident, stays the same.
+    Alertmanager notifies again when a group contains a new alert, so one label changes. No route matches that
+    label and no grouping uses it, so the group and its incident stay the same.
     """
     turn = labels.get(LABEL_REMINDER)
     following = _TURNS[(_TURNS.index(turn) + 1) % len(_TURNS)] if turn in _TURNS else _TURNS[0]
@@ -125,15 +126,15 @@ def build_annotations(
     sessions: int = 1,
 ) -> dict[str, str]:
     """
-    Return the annotations for the current state of a ticket; empty ones are left out.
+    Return the annotations for the current state of a ticket, without empty ones.
 
     Args:
-        requests: Decisions or actions that the message asks for.
+        requests: Decisions or actions that the notification requests from people.
         sessions: Number of consecutive sessions that the alert covers.
     """
     own_urls = _own_base_urls(settings)
     annotations = {
-        "summary": _summary(ticket, requests)
+        "summary": _build_summary(ticket, requests)
         + (f" {sessions} sessions, one after the other." if sessions > 1 else ""),
         SESSIONS: str(sessions) if sessions > 1 else "",
         "description": notification_text.describe_finding(ticket),
@@ -153,7 +154,7 @@ def build_annotations(
         "fingerprint": ticket.fingerprint,
         "session_id": ticket.session_id,
         "graph_id": ticket.graph_id,
-        "dashboard_url": _link(settings.dashboard_url, ticket),
+        "dashboard_url": _fill_link(settings.dashboard_url, ticket),
         "console_url": f"{settings.console_url.rstrip('/')}/tickets/{quote(ticket.ticket_id, safe='')}",
         "runbook_url": f"{settings.runbooks}/{ALERT_INTERVENTION}",
         "trace_url": trace_link(ticket, settings),
@@ -163,17 +164,17 @@ def build_annotations(
 
 
 def count_reminders(ticket: EscalationTicket) -> int:
-    """Return the number of reminders and requests since the last rise of the ticket's severity."""
+    """Return the number of reminders and requests since the ticket's severity last rose."""
     return ticket.reminders + ticket.requests
 
 
-def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
-    # The summary has the current severity; the label keeps the one of the first notification.
+def _build_summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> str:
+    # The summary states the current severity; the label keeps that of the first notification.
     agent = redact(neutralize_markup(ticket.agent_id), 100)
     is_about_runs = ticket.kind is FindingKind.RUNS_FAILED
-    description = _WORDS[ticket.kind if is_about_runs else ticket.words_kind or ticket.kind]
+    description = _KIND_PHRASES[ticket.kind if is_about_runs else ticket.words_kind or ticket.kind]
     if ticket.status is TicketStatus.WORKER_GONE:
-        # Alertmanager reports it as resolved, which must not look like a recovery.
+        # Alertmanager reports the alert as resolved, which must not look like a recovery.
         ending = "has ended without recovering"
         if ticket.closed_reason == RUN_COMPLETED:
             ending = "has completed its run; the page was"
@@ -183,47 +184,48 @@ def _summary(ticket: EscalationTicket, requests: Sequence[OperatorRequest]) -> s
     request_titles = "".join(f" {request.title}" for request in requests if ticket.is_live)
     others = [kind for kind in ticket.active_kinds if kind is not ticket.kind]
     # A session with failed runs has one ticket, which also covers new problems of later runs.
-    addition = f", and now it {_WORDS[others[0]]}" if others and is_about_runs else ""
-    return f"{agent} {description}{addition} ({ticket.severity.value}).{request_titles}{_reminder(ticket)}"
+    addition = f", and now it {_KIND_PHRASES[others[0]]}" if others and is_about_runs else ""
+    reminder = _describe_reminder(ticket)
+    return f"{agent} {description}{addition} ({ticket.severity.value}).{request_titles}{reminder}"
 
 
-def _reminder(ticket: EscalationTicket) -> str:
-    """Return the number of the reminder and how long the ticket had been unacknowledged."""
+def _describe_reminder(ticket: EscalationTicket) -> str:
+    """Return a sentence with the reminder's number and how long the ticket has been unacknowledged."""
     if not ticket.reminders or ticket.status is not TicketStatus.INTERVENING:
         return ""
-    nth = _NTH[ticket.reminders] if ticket.reminders < len(_NTH) else f"{ticket.reminders}th"
+    ordinal = _ORDINALS[ticket.reminders] if ticket.reminders < len(_ORDINALS) else f"{ticket.reminders}th"
     started_at = ticket.notified_at if ticket.incident_since is None else ticket.incident_since
-    since = (ticket.bumped_at or 0.0) - (started_at or 0.0)
-    return f" {nth} reminder, unacknowledged for {format_duration(since)}."
+    elapsed_seconds = (ticket.bumped_at or 0.0) - (started_at or 0.0)
+    return f" {ordinal} reminder, unacknowledged for {format_duration(elapsed_seconds)}."
 
 
 def _describe_end(ticket: EscalationTicket) -> str:
-    """Return how long the ticket lasted and what ended it; empty while it is open."""
+    """Return a sentence that says how long the ticket lasted and why it ended; "" while it is open."""
     if ticket.closed_at is None:
         return ""
     reason = f": {ticket.closed_reason.strip().removesuffix('.')}" if ticket.closed_reason else ""
-    sentence = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
+    acknowledgement = f" {ticket.acknowledged_by} had acknowledged it." if ticket.acknowledged_by else ""
     return redact(
         neutralize_markup(
-            f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{reason}.{sentence}"
+            f"It lasted {format_duration(ticket.closed_at - ticket.first_seen)}{reason}.{acknowledgement}"
         ),
         400,
     )
 
 
 def _own_base_urls(settings: AlertingSettings) -> tuple[str, ...]:
-    """Return the base URLs to which links in a model's text may point."""
+    """Return the base URLs that links in a model's text may point to."""
     urls = (settings.console_url, settings.dashboard_url, settings.trace_url, settings.runbooks)
     return tuple({f"{urlsplit(url).scheme}://{urlsplit(url).netloc}" for url in urls if url})
 
 
 def trace_link(ticket: EscalationTicket, settings: AlertingSettings) -> str:
-    """Return the link to a ticket's trace; "" if none is set up, or a value that it needs is missing."""
-    return _link(settings.trace_url, ticket)
+    """Return the link to a ticket's trace; "" if no template is set, or the ticket lacks a value for it."""
+    return _fill_link(settings.trace_url, ticket)
 
 
-def _link(template: str, ticket: EscalationTicket) -> str:
-    """Fill a link template; return "" if a needed value is missing."""
+def _fill_link(template: str, ticket: EscalationTicket) -> str:
+    """Fill a link template; return "" if the ticket lacks a value that the template needs."""
     values = {
         "agent": ticket.agent_id,
         "ticket_id": ticket.ticket_id,

@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     import httpx
 
 PEER_TIMEOUT_SECONDS: Final = 10.0
-"""Alertmanager answers within milliseconds; Prometheus uses the same limit of ten seconds."""
+"""Timeout of a request. Alertmanager answers within milliseconds; Prometheus also uses ten seconds."""
 MAX_LIST_BYTES: Final = 4 << 20
-"""Maximum bytes of a list of silences or alerts."""
-_MAX_BYTES: Final = 64 << 10
-"""Maximum bytes of any other response."""
+"""Maximum size in bytes of a list of silences or alerts, or of a status."""
+_MAX_RESPONSE_BYTES: Final = 64 << 10
+"""Maximum size in bytes of any other response."""
 _REJECTION_STATUSES: Final = frozenset({400, 413, 422})
-"""Status codes that mean an invalid request. All other failures are temporary."""
+"""Status codes of an invalid request. All other failures are temporary."""
 
 
 class AlertmanagerError(QueenrightError):
-    """Base class of errors of a peer; ``peer`` is its address without credentials."""
+    """Base class of the errors of requests to a peer. ``peer`` is its address without credentials."""
 
     def __init__(self, peer: str, reason: str) -> None:
         super().__init__(f"Alertmanager {peer}: {reason}")
@@ -57,16 +57,16 @@ class PeerUnavailableError(AlertmanagerError):
 
 
 class AlertsRejectedError(AlertmanagerError):
-    """Raised when a peer rejects a request as invalid; a retry does not help."""
+    """Raised when a peer rejects a request as invalid. Retrying it does not help."""
 
 
 class SilenceNotFoundError(AlertmanagerError):
-    """Raised when a peer has no silence with an id."""
+    """Raised when a peer has no silence with the given id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostedAlert:
-    """An alert for Alertmanager. It fires until ``ends_at``; times in seconds since the epoch."""
+    """An alert for Alertmanager. It fires until ``ends_at``. Times are in seconds since the epoch."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -84,31 +84,31 @@ class PostedAlert:
 
 
 class AlertmanagerClient:
-    """A client for any number of peers with one connection pool."""
+    """Sends requests to any number of peers over shared connection pools."""
 
     def __init__(self) -> None:
         self._clients: dict[bool, httpx.AsyncClient] = {}
-        """Clients by whether they use TLS."""
+        """HTTP clients: one with TLS (key True) and one without."""
 
     async def post_alerts(self, peer: PeerAddress, alerts: Sequence[PostedAlert]) -> None:
         """
-        Post alerts to a peer, which has accepted them when this returns.
+        Post alerts to a peer. Returns once the peer has accepted them.
 
         Raises:
-            AlertsRejectedError: The peer rejected at least one of them and accepted the others.
-            PeerUnavailableError: The peer may or may not have them.
+            AlertsRejectedError: The peer rejected at least one alert and accepted the others.
+            PeerUnavailableError: The request failed. The peer may still have accepted the alerts.
         """
         await self._request("POST", peer, "/api/v2/alerts", [alert.to_dict() for alert in alerts])
 
     async def alerts(self, peer: PeerAddress, **labels: str) -> list[dict[str, Any]]:
         """
-        Return a peer's active alerts that have all these labels.
+        Return a peer's active alerts that have all the given labels.
 
         Raises:
             AlertmanagerError: The request failed.
         """
         body = await self._request("GET", peer, "/api/v2/alerts", limit=MAX_LIST_BYTES)
-        rows = await asyncio.to_thread(_read, body)
+        rows = await asyncio.to_thread(_decode_json, body)
         try:
             return [alert for alert in rows if labels.items() <= alert["labels"].items()]
         except (TypeError, LookupError, AttributeError):
@@ -116,14 +116,14 @@ class AlertmanagerClient:
 
     async def silences(self, peer: PeerAddress) -> PeerSilences:
         """
-        Return a peer's silences and the ticket alerts that they match.
+        Return a peer's silences, and which ticket alerts they match.
 
         Raises:
             AlertmanagerError: The request failed, or the response is invalid.
         """
         silences = await self._request("GET", peer, "/api/v2/silences", limit=MAX_LIST_BYTES)
         matcher = quote(f'source="{SOURCE_QUEEN}"', safe="")
-        # Only silenced alerts are needed.
+        # Without active and unprocessed alerts, only suppressed ones remain, including the silenced ones.
         path = f"/api/v2/alerts?active=false&unprocessed=false&filter={matcher}"
         alerts = await self._request("GET", peer, path, limit=MAX_LIST_BYTES)
         try:
@@ -133,12 +133,12 @@ class AlertmanagerClient:
 
     async def silence(self, peer: PeerAddress, silence: NewSilence) -> str:
         """
-        Create a silence and return its id. The peer replicates it to its cluster.
+        Create a silence and return its id. The peer replicates the silence to its cluster.
 
         Raises:
             AlertmanagerError: The request failed.
         """
-        answer = _read(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
+        answer = _decode_json(await self._request("POST", peer, "/api/v2/silences", silence.to_dict()))
         silence_id = answer.get("silenceID") if isinstance(answer, dict) else None
         if not (isinstance(silence_id, str) and silence_id):
             raise _unexpected_response(peer, "a silence id; check whether the silence was created")
@@ -162,7 +162,7 @@ class AlertmanagerClient:
             AlertmanagerError: The request failed.
         """
         body = await self._request("GET", peer, "/api/v2/status", limit=MAX_LIST_BYTES)
-        answer = await asyncio.to_thread(_read, body)
+        answer = await asyncio.to_thread(_decode_json, body)
         if not isinstance(answer, dict):
             raise _unexpected_response(peer, "a status")
         return answer
@@ -180,13 +180,13 @@ class AlertmanagerClient:
         path: str,
         body: object = None,
         *,
-        limit: int = _MAX_BYTES,
+        limit: int = _MAX_RESPONSE_BYTES,
     ) -> bytes:
         """
         Return the body of a peer's successful response.
 
         Raises:
-            AlertmanagerError: The request failed, or the response is a web page or too long.
+            AlertmanagerError: The request failed, or the response is a web page or too large.
         """
         import httpx
 
@@ -197,22 +197,27 @@ class AlertmanagerClient:
         except httpx.HTTPError as error:
             # `from None`: the chained exception holds the request with the credentials.
             has_connected = not isinstance(error, httpx.ConnectError)
-            raise PeerUnavailableError(peer.name, _reason(error), was_reached=has_connected) from None
+            raise PeerUnavailableError(
+                peer.name, _describe_http_error(error), was_reached=has_connected
+            ) from None
         if status // 100 != 2:
-            raise _status_error(method, peer, status, content)
+            raise _make_status_error(method, peer, status, content)
         if len(content) > limit:
             raise PeerUnavailableError(
-                peer.name, f"answers with more than {limit >> 10} KiB; is it an Alertmanager?"
+                peer.name, f"answered with more than {limit >> 10} KiB; is it an Alertmanager?"
             )
         if media_type == "text/html":
-            # Probably a login page of a proxy, so the request has not arrived.
-            raise PeerUnavailableError(peer.name, "answers with a web page; is it an Alertmanager?")
+            # Probably the login page of a proxy, so the request did not reach Alertmanager.
+            raise PeerUnavailableError(peer.name, "answered with a web page; is it an Alertmanager?")
         return content
 
     async def _exchange(
         self, method: str, peer: PeerAddress, path: str, body: object, limit: int
     ) -> tuple[int, str, bytes]:
-        """Return the status, media type and body of a response, cut soon after ``limit`` bytes."""
+        """
+        Return the status, media type and body of a response. Reading stops once the body exceeds ``limit``
+        bytes.
+        """
         import httpx
 
         secure = peer.name.startswith("https:")
@@ -241,8 +246,8 @@ class AlertmanagerClient:
         return response.status_code, media_type, bytes(content)
 
 
-def _status_error(method: str, peer: PeerAddress, status: int, content: bytes) -> AlertmanagerError:
-    text = content[:_MAX_BYTES].decode("utf-8", "replace")
+def _make_status_error(method: str, peer: PeerAddress, status: int, content: bytes) -> AlertmanagerError:
+    text = content[:_MAX_RESPONSE_BYTES].decode("utf-8", "replace")
     reason = f"{status} {redact(text, 300).strip()}".strip()
     # Alertmanager 0.25 answers 500 for an unknown silence and 422 for an id that is not a UUID.
     if method == "DELETE" and (status in (404, 422) or "not found" in text):
@@ -250,8 +255,8 @@ def _status_error(method: str, peer: PeerAddress, status: int, content: bytes) -
     return (AlertsRejectedError if status in _REJECTION_STATUSES else PeerUnavailableError)(peer.name, reason)
 
 
-def _read(body: bytes) -> Any:
-    """Decode a JSON response; None if it is not JSON."""
+def _decode_json(body: bytes) -> Any:
+    """Decode a JSON response. Return None if it is not JSON."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -262,7 +267,7 @@ def _unexpected_response(peer: PeerAddress, expectation: str) -> PeerUnavailable
     return PeerUnavailableError(peer.name, f"answered something other than {expectation}")
 
 
-def _reason(error: Exception) -> str:
+def _describe_http_error(error: Exception) -> str:
     reasons = {"ConnectError": "cannot be reached", "ConnectTimeout": "cannot be reached in time"}
     name = type(error).__name__
     return reasons.get(name) or f"did not answer ({name})"

@@ -1,7 +1,7 @@
 """
-Render the configuration of Prometheus and Alertmanager from templates.
+Render the configuration files of Prometheus and Alertmanager from templates.
 
-The committed reference files are rendered from the same templates, with the addresses of the compose file.
+The committed reference files are rendered from the same templates, with the addresses of the Compose file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import yaml
 
 from queenright.alerting.files import alertmanager_folder, prometheus_folder
 
-_MARK: Final = re.compile(r"@([A-Z_]+)@")
+_PLACEHOLDER: Final = re.compile(r"@([A-Z_]+)@")
 
 GROUP_INTERVAL: Final = "45s"
-"""Sends a second ticket of a group within a minute, even from the second of two Alertmanagers."""
+"""
+Short enough that a group's second ticket is sent within a minute, even by the second of two Alertmanagers.
+"""
 
 WEBHOOK_PATH: Final = "/api/alertmanager/webhook"
 DELIVERED_PATH: Final = "/api/alertmanager/notifications"
-"""Receives a copy of each notification that Alertmanager sends to people."""
+"""Path that receives a copy of each notification that Alertmanager sends to people."""
 
 _ACKNOWLEDGE_LINK: Final = """\
             text: '{{ template "queenright.button2.text" . }}'
@@ -56,16 +58,19 @@ def render_alertmanager(
 
     Args:
         service_url: URL at which Alertmanager reaches Queenright's webhooks.
-        slack_api_url_file: File with Slack's incoming webhook URL; read for every message.
+        slack_api_url_file: File with Slack's incoming webhook URL. Alertmanager reads it for every message.
         pagerduty_routing_key_file: File with the integration key for PagerDuty's Events API v2.
-        deadman_url: Dead man's switch: receives a ping every minute and must alert when the pings stop.
-        pagerduty_url: Endpoint to use instead of PagerDuty's.
-        group_wait: How long a new group collects alerts before its first message. If set, also for severity
-            info (else five minutes), storms (45 seconds) and fleet-wide alerts (30 seconds).
-        group_interval: How long until a change of a group is sent. If set, also for storms (else 5 minutes).
-        slack_interactive: Make Acknowledge act directly in Slack instead of opening the ticket's page. Needs
-            a Slack app whose interactivity URL points at Queenright.
-        token_file: File with a token of the role reporter for Queenright; None if no token is needed.
+        deadman_url: URL of a dead man's switch, which gets a ping every minute and must alert when the pings
+            stop.
+        pagerduty_url: Endpoint to use instead of PagerDuty's own.
+        group_wait: How long a new group collects alerts before its first message. A value other than the
+            default also applies to the severity info (otherwise five minutes), storms (45 seconds) and
+            fleet-wide alerts (30 seconds).
+        group_interval: How long Alertmanager waits before it sends a change of a group. A value other than
+            the default also applies to storms (otherwise five minutes).
+        slack_interactive: Whether the button Acknowledge acts directly in Slack instead of opening the
+            ticket's page. This requires a Slack app whose interactivity URL points to Queenright.
+        token_file: File with an API token of the role reporter; None if Queenright needs no token.
         header: First line, a comment.
     """
     is_default = group_wait == "10s"
@@ -82,14 +87,16 @@ def render_alertmanager(
             "NOTIFICATIONS_URL": _quote(service_url.rstrip("/") + DELIVERED_PATH),
             "WEBHOOK_URL": _quote(service_url.rstrip("/") + WEBHOOK_PATH),
             "DEADMAN_URL": _quote(deadman_url),
-            "TOKEN": _http_token(token_file),
+            "TOKEN": _render_http_config(token_file),
             # Send the token only to the service.
-            "DEADMAN_TOKEN": _http_token(token_file if _is_within(deadman_url, service_url) else None),
+            "DEADMAN_TOKEN": _render_http_config(
+                token_file if _is_within(deadman_url, service_url) else None
+            ),
             "GROUP_WAIT": group_wait,
             "GROUP_INTERVAL": group_interval,
             "REPEAT_INTERVAL": "4h",
             "INFO_GROUP_WAIT": "5m" if is_default else group_wait,
-            # Longer than the storm detection window, so that the first message contains the whole storm.
+            # Longer than the window of storm detection, so that the first message contains the whole storm.
             "STORM_GROUP_WAIT": "45s" if is_default else group_wait,
             "STORM_GROUP_INTERVAL": "5m" if group_interval == GROUP_INTERVAL else group_interval,
             # Long enough for one cause to trigger a second alert, so that the first message contains both.
@@ -102,24 +109,28 @@ def without_receivers(
     config: str, *, slack: bool = False, pagerduty: bool = False, deadman: bool = False
 ) -> str:
     """
-    Return an ``alertmanager.yml`` without the channels that are not set up, which would fail each delivery.
+    Return an ``alertmanager.yml`` without the channels that are not set up, because every delivery to them
+    would fail.
 
-    Routes stay. A receiver without any integration left does not report to Queenright either: its
+    Routes are kept. A receiver that has lost all its channels no longer reports to Queenright, because its
     tickets would say that somebody was notified.
 
     Args:
-        config: What ``render_alertmanager`` returned.
+        config: The text from ``render_alertmanager``.
+        slack: Whether Slack is not set up.
+        pagerduty: Whether PagerDuty is not set up.
+        deadman: Whether the dead man's switch is not set up.
     """
     document = yaml.safe_load(config)
     if slack:
         del document["global"]["slack_api_url_file"]
     for receiver in document["receivers"]:
-        notifies = {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        people_configs = {"slack_configs", "pagerduty_configs"} & receiver.keys()
         for is_off, key in ((slack, "slack_configs"), (pagerduty, "pagerduty_configs")):
             if is_off:
                 receiver.pop(key, None)
-        has_nobody = notifies and not {"slack_configs", "pagerduty_configs"} & receiver.keys()
-        if has_nobody or (deadman and receiver["name"] == "deadman"):
+        reaches_nobody = people_configs and not {"slack_configs", "pagerduty_configs"} & receiver.keys()
+        if reaches_nobody or (deadman and receiver["name"] == "deadman"):
             receiver.pop("webhook_configs", None)
     return config.partition("\n")[0] + "\n" + yaml.safe_dump(document, sort_keys=False, width=120)
 
@@ -140,10 +151,11 @@ def render_prometheus(
 
     Args:
         service_url: URL at which Prometheus reaches Queenright's ``/metrics``.
-        alertmanager_url: All Alertmanagers; None if there is none.
+        alertmanager_url: URLs of all Alertmanagers; None if there is none.
         interval: Scrape and evaluation interval. It does not affect the thresholds in the rules.
-        workers: ``host:port`` of agents that serve their own ``/metrics``; the service exports all others.
-        token_file: File with a token for Queenright; None if no token is needed.
+        workers: ``host:port`` of agents that serve their own ``/metrics``. The service exports the metrics of
+            all others.
+        token_file: File with an API token; None if Queenright needs no token.
         header: First line, a comment.
     """
     service = urlsplit(service_url)
@@ -154,16 +166,16 @@ def render_prometheus(
             "INTERVAL": interval,
             "CLUSTER": _quote(cluster),
             "RULES": _quote(rules / "*.yml"),
-            "ALERTMANAGERS": _alertmanagers(alertmanager_url),
+            "ALERTMANAGERS": _list_alertmanagers(alertmanager_url),
             "SERVICE": _quote([service.netloc]),
             "SCHEME": _quote(service.scheme),
-            "TOKEN": "" if token_file is None else _authorization(token_file, indent=4),
-            "WORKERS": _workers_job(workers),
+            "TOKEN": "" if token_file is None else _render_authorization(token_file, indent=4),
+            "WORKERS": _render_workers_job(workers),
         },
     )
 
 
-def _workers_job(workers: Sequence[str]) -> str:
+def _render_workers_job(workers: Sequence[str]) -> str:
     if not workers:
         return ""
     return (
@@ -173,11 +185,11 @@ def _workers_job(workers: Sequence[str]) -> str:
     )
 
 
-def _http_token(file: Path | None) -> str:
-    return "" if file is None else "        http_config:\n" + _authorization(file, indent=10)
+def _render_http_config(file: Path | None) -> str:
+    return "" if file is None else "        http_config:\n" + _render_authorization(file, indent=10)
 
 
-def _authorization(file: Path, *, indent: int) -> str:
+def _render_authorization(file: Path, *, indent: int) -> str:
     space = " " * indent
     return f"{space}authorization:\n{space}  credentials_file: {_quote(file)}\n"
 
@@ -187,7 +199,7 @@ def _is_within(url: str, service_url: str) -> bool:
     return (url_parts.scheme, url_parts.netloc) == (service_parts.scheme, service_parts.netloc)
 
 
-def _alertmanagers(urls: str | Sequence[str] | None) -> str:
+def _list_alertmanagers(urls: str | Sequence[str] | None) -> str:
     url_list = [urls] if isinstance(urls, str) else list(urls or ())
     configs = []
     for url in url_list:
@@ -206,4 +218,4 @@ def _quote(value: object) -> str:
 
 def _render(template: Path, values: Mapping[str, str]) -> str:
     text = template.read_text(encoding="utf-8")
-    return _MARK.sub(lambda mark: values[mark[1]], text).replace("\n\n\n", "\n\n")
+    return _PLACEHOLDER.sub(lambda placeholder: values[placeholder[1]], text).replace("\n\n\n", "\n\n")

@@ -1,8 +1,8 @@
 """
-Decide what to send to one peer, from the outbox and what the peer already has. Pure.
+Decide what to send to one peer, given the outbox and what the peer already has. Pure.
 
-Notifications with equal labels are one alert in Alertmanager. The oldest one that fires provides its text,
-and the alert ends when the last of them has ended.
+Notifications with equal labels are one alert in Alertmanager. The oldest firing notification provides the
+alert's text, and the alert ends when the last of its notifications has ended.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 
 REPEAT_END_SECONDS: Final = 900.0
 """
-Seconds after a peer accepted an end in which it is sent again if the peer, or this process, has restarted.
-Alertmanager keeps its notification log over a restart but not its alerts, so it sends a resolve only if it
-gets the ended alert again. A needless repeat may cause a notification if others of the
+For this many seconds after a peer accepted an end, the end is sent again if the peer or this process
+restarts. Alertmanager keeps its notification log across a restart but not its alerts, so it notifies of the
+end only if it gets the ended alert again. A needless repeat may cause a notification if other alerts of the
 group ended in the meantime.
 """
 
 RESEND_SECONDS: Final = 60.0
-"""Prometheus' default; a peer that lost its state gets its alerts back within this time."""
+"""Prometheus' default. A peer that lost its state gets its alerts back within this time."""
 
 _PEER_SECONDS: Final = 15.0
 """
-Seconds between the ends that two peers of an Alertmanager cluster get, the last peer first, and for how long
-an end waits for each peer behind to accept it: the default of ``--cluster.peer-timeout``.
+Default of Alertmanager's ``--cluster.peer-timeout``. The peers of a cluster get an end this many seconds
+apart, the last peer first, and a peer's end waits at most this long for each later peer to accept it.
 
-A peer flushes a group, waits for that time for each peer before it, and sends what they have not sent. If it
-flushed just before an end, and a peer before it sends the end meanwhile, it sends the beginning once more. So
-it gets the end earlier by that time: none of its flushes waits with the beginning when a peer before it gets
-the end.
+A peer that flushes a group waits this long for each earlier peer, and then sends what they have not sent.
+Suppose that it flushed just before an end arrived, and an earlier peer sends that end while it waits: then it
+would send the firing alert once more. So it gets the end this much earlier, and has no flush with the firing
+alert waiting when an earlier peer gets the end.
 """
 _PEER_POLL_SECONDS: Final = 1.0
 
 _ON_TIME_FRACTION: Final = 1 / 12
-"""A delivery within this share of ``late_resolve_seconds`` after the decision (default 5 s) is not late."""
+"""A delivery is in time within this share of ``late_resolve_seconds`` (by default 5 s) after the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class SentAlert:
-    """The last firing alert sent to a peer: when, and the version of its text."""
+    """When a firing alert was last sent to a peer, and with which version of its text."""
 
     at: float
     text_version: float
@@ -54,7 +54,7 @@ class SentAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Post:
-    """An alert to send, and the notifications that it delivers for the first time."""
+    """An alert to send, and the notifications that are delivered with it for the first time."""
 
     key: str
     alert: PostedAlert
@@ -69,9 +69,9 @@ class Plan:
 
     posts: list[Post] = field(default_factory=list)
     silent: list[Notification] = field(default_factory=list)
-    """Ended notifications that need no delivery, because the peer never had them or others still fire."""
+    """Ended notifications that need no delivery, because the peer never had them or the alert still fires."""
     pending: dict[int, float] = field(default_factory=dict)
-    """Overdue notifications, by id, with the times at which they became due."""
+    """When each overdue notification became due, by notification id."""
     next_due: float = float("inf")
 
 
@@ -91,11 +91,12 @@ def plan(
     Return what to send to ``peer`` now.
 
     Args:
-        sent_alerts: Alerts that this process sent, by key. Empty after a restart, so that all are sent again.
-        ends: Keys of alerts whose end this process sent since the peer's last restart.
-        refused_versions: Alerts that the peer rejected, with the rejected version of their text.
-        later_peers: The peers after it in the order of its Alertmanager cluster. They get ends first.
-        began: When this process began to deliver.
+        sent_alerts: Firing alerts that this process sent, by key. Empty after a restart, so that all are sent
+            again.
+        ends: Keys of the alerts whose end this process has sent since the peer's last restart.
+        refused_versions: The text version that the peer rejected, by alert key.
+        later_peers: The peers after this one in their Alertmanager cluster. They get ends first.
+        began: When this process began to deliver, in seconds since the epoch.
     """
     groups: dict[str, list[Notification]] = defaultdict(list)
     ended_groups: dict[str, list[Notification]] = defaultdict(list)
@@ -107,15 +108,24 @@ def plan(
         if key not in groups and key not in refused_versions:
             _repeat_end(result, key, group, now, is_notified=key in ends)
     for key, group in groups.items():
-        holding = [n for n in group if n.is_firing(now)]
-        if holding:
+        firing_notifications = [n for n in group if n.is_firing(now)]
+        if firing_notifications:
             result.silent += [n for n in group if not n.is_firing(now)]
-            result.next_due = min([result.next_due, *(n.ends_at for n in holding if n.ends_at is not None)])
+            result.next_due = min(
+                [result.next_due, *(n.ends_at for n in firing_notifications if n.ends_at is not None)]
+            )
             _keep_firing(
-                result, key, holding, peer, sent_alerts.get(key), refused_versions.get(key), settings, now
+                result,
+                key,
+                firing_notifications,
+                peer,
+                sent_alerts.get(key),
+                refused_versions.get(key),
+                settings,
+                now,
             )
         else:
-            _end(
+            _end_alert(
                 result,
                 key,
                 group,
@@ -127,7 +137,8 @@ def plan(
                 later_peers,
                 began,
             )
-    # A higher severity ends one alert and begins another, which must arrive first to inhibit that end.
+    # When the severity rises, one alert ends and another begins. The new one must arrive first to inhibit
+    # that end.
     result.posts.sort(key=lambda post: post.status != "firing")
     return result
 
@@ -135,7 +146,7 @@ def plan(
 def _find_replaced(
     notifications: Iterable[Notification], peer: str, now: float
 ) -> dict[str, list[Notification]]:
-    """Return the replaced alerts that a peer has, by ticket label."""
+    """Return the replaced alerts that a peer has, by their ticket label."""
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
     for notification in notifications:
         if notification.is_silent and peer in notification.fired and not notification.is_firing(now):
@@ -146,28 +157,33 @@ def _find_replaced(
 def _keep_firing(
     result: Plan,
     key: str,
-    holding: list[Notification],
+    firing_notifications: list[Notification],
     peer: str,
     last: SentAlert | None,
     refused_version: float | None,
     settings: AlertingSettings,
     now: float,
 ) -> None:
-    representative = min(holding, key=lambda n: n.id)
+    representative = min(firing_notifications, key=lambda n: n.id)
     if refused_version == representative.updated_at:
         return
-    new = tuple(n for n in holding if peer not in n.fired)
-    result.pending |= {n.id: n.created_at for n in new}
+    new_notifications = tuple(n for n in firing_notifications if peer not in n.fired)
+    result.pending |= {n.id: n.created_at for n in new_notifications}
     # The lower bound covers a clock that was set back.
     is_fresh = last is not None and last.at <= now < last.at + RESEND_SECONDS
-    if last is not None and is_fresh and last.text_version == representative.updated_at and not new:
+    if (
+        last is not None
+        and is_fresh
+        and last.text_version == representative.updated_at
+        and not new_notifications
+    ):
         result.next_due = min(result.next_due, last.at + RESEND_SECONDS)
         return
-    result.posts.append(_fire(key, representative, new, settings, now))
+    result.posts.append(_make_firing_post(key, representative, new_notifications, settings, now))
     result.next_due = min(result.next_due, now + RESEND_SECONDS)
 
 
-def _end(
+def _end_alert(
     result: Plan,
     key: str,
     notifications: list[Notification],
@@ -185,9 +201,10 @@ def _end(
         return
     undelivered_ends = tuple(n for n in notifications if not n.was_delivered_in_time and peer not in n.fired)
     if undelivered_ends:
-        # No peer was reachable while it fired. Send it as firing first, then its end, to notify people.
+        # No peer was reachable while the alert fired. Send it as firing and later its end, so that people are
+        # notified.
         result.pending |= {n.id: n.created_at for n in undelivered_ends}
-        result.posts.append(_fire(key, newest, undelivered_ends, settings, now))
+        result.posts.append(_make_firing_post(key, newest, undelivered_ends, settings, now))
         result.next_due = min(result.next_due, now + settings.late_resolve_seconds)
         return
     next_due = max((_end_due_at(n, peer, settings) for n in notifications), default=now)
@@ -196,8 +213,8 @@ def _end(
             old_alert.labels["severity"] != newest.labels["severity"]
             and (old_alert.ends_at or 0.0) <= newest.starts_at
         ):
-            # Different severities are different groups: the old alert's end must arrive while this alert
-            # still inhibits it, otherwise Alertmanager sends a resolve.
+            # Alerts of different severities are in different groups. The old alert's end must arrive while
+            # this alert still inhibits it; otherwise Alertmanager notifies of that end.
             next_due = max(next_due, old_alert.resolved.get(peer, now) + settings.late_resolve_seconds)
     # The upper bound covers a clock that was set back after a late delivery.
     if now < next_due <= now + settings.late_resolve_seconds:
@@ -209,7 +226,7 @@ def _end(
         result.next_due = min(result.next_due, turn, now + _PEER_POLL_SECONDS)
         return
     result.pending |= {n.id: n.ends_at or now for n in notifications}
-    alert = _ended_alert(newest, notifications, now)
+    alert = _make_ended_alert(newest, notifications, now)
     result.posts.append(
         Post(
             key=key,
@@ -229,23 +246,24 @@ def _repeat_end(
     *,
     is_notified: bool,
 ) -> None:
-    # A replaced alert may no longer be inhibited, so repeating its end could send a false resolve.
+    # A replaced alert may no longer be inhibited, so repeating its end could notify people of a false
+    # recovery.
     if is_notified or all(n.is_replaced for n in notifications):
         return
     newest = max(notifications, key=lambda n: (n.ends_at or 0.0, n.id))
-    alert = _ended_alert(newest, notifications, now)
+    alert = _make_ended_alert(newest, notifications, now)
     result.posts.append(
         Post(key=key, alert=alert, status="resolved", text_version=newest.updated_at, new_notifications=())
     )
 
 
 def is_end_final(notification: Notification, peer: str, now: float) -> bool:
-    """Return whether a peer accepted an end so long ago that it is not sent again."""
+    """Return whether a peer accepted an end so long ago that the end is not sent again."""
     return now >= notification.resolved.get(peer, float("inf")) + REPEAT_END_SECONDS
 
 
-def _ended_alert(newest: Notification, notifications: list[Notification], now: float) -> PostedAlert:
-    # After the clock was set back, the end may be before the start, which Alertmanager rejects.
+def _make_ended_alert(newest: Notification, notifications: list[Notification], now: float) -> PostedAlert:
+    # If the clock was set back, the end may precede the start, which Alertmanager would reject.
     ends_at = min(newest.ends_at or now, now)
     return PostedAlert(
         labels=newest.labels,
@@ -256,31 +274,33 @@ def _ended_alert(newest: Notification, notifications: list[Notification], now: f
 
 
 def _end_due_at(notification: Notification, peer: str, settings: AlertingSettings) -> float:
-    """Return when the end may be sent: immediately, unless the firing alert was delivered late."""
+    """Return when the end may be sent: at once, unless the firing alert was delivered late."""
     ended_at = notification.ends_at or 0.0
     if notification.is_silent or peer not in notification.fired:
         return ended_at
     if not notification.was_delivered_in_time:
         return notification.fired[peer] + settings.late_resolve_seconds
-    # Alertmanager sends nothing for an alert that ends within its group_wait.
-    first = min(notification.fired.values())
-    late = first > notification.created_at + _ON_TIME_FRACTION * settings.late_resolve_seconds
-    return max(ended_at, first + settings.late_resolve_seconds) if late else ended_at
+    # Alertmanager does not notify of an alert that ends within its group_wait.
+    first_fired_at = min(notification.fired.values())
+    was_late = first_fired_at > notification.created_at + _ON_TIME_FRACTION * settings.late_resolve_seconds
+    return max(ended_at, first_fired_at + settings.late_resolve_seconds) if was_late else ended_at
 
 
 def _find_turn(notifications: Sequence[Notification], later_peers: Collection[str], due: float) -> float:
-    """Return when every later peer has had the end for long enough, or this peer stops waiting for them."""
+    """
+    Return when this peer may get the end: every later peer has had it for long enough, or the wait times out.
+    """
     accepted_times = [n.resolved.get(peer) for n in notifications for peer in later_peers]
     if None in accepted_times:
-        # Each of them waits for the peers after it.
+        # Each later peer waits for the peers after it.
         return due + _PEER_SECONDS * len(later_peers)
     return max((at + _PEER_SECONDS for at in accepted_times if at is not None), default=0.0)
 
 
-def _fire(
+def _make_firing_post(
     key: str,
     representative: Notification,
-    new: tuple[Notification, ...],
+    new_notifications: tuple[Notification, ...],
     settings: AlertingSettings,
     now: float,
 ) -> Post:
@@ -291,5 +311,9 @@ def _fire(
         ends_at=max(now, representative.starts_at) + settings.lifetime_seconds,
     )
     return Post(
-        key=key, alert=alert, status="firing", text_version=representative.updated_at, new_notifications=new
+        key=key,
+        alert=alert,
+        status="firing",
+        text_version=representative.updated_at,
+        new_notifications=new_notifications,
     )

@@ -6,7 +6,7 @@ from starlette.types import Receive, Send
 
 
 async def complete_lifespan(receive: Receive, send: Send) -> None:
-    """Confirm the startup and the shutdown."""
+    """Confirm the server's startup and shutdown messages."""
     while True:
         message = await receive()
         await send({"type": f"{message['type']}.complete"})

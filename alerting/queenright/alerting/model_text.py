@@ -15,8 +15,8 @@ from queenright.instrumentation.redaction import redact
 NO_LINK: Final = "[link removed]"
 NO_COMMAND: Final = "[command removed]"
 
-_READ: Final = 4000
-"""Maximum number of characters that are processed; the rest is cut."""
+_INPUT_LIMIT: Final = 4000
+"""Maximum number of characters to process; the rest is cut off."""
 
 _LINK: Final = re.compile(
     r"""
@@ -45,17 +45,17 @@ _MARKUP: Final = re.compile(r"<(?=[!@#]|[a-z][a-z0-9+.-]*:|www\.|\[link removed\
 
 
 def sanitize_line(text: str, limit: int, *, own_urls: Collection[str] = ()) -> str:
-    """Sanitize a model's text to one line without links, commands, markup and secrets."""
-    line = " ".join(text[:_READ].replace("`", "").split())
+    """Return a model's text as one line without links, commands, markup and secrets."""
+    line = " ".join(text[:_INPUT_LIMIT].replace("`", "").split())
     safe_line = _LINK.sub(lambda link: link[0] if _is_ours(link[0], own_urls) else NO_LINK, line)
     return redact(neutralize_markup(_COMMAND.sub(NO_COMMAND, safe_line)), limit)
 
 
 def neutralize_markup(text: str) -> str:
-    """Neutralize code fences, link markup and mentions (``<!channel>``) in a text."""
+    """Return a text whose code fences, link markup and mentions (``<!channel>``) have no effect."""
     return _MARKUP.sub("[", text.replace("```", "'''"))
 
 
-def _is_ours(link: str, ours: Collection[str]) -> bool:
+def _is_ours(link: str, own_urls: Collection[str]) -> bool:
     # "https://q.example" must not allow "https://q.example.evil/" or "https://q.example@evil/".
-    return any(link == base or link.startswith(f"{base}/") for base in ours if base)
+    return any(link == base or link.startswith(f"{base}/") for base in own_urls if base)

@@ -1,5 +1,5 @@
 """
-Persistent record of notifications that Alertmanager sent to receivers.
+Persistent record of the notifications that Alertmanager sent to receivers.
 
 ``notification_rules`` decides which alerts are sent.
 """
@@ -32,12 +32,12 @@ _SHARED_DELIVERIES: Final = (
     .where(_OWN_ROW.c.ticket_id.in_(bindparam("ticket_ids", expanding=True)), _LEDGER.c.status == "firing")
     .where(or_(_OWN_ROW.c.ends_at.is_(None), _LEDGER.c.first_notified_at <= _OWN_ROW.c.ends_at))
 )
-"""Deliveries of alerts that tickets share, recorded under another ticket that shares them."""
+"""For tickets that share an alert: its deliveries that are recorded under another of these tickets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveredNotification:
-    """A notification of an alert, or of its end, to a receiver. Times in seconds since the epoch."""
+    """A notification of an alert, or of its end, to a receiver. Times are in seconds since the epoch."""
 
     ticket_id: str
     receiver: str
@@ -57,54 +57,54 @@ def record_deliveries(
     now: float,
 ) -> int:
     """
-    Record a notification of a group to a receiver; return the number of alerts about known tickets.
+    Record a notification of a group to a receiver. Return the number of its alerts about known tickets.
 
     Args:
         alerts: Ticket id, alert key and status of each alert.
     """
-    distinct = dict.fromkeys(alerts)
-    known_ids = _find_known(conn, {ticket_id for ticket_id, _, _ in distinct})
-    where = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
-    rows = conn.execute(select(_LEDGER).where(*where)).all()
-    ids = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
-    known_alerts = [alert for alert in distinct if alert[0] in known_ids]
-    repeated_ids = [ids[alert] for alert in known_alerts if alert in ids]
+    unique_alerts = dict.fromkeys(alerts)
+    known_ids = _find_known_ticket_ids(conn, {ticket_id for ticket_id, _, _ in unique_alerts})
+    conditions = (_LEDGER.c.dedup_key == dedup_key, _LEDGER.c.receiver == receiver)
+    rows = conn.execute(select(_LEDGER).where(*conditions)).all()
+    row_ids = {(row.ticket_id, row.alert_key, row.status): row.id for row in rows}
+    known_alerts = [alert for alert in unique_alerts if alert[0] in known_ids]
+    repeated_ids = [row_ids[alert] for alert in known_alerts if alert in row_ids]
     for batch in batches(repeated_ids):
         conn.execute(update(_LEDGER).where(_LEDGER.c.id.in_(batch)).values(notified_at=now))
-    new = [
+    new_rows = [
         {"ticket_id": ticket_id, "alert_key": key, "status": status}
         | {"receiver": receiver, "dedup_key": dedup_key, "first_notified_at": now, "notified_at": now}
         for ticket_id, key, status in known_alerts
-        if (ticket_id, key, status) not in ids
+        if (ticket_id, key, status) not in row_ids
     ]
-    if new:
-        conn.execute(insert(_LEDGER), new)
+    if new_rows:
+        conn.execute(insert(_LEDGER), new_rows)
     return len(known_alerts)
 
 
 def list_deliveries(conn: Connection, tickets: Collection[str]) -> dict[str, list[DeliveredNotification]]:
     """
-    Return the deliveries of each ticket, latest first; tickets without deliveries are left out.
+    Return the deliveries by ticket id, latest first. Tickets without deliveries are left out.
 
     If several tickets share an alert, Alertmanager names only one of them; its deliveries count for all.
     """
     deliveries: dict[str, list[DeliveredNotification]] = {}
     for batch in batches(tickets):
         for row in conn.execute(select(_LEDGER).where(_LEDGER.c.ticket_id.in_(batch))):
-            deliveries.setdefault(row.ticket_id, []).append(_delivery(row, row.ticket_id))
+            deliveries.setdefault(row.ticket_id, []).append(_to_delivery(row, row.ticket_id))
         for row in conn.execute(_SHARED_DELIVERIES, {"ticket_ids": batch}):
-            deliveries.setdefault(row.holder, []).append(_delivery(row, row.holder))
+            deliveries.setdefault(row.holder, []).append(_to_delivery(row, row.holder))
     for ticket_deliveries in deliveries.values():
         ticket_deliveries.sort(key=lambda delivery: (-delivery.last_at, delivery.receiver, delivery.status))
     return deliveries
 
 
 def list_group_tickets(conn: Connection, dedup_key: str) -> set[str]:
-    """Return the tickets named in a group's notifications; at least one of each incident."""
+    """Return the ids of the tickets named in a group's notifications, at least one of each incident."""
     return set(conn.execute(select(_LEDGER.c.ticket_id).where(_LEDGER.c.dedup_key == dedup_key)).scalars())
 
 
-def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
+def _find_known_ticket_ids(conn: Connection, tickets: Collection[str]) -> set[str]:
     known_ids: set[str] = set()
     for batch in batches(tickets):
         known_ids |= set(
@@ -113,7 +113,7 @@ def _find_known(conn: Connection, tickets: Collection[str]) -> set[str]:
     return known_ids
 
 
-def _delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:
+def _to_delivery(row: Row[Any], ticket_id: str) -> DeliveredNotification:
     return DeliveredNotification(
         ticket_id=ticket_id,
         receiver=row.receiver,

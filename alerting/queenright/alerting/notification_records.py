@@ -1,4 +1,4 @@
-"""The latest notifications with their delivery to each peer, for the API."""
+"""The latest notifications for the API, with their delivery to each peer."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ class PeerDeliveryState:
     delivered_at: float | None
     """When the peer accepted it, in seconds since the epoch."""
     attempts: int
-    """Number of attempts until the peer answered; 0 if this end did not need to be sent."""
+    """Number of attempts until the peer answered; 0 if the end did not need to be sent."""
     last_error: str | None
-    """Why the peer rejected it."""
+    """Why the peer rejected the notification."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotificationRecord:
-    """One notification and its delivery to each peer. Times in seconds since the epoch."""
+    """One notification and its delivery to each peer. Times are in seconds since the epoch."""
 
     id: int
     ticket_id: str
     agent: str
     cause: str
     severity: str
-    """The severity label that people see and routes match."""
+    """The severity label, which people see and routes match."""
     ticket_severity: str
-    """The ticket's severity when this alert was first sent."""
+    """The ticket's severity when the alert was first sent."""
     title: str
     status: Status
-    """``resolved`` after it ended, for any reason."""
+    """``resolved`` once the alert has ended, for any reason."""
     written_at: float
     ended_at: float | None
     active: bool
-    """Whether it is firing, or its end still has to be sent to a peer."""
+    """Whether the alert is firing, or its end still has to be sent to a peer."""
     peers: tuple[PeerDeliveryState, ...]
-    """Sorted by peer, the firing alert before its end; without peers that have not answered yet."""
+    """Sorted by peer, with the firing alert before its end. Peers that have not answered yet are left out."""
     notified: tuple[DeliveredNotification, ...] = ()
     """The receivers that Alertmanager has notified."""
 
@@ -61,8 +61,8 @@ def list_notifications(
     Return the latest notifications with their delivery to each peer, newest first.
 
     Args:
-        now: Seconds since the epoch, to decide which still fire.
-        before: Return only smaller ids; the cursor of the next page.
+        now: Seconds since the epoch; decides which notifications still fire.
+        before: Return only notifications with smaller ids; the cursor for the next page.
     """
     query = select(OUTBOX) if before is None else select(OUTBOX).where(OUTBOX.c.id < before)
     rows = conn.execute(query.order_by(OUTBOX.c.id.desc()).limit(limit)).all()
@@ -80,7 +80,7 @@ def list_notifications(
                 status=row.status,
                 delivered_at=row.delivered_at,
                 attempts=row.attempts,
-                # The peer, or a proxy, may have repeated parts of the request.
+                # The error text of a peer or proxy may repeat parts of the request.
                 last_error=redact(row.last_error) if row.last_error else None,
             )
         )
@@ -109,13 +109,15 @@ def _to_record(
         status="firing" if is_firing else "resolved",
         written_at=row.created_at,
         ended_at=None if is_firing else row.ends_at,
-        active=row.active and not _is_over(row, peers),
+        active=row.active and not _is_end_delivered(row, peers),
         peers=peers,
         notified=tuple(delivery for delivery in deliveries if delivery.alert_key == row.alert_key),
     )
 
 
-def _is_over(row: Row[Any], peers: Collection[PeerDeliveryState]) -> bool:
+def _is_end_delivered(row: Row[Any], peers: Collection[PeerDeliveryState]) -> bool:
     """Return whether every peer that answered has accepted the end."""
-    acceptances = {peer.peer for peer in peers if peer.status == "resolved"}
-    return row.ends_at is not None and bool(acceptances) and acceptances >= {peer.peer for peer in peers}
+    accepting_peers = {peer.peer for peer in peers if peer.status == "resolved"}
+    return (
+        row.ends_at is not None and bool(accepting_peers) and accepting_peers >= {peer.peer for peer in peers}
+    )

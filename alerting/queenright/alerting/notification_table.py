@@ -29,16 +29,16 @@ from queenright.health.store.tables import OUTBOX, OUTBOX_DELIVERIES, TICKETS
 from queenright.health.tickets.ticket import EscalationTicket
 
 KEEP_UNDELIVERED_SECONDS: Final = 7 * 86_400
-"""An ended notification that some peer has not accepted is dropped after this time."""
+"""Seconds after which an ended notification is dropped even if some peer has not accepted it."""
 
 
 def _is_firing(now: ColumnElement[float]) -> ColumnElement[bool]:
-    """Return the condition of ``has_not_ended``."""
+    """Return ``has_not_ended`` as an SQL condition."""
     ends_at, updated_at = OUTBOX.c.ends_at, OUTBOX.c.updated_at
     return or_(ends_at.is_(None), and_(ends_at > now, updated_at - (ends_at - updated_at) <= now))
 
 
-# Built once: building a statement takes several times longer than running it in SQLite.
+# Built once, because building a statement takes several times longer than running it in SQLite.
 _INSERT: Final = insert(OUTBOX)
 _FIRING: Final = (
     select(OUTBOX)
@@ -79,7 +79,7 @@ def insert_notification(
     annotations: dict[str, str],
     now: float,
 ) -> None:
-    """Insert an open-ended row that starts now."""
+    """Insert an open-ended notification that starts now."""
     values = {
         "ticket_id": ticket_id,
         "alert_key": alert_key(labels),
@@ -96,7 +96,7 @@ def insert_notification(
 def update_annotations(
     conn: Connection, current: Notification, annotations: dict[str, str], now: float
 ) -> None:
-    """Change the text of a row, if it differs."""
+    """Update a notification's annotations if they differ."""
     if annotations != current.annotations:
         values = {"annotations": annotations, "updated_at": now}
         conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(values))
@@ -106,21 +106,21 @@ def end_notification(
     conn: Connection, current: Notification, now: float, ends_at: float, *, silent: bool
 ) -> None:
     """
-    Set the end of a row.
+    Set the end of a notification.
 
     Args:
         ends_at: Later than ``now`` if the alert is held open for the next ticket.
-        silent: Whether the firing alert must not be sent to a peer that does not have it yet.
+        silent: Whether to keep the firing alert from peers that do not have it yet.
     """
     conn.execute(update(OUTBOX).where(OUTBOX.c.id == current.id).values(ends_at=ends_at, updated_at=now))
-    # A row with an end time is silent already.
+    # A notification that already has an end is already silent.
     if silent and current.ends_at is None:
         values = {"outbox_id": current.id, "peer": NO_PEER, "status": "firing", "attempts": 0}
         conn.execute(insert(OUTBOX_DELIVERIES).values(**values, delivered_at=ends_at))
 
 
 def end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -> None:
-    """End the alerts that are held open for a next ticket, because the incident is resolved."""
+    """End the alerts that are held open for the next ticket of an incident, because it is resolved."""
     condition = OUTBOX.c.alert_key == key
     if ticket.shares_cause:
         condition |= OUTBOX.c.labels[LABEL_STORM].as_string() == ticket.storm_id
@@ -132,35 +132,37 @@ def end_held(conn: Connection, ticket: EscalationTicket, key: str, now: float) -
 
 
 def mark_replaced(conn: Connection, key: str, now: float) -> None:
-    """Record that another alert replaced this one, so that its ends are not sent."""
+    """Record that another alert replaced this one, so that the ends of its notifications are not sent."""
     conn.execute(_MARK_REPLACED, {"replaced_key": key, "now": now})
 
 
 def find_firing(conn: Connection, ticket_id: str, now: float) -> Notification | None:
-    """Return the newest firing row of a ticket, an open-ended one first; None if there is none."""
+    """
+    Return a ticket's newest open-ended notification, otherwise its newest firing one; None if none fires.
+    """
     rows = conn.execute(_FIRING, {"firing_ticket_id": ticket_id, "now": now})
     return next((_to_notification(row._mapping) for row in rows), None)
 
 
 def list_firing(conn: Connection, key: str, now: float) -> list[Notification]:
-    """Return the firing rows of an alert; the first one provides its text."""
+    """Return the firing notifications of an alert, oldest first. The first one provides the alert's text."""
     query = select(OUTBOX).where(OUTBOX.c.alert_key == key, OUTBOX.c.active, _is_firing(literal(now)))
     return [_to_notification(row._mapping) for row in conn.execute(query.order_by(OUTBOX.c.id))]
 
 
 def read_active(conn: Connection) -> list[Notification]:
-    """Return notifications that fire or whose end some peer has not accepted, oldest first."""
-    return _read(conn, OUTBOX.c.active)
+    """Return the notifications that fire, or whose end some peer has not accepted, oldest first."""
+    return _read_where(conn, OUTBOX.c.active)
 
 
 def read_labels(conn: Connection) -> dict[str, dict[str, str]]:
-    """Return the labels of open-ended notifications, by ticket."""
+    """Return the labels of open-ended notifications, by ticket id."""
     query = select(OUTBOX.c.ticket_id, OUTBOX.c.labels).where(OUTBOX.c.active, OUTBOX.c.ends_at.is_(None))
     return {row.ticket_id: row.labels for row in conn.execute(query.order_by(OUTBOX.c.id))}
 
 
 def read_held(conn: Connection, now: float) -> list[str]:
-    """Return ended tickets whose alert is held open for the next ticket of the incident."""
+    """Return the ids of ended tickets whose alert is held open for the next ticket of the incident."""
     query = select(OUTBOX.c.ticket_id).where(
         OUTBOX.c.active, OUTBOX.c.ends_at > now, _is_firing(literal(now))
     )
@@ -168,7 +170,7 @@ def read_held(conn: Connection, now: float) -> list[str]:
 
 
 def read_last_id(conn: Connection) -> int:
-    """Return the highest notification id; 0 if there are none."""
+    """Return the highest notification id; 0 if there is none."""
     return conn.execute(select(func.max(OUTBOX.c.id))).scalar() or 0
 
 
@@ -176,18 +178,20 @@ def read_changed(
     conn: Connection, known_rows: Mapping[int, Notification], since: float, *, above: int
 ) -> list[Notification]:
     """
-    Return active notifications that are new or differ from the known ones, oldest first.
+    Return the active notifications that are new or have changed, oldest first.
 
     Args:
         known_rows: Known notifications by id.
+        since: Seconds since the epoch; earlier changes are ignored.
+        above: Notifications with a higher id are new.
     """
     state = select(OUTBOX.c.id, OUTBOX.c.updated_at, OUTBOX.c.ends_at, OUTBOX.c.active)
-    # Two queries, because SQLite would scan all active rows for one with OR.
-    new = state.where(OUTBOX.c.id > above)
-    changes = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
+    # Two queries, because SQLite would scan all active rows for a single query with OR.
+    new_rows = state.where(OUTBOX.c.id > above)
+    changed_rows = state.where(OUTBOX.c.active, OUTBOX.c.updated_at >= since)
     ids = [
         row.id
-        for row in conn.execute(union_all(new, changes))
+        for row in conn.execute(union_all(new_rows, changed_rows))
         if row.active
         and (
             (known_row := known_rows.get(row.id)) is None
@@ -197,11 +201,11 @@ def read_changed(
     return [
         notification
         for batch in batches(sorted(set(ids)))
-        for notification in _read(conn, OUTBOX.c.id.in_(batch))
+        for notification in _read_where(conn, OUTBOX.c.id.in_(batch))
     ]
 
 
-def _read(conn: Connection, condition: ColumnElement[bool]) -> list[Notification]:
+def _read_where(conn: Connection, condition: ColumnElement[bool]) -> list[Notification]:
     notifications = {
         row.id: _to_notification(row._mapping)
         for row in conn.execute(select(OUTBOX).where(condition).order_by(OUTBOX.c.id)).all()
@@ -230,25 +234,26 @@ def record_receipts(
     conn: Connection, receipts: Sequence[Receipt], completed_ids: Collection[int], now: float
 ) -> None:
     """
-    Store receipts, and close finished notifications.
+    Store receipts and close finished notifications.
 
     Args:
-        receipts: Results of deliveries; the first acceptance by a peer is kept.
+        receipts: Results of deliveries. Only the first acceptance by a peer is kept.
+        completed_ids: Ids of the notifications that need no further delivery.
     """
     for batch in batches(receipts):
-        _record(conn, batch)
-    _close(conn, completed_ids, now)
+        _record_receipts(conn, batch)
+    _close_finished(conn, completed_ids, now)
 
 
-def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
+def _record_receipts(conn: Connection, receipts: Sequence[Receipt]) -> None:
     table = OUTBOX_DELIVERIES.c
     existing = conn.execute(
         select(table.outbox_id, table.peer, table.status, table.delivered_at).where(
             table.outbox_id.in_({receipt.notification_id for receipt in receipts})
         )
     )
-    row_times = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
-    acceptances = {key for key, delivered_at in row_times.items() if delivered_at is not None}
+    delivery_times = {(row.outbox_id, row.peer, row.status): row.delivered_at for row in existing}
+    acceptances = {key for key, delivered_at in delivery_times.items() if delivered_at is not None}
     rows: dict[tuple[int, str, str], dict[str, Any]] = {}
     for receipt in receipts:
         key = (receipt.notification_id, receipt.peer, receipt.status)
@@ -262,23 +267,23 @@ def _record(conn: Connection, receipts: Sequence[Receipt]) -> None:
         }
         if receipt.error is None:
             acceptances.add(key)
-    changes = [
+    changed_rows = [
         {"row_id": key[0], "peer_name": key[1], "delivery_status": key[2], **row}
         for key, row in rows.items()
-        if key in row_times
+        if key in delivery_times
     ]
-    new = [
+    new_rows = [
         {"outbox_id": key[0], "peer": key[1], "status": key[2], **row}
         for key, row in rows.items()
-        if key not in row_times
+        if key not in delivery_times
     ]
-    if changes:
-        conn.execute(_UPDATE_DELIVERY, changes)
-    if new:
-        conn.execute(_INSERT_DELIVERY, new)
+    if changed_rows:
+        conn.execute(_UPDATE_DELIVERY, changed_rows)
+    if new_rows:
+        conn.execute(_INSERT_DELIVERY, new_rows)
 
 
-def _close(conn: Connection, completed_ids: Collection[int], now: float) -> None:
+def _close_finished(conn: Connection, completed_ids: Collection[int], now: float) -> None:
     too_old = now - KEEP_UNDELIVERED_SECONDS
     # Ended rows no longer change, so `updated_at`, which is indexed, narrows the search.
     is_expired = (OUTBOX.c.updated_at < too_old) & (OUTBOX.c.ends_at < too_old)

@@ -1,8 +1,8 @@
 """
-The outbox: at-least-once delivery of notifications to every Alertmanager peer, across crashes.
+Deliver notifications from the outbox to every Alertmanager peer, at least once, across crashes.
 
 ``enqueue`` writes rows in the transaction of the decision. Each peer has its own delivery, which sends the
-rows, resends them while they fire, and sends their end until the peer has accepted it.
+rows, resends them while they fire, and retries their end until the peer has accepted it.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ __all__ = ["Outbox", "enqueue"]
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 5.0
-"""Seconds between two polls of the outbox without a ``wake``."""
+"""Seconds between two polls of the outbox if ``wake`` is not called."""
 
 _WAKE_DELAYS: Final = (0.0, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
-"""Poll delays after a ``wake``, which may be called inside a transaction before its commit."""
+"""Poll delays after a ``wake``, which may be called inside a transaction, before its commit."""
 
-_CHECK_SECONDS: Final = 1.0
-"""Maximum time for which the first delivery to several peers waits for their places in the cluster."""
-_NOT_NOW_SECONDS: Final = 1.0
+_POSITION_TIMEOUT_SECONDS: Final = 1.0
+"""Maximum seconds that the first delivery to several peers waits for their places in the cluster."""
+_PASSIVE_POLL_SECONDS: Final = 1.0
 _STORE_RETRY_SECONDS: Final = 1.0
 
 _PAUSE_PER_ROW_SECONDS: Final = 0.0002
-"""Seconds of pause between two rounds, per notification, to limit the load with many alerts."""
+"""Seconds of pause per notification between two rounds, to limit the load of many alerts."""
 
 _FULL_READ_SECONDS: Final = 30.0
 """Seconds between full reads; other reads return only new and changed notifications."""
 _READ_OVERLAP_SECONDS: Final = 5.0
-"""Overlap in seconds between reads of changes, because their timestamps precede their commit."""
+"""Overlap in seconds between reads of changes, because their timestamps are older than their commit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,22 +66,24 @@ class OutboxStatus:
     """The state of the outbox."""
 
     active: int
-    """Firing alerts."""
+    """Number of firing alerts."""
     pending: int
-    """Notifications that a peer has not accepted yet."""
+    """Number of notifications that some peer has not accepted yet."""
     oldest: float | None
-    """When the oldest pending notification was written, in seconds since the epoch; None without one."""
+    """
+    When the oldest pending notification was written, in seconds since the epoch; None if none is pending.
+    """
     peers: list[PeerStatus]
     refused: list[RefusedAlert]
 
 
 class Outbox:
     """
-    Delivers the notifications that ``enqueue`` wrote.
+    Delivers the notifications that ``enqueue`` writes.
 
     Args:
         publish: Publishes ``NOTIFICATION_DELIVERED`` and ``NOTIFICATION_FAILED``, which are already durable.
-        may_deliver: Returns whether this process delivers; called before each round.
+        may_deliver: Returns whether this process may deliver. Called before each round.
     """
 
     def __init__(
@@ -102,35 +104,37 @@ class Outbox:
         self._clock = clock
         self._publish = publish
         self._may_deliver = may_deliver
-        self._outcomes = _notifications(registry)
+        self._outcomes = _make_counter(registry)
         self._peer_deliveries = [
             PeerDelivery(PeerAddress.parse(url), settings, client, count=self._count, jitter=jitter)
             for url in settings.alertmanager_urls
         ]
         self._pending_without_peer: dict[int, float] = {}
         self._active = 0
-        self._notifications: dict[int, Notification] = {}
+        self._make_counter: dict[int, Notification] = {}
         self._last_id = 0
         """Highest id at the last read; rows with a higher id are new."""
         self._read_at: float | None = None
-        """Time of the last read, in seconds since the epoch; None requires a full read."""
+        """Time of the last read, in seconds since the epoch; None forces a full read."""
         self._all_read_at = 0.0
         self._first_check: asyncio.Task[None] | None = None
         self._wakes = [asyncio.Event() for _ in self._deliveries_or_none]
         self._released = asyncio.Event()
         self._released.set()
-        gauge(names.OUTBOX_PENDING, registry).set_function(lambda: float(len(self._pending())))
-        gauge(names.OUTBOX_OLDEST, registry).set_function(lambda: min(self._pending().values(), default=0.0))
+        gauge(names.OUTBOX_PENDING, registry).set_function(lambda: float(len(self._find_pending())))
+        gauge(names.OUTBOX_OLDEST, registry).set_function(
+            lambda: min(self._find_pending().values(), default=0.0)
+        )
 
     def __repr__(self) -> str:
         return f"Outbox({self._peer_deliveries!r})"
 
     def hold(self) -> None:
-        """Deliver nothing until `release`, because the peers are starting."""
+        """Deliver nothing until ``release`` is called, because the peers are still starting."""
         self._released.clear()
 
     def release(self) -> None:
-        """Start delivering."""
+        """Start delivering after ``hold``."""
         self._released.set()
 
     def wake(self) -> None:
@@ -140,49 +144,54 @@ class Outbox:
 
     def status(self) -> OutboxStatus:
         """Return the state of the outbox and its peers, without credentials."""
-        pending = self._pending()
+        pending = self._find_pending()
         return OutboxStatus(
             active=self._active,
             pending=len(pending),
             oldest=min(pending.values(), default=None),
-            peers=[line.status() for line in self._peer_deliveries],
-            refused=[alert for line in self._peer_deliveries for _, alert in line.refused_alerts.values()],
+            peers=[delivery.status() for delivery in self._peer_deliveries],
+            refused=[
+                alert for delivery in self._peer_deliveries for _, alert in delivery.refused_alerts.values()
+            ],
         )
 
     async def run(self) -> None:
-        """Deliver to all peers, independently of each other, until cancelled."""
+        """Deliver to every peer independently until cancelled."""
         try:
             await self._released.wait()
             async with asyncio.TaskGroup() as group:
-                for line, wake in zip(self._deliveries_or_none, self._wakes, strict=True):
-                    group.create_task(self._run_peer(line, wake))
+                for delivery, wake in zip(self._deliveries_or_none, self._wakes, strict=True):
+                    group.create_task(self._run_peer(delivery, wake))
         finally:
-            await asyncio.gather(*(line.aclose() for line in self._peer_deliveries))
+            await asyncio.gather(*(delivery.aclose() for delivery in self._peer_deliveries))
             if self._first_check is not None:
                 await self._first_check
             await self._client.aclose()
 
     async def deliver_due(self, now: float) -> float:
         """
-        Deliver to every peer what is due; return the time of the next round, in seconds since the epoch.
+        Deliver what is due to every peer. Return the time of the next round, in seconds since the epoch.
 
         Raises:
-            StoreError: The store cannot be read or written. Sent notifications are sent again later.
+            StoreError: The store cannot be read or written. Notifications that were already sent are sent
+                again later.
         """
-        next_due = min(await asyncio.gather(*(self._deliver(line, now) for line in self._deliveries_or_none)))
-        await asyncio.gather(*(line.finish_status_check() for line in self._peer_deliveries))
+        next_due = min(
+            await asyncio.gather(*(self._deliver(delivery, now) for delivery in self._deliveries_or_none))
+        )
+        await asyncio.gather(*(delivery.finish_status_check() for delivery in self._peer_deliveries))
         return next_due
 
     @property
     def _deliveries_or_none(self) -> Sequence[PeerDelivery | None]:
-        """The peer deliveries; a single None if no peer is configured."""
+        """The deliveries to the peers, or a single None if no peer is configured."""
         return self._peer_deliveries or (None,)
 
-    async def _run_peer(self, line: PeerDelivery | None, wake: asyncio.Event) -> None:
+    async def _run_peer(self, delivery: PeerDelivery | None, wake: asyncio.Event) -> None:
         delays: Iterator[float] = iter(())
         while True:
             try:
-                next_due = await self._deliver(line, self._clock())
+                next_due = await self._deliver(delivery, self._clock())
             except StoreError as error:
                 self._read_at = None
                 _log.error("Cannot read or write the outbox; retrying: %s", error)
@@ -191,7 +200,7 @@ class Outbox:
                 self._read_at = None
                 _log.exception("Delivery failed unexpectedly; retrying")
                 next_due = self._clock() + _STORE_RETRY_SECONDS
-            await asyncio.sleep(len(self._notifications) * _PAUSE_PER_ROW_SECONDS)
+            await asyncio.sleep(len(self._make_counter) * _PAUSE_PER_ROW_SECONDS)
             pause = min(max(next_due - self._clock(), 0.005), next(delays, _POLL_SECONDS))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -199,31 +208,31 @@ class Outbox:
                 wake.clear()
                 delays = iter(_WAKE_DELAYS)
 
-    async def _deliver(self, line: PeerDelivery | None, now: float) -> float:
+    async def _deliver(self, delivery: PeerDelivery | None, now: float) -> float:
         if len(self._peer_deliveries) > 1:
             self._first_check = self._first_check or asyncio.create_task(self._check_peers(now))
             await asyncio.shield(self._first_check)
-        notifications = await self._read(now)
+        notifications = await self._read_active(now)
         if not self._may_deliver():
-            return now + _NOT_NOW_SECONDS
+            return now + _PASSIVE_POLL_SECONDS
         self._active = sum(n.is_firing(now) for n in notifications)
-        if line is None:
+        if delivery is None:
             return await self._deliver_without_peers(notifications, now)
-        if line.retry.is_backing_off(now):
-            line.update_pending(notifications, now)
-            return line.retry.next_attempt_at
-        later_peers = [other.peer.name for other in self._peer_deliveries if line.is_before(other)]
-        result, next_due = await line.deliver(notifications, now, later_peers=later_peers)
-        # An ended row is done if a newer row of the same alert fires: they share their end.
+        if delivery.retry.is_backing_off(now):
+            delivery.update_pending(notifications, now)
+            return delivery.retry.next_attempt_at
+        later_peers = [other.peer.name for other in self._peer_deliveries if delivery.is_before(other)]
+        result, next_due = await delivery.deliver(notifications, now, later_peers=later_peers)
+        # An ended row is complete if a newer row of the same alert fires, because they share their end.
         firing_ids = {n.key: n.id for n in notifications if n.is_firing(now)}
         completed_ids = [
             n.id
             for n in notifications
             if (not n.is_firing(now) and n.id < firing_ids.get(n.key, 0))
-            or all(delivery.has_confirmed_end(n, now) for delivery in self._peer_deliveries)
+            or all(peer_delivery.has_confirmed_end(n, now) for peer_delivery in self._peer_deliveries)
         ]
         if result.receipts or result.failures or completed_ids:
-            events = self._events(line, result, now)
+            events = self._make_events(delivery, result, now)
 
             def write(conn: Any) -> None:
                 record_receipts(conn, result.receipts, completed_ids, now)
@@ -232,92 +241,99 @@ class Outbox:
             try:
                 await self._store.transact(write)
             except BaseException:
-                # Memory is ahead of the store, so read everything again.
+                # The state in memory is ahead of the store, so read everything again.
                 self._read_at = None
                 raise
-            self._apply(result.receipts, completed_ids)
-            # Already durable; the event log ignores duplicates.
+            self._apply_receipts(result.receipts, completed_ids)
+            # The events are already durable, and the event log ignores duplicates.
             if events:
                 await self._publish(*events)
         return next_due
 
     async def _check_peers(self, now: float) -> None:
-        """Determine the peers' places in their cluster, which decide the order of ends."""
-        checks = [line.begin_status_check(now) for line in self._peer_deliveries]
-        await asyncio.wait(checks, timeout=_CHECK_SECONDS)
+        """Find out the peers' places in their cluster, which decide the order of ends."""
+        checks = [delivery.begin_status_check(now) for delivery in self._peer_deliveries]
+        await asyncio.wait(checks, timeout=_POSITION_TIMEOUT_SECONDS)
 
-    async def _read(self, now: float) -> list[Notification]:
-        """Return the active notifications: those in memory, updated with changes from the store."""
+    async def _read_active(self, now: float) -> list[Notification]:
+        """Return the active notifications from memory, updated with changes from the store."""
         at = self._read_at
         if at is None or not at <= now < self._all_read_at + _FULL_READ_SECONDS:
             changed_rows, self._last_id = await self._store.read(
                 lambda conn: (read_active(conn), read_last_id(conn))
             )
-            before, self._notifications = self._notifications, {}
+            before, self._make_counter = self._make_counter, {}
             self._all_read_at = now
         else:
-            known_rows, since, above = dict(self._notifications), at - _READ_OVERLAP_SECONDS, self._last_id
+            known_rows, since, above = dict(self._make_counter), at - _READ_OVERLAP_SECONDS, self._last_id
             changed_rows = await self._store.read(
                 lambda conn: read_changed(conn, known_rows, since, above=above)
             )
-            before = self._notifications
+            before = self._make_counter
             self._last_id = max((self._last_id, *(notification.id for notification in changed_rows)))
         for notification in changed_rows:
-            # Another peer may have accepted it during this read.
+            # Another peer may have accepted the notification during this read.
             if at is not None and (earlier := before.get(notification.id)) is not None:
                 notification.fired.update(earlier.fired)
                 notification.resolved.update(earlier.resolved)
-            self._notifications[notification.id] = notification
-        # None after a failed write in the meantime: the next read must be a full one.
+            self._make_counter[notification.id] = notification
+        # `_read_at` is None if a write failed in the meantime. Then the next read must be a full one.
         if at is None or self._read_at is not None:
             self._read_at = now if at is None else max(now, at)
-        return list(self._notifications.values())
+        return list(self._make_counter.values())
 
-    def _apply(self, receipts: Sequence[Receipt], completed_ids: Sequence[int]) -> None:
+    def _apply_receipts(self, receipts: Sequence[Receipt], completed_ids: Sequence[int]) -> None:
         """Apply the written changes to the notifications in memory."""
         for receipt in receipts:
-            notification = self._notifications.get(receipt.notification_id)
+            notification = self._make_counter.get(receipt.notification_id)
             if notification is not None and receipt.error is None:
                 accepted_times = notification.fired if receipt.status == "firing" else notification.resolved
                 accepted_times.setdefault(receipt.peer, receipt.at)
-        for key in completed_ids:
-            self._notifications.pop(key, None)
+        for notification_id in completed_ids:
+            self._make_counter.pop(notification_id, None)
 
     async def _deliver_without_peers(self, notifications: list[Notification], now: float) -> float:
-        """Without a configured peer, close ended notifications and keep firing ones."""
+        """Close ended notifications and keep firing ones, because no peer is configured."""
         self._pending_without_peer = {n.id: n.created_at for n in notifications if n.is_firing(now)}
         ended_ids = [n.id for n in notifications if not n.is_firing(now)]
         if ended_ids:
             await self._store.transact(lambda conn: record_receipts(conn, (), ended_ids, now))
-            self._apply((), ended_ids)
+            self._apply_receipts((), ended_ids)
         return float("inf")
 
-    def _pending(self) -> dict[int, float]:
+    def _find_pending(self) -> dict[int, float]:
         if not self._peer_deliveries:
             return self._pending_without_peer
         pending: dict[int, float] = {}
-        for line in self._peer_deliveries:
-            for key, since in line.pending.items():
-                pending[key] = min(since, pending.get(key, since))
+        for delivery in self._peer_deliveries:
+            for notification_id, since in delivery.pending.items():
+                pending[notification_id] = min(since, pending.get(notification_id, since))
         return pending
 
     def _count(self, outcome: Outcome, amount: int) -> None:
         self._outcomes.labels(outcome).inc(amount)
 
-    def _events(self, line: PeerDelivery, result: Deliveries, now: float) -> list[AgentEvent]:
+    def _make_events(self, delivery: PeerDelivery, result: Deliveries, now: float) -> list[AgentEvent]:
         events = [
-            _event(EventType.NOTIFICATION_DELIVERED, about, now, line, receipt.status, receipt.attempts)
-            for about, receipt in result.first_deliveries
+            _make_event(
+                EventType.NOTIFICATION_DELIVERED,
+                notification,
+                now,
+                delivery,
+                receipt.status,
+                receipt.attempts,
+            )
+            for notification, receipt in result.first_deliveries
         ]
-        return events + [_failure_event(failure, now, line) for failure in result.failures]
+        return events + [_make_failure_event(failure, now, delivery) for failure in result.failures]
 
 
-def _failure_event(failure: Failure, now: float, line: PeerDelivery) -> AgentEvent:
-    return _event(
+def _make_failure_event(failure: Failure, now: float, delivery: PeerDelivery) -> AgentEvent:
+    return _make_event(
         EventType.NOTIFICATION_FAILED,
         failure.notification,
         now,
-        line,
+        delivery,
         failure.post.status,
         failure.attempts,
         error=failure.error,
@@ -325,11 +341,11 @@ def _failure_event(failure: Failure, now: float, line: PeerDelivery) -> AgentEve
     )
 
 
-def _event(
+def _make_event(
     kind: EventType,
     notification: Notification,
     now: float,
-    line: PeerDelivery,
+    delivery: PeerDelivery,
     status: str,
     attempts: int,
     **more: Any,
@@ -342,7 +358,7 @@ def _event(
         graph_id=notification.annotations.get("graph_id", ""),
         data={
             "ticket_id": notification.ticket_id,
-            "peer": line.peer.name,
+            "peer": delivery.peer.name,
             "status": status,
             "severity": notification.labels.get("severity", ""),
             "ticket_severity": notification.labels.get("ticket_severity", ""),
@@ -352,9 +368,9 @@ def _event(
     )
 
 
-def _notifications(registry: CollectorRegistry) -> Counter:
+def _make_counter(registry: CollectorRegistry) -> Counter:
     notifications = counter(names.NOTIFICATIONS, registry)
     for outcome in ("delivered", "retried", "failed"):
-        # Start at 0, so that Prometheus sees the first failure as an increase.
+        # Create the series with value 0, so that Prometheus sees the first failure as an increase.
         notifications.labels(outcome)
     return notifications

@@ -17,6 +17,6 @@ class PeerAddress(ApiAddress):
         Parse a peer's URL.
 
         Raises:
-            ValueError: The URL is not an http or https URL with a host. The message has no credentials.
+            ValueError: The URL is not an http or https URL with a host. The message contains no credentials.
         """
         return cls(*read_base_url(url, port=9093))

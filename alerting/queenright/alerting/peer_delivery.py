@@ -1,4 +1,4 @@
-"""Delivery to one Alertmanager peer: sends due alerts and remembers what was sent."""
+"""Delivery to one Alertmanager peer: send due alerts and remember what was sent."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from queenright.alerting.settings import AlertingSettings
 
 _FIRST_BACKOFF_SECONDS: Final = 1.0
 _MAX_BACKOFF_SECONDS: Final = 30.0
-# Shorter for a refused connection, which is cheap, so that a peer that has just started is reached quickly.
-_UNREACHED_BACKOFF_SECONDS: Final = 5.0
+# Shorter for a failed connection, which is a cheap attempt, so that a peer that has just started is reached
+# soon.
+_MAX_CONNECT_BACKOFF_SECONDS: Final = 5.0
 
 
 def retry_jitter() -> float:
@@ -33,7 +34,7 @@ def retry_jitter() -> float:
 
 
 class DeliveryRetry:
-    """The time of the next attempt after failures; 0 if the last attempt succeeded."""
+    """Backoff after failures. ``next_attempt_at`` is in seconds since the epoch, 0 after a success."""
 
     def __init__(self, jitter: Callable[[], float] = retry_jitter) -> None:
         self.next_attempt_at = 0.0
@@ -47,26 +48,26 @@ class DeliveryRetry:
 
     def schedule(self, now: float, *, was_reached: bool) -> None:
         """Schedule the next attempt after a failure."""
-        limit = _MAX_BACKOFF_SECONDS if was_reached else _UNREACHED_BACKOFF_SECONDS
+        limit = _MAX_BACKOFF_SECONDS if was_reached else _MAX_CONNECT_BACKOFF_SECONDS
         pause = min(_FIRST_BACKOFF_SECONDS * 2 ** min(self._failures, 10), limit)
         self._failures += 1
         self.next_attempt_at = now + pause * self._jitter()
 
     def reset(self) -> None:
-        """Forget earlier failures after a success."""
+        """End the backoff after a success."""
         self._failures, self.next_attempt_at = 0, 0.0
 
 
 _log = logging.getLogger(__name__)
 
-_BATCH: Final = 100
+_BATCH_SIZE: Final = 100
 
 Outcome = Literal["delivered", "retried", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A notification that was not delivered; ``is_final`` if it is not retried unchanged."""
+    """A notification that was not delivered. If ``is_final``, it is not retried until its content changes."""
 
     post: Post
     notification: Notification
@@ -87,13 +88,13 @@ class RefusedAlert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerStatus:
-    """Deliveries to one peer. Times in seconds since the epoch."""
+    """The state of the deliveries to one peer. Times are in seconds since the epoch."""
 
     peer: str
     ok: bool
     pending: int
     error: str
-    """The error of the last attempt; empty if it succeeded."""
+    """The error of the last attempt; "" if it succeeded."""
     failing_since: float | None
     next_attempt_at: float | None
 
@@ -104,9 +105,9 @@ class Deliveries:
 
     receipts: list[Receipt] = field(default_factory=list)
     first_deliveries: list[tuple[Notification, Receipt]] = field(default_factory=list)
-    """Delivered for the first time."""
+    """Notifications that the peer accepted for the first time."""
     failures: list[Failure] = field(default_factory=list)
-    """At most one per outage, and one per rejected alert."""
+    """At most one per outage, and those of each rejected alert."""
 
 
 class PeerDelivery:
@@ -114,7 +115,7 @@ class PeerDelivery:
     Delivers due alerts to one peer.
 
     Args:
-        count: Counts the outcome of each notification.
+        count: Called with an outcome and the number of notifications that had it.
     """
 
     def __init__(
@@ -128,13 +129,15 @@ class PeerDelivery:
     ) -> None:
         self.peer = peer
         self.pending: dict[int, float] = {}
-        """Overdue notifications, by id, with the times at which they became due."""
+        """When each overdue notification became due, by notification id."""
         self.refused_alerts: dict[str, tuple[float, RefusedAlert]] = {}
-        """Alerts that it rejected: the version of their text, and the details to display."""
+        """Text version and details of each alert that the peer rejected, by alert key."""
         self.failing_since: float | None = None
         self.error = ""
         self.position: int | None = None
-        """The peer's place in its Alertmanager cluster, from 0; None if unknown, or without a cluster."""
+        """
+        The peer's place in its Alertmanager cluster, starting at 0; None if unknown or without a cluster.
+        """
         self._began: float | None = None
         self.retry = DeliveryRetry(jitter)
         self._settings = settings
@@ -142,9 +145,9 @@ class PeerDelivery:
         self._count = count
         self._sent_alerts: dict[str, SentAlert] = {}
         self._ends: set[str] = set()
-        """Alerts whose end this process sent since the peer's last restart."""
+        """Keys of the alerts whose end this process has sent since the peer's last restart."""
         self._peer_starts: set[str] = set()
-        """Start times that the peer reported; several if a load balancer is in front of several peers."""
+        """Start times that the peer reported. A load balancer in front of several peers reports several."""
         self._status_read_at: float | None = None
         self._status_check: asyncio.Task[None] | None = None
         self._attempts: dict[tuple[int, str], int] = {}
@@ -157,13 +160,15 @@ class PeerDelivery:
         self.pending = self._plan(notifications, now, ()).pending
 
     def is_before(self, other: PeerDelivery) -> bool:
-        """Return whether another peer comes after this one in their Alertmanager cluster, and answers."""
+        """
+        Return whether the other peer comes after this one in their Alertmanager cluster and is reachable.
+        """
         if self.position is None or other.position is None or other.failing_since is not None:
             return False
         return self.position < other.position
 
     def has_confirmed_end(self, notification: Notification, now: float) -> bool:
-        """Return whether the peer accepted a notification's end so long ago that it is not repeated."""
+        """Return whether the peer accepted a notification's end so long ago that the end is not repeated."""
         is_known = any(
             notification.key in keys for keys in (self._ends, self._sent_alerts, self.refused_alerts)
         )
@@ -175,28 +180,28 @@ class PeerDelivery:
         self, notifications: Sequence[Notification], now: float, *, later_peers: Collection[str] = ()
     ) -> tuple[Deliveries, float]:
         """
-        Send due alerts; return the result and the time of the next delivery.
+        Send due alerts. Return the result and the time of the next delivery, in seconds since the epoch.
 
         Args:
-            later_peers: The peers that get ends first.
+            later_peers: The peers that get ends before this one.
         """
         self._began = now if self._began is None else self._began
         read_at = self._status_read_at
         # The lower bound covers a clock that was set back.
         if notifications and (read_at is None or not read_at <= now < read_at + RESEND_SECONDS):
             self.begin_status_check(now)
-        todo = self._plan(notifications, now, later_peers)
-        self.pending = todo.pending
+        due_plan = self._plan(notifications, now, later_peers)
+        self.pending = due_plan.pending
         result = Deliveries()
-        result.receipts += [self._receipt(n, "resolved", now) for n in todo.silent]
-        for batch in _batches(todo.posts):
+        result.receipts += [self._make_receipt(n, "resolved", now) for n in due_plan.silent]
+        for batch in _split_batches(due_plan.posts):
             if not await self._send(batch, result, now):
                 return result, self.retry.next_attempt_at
-        self._forget(notifications)
-        if not todo.posts:
-            return result, todo.next_due
-        # Sending has changed the due times.
-        new_plan = self._plan(_with_receipts(notifications, result), now, later_peers)
+        self._forget_inactive(notifications)
+        if not due_plan.posts:
+            return result, due_plan.next_due
+        # Sending has changed what is due.
+        new_plan = self._plan(_apply_receipts(notifications, result), now, later_peers)
         self.pending = new_plan.pending
         return (
             result,
@@ -216,9 +221,9 @@ class PeerDelivery:
 
     def begin_status_check(self, now: float) -> asyncio.Task[None]:
         """
-        Request the peer's start time and place, unless a check is running; return the task.
+        Start requesting the peer's start time and place, unless a request is running. Return the task.
 
-        Only the first delivery to several peers waits for it.
+        Only the first delivery to several peers waits for the task.
         """
         if self._status_check is None or self._status_check.done():
             self._status_read_at = now
@@ -227,9 +232,9 @@ class PeerDelivery:
 
     async def _check_status(self) -> None:
         """
-        Store the peer's place, and forget which ends it accepted if it may have restarted since.
+        Store the peer's place. If the peer may have restarted, forget which ends it accepted.
 
-        A restart between two requests makes no request fail, because the client reconnects silently.
+        A restart between two requests may go unnoticed, because the client reconnects silently.
         """
         status: dict[str, Any] = {}
         try:
@@ -237,21 +242,22 @@ class PeerDelivery:
                 status = await self._client.status(self.peer)
         except PeerUnavailableError as error:
             if not error.was_reached:
-                # The peer may be starting. Ask again next round: the order of ends depends on its place.
+                # The peer may be starting. Ask again in the next round, because the order of ends depends on
+                # its place.
                 self._status_read_at = None
         except (AlertmanagerError, TimeoutError):
             pass
         if status:
             self.position = _find_position(status)
         started_at = str(status.get("uptime") or "")
-        # A peer without a start time, such as behind a proxy for alerts only, counts as not restarted.
+        # A peer that reports no start time, such as behind a proxy for alerts only, counts as not restarted.
         if self._peer_starts and started_at not in self._peer_starts:
             self._ends.clear()
         if started_at:
             self._peer_starts.add(started_at)
 
     def _plan(self, notifications: Sequence[Notification], now: float, later_peers: Collection[str]) -> Plan:
-        refused_versions = {key: content for key, (content, _) in self.refused_alerts.items()}
+        refused_versions = {key: text_version for key, (text_version, _) in self.refused_alerts.items()}
         return plan(
             notifications,
             self.peer.name,
@@ -265,7 +271,7 @@ class PeerDelivery:
         )
 
     async def _send(self, batch: Sequence[Post], result: Deliveries, now: float) -> bool:
-        """Send one batch; return False if the peer is unavailable."""
+        """Send one batch. Return False if the peer is unavailable."""
         for post in batch:
             for notification in post.new_notifications:
                 key = (notification.id, post.status)
@@ -277,7 +283,7 @@ class PeerDelivery:
             return False
         except AlertsRejectedError as error:
             if len(batch) > 1:
-                # The peer does not say which alert it rejects, so send them one by one.
+                # The peer does not say which alert it rejects, so send the alerts one by one.
                 for post in batch:
                     if not await self._send([post], result, now):
                         return False
@@ -309,7 +315,7 @@ class PeerDelivery:
             self._sent_alerts.pop(post.key, None)
             self._ends.add(post.key)
         for notification in post.new_notifications:
-            receipt = self._receipt(notification, post.status, now)
+            receipt = self._make_receipt(notification, post.status, now)
             result.receipts.append(receipt)
             result.first_deliveries.append((notification, receipt))
         self._count("delivered", len(post.new_notifications))
@@ -326,7 +332,7 @@ class PeerDelivery:
         )
 
     def _refuse(self, post: Post, error: AlertsRejectedError, result: Deliveries, now: float) -> None:
-        _log.error("%s; the rejected notification is not retried until its content changes", error)
+        _log.error("%s; the rejected notification is retried only after its content changes", error)
         refused_alert = RefusedAlert(
             ticket_ids=[n.ticket_id for n in post.new_notifications],
             peer=self.peer.name,
@@ -335,7 +341,7 @@ class PeerDelivery:
         )
         self.refused_alerts[post.key] = (post.text_version, refused_alert)
         for notification in post.new_notifications:
-            receipt = self._receipt(notification, post.status, now, error.reason)
+            receipt = self._make_receipt(notification, post.status, now, error.reason)
             result.receipts.append(receipt)
             result.failures.append(Failure(post, notification, error.reason, receipt.attempts, is_final=True))
         self._count("failed", max(1, len(post.new_notifications)))
@@ -343,20 +349,20 @@ class PeerDelivery:
     def _fail(
         self, batch: Sequence[Post], error: PeerUnavailableError, result: Deliveries, now: float
     ) -> None:
-        about = [(post, notification) for post in batch for notification in post.new_notifications]
-        self._count("retried", max(1, len(about)))
+        undelivered = [(post, notification) for post in batch for notification in post.new_notifications]
+        self._count("retried", max(1, len(undelivered)))
         # The peer may have restarted and lost the ends that it accepted.
         self._ends.clear()
         if self.failing_since is None:
             self.failing_since = now
             _log.warning("%s; delivery is retried until it succeeds", error)
-            for post, notification in about[:1]:
+            for post, notification in undelivered[:1]:
                 attempts = self._attempts[(notification.id, post.status)]
                 result.failures.append(Failure(post, notification, error.reason, attempts, is_final=False))
         self.error = error.reason
         self.retry.schedule(now, was_reached=error.was_reached)
 
-    def _receipt(
+    def _make_receipt(
         self, notification: Notification, status: Any, now: float, error: str | None = None
     ) -> Receipt:
         return Receipt(
@@ -368,36 +374,44 @@ class PeerDelivery:
             error=error,
         )
 
-    def _forget(self, notifications: Sequence[Notification]) -> None:
-        """Drop state of notifications that are no longer active."""
-        ids, keys = {n.id for n in notifications}, {n.key for n in notifications}
-        self._attempts = {at: count for at, count in self._attempts.items() if at[0] in ids}
-        self._sent_alerts = {key: sent_alert for key, sent_alert in self._sent_alerts.items() if key in keys}
-        self._ends &= keys
-        self.refused_alerts = {key: details for key, details in self.refused_alerts.items() if key in keys}
+    def _forget_inactive(self, notifications: Sequence[Notification]) -> None:
+        """Drop the state of notifications that are no longer active."""
+        active_ids, active_keys = {n.id for n in notifications}, {n.key for n in notifications}
+        self._attempts = {
+            key_status: count for key_status, count in self._attempts.items() if key_status[0] in active_ids
+        }
+        self._sent_alerts = {
+            key: sent_alert for key, sent_alert in self._sent_alerts.items() if key in active_keys
+        }
+        self._ends &= active_keys
+        self.refused_alerts = {
+            key: details for key, details in self.refused_alerts.items() if key in active_keys
+        }
 
 
 def _find_position(status: Mapping[str, Any]) -> int | None:
-    """Return a peer's place in its cluster: Alertmanager orders the peers by name."""
+    """
+    Return a peer's place in its cluster, in which Alertmanager orders the peers by name; None if unknown.
+    """
     cluster = status.get("cluster")
     if not isinstance(cluster, dict) or not isinstance(peers := cluster.get("peers"), list):
         return None
     names = sorted(str(peer["name"]) for peer in peers if isinstance(peer, dict) and "name" in peer)
-    own = cluster.get("name")
-    return names.index(own) if len(names) > 1 and own in names else None
+    own_name = cluster.get("name")
+    return names.index(own_name) if len(names) > 1 and own_name in names else None
 
 
-def _batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
-    for start in range(0, len(posts), _BATCH):
-        yield posts[start : start + _BATCH]
+def _split_batches(posts: Sequence[Post]) -> Iterator[Sequence[Post]]:
+    for start in range(0, len(posts), _BATCH_SIZE):
+        yield posts[start : start + _BATCH_SIZE]
 
 
-def _with_receipts(notifications: Sequence[Notification], result: Deliveries) -> list[Notification]:
-    """Return the notifications with the receipts applied, as the store will have them."""
+def _apply_receipts(notifications: Sequence[Notification], result: Deliveries) -> list[Notification]:
+    """Return the notifications with the receipts applied, as the store will contain them."""
     by_id = {n.id: n for n in notifications}
     for receipt in result.receipts:
         if receipt.error is None:
-            about = by_id[receipt.notification_id]
-            accepted_times = about.fired if receipt.status == "firing" else about.resolved
+            notification = by_id[receipt.notification_id]
+            accepted_times = notification.fired if receipt.status == "firing" else notification.resolved
             accepted_times.setdefault(receipt.peer, receipt.at)
     return list(by_id.values())

@@ -1,8 +1,8 @@
 """
-Silences as reported by each Alertmanager peer. `silencing` creates them; the API limits their length.
+Silences as reported by each Alertmanager peer. ``silencing`` creates them, and the API limits their length.
 
-Alertmanager itself reports which alerts a silence matches, because its matchers are Go regular expressions.
-A peer that does not answer keeps its last answer, marked with the error.
+Alertmanager itself reports which alerts a silence matches, because matchers may be Go regular expressions. If
+a peer does not answer, its last answer is kept and marked with the error.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from queenright.instrumentation.redaction import redact
 from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_ITEMS: Final = 10_000
-"""Maximum silences, or silenced alerts, in one response."""
+"""Maximum number of silences, or of silenced alerts, in one response."""
 
-_COMMENT: Final = 500
-_PARTS: Final = 1000
-"""Maximum number of matchers of a silence, labels of an alert, and silences of an alert."""
+_TEXT_LIMIT: Final = 500
+_MAX_PARTS: Final = 1000
+"""Maximum number of a silence's matchers, an alert's labels, and an alert's silences."""
 _OPERATORS: Final = {(True, False): "=", (False, False): "!=", (True, True): "=~", (False, True): "!~"}
 
 
 class InvalidAnswerError(ValueError):
-    """Raised for a response that is not a list of silences or alerts; names the invalid field."""
+    """Raised for a response that is not a list of silences or alerts. The message names the invalid field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """An active or pending silence. Times in seconds since the epoch; texts are masked for display."""
+    """An active or pending silence, with secrets masked for display. Times are in seconds since the epoch."""
 
     id: str
     by: str
@@ -53,7 +53,7 @@ class PeerSilences:
 
     silences: tuple[Silence, ...] = ()
     silence_ids_by_labels: Mapping[frozenset[tuple[str, str]], tuple[str, ...]] = field(default_factory=dict)
-    """Ids of matching silences, by the labels of each silenced Queenright alert."""
+    """Ids of the matching silences, by the labels of each silenced Queenright alert."""
 
     def silence_ids(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         """Return the ids of the silences that match an alert's labels."""
@@ -62,19 +62,19 @@ class PeerSilences:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerView:
-    """The known state of one peer."""
+    """What is known about the silences of one peer."""
 
     peer: str
     answer: PeerSilences | None = None
     """The peer's last answer; None if it has never answered."""
     read_at: float | None = None
     error: str = ""
-    """Why the last request failed; empty if it succeeded."""
+    """Why the last request failed; "" if it succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActiveSilence:
-    """The silence that mutes a notification. Times in seconds since the epoch."""
+    """The silence that mutes a notification. Times are in seconds since the epoch."""
 
     silence_id: str
     by: str
@@ -82,48 +82,48 @@ class ActiveSilence:
     until: float
 
 
-class _Read(BaseModel):
+class _ResponseModel(BaseModel):
     model_config = ConfigDict(extra="ignore", alias_generator=to_camel)
 
 
-class _Matcher(_Read):
+class _Matcher(_ResponseModel):
     name: Annotated[str, Field(max_length=500)]
     value: Annotated[str, Field(max_length=10_000)]
     is_regex: bool = False
     is_equal: bool = True
 
 
-class _Status(_Read):
+class _Status(_ResponseModel):
     state: str
-    silenced_by: Annotated[list[str], FailFast(), Field(max_length=_PARTS)] = []
+    silenced_by: Annotated[list[str], FailFast(), Field(max_length=_MAX_PARTS)] = []
 
 
-class _Silence(_Read):
+class _Silence(_ResponseModel):
     id: Annotated[str, Field(max_length=200)]
     status: _Status
-    matchers: Annotated[list[_Matcher], FailFast(), Field(max_length=_PARTS)]
+    matchers: Annotated[list[_Matcher], FailFast(), Field(max_length=_MAX_PARTS)]
     starts_at: AwareDatetime
     ends_at: AwareDatetime
     created_by: str = ""
     comment: str = ""
 
 
-class _Alert(_Read):
-    labels: Annotated[dict[str, str], Field(max_length=_PARTS)]
+class _Alert(_ResponseModel):
+    labels: Annotated[dict[str, str], Field(max_length=_MAX_PARTS)]
     status: _Status
 
 
-# Fail fast: listing all errors of a large response takes minutes.
+# Validation stops at the first error, because listing all errors of a large response takes minutes.
 _SILENCES: Final = TypeAdapter(Annotated[list[_Silence], FailFast(), Field(max_length=MAX_ITEMS)])
 _ALERTS: Final = TypeAdapter(Annotated[list[_Alert], FailFast(), Field(max_length=MAX_ITEMS)])
 
 
 def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     """
-    Parse a peer's lists of silences and alerts. Expired silences are skipped.
+    Parse a peer's lists of silences and alerts. Skips expired silences.
 
     Raises:
-        InvalidAnswerError: A list is invalid; names the first invalid field.
+        InvalidAnswerError: A list is invalid. The message names the first invalid field.
     """
     try:
         parsed_silences = _SILENCES.validate_json(silences)
@@ -133,7 +133,9 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
         raise InvalidAnswerError(faults) from None
     return PeerSilences(
         silences=tuple(
-            _silence(silence) for silence in parsed_silences if silence.status.state in ("active", "pending")
+            _to_silence(silence)
+            for silence in parsed_silences
+            if silence.status.state in ("active", "pending")
         ),
         silence_ids_by_labels={
             frozenset(alert.labels.items()): tuple(alert.status.silenced_by)
@@ -143,21 +145,21 @@ def read_answers(silences: bytes, alerts: bytes) -> PeerSilences:
     )
 
 
-def _silence(read: _Silence) -> Silence:
+def _to_silence(response: _Silence) -> Silence:
     return Silence(
-        id=read.id,
-        by=display_name(read.created_by, fallback="somebody"),
-        comment=redact(" ".join(read.comment.split()), _COMMENT),
-        state=read.status.state,
-        starts_at=read.starts_at.timestamp(),
-        ends_at=read.ends_at.timestamp(),
-        matchers=tuple(_format_matcher(matcher) for matcher in read.matchers),
+        id=response.id,
+        by=display_name(response.created_by, fallback="somebody"),
+        comment=redact(" ".join(response.comment.split()), _TEXT_LIMIT),
+        state=response.status.state,
+        starts_at=response.starts_at.timestamp(),
+        ends_at=response.ends_at.timestamp(),
+        matchers=tuple(_format_matcher(matcher) for matcher in response.matchers),
     )
 
 
 def _format_matcher(matcher: _Matcher) -> str:
     value = matcher.value.replace("\\", "\\\\").replace('"', '\\"')
-    return redact(f'{matcher.name}{_OPERATORS[matcher.is_equal, matcher.is_regex]}"{value}"', _COMMENT)
+    return redact(f'{matcher.name}{_OPERATORS[matcher.is_equal, matcher.is_regex]}"{value}"', _TEXT_LIMIT)
 
 
 def find_active_silence(
@@ -166,30 +168,32 @@ def find_active_silence(
     """
     Return the silence that mutes an alert at all peers; None if some peer would notify people.
 
-    Peers replicate silences, but a peer without the silence sends notifications. So every peer that ever
-    answered must have the alert silenced.
+    Peers replicate silences, but a peer that does not have a silence yet sends notifications. So the alert
+    must be silenced at every peer that has ever answered.
 
     Args:
-        views: The state of each peer.
+        views: What is known about each peer.
     """
-    active: list[ActiveSilence] = []
+    active_silences: list[ActiveSilence] = []
     for view in views:
         if view.answer is None:
             continue
-        silence = _silenced_at(labels, view.answer, now)
+        silence = _find_longest_silence(labels, view.answer, now)
         if silence is None:
             return None
-        active.append(silence)
-    return min(active, key=lambda silence: silence.until, default=None)
+        active_silences.append(silence)
+    return min(active_silences, key=lambda silence: silence.until, default=None)
 
 
-def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) -> ActiveSilence | None:
-    if not (ids := frozenset(answer.silence_ids(labels))):
+def _find_longest_silence(
+    labels: Mapping[str, str], answer: PeerSilences, now: float
+) -> ActiveSilence | None:
+    if not (silence_ids := frozenset(answer.silence_ids(labels))):
         return None
     matching_silences = [
         silence
         for silence in answer.silences
-        if silence.id in ids and silence.starts_at <= now < silence.ends_at
+        if silence.id in silence_ids and silence.starts_at <= now < silence.ends_at
     ]
     if not matching_silences:
         return None
@@ -198,16 +202,16 @@ def _silenced_at(labels: Mapping[str, str], answer: PeerSilences, now: float) ->
 
 
 def describe_unknown_peers(views: Sequence[PeerView]) -> str:
-    """Return the peers whose silences are unknown, and why; empty if all answered."""
+    """Return a text with the peers whose silences are unknown, and why; "" if all answered."""
     return "; ".join(f"{view.peer} {view.error}" for view in views if view.error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewSilence:
-    """A silence to create. Times in seconds since the epoch."""
+    """A silence to create. Times are in seconds since the epoch."""
 
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Labels that the silence matches by equality."""
+    """Labels that an alert must have exactly to be silenced."""
     by: str
     comment: str
     starts_at: float
@@ -227,6 +231,6 @@ class NewSilence:
         }
 
 
-def rfc3339(at: float) -> str:
-    """Return a time in the format of Alertmanager's API."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def rfc3339(timestamp: float) -> str:
+    """Format a time, in seconds since the epoch, for Alertmanager's API."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

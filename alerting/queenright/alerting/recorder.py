@@ -1,8 +1,8 @@
 """
-A stand-in for Slack and PagerDuty that validates requests like the originals and records the messages.
+A stand-in for Slack and PagerDuty that validates requests as they do and records the messages.
 
-An ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` the Events API v2, and
-``/deadman`` the dead man's switch for the Watchdog alert.
+It is an ASGI application: ``/slack/...`` is an incoming webhook, ``/pagerduty/v2/enqueue`` is the Events API
+v2, and ``/deadman`` is the dead man's switch for the Watchdog alert.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from queenright.alerting.lifespan import complete_lifespan
 from queenright.runtime.events import Clock
 
 _MAX_MESSAGES: Final = 200
-_MAX_BODY: Final = 1 << 20
-# Slack's: https://api.slack.com/legacy/interactive-message-field-guide, .../reference/messaging/attachments
+_MAX_BODY_BYTES: Final = 1 << 20
+# Slack's limits: https://api.slack.com/legacy/interactive-message-field-guide,
+# .../reference/messaging/attachments
 _MAX_BUTTONS: Final = 5
-_MAX_VALUE: Final = 2000
-_MAX_FOOTER: Final = 300
-# PagerDuty's: https://developer.pagerduty.com/docs/events-api-v2/overview/
-_MAX_EVENT: Final = 512_000
-_MAX_DEDUP_KEY: Final = 255
+_MAX_VALUE_LENGTH: Final = 2000
+_MAX_FOOTER_LENGTH: Final = 300
+# PagerDuty's limits: https://developer.pagerduty.com/docs/events-api-v2/overview/
+_MAX_EVENT_BYTES: Final = 512_000
+_MAX_DEDUP_KEY_LENGTH: Final = 255
 _ACTIONS: Final = ("trigger", "acknowledge", "resolve")
 _SEVERITIES: Final = ("critical", "error", "warning", "info")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedMessage:
-    """A received message. ``time`` in seconds since the epoch, ``status`` firing or resolved."""
+    """
+    A received message. ``time`` is in seconds since the epoch; ``status`` is ``firing`` or ``resolved``.
+    """
 
     time: float
     channel: str
@@ -50,7 +53,7 @@ class _RejectedError(Exception):
 
 
 class Recorder:
-    """The stand-in."""
+    """The ASGI application; see the module's docstring."""
 
     def __init__(
         self, on_message: Callable[[RecordedMessage], None] | None = None, *, clock: Clock = time.time
@@ -58,9 +61,9 @@ class Recorder:
         self.messages: deque[RecordedMessage] = deque(maxlen=_MAX_MESSAGES)
         """The latest messages, oldest first."""
         self.count = 0
-        """Number of received messages; only the latest are kept."""
+        """Number of received messages, of which only the latest are kept."""
         self.rejections: deque[str] = deque(maxlen=_MAX_MESSAGES)
-        """Reasons of rejected requests."""
+        """The latest rejected requests: their paths and the reasons, oldest first."""
         self._on_message = on_message
         self._clock = clock
 
@@ -69,20 +72,20 @@ class Recorder:
 
     def after(self, count: int) -> list[RecordedMessage]:
         """Return the kept messages after the first ``count``, oldest first."""
-        new = min(self.count - count, len(self.messages))
-        return list(self.messages)[len(self.messages) - new :]
+        new_count = min(self.count - count, len(self.messages))
+        return list(self.messages)[len(self.messages) - new_count :]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] == "lifespan":
             await complete_lifespan(receive, send)
         elif scope["type"] == "http":
-            status, media_type, answer = self._answer(scope, await _body(receive))
+            status, media_type, answer = self._handle_request(scope, await _read_body(receive))
             headers = [(b"content-type", media_type), (b"content-length", str(len(answer)).encode())]
             await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": answer})
 
-    def _answer(self, scope: Scope, raw: bytes | None) -> tuple[int, bytes, bytes]:
+    def _handle_request(self, scope: Scope, raw: bytes | None) -> tuple[int, bytes, bytes]:
         path: str = scope["path"]
         if scope["method"] != "POST":
             return 405, b"text/plain", b"method not allowed"
@@ -91,19 +94,21 @@ class Recorder:
         if path.startswith("/deadman"):
             return 200, b"text/plain", b"ok"
         try:
-            body = _json_object(raw)
+            body = _parse_json_object(raw)
             if path.startswith("/slack/"):
-                self._keep(path, body, _read_slack(body), "slack")
+                self._record_message(path, body, _read_slack(body), "slack")
                 return 200, b"text/plain", b"ok"
             if path == "/pagerduty/v2/enqueue":
-                self._keep(path, body, _read_pagerduty(body), "pagerduty")
+                self._record_message(path, body, _read_pagerduty(body), "pagerduty")
                 return 202, b"application/json", _render_enqueued(body)
         except _RejectedError as error:
             self.rejections.append(f"{path}: {error}")
             return 400, b"text/plain", str(error).encode()
         return 404, b"text/plain", b"no_team"
 
-    def _keep(self, path: str, body: dict[str, Any], read: tuple[str, str, str], channel: str) -> None:
+    def _record_message(
+        self, path: str, body: dict[str, Any], read: tuple[str, str, str], channel: str
+    ) -> None:
         status, title, text = read
         message = RecordedMessage(
             time=self._clock(), channel=channel, status=status, title=title, text=text, path=path, body=body
@@ -114,7 +119,7 @@ class Recorder:
             self._on_message(message)
 
 
-def _json_object(raw: bytes) -> dict[str, Any]:
+def _parse_json_object(raw: bytes) -> dict[str, Any]:
     try:
         body = json.loads(raw)
     except ValueError:
@@ -141,7 +146,7 @@ def _read_slack(body: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def _check_attachment(attachment: dict[str, Any]) -> None:
-    """Reject attachments that Slack would truncate or drop silently."""
+    """Reject an attachment that Slack would silently truncate or drop."""
     actions = attachment.get("actions") or []
     if len(actions) > _MAX_BUTTONS:
         raise _RejectedError(f"{len(actions)} actions; at most {_MAX_BUTTONS} are shown")
@@ -149,22 +154,22 @@ def _check_attachment(attachment: dict[str, Any]) -> None:
         has_url = str(action.get("url") or "").startswith(("http://", "https://"))
         if not action.get("text") or not (has_url or (action.get("name") and attachment.get("callback_id"))):
             raise _RejectedError(f"action {action.get('text')!r} has no text, or neither a url nor a name")
-        if len(str(action.get("value") or "")) > _MAX_VALUE:
+        if len(str(action.get("value") or "")) > _MAX_VALUE_LENGTH:
             raise _RejectedError(
-                f"the value of action {action['text']!r} is longer than {_MAX_VALUE} characters"
+                f"the value of action {action['text']!r} is longer than {_MAX_VALUE_LENGTH} characters"
             )
-    if len(str(attachment.get("footer") or "")) > _MAX_FOOTER:
-        raise _RejectedError(f"the footer is longer than {_MAX_FOOTER} characters")
+    if len(str(attachment.get("footer") or "")) > _MAX_FOOTER_LENGTH:
+        raise _RejectedError(f"the footer is longer than {_MAX_FOOTER_LENGTH} characters")
 
 
 def _read_pagerduty(body: dict[str, Any]) -> tuple[str, str, str]:
     key = body.get("routing_key")
     if not isinstance(key, str) or len(key) != 32:
         raise _RejectedError("'routing_key' must be 32 characters long")
-    if len(json.dumps(body)) > _MAX_EVENT:
-        raise _RejectedError(f"the event is larger than {_MAX_EVENT} bytes")
-    if len(str(body.get("dedup_key") or "")) > _MAX_DEDUP_KEY:
-        raise _RejectedError(f"'dedup_key' is longer than {_MAX_DEDUP_KEY} characters")
+    if len(json.dumps(body)) > _MAX_EVENT_BYTES:
+        raise _RejectedError(f"the event is larger than {_MAX_EVENT_BYTES} bytes")
+    if len(str(body.get("dedup_key") or "")) > _MAX_DEDUP_KEY_LENGTH:
+        raise _RejectedError(f"'dedup_key' is longer than {_MAX_DEDUP_KEY_LENGTH} characters")
     for link in body.get("links") or []:
         if not str(link.get("href") or "").startswith(("http://", "https://")):
             raise _RejectedError("'links' needs an address in every 'href'")
@@ -195,8 +200,8 @@ def _render_enqueued(body: dict[str, Any]) -> bytes:
     return json.dumps(answer).encode()
 
 
-async def _body(receive: Receive) -> bytes | None:
-    """Return the request's body; None if it is too large."""
+async def _read_body(receive: Receive) -> bytes | None:
+    """Return the request's body; None if it is larger than ``_MAX_BODY_BYTES``."""
     body = b""
     while True:
         message = await receive()
@@ -204,7 +209,7 @@ async def _body(receive: Receive) -> bytes | None:
             return body
         chunk: bytes = message.get("body", b"")
         body += chunk
-        if len(body) > _MAX_BODY:
+        if len(body) > _MAX_BODY_BYTES:
             return None
         if not message.get("more_body"):
             return body

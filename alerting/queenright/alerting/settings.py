@@ -13,7 +13,7 @@ from queenright.alerting.peer import PeerAddress
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 PLACEHOLDERS: Final = frozenset({"agent", "ticket_id", "session_id", "trace_id"})
-"""Placeholders that a link template may contain; values are URL-quoted."""
+"""Placeholders that a link template may contain. Their values are URL-quoted."""
 
 
 class AlertingSettings(BaseModel):
@@ -22,28 +22,36 @@ class AlertingSettings(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     alertmanager_urls: Annotated[tuple[str, ...], Field(repr=False)] = ()
-    """URLs of all peers of the cluster, each gets every alert; empty: nothing is sent."""
+    """URLs of all peers of the Alertmanager cluster. Each gets every alert. If empty, no alert is sent."""
     lifetime_seconds: Annotated[float, Field(ge=180, le=30 * 86_400)] = 7 * 86_400
     """
-    Seconds without an update after which Alertmanager resolves an alert, such as while the service is down.
+    Seconds without an update after which Alertmanager resolves an alert, for example while the service is
+    down.
     """
     late_resolve_seconds: Seconds = 60
-    """Seconds between an alert that was delivered late and its end; above Alertmanager's ``group_wait``."""
+    """
+    Minimum seconds between a late delivery of an alert and its end. Must exceed Alertmanager's
+    ``group_wait``.
+    """
     slack_signing_secret_file: Path | None = None
-    """File with the signing secret of the Slack app; None: clicks on buttons are rejected."""
+    """File with the signing secret of the Slack app. If unset, clicks on buttons are rejected."""
     pagerduty_webhook_secret_files: tuple[Path, ...] = ()
-    """Files with the secrets of PagerDuty webhook subscriptions; empty: webhooks are rejected."""
+    """Files with the secrets of PagerDuty webhook subscriptions. If empty, webhooks are rejected."""
     cluster: Annotated[str, Field(min_length=1, max_length=100)] = "default"
-    """Label ``cluster`` of alerts; must equal Prometheus' external label for inhibition to work."""
+    """
+    Label ``cluster`` of alerts. Must equal Prometheus' external label, otherwise inhibition does not work.
+    """
 
     console_url: str = "http://127.0.0.1:8420"
-    """URL of this service in notifications; by default where it listens."""
+    """URL of this service for links in notifications. Defaults to the address on which it listens."""
     runbook_url: str = ""
-    """Base URL of the runbooks; empty: ``/runbooks`` of the console."""
+    """Base URL of the runbooks. If empty, ``/runbooks`` below the console's URL."""
     dashboard_url: str = ""
-    """Template such as ``https://grafana.example/d/queenright-agent?var-agent={agent}``; empty: no link."""
+    """
+    Link template such as ``https://grafana.example/d/queenright-agent?var-agent={agent}``. If empty, no link.
+    """
     trace_url: str = ""
-    """Template such as ``https://tempo.example/trace/{trace_id}``; empty: no link."""
+    """Link template such as ``https://tempo.example/trace/{trace_id}``. If empty, no link."""
 
     @field_validator("alertmanager_urls")
     @classmethod

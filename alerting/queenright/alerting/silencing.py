@@ -1,8 +1,8 @@
 """
-Silence tickets at Alertmanager, and poll the silences of every peer to know which tickets are silenced.
+Create silences in Alertmanager, and poll every peer's silences to know which tickets are silenced.
 
-A peer that does not answer is reported as unknown. Its last answer stays valid until it answers again or
-its silences end, so a missing answer never means that a ticket is not silenced.
+The silences of a peer that does not answer are reported as unknown. Its last answer stays valid until it
+answers again or the silences end, so a missing answer never means that a ticket is not silenced.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from queenright.runtime.events import AgentEvent, Clock
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 30.0
-"""Seconds between polls: Alertmanager cannot push silences."""
+"""Seconds between polls, because Alertmanager cannot push silences."""
 RETRY_SECONDS: Final = 5.0
-"""Seconds between polls while a peer does not answer: it may have just started."""
+"""Seconds between polls while a peer does not answer, because it may be starting."""
 _PAUSE_SECONDS: Final = 0.1
 """Minimum seconds between two reads of the outbox."""
 _PAUSE_PER_TICKET_SECONDS: Final = 0.0005
-"""Additional seconds per ticket, because a large fleet has thousands."""
+"""Additional seconds per ticket, because a large fleet may have thousands of them."""
 _SINGLE_ALERT_LABELS: Final = frozenset(
     {LABEL_REMINDER, "severity", "ticket_severity", "storm", ALERT_LABEL_TICKET_ID}
 )
-"""Labels that differ between alerts of one agent and cause, which a silence must not match on."""
+"""Labels that differ between alerts of one agent and cause. A silence must not match them."""
 
 
 class NothingToSilenceError(ConflictError):
@@ -66,7 +66,7 @@ class NoPeerError(ConflictError):
 
 
 class SilenceWatch:
-    """Tracks silences of all peers."""
+    """Tracks the silences of all peers."""
 
     def __init__(
         self, store: Store, settings: AlertingSettings, client: AlertmanagerClient, *, clock: Clock
@@ -77,37 +77,39 @@ class SilenceWatch:
         self._peers = [PeerAddress.parse(url) for url in settings.alertmanager_urls]
         self._views = [PeerView(peer=peer.name, error="has not answered yet") for peer in self._peers]
         self._labels: Mapping[str, dict[str, str]] = {}
-        """Labels of the active notification, by ticket."""
+        """Labels of the active notification, by ticket id."""
         self._changed = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"SilenceWatch({[peer.name for peer in self._peers]})"
 
     def note_change(self, event: AgentEvent) -> None:
-        """Handle an event that may have changed the notifications."""
+        """Schedule a read of the notifications, which an event may have changed."""
         self._changed.set()
 
     def find_silence(self, ticket_id: str) -> ActiveSilence | None:
-        """Return the silence that mutes a ticket; None if it is not silenced, or if that is unknown."""
+        """Return the silence that mutes a ticket; None if the ticket is not silenced or that is unknown."""
         labels = self._labels.get(ticket_id)
         return None if labels is None else find_active_silence(labels, self._views, self._clock())
 
     def silenced_until(self, ticket_id: str) -> float | None:
-        """Return when a ticket's silence ends, in seconds since the epoch; None if it is not silenced."""
+        """
+        Return when a ticket's silence ends, in seconds since the epoch; None if the ticket is not silenced.
+        """
         silence = self.find_silence(ticket_id)
         return None if silence is None else silence.until
 
     @property
     def unknown(self) -> str:
-        """The peers whose silences are unknown, and why; empty if all answered."""
+        """A text with the peers whose silences are unknown, and why; "" if all answered."""
         return describe_unknown_peers(self._views)
 
     def views(self) -> Sequence[PeerView]:
-        """Return the state of each peer."""
+        """Return what is known about each peer."""
         return tuple(self._views)
 
     def silences(self) -> list[tuple[Silence, list[str], list[str]]]:
-        """Return every active or pending silence, with the peers that have it and the tickets it matches."""
+        """Return every active or pending silence, with the peers that have it and the ids of its tickets."""
         now, by_id = self._clock(), dict[str, tuple[Silence, list[str], list[str]]]()
         answers = [(view.peer, view.answer) for view in self._views if view.answer is not None]
         for peer, answer in answers:
@@ -144,15 +146,15 @@ class SilenceWatch:
 
     async def add(self, ticket_id: str, *, by: str, comment: str, seconds: float) -> tuple[str, str]:
         """
-        Silence notifications of a ticket, and of its agent for the same cause at any severity.
+        Silence the notifications of a ticket, and of its agent for the same cause at any severity.
 
         Returns:
-            The silence's id and the peer that created it. That peer replicates it to its cluster.
+            The silence's id and the name of the peer that created it. The peer replicates it to its cluster.
 
         Raises:
             NothingToSilenceError: The ticket has no active notification.
             NoPeerError: No Alertmanager is configured.
-            AlertmanagerError: No peer created it; the error of the last one.
+            AlertmanagerError: No peer created the silence. This is the error of the last peer.
         """
         await self.read_notifications()
         labels = self._labels.get(ticket_id)
@@ -179,12 +181,12 @@ class SilenceWatch:
 
     async def expire(self, silence_id: str) -> str:
         """
-        Expire a silence now; return the peer that did it.
+        Expire a silence now. Return the name of the peer that expired it.
 
         Raises:
             NoPeerError: No Alertmanager is configured.
             SilenceNotFoundError: No peer that answered has a silence with this id.
-            AlertmanagerError: No peer did it; the error of the last one that failed otherwise.
+            AlertmanagerError: No peer expired it. This is the last error other than SilenceNotFoundError.
         """
         last_error: QueenrightError = NoPeerError()
         for peer in self._peers:
@@ -198,13 +200,13 @@ class SilenceWatch:
             return peer.name
         raise last_error
 
-    async def _read_peer(self, peer: PeerAddress, before: PeerView) -> PeerView:
+    async def _read_peer(self, peer: PeerAddress, view: PeerView) -> PeerView:
         try:
             answer = await self._client.silences(peer)
         except AlertmanagerError as error:
-            if not before.error:
+            if not view.error:
                 _log.warning("Cannot read the silences of Alertmanager %s: %s", peer.name, error.reason)
-            return replace(before, error=error.reason)
+            return replace(view, error=error.reason)
         return PeerView(peer=peer.name, answer=answer, read_at=self._clock())
 
     async def _poll_peers(self) -> None:
@@ -212,7 +214,7 @@ class SilenceWatch:
             try:
                 await self.read_peers()
             except Exception:
-                _log.exception("Reading silences failed unexpectedly; it is retried")
+                _log.exception("Reading the silences failed unexpectedly; retrying")
             await asyncio.sleep(RETRY_SECONDS if self.unknown else POLL_SECONDS)
 
     async def _follow_notifications(self) -> None:
@@ -221,7 +223,7 @@ class SilenceWatch:
             try:
                 await self.read_notifications()
             except StoreError as error:
-                _log.error("Cannot read the notifications; reading is retried: %s", error)
+                _log.error("Cannot read the notifications; retrying: %s", error)
             await asyncio.sleep(_PAUSE_SECONDS + _PAUSE_PER_TICKET_SECONDS * len(self._labels))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(POLL_SECONDS):

@@ -1,1 +1,1 @@
-"""Grafana dashboards: their JSON, with the thresholds of the settings."""
+"""Grafana dashboards, with thresholds taken from the settings."""

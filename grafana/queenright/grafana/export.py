@@ -1,4 +1,4 @@
-"""The dashboards with the thresholds of the settings, and with links to their console."""
+"""Render the dashboards with thresholds from the settings and links to the console."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from queenright.grafana.files import dashboards_folder
 from queenright.health.objectives import FASTEST_BURN, compute_burn_threshold
 from queenright.health.settings import HealthSettings
 
-CONSOLE: Final = "http://127.0.0.1:8420"
-"""The console's URL in the committed dashboards, the default of their variable ``console``."""
+DEFAULT_CONSOLE_URL: Final = "http://127.0.0.1:8420"
+"""The console's URL in the committed dashboards: the default of their variable ``console``."""
 
 
-def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> dict[str, str]:
+def render_dashboards(settings: HealthSettings, *, console: str = DEFAULT_CONSOLE_URL) -> dict[str, str]:
     """
     Return the JSON of every dashboard by file name.
 
-    The committed files have the default thresholds. Each threshold line is replaced by that of the settings.
+    The committed files have the default thresholds, which are replaced by those of the settings.
     """
     default, own = Thresholds.of(HealthSettings()), Thresholds.of(settings)
     replacements = {getattr(default, field.name): getattr(own, field.name) for field in fields(Thresholds)}
@@ -27,7 +27,7 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
     return {
         path.name: dashboard_text(
             json.loads(
-                path.read_text(encoding="utf-8").replace(json.dumps(CONSOLE), console_text),
+                path.read_text(encoding="utf-8").replace(json.dumps(DEFAULT_CONSOLE_URL), console_text),
                 object_hook=lambda node: _replace_lines(node, replacements),
             )
         )
@@ -36,29 +36,31 @@ def render_dashboards(settings: HealthSettings, *, console: str = CONSOLE) -> di
 
 
 def dashboard_text(board: Any, encoder: type[json.JSONEncoder] | None = None) -> str:
-    """Return a dashboard as file content, which is equal for equal dashboards."""
+    """Return a dashboard as the content of its file. Equal dashboards have equal content."""
     return json.dumps(board, cls=encoder, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _replace_lines(node: dict[str, Any], replacements: Mapping[Lines, Lines]) -> dict[str, Any]:
-    """Return the object, with its threshold lines replaced; the first step is the colour below them."""
+    """
+    Return a JSON object with its threshold lines replaced. Its first step is the colour below all lines.
+    """
     if node.get("mode") != "absolute" or "steps" not in node:
         return node
-    below, *steps = node["steps"]
+    base_step, *steps = node["steps"]
     lines = tuple((step["value"], step["color"]) for step in steps)
-    own = replacements.get(lines, lines)
-    return {**node, "steps": [below, *({"color": colour, "value": value} for value, colour in own)]}
+    own_lines = replacements.get(lines, lines)
+    return {**node, "steps": [base_step, *({"color": colour, "value": value} for value, colour in own_lines)]}
 
 
 BLUE, YELLOW, ORANGE, RED = "blue", "yellow", "orange", "red"
 
 Lines = tuple[tuple[float, str], ...]
-"""Threshold lines in ascending order: value and colour."""
+"""Threshold lines in ascending order, each a value and a colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """The lines that depend on settings; times in seconds, shares from 0 to 1."""
+    """The threshold lines that depend on settings. Times are in seconds, shares from 0 to 1."""
 
     bad_steps: Lines
     activity: Lines
@@ -94,10 +96,10 @@ class Thresholds:
 
 
 def _sort_lines(*lines: tuple[float, str]) -> Lines:
-    # Grafana requires ascending steps, and custom settings may have a different order.
+    # Grafana requires ascending steps, and settings may put the thresholds in any order.
     return tuple(sorted(lines, key=lambda line: line[0]))
 
 
 def burn_lines(budget: float) -> Lines:
-    """Return the error budget and the share at which the fastest burn-rate alert fires."""
+    """Return two lines: the error budget, and the share at which the fastest burn-rate alert fires."""
     return (budget, ORANGE), (compute_burn_threshold(budget, FASTEST_BURN), RED)

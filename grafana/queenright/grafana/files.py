@@ -8,8 +8,8 @@ from typing import Final
 _HERE: Final = Path(__file__).resolve().parent
 
 
-def _folder(name: str) -> Path:
-    # In a wheel they are next to this module, in a checkout below `grafana/`.
+def _find_folder(name: str) -> Path:
+    # In a wheel the folders are next to this module, in a checkout below `grafana/`.
     candidates = (_HERE / name, _HERE.parents[1] / name)
     for candidate in candidates:
         if candidate.is_dir():
@@ -22,9 +22,9 @@ def _folder(name: str) -> Path:
 
 def dashboards_folder() -> Path:
     """Return the folder of the dashboards with the default thresholds."""
-    return _folder("dashboards")
+    return _find_folder("dashboards")
 
 
 def provisioning_folder() -> Path:
     """Return the folder of Grafana's provisioning."""
-    return _folder("provisioning")
+    return _find_folder("provisioning")

@@ -1,1 +1,1 @@
-"""Callbacks from Alertmanager, Slack and PagerDuty."""
+"""Parse and verify callbacks from Alertmanager, Slack and PagerDuty."""

@@ -1,8 +1,8 @@
 """
-Parse Alertmanager's webhooks (version 4): symptoms of agents, and notifications that it sent to people.
+Parse Alertmanager's webhooks (version 4): symptoms of agents, and reports of notifications sent to people.
 
-An alert that a peer accepted may still be silenced, inhibited or waiting for its group. Receivers for people
-therefore also post to a webhook, which reports who was notified about which ticket.
+An alert that a peer accepted may still be silenced, inhibited or waiting for its group. So receivers that
+notify people also post to a webhook, which reports who was notified about which ticket.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from queenright.alerting.notification import alert_key
 from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_ALERTS: Final = 3_000
-"""Maximum alerts per body; with small alerts, this is the API's limit of JSON values."""
+"""Maximum number of alerts per body. With small alerts, that many reach the API's limit of JSON values."""
 
 
 class InvalidWebhookError(ValueError):
-    """Raised for a body that is not an Alertmanager webhook; names the invalid field."""
+    """Raised for a body that is not an Alertmanager webhook. The message names the invalid field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SymptomAlert:
-    """A Prometheus alert about an agent: a reason for a check, not a verdict. ``agent`` may be empty."""
+    """A Prometheus alert about an agent. It triggers a check and is not a verdict. ``agent`` may be ""."""
 
     alertname: str
     agent: str
@@ -41,56 +41,56 @@ class NotifiedAlert:
 
     ticket_id: str
     alert_key: str
-    """The outbox key of the alert."""
+    """The alert's key in the outbox."""
     status: Literal["firing", "resolved"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReceiverNotification:
-    """One notification: a group of alerts sent to one receiver."""
+    """One notification of one receiver about a group of alerts."""
 
     receiver: str
     dedup_key: str
     alerts: tuple[NotifiedAlert, ...]
-    """The alerts about tickets."""
+    """The alerts about tickets; others are left out."""
     truncated: int = 0
-    """Number of alerts that Alertmanager left out of this body."""
+    """Number of alerts that Alertmanager left out of the body."""
 
 
-class _Read(BaseModel):
-    # Unknown keys are ignored because later versions may add some; known keys must have the right type.
+class _WebhookModel(BaseModel):
+    # Unknown keys are ignored, because later versions may add some. Known keys must have the right type.
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class _SymptomLabels(_Read):
+class _SymptomLabels(_WebhookModel):
     alertname: Annotated[str, Field(min_length=1, max_length=200)]
     agent: Annotated[str, Field(max_length=200)] = ""
 
 
-class _Symptom(_Read):
+class _Symptom(_WebhookModel):
     status: Literal["firing", "resolved"]
     labels: _SymptomLabels
 
 
-class SymptomsBody(_Read):
-    """Alertmanager's webhook payload with symptoms."""
+class SymptomsBody(_WebhookModel):
+    """The payload of Alertmanager's webhook about symptoms."""
 
     version: Literal["4"]
     alerts: Annotated[list[_Symptom], Field(max_length=MAX_ALERTS)]
 
 
-class _Annotations(_Read):
+class _Annotations(_WebhookModel):
     ticket_id: Annotated[str, Field(max_length=100)] = ""
 
 
-class _Alert(_Read):
+class _Alert(_WebhookModel):
     status: Literal["firing", "resolved"]
     labels: Annotated[dict[str, str], Field(max_length=100)]
     annotations: _Annotations = _Annotations()
 
 
-class NotificationBody(_Read):
-    """Alertmanager's webhook payload about one notification."""
+class NotificationBody(_WebhookModel):
+    """The payload of Alertmanager's webhook about one notification."""
 
     model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
 
@@ -101,7 +101,7 @@ class NotificationBody(_Read):
     truncated_alerts: Annotated[int, Field(ge=0)] = 0
 
 
-_Model = TypeVar("_Model", bound=_Read)
+_Model = TypeVar("_Model", bound=_WebhookModel)
 
 
 def _parse(model: type[_Model], body: bytes | str) -> _Model:
@@ -116,7 +116,8 @@ def parse_symptoms(body: bytes | str) -> list[SymptomAlert]:
     Parse the body of Alertmanager's webhook that reports symptoms of agents.
 
     Raises:
-        InvalidWebhookError: The body is not JSON, or a field is missing or invalid; names the first one.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names the
+            first.
     """
     return [
         SymptomAlert(alertname=alert.labels.alertname, agent=alert.labels.agent, status=alert.status)
@@ -125,7 +126,9 @@ def parse_symptoms(body: bytes | str) -> list[SymptomAlert]:
 
 
 def dedup_key(group_key: str) -> str:
-    """Return the dedup key that Alertmanager sends to PagerDuty: the SHA-256 of the group key, in hex."""
+    """
+    Return the dedup key that Alertmanager sends to PagerDuty: the SHA-256 of the group key in hexadecimal.
+    """
     return hashlib.sha256(group_key.encode()).hexdigest()
 
 
@@ -134,7 +137,8 @@ def parse_notification(body: bytes) -> ReceiverNotification:
     Parse the body that Alertmanager posts after notifying a receiver.
 
     Raises:
-        InvalidWebhookError: The body is not JSON, or a field is missing or invalid; names the first one.
+        InvalidWebhookError: The body is not JSON, or a field is missing or invalid. The message names the
+            first.
     """
     webhook = _parse(NotificationBody, body)
     return ReceiverNotification(

@@ -1,4 +1,4 @@
-"""Clean names of people from external services."""
+"""Make names of people from external services safe to display."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def display_name(*names: str, fallback: str) -> str:
     Return the first non-blank name, without control characters and line breaks, with secrets masked.
 
     Args:
-        fallback: The name if all are blank.
+        fallback: Returned if all names are blank.
     """
     for name in names:
         text = " ".join("".join(c if c.isprintable() else " " for c in name).split())

@@ -17,8 +17,8 @@ from queenright.instrumentation.validation_messages import describe_faults
 
 MAX_AGE_SECONDS: Final = 86_400.0
 """
-Seconds after which an event is ignored. PagerDuty retries for about 20 minutes, and handled events are
-remembered for longer than this, so no event is handled twice.
+Age in seconds from which an event is ignored. PagerDuty retries for about 20 minutes, and handled events are
+remembered for longer than this age, so no event is handled twice.
 """
 
 MAX_AHEAD_SECONDS: Final = 300.0
@@ -26,11 +26,11 @@ MAX_AHEAD_SECONDS: Final = 300.0
 
 
 class InvalidEventError(ValueError):
-    """Raised for a body that is not a PagerDuty event; names the invalid field."""
+    """Raised for a body that is not a PagerDuty event. The message names the invalid field."""
 
 
 class IncidentChange(StrEnum):
-    """Changes of an incident that Queenright handles."""
+    """The changes of an incident that Queenright handles."""
 
     ACKNOWLEDGED = "incident.acknowledged"
     UNACKNOWLEDGED = "incident.unacknowledged"
@@ -40,35 +40,35 @@ class IncidentChange(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentEvent:
-    """One event. ``dedup_key`` is empty if no alert opened the incident."""
+    """One event. ``dedup_key`` is "" if no alert opened the incident."""
 
     event_id: str
     event_type: str
     change: IncidentChange | None
-    """None for other events, which are ignored."""
+    """None for any other event, which is ignored."""
     at: float
     """Seconds since the epoch."""
     by: str
     by_person: bool
-    """Whether a person made the change, and not Alertmanager, a timeout or a rule."""
+    """Whether a person made the change, rather than Alertmanager, a timeout or a rule."""
     dedup_key: str
 
 
-class _Read(BaseModel):
+class _WebhookModel(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
-class _Agent(_Read):
+class _Agent(_WebhookModel):
     id: Annotated[str, Field(max_length=200)] | None = None
     summary: Annotated[str, Field(max_length=20_000)] | None = None
     type: Annotated[str, Field(max_length=200)] | None = None
 
 
-class _Data(_Read):
+class _Data(_WebhookModel):
     incident_key: Annotated[str, Field(max_length=1000)] | None = None
 
 
-class _Event(_Read):
+class _Event(_WebhookModel):
     id: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[\x21-\x7e]+$")]
     event_type: Annotated[str, Field(min_length=1, max_length=200)]
     occurred_at: AwareDatetime
@@ -76,7 +76,7 @@ class _Event(_Read):
     data: _Data | None = None
 
 
-class _Webhook(_Read):
+class _Webhook(_WebhookModel):
     event: _Event
 
 
@@ -85,7 +85,8 @@ def read_event(body: bytes) -> IncidentEvent:
     Parse one event posted by PagerDuty.
 
     Raises:
-        InvalidEventError: The body is not JSON, or a field is missing or invalid; names the first one.
+        InvalidEventError: The body is not JSON, or a field is missing or invalid. The message names the
+            first.
     """
     try:
         event = _Webhook.model_validate_json(body).event

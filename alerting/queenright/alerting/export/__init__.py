@@ -1,1 +1,1 @@
-"""Export the rules as files, an archive or Kubernetes objects, and compare them with loaded rules."""
+"""Export the rules as files, an archive or Kubernetes objects, and compare them with existing rules."""

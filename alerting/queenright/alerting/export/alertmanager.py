@@ -1,4 +1,4 @@
-"""Alertmanager configuration to export: a complete file, or a section for an existing configuration."""
+"""Alertmanager configuration for export: a complete file, or a section for an existing configuration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SECRETS: Final = Path("/etc/alertmanager/secrets/queenright-alerting")
 _TEMPLATES: Final = Path("/etc/alertmanager/config")
 
 UNSET_DEADMAN_URL: Final = "http://deadman-url-is-not-set.invalid/"
-"""Placeholder for a missing dead man's switch. The host does not exist, so each post fails visibly."""
+"""Placeholder for a missing dead man's switch. Its host does not exist, so every ping fails visibly."""
 
 DEADMAN_WARNING: Final = (
     "The receiver deadman has no URL: a failure of Prometheus or Alertmanager would go unnoticed.",
-    "Export again with --deadman-url and the URL of a check that expects a ping every minute.",
+    "Export again with --deadman-url set to the URL of a check that expects a ping every minute.",
 )
-"""Warning for a configuration without a dead man's switch, shown in the file and by the command."""
+"""Warning about a missing dead man's switch, for the file and the command's output."""
 
 
 def render_config(
@@ -57,41 +57,42 @@ def render_config(
 
 
 def deadman_warning(url: str) -> tuple[str, ...]:
-    """Return the warning about a missing dead man's switch; empty if a URL is set."""
+    """Return the lines of the warning about a missing dead man's switch; empty if a URL is set."""
     return DEADMAN_WARNING if url == UNSET_DEADMAN_URL else ()
 
 
 def queenright_section(config: str) -> dict[str, Any]:
     """
-    Return the section for an existing configuration: ``route``, ``inhibit_rules``, ``receivers``.
+    Return the section for an existing configuration, with the keys ``route``, ``inhibit_rules`` and
+    ``receivers``.
 
-    The route matches only Queenright alerts. Receivers are named ``queenright-…`` and contain their own Slack
-    URL, so that no global setting is needed.
+    The route matches only Queenright's alerts. Receivers are named ``queenright-…`` and have their own
+    setting ``api_url_file`` for Slack, so no global setting is needed.
     """
     document: dict[str, Any] = yaml.safe_load(config)
     root: dict[str, Any] = document["route"]
-    slack = document["global"]["slack_api_url_file"]
+    slack_url_file = document["global"]["slack_api_url_file"]
     return {
         "route": _prefix_receivers({"matchers": ['alertname=~"Queenright.+"'], **root}),
         "inhibit_rules": document["inhibit_rules"],
-        "receivers": [_prefix_receiver(receiver, slack) for receiver in document["receivers"]],
+        "receivers": [_prefix_receiver(receiver, slack_url_file) for receiver in document["receivers"]],
     }
 
 
 def _prefix_receivers(route: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a route with prefixed receivers, including its child routes."""
-    renamed_part = dict(route)
-    if "receiver" in renamed_part:
-        renamed_part["receiver"] = _PREFIX + renamed_part["receiver"]
-    if "routes" in renamed_part:
-        renamed_part["routes"] = [_prefix_receivers(child) for child in renamed_part["routes"]]
-    return renamed_part
+    """Return a route with prefixed receiver names, including those of its child routes."""
+    renamed_route = dict(route)
+    if "receiver" in renamed_route:
+        renamed_route["receiver"] = _PREFIX + renamed_route["receiver"]
+    if "routes" in renamed_route:
+        renamed_route["routes"] = [_prefix_receivers(child) for child in renamed_route["routes"]]
+    return renamed_route
 
 
-def _prefix_receiver(receiver: Mapping[str, Any], slack: str) -> dict[str, Any]:
-    renamed_part = {**receiver, "name": _PREFIX + receiver["name"]}
-    if "slack_configs" in renamed_part:
-        renamed_part["slack_configs"] = [
-            {"api_url_file": slack, **config} for config in renamed_part["slack_configs"]
+def _prefix_receiver(receiver: Mapping[str, Any], slack_url_file: str) -> dict[str, Any]:
+    renamed_receiver = {**receiver, "name": _PREFIX + receiver["name"]}
+    if "slack_configs" in renamed_receiver:
+        renamed_receiver["slack_configs"] = [
+            {"api_url_file": slack_url_file, **config} for config in renamed_receiver["slack_configs"]
         ]
-    return renamed_part
+    return renamed_receiver

@@ -10,17 +10,17 @@ from queenright.alerting.export.loaded_rules import LoadedRule
 from queenright.alerting.files import read_runbook
 from queenright.instrumentation import names
 
-_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
+_QUOTED_TEXT: Final = re.compile(r'"(?:\\.|[^"\\])*"')
 _METRIC: Final = re.compile(r"(?<![\w:])((?:[a-z_]+:)?queenright_[a-z0-9_]+(?::\w+)?)")
 _PAIRS: Final = {")": "(", "]": "[", "}": "{"}
 
 
 def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     """
-    Return all faults, as sentences that name the rule.
+    Return the faults of the rules, each as a text that begins with the rule's name.
 
-    Reports unknown metrics, missing runbooks, unbalanced brackets and quotes, missing annotations and labels,
-    and duplicate rules.
+    Finds unknown metrics, missing runbooks, unbalanced brackets or quotes, missing annotations or labels, and
+    duplicate rules.
     """
     all_rules = list(rules)
     record_names = {rule.name for rule in all_rules if not rule.is_alert}
@@ -29,16 +29,16 @@ def check_rules(rules: Iterable[LoadedRule]) -> list[str]:
     for rule in all_rules:
         key = (rule.name, tuple(sorted(rule.labels.items())))
         if key in keys:
-            faults.append(f"{rule.name}: another rule has the same name and labels")
+            faults.append(f"{rule.name}: another rule has the same name and the same labels")
         keys.add(key)
     return faults
 
 
 def _find_faults(rule: LoadedRule, record_names: set[str]) -> Iterator[str]:
-    bare = _TEXT.sub('""', rule.expr)
-    if not _is_balanced(bare) or bare.replace('""', "").count('"'):
+    expr_without_texts = _QUOTED_TEXT.sub('""', rule.expr)
+    if not _is_balanced(expr_without_texts) or expr_without_texts.replace('""', "").count('"'):
         yield f"unbalanced brackets or quotes in {rule.expr!r}"
-    for metric in sorted(set(_METRIC.findall(bare))):
+    for metric in sorted(set(_METRIC.findall(expr_without_texts))):
         if metric not in record_names and not _is_exposed(metric):
             yield f"unknown metric {metric}: it is neither exposed nor recorded"
     if not rule.is_alert:

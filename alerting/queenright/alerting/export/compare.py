@@ -1,4 +1,4 @@
-"""Compare the rules generated from the settings with rules from files or Prometheus."""
+"""Compare the rules generated from the settings with rules from files or from Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TOKEN: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """A difference in one part of a rule: the existing and the wanted value."""
+    """A part of a rule whose existing value differs from the wanted one."""
 
     part: str
     existing: str
@@ -33,10 +33,11 @@ class RuleChange:
 @dataclass(frozen=True, slots=True)
 class Difference:
     """
-    A rule that differs.
+    A difference between the wanted and the existing rules.
 
-    ``added``: wanted but missing. ``removed``: present but not wanted. ``changed``: differs in ``changes``.
-    ``duplicate``: has the same name and labels as another, and differs from the wanted rule in ``changes``.
+    The kinds are ``added`` (wanted but missing), ``removed`` (existing but not wanted), ``changed`` (the
+    existing rule differs in ``changes``), and ``duplicate`` (another existing rule has the same name and
+    labels; this one differs from the wanted rule in ``changes``).
     """
 
     kind: Literal["added", "removed", "changed", "duplicate"]
@@ -46,7 +47,7 @@ class Difference:
 
 def normalize_expression(expr: str) -> str:
     """
-    Normalize whitespace, numbers, durations and quotes, because Prometheus reformats expressions.
+    Normalize whitespace, numbers, durations and quotes, which Prometheus reformats.
     """
     return " ".join(filter(None, (_normalize_token(token) for token in _TOKEN.finditer(expr))))
 
@@ -66,17 +67,17 @@ def _normalize_token(token: re.Match[str]) -> str:
 
 def compare(wanted_rules: Iterable[LoadedRule], existing: Iterable[LoadedRule]) -> list[Difference]:
     """
-    Return the differences, in the order of ``wanted_rules``, followed by superfluous rules.
+    Return the differences in the order of ``wanted_rules``, followed by superfluous rules.
 
     Args:
-        existing: Loaded rules or rules from files; rules that are not Queenright's are ignored.
+        existing: Rules from Prometheus or files. Rules that are not Queenright's are ignored.
     """
     rules = list(wanted_rules)
     remaining: dict[tuple[bool, str], list[LoadedRule]] = defaultdict(list)
     for rule in existing:
         if rule.is_ours:
             remaining[rule.is_alert, rule.name].append(rule)
-    # Match by labels first, because the bands of one alert differ only in them.
+    # Match by labels first, because the bands of one alert differ only in their labels.
     matches = [_pop_best_match(remaining[rule.is_alert, rule.name], rule) for rule in rules]
     unmatched_counts = Counter(
         (rule.is_alert, rule.name) for rule, match in zip(rules, matches, strict=True) if match is None
@@ -88,7 +89,7 @@ def compare(wanted_rules: Iterable[LoadedRule], existing: Iterable[LoadedRule]) 
             match = candidates.pop()
         if match is None:
             differences.append(Difference("added", rule))
-        elif changes := tuple(_changes(match, rule)):
+        elif changes := tuple(_find_changes(match, rule)):
             differences.append(Difference("changed", rule, changes))
     by_key = {_key(rule): rule for rule in rules}
     superfluous_rules = (rule for candidates in remaining.values() for rule in candidates)
@@ -98,7 +99,7 @@ def compare(wanted_rules: Iterable[LoadedRule], existing: Iterable[LoadedRule]) 
 def _to_difference(existing: LoadedRule, wanted_rule: LoadedRule | None) -> Difference:
     if wanted_rule is None:
         return Difference("removed", existing)
-    return Difference("duplicate", existing, tuple(_changes(existing, wanted_rule)))
+    return Difference("duplicate", existing, tuple(_find_changes(existing, wanted_rule)))
 
 
 def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
@@ -107,17 +108,21 @@ def _key(rule: LoadedRule) -> tuple[bool, str, tuple[tuple[str, str], ...]]:
 
 
 def _pop_best_match(candidates: list[LoadedRule], rule: LoadedRule) -> LoadedRule | None:
-    """Remove and return the candidate with the same labels; if there are several, the most similar one."""
-    same = [candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)]
-    if not same:
+    """Remove and return the candidate with the same labels, the most similar one if there are several."""
+    same_label_candidates = [
+        candidate for candidate in candidates if dict(candidate.labels) == dict(rule.labels)
+    ]
+    if not same_label_candidates:
         return None
     expr = normalize_expression(rule.expr)
-    best = min(same, key=lambda c: (normalize_expression(c.expr) != expr, c.group != rule.group))
+    best = min(
+        same_label_candidates, key=lambda c: (normalize_expression(c.expr) != expr, c.group != rule.group)
+    )
     candidates.remove(best)
     return best
 
 
-def _changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[RuleChange]:
+def _find_changes(existing: LoadedRule, wanted: LoadedRule) -> Iterator[RuleChange]:
     if normalize_expression(existing.expr) != normalize_expression(wanted.expr):
         yield RuleChange("expr", existing.expr, wanted.expr)
     if existing.group != wanted.group:

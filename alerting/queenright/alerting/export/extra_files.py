@@ -11,7 +11,7 @@ from queenright.alerting.files import runbooks_folder, templates_folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """Texts by file name: dashboards' JSON, Grafana's provisioning, runbooks, Alertmanager's templates."""
+    """File contents by name: dashboards, Grafana's provisioning, runbooks and Alertmanager's templates."""
 
     dashboards: Mapping[str, str]
     provisioning: Mapping[str, str] = field(default_factory=dict)

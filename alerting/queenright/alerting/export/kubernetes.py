@@ -1,9 +1,9 @@
 """
-Export for the Prometheus operator: a Kustomize folder, and values for Helm's kube-prometheus-stack.
+Export for the Prometheus operator: a Kustomize folder, and values for the Helm chart kube-prometheus-stack.
 
-The objects belong to ``monitoring.coreos.com/v1``. Alertmanager's configuration is exported as values and a
-snippet instead of an AlertmanagerConfig, because the operator limits such an object to alerts with its own
-``namespace`` label, which the queen's alerts and fleet-wide alerts do not have.
+The objects belong to ``monitoring.coreos.com/v1``. Alertmanager's configuration is exported as Helm values
+and as a snippet instead of an AlertmanagerConfig object, because the operator limits such an object to alerts
+with the object's ``namespace`` label. The queen's alerts and fleet-wide alerts do not have that label.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _HEADER: Final = "Written by `queenright rules export --format kubernetes`."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Namespace of the objects (empty for kubectl's current one) and labels for all of them."""
+    """Namespace of the objects ("" for kubectl's current namespace) and labels for all of them."""
 
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def metadata(self, name: str, **labels: str) -> dict[str, Any]:
-        """Return the metadata of an object."""
+        """Return an object's ``metadata``."""
         metadata: dict[str, Any] = {"name": name}
         if self.namespace:
             metadata["namespace"] = self.namespace
@@ -68,51 +68,54 @@ def kubernetes_files(
     Return the files of the export folder, by path.
 
     Args:
-        selectors: Matchers of the rules; the jobs are named accordingly.
+        selectors: Matchers of the rules. The scrape jobs are named accordingly.
         service_url: URL at which Alertmanager reaches Queenright in the cluster.
     """
     objects = {
         "prometheusrule.yaml": prometheus_rule(groups, place),
-        "servicemonitor.yaml": _service_monitor(place, _job(selectors.service, "queenright")),
-        "podmonitor.yaml": _pod_monitor(place, _job(selectors.worker, "queenright-workers")),
+        "servicemonitor.yaml": _service_monitor(place, _find_job_name(selectors.service, "queenright")),
+        "podmonitor.yaml": _pod_monitor(place, _find_job_name(selectors.worker, "queenright-workers")),
     }
     for name, text in extras.dashboards.items():
         stem = PurePosixPath(name).stem
         objects[f"dashboards/{stem}.yaml"] = _dashboard(stem, text, place)
     config = render_config(service_url, deadman_url=deadman_url)
     deadman = deadman_warning(deadman_url)
-    part = queenright_section(config)
+    section = queenright_section(config)
     return {
         "kustomization.yaml": yaml_text(_kustomization(sorted(objects)), comments=[_HEADER]),
         **{path: yaml_text(content, comments=[_HEADER]) for path, content in objects.items()},
         "alertmanager-snippet.yaml": yaml_text(
             {
-                "route": {"routes": [part["route"]]},
-                "inhibit_rules": part["inhibit_rules"],
-                "receivers": part["receivers"],
+                "route": {"routes": [section["route"]]},
+                "inhibit_rules": section["inhibit_rules"],
+                "receivers": section["receivers"],
                 "templates": ["/etc/alertmanager/config/*.tmpl"],
             },
-            comments=[_HEADER, *_SNIPPET, *deadman],
+            comments=[_HEADER, *_SNIPPET_COMMENTS, *deadman],
         ),
-        "helm-values.yaml": yaml_text(_helm_values(groups, extras, selectors), comments=[_HEADER, *_VALUES]),
+        "helm-values.yaml": yaml_text(
+            _helm_values(groups, extras, selectors), comments=[_HEADER, *_VALUES_COMMENTS]
+        ),
         "helm-values-alertmanager.yaml": yaml_text(
-            _helm_alertmanager(part, extras), comments=[_HEADER, *_ALERTMANAGER_VALUES, *deadman]
+            _helm_alertmanager(section, extras), comments=[_HEADER, *_ALERTMANAGER_VALUES_COMMENTS, *deadman]
         ),
         **{f"templates/{name}": text for name, text in extras.templates.items()},
     }
 
 
-_SNIPPET: Final = (
-    "For your own Alertmanager: put the route before yours, and add the rest to your lists.",
-    "Secrets: a folder with the files slack_api_url and pagerduty_routing_key. Templates: templates/.",
+_SNIPPET_COMMENTS: Final = (
+    "For your own Alertmanager: put the route before your routes, and add the other entries to your lists.",
+    "The folder of secrets must contain the files slack_api_url and pagerduty_routing_key.",
+    "The templates are in templates/.",
 )
-_VALUES: Final = (
-    "For Helm's kube-prometheus-stack: rules, scraping and dashboards.",
+_VALUES_COMMENTS: Final = (
+    "Rules, scraping and dashboards for the Helm chart kube-prometheus-stack.",
     "helm upgrade RELEASE prometheus-community/kube-prometheus-stack --reuse-values -f helm-values.yaml",
 )
-_ALERTMANAGER_VALUES: Final = (
-    "For Helm's kube-prometheus-stack: Alertmanager. Helm replaces lists: add your own routes and receivers.",
-    "The secret queenright-alerting has the files slack_api_url and pagerduty_routing_key.",
+_ALERTMANAGER_VALUES_COMMENTS: Final = (
+    "Alertmanager for the Helm chart kube-prometheus-stack. Helm replaces lists: add your own entries.",
+    "The secret queenright-alerting contains the files slack_api_url and pagerduty_routing_key.",
 )
 
 
@@ -135,7 +138,7 @@ def _pod_monitor(place: Placement, job: str) -> dict[str, Any]:
         "kind": "PodMonitor",
         "metadata": place.metadata("queenright-workers"),
         "spec": {
-            # Agents live in the namespaces of their owners.
+            # Agents run in the namespaces of their owners.
             "namespaceSelector": {"any": True},
             "selector": {"matchLabels": {"queenright.worker": "true"}},
             "podMetricsEndpoints": [
@@ -146,11 +149,11 @@ def _pod_monitor(place: Placement, job: str) -> dict[str, Any]:
 
 
 def _relabel_job(job: str) -> dict[str, Any]:
-    # The operator names a job after its object, but rules and dashboards need these names.
+    # The operator names a job after its object, but the rules and dashboards expect this name.
     return {"relabelings": [{"targetLabel": "job", "replacement": job}]}
 
 
-def _job(matchers: str, default: str) -> str:
+def _find_job_name(matchers: str, default: str) -> str:
     match = _JOB.search(matchers)
     return match[1] if match else default
 
@@ -174,16 +177,17 @@ def _kustomization(resources: Sequence[str]) -> dict[str, Any]:
 
 
 def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) -> dict[str, Any]:
-    def monitor(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    def to_monitor(manifest: Mapping[str, Any]) -> dict[str, Any]:
         return {"name": manifest["metadata"]["name"], **manifest["spec"]}
 
-    nowhere = Placement()
-    service = monitor(_service_monitor(nowhere, _job(selectors.service, "queenright")))
-    workers = monitor(_pod_monitor(nowhere, _job(selectors.worker, "queenright-workers")))
+    no_placement = Placement()
+    service = to_monitor(_service_monitor(no_placement, _find_job_name(selectors.service, "queenright")))
+    workers = to_monitor(_pod_monitor(no_placement, _find_job_name(selectors.worker, "queenright-workers")))
     return {
         "additionalPrometheusRulesMap": {"queenright": {"groups": [group.to_dict() for group in groups]}},
         "prometheus": {
-            # Must equal alerting.cluster of the service, otherwise a page does not inhibit its symptoms.
+            # Must equal the service's alerting.cluster, otherwise a page does not inhibit the agent's
+            # symptoms.
             "prometheusSpec": {"externalLabels": {"cluster": "default"}},
             "additionalServiceMonitors": [service],
             "additionalPodMonitors": [workers],
@@ -213,13 +217,13 @@ def _helm_values(groups: Sequence[Group], extras: Extras, selectors: Selectors) 
     }
 
 
-def _helm_alertmanager(part: Mapping[str, Any], extras: Extras) -> dict[str, Any]:
+def _helm_alertmanager(section: Mapping[str, Any], extras: Extras) -> dict[str, Any]:
     return {
         "alertmanager": {
             "config": {
-                "route": {"receiver": "null", "routes": [part["route"]]},
-                "inhibit_rules": part["inhibit_rules"],
-                "receivers": [{"name": "null"}, *part["receivers"]],
+                "route": {"receiver": "null", "routes": [section["route"]]},
+                "inhibit_rules": section["inhibit_rules"],
+                "receivers": [{"name": "null"}, *section["receivers"]],
                 "templates": ["/etc/alertmanager/config/*.tmpl"],
             },
             "templateFiles": dict(extras.templates),

@@ -12,13 +12,13 @@ def rule_links(
     settings: AlertingSettings, *, runbooks: str | None = None, dashboards: str | None = None
 ) -> Links:
     """
-    Return the link bases for the annotations of rules.
+    Return the base URLs of the links in the rules' annotations.
 
     Args:
-        settings: Settings of notifications. The base of the dashboards comes from ``dashboard_url``; without
-            it, alerts have no dashboard link.
-        runbooks: Base URL of the runbooks, instead of the settings.
-        dashboards: Base URL of the dashboards (before the uid), instead of the settings.
+        settings: The base URL of the dashboards is taken from ``dashboard_url``. Without it, alerts have no
+            link to a dashboard.
+        runbooks: Base URL of the runbooks; overrides the settings.
+        dashboards: Base URL of the dashboards, without the uid; overrides the settings.
     """
     return Links(
         runbooks=runbooks or settings.runbooks,
@@ -27,7 +27,9 @@ def rule_links(
 
 
 def _dashboard_base(template: str) -> str:
-    """Return the part of a dashboard URL before its uid, ``https://host/d``; empty if there is none."""
+    """
+    Return the part of a dashboard's URL before its uid, such as ``https://host/d``; "" if there is none.
+    """
     parts = urlsplit(template)
     prefix, separator, _ = parts.path.partition("/d/")
     if not separator or not parts.netloc:

@@ -20,12 +20,14 @@ _UNIT_SECONDS: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w
 
 
 class UnreadableRulesError(QueenrightError):
-    """Raised for a file or response from which no rules can be read; the message names it and the reason."""
+    """
+    Raised if a file or response contains no readable rules. The message names the source and the reason.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRule:
-    """A rule from any source. Durations are in seconds; ``group`` is the group's name."""
+    """A rule from any source. Durations are in seconds. ``group`` is the name of its group."""
 
     group: str
     name: str
@@ -36,16 +38,16 @@ class LoadedRule:
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
     file: str = field(default="", compare=False)
-    """The file that it was read from; empty if unknown."""
+    """The file that the rule was read from; "" if unknown."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is a Queenright rule, by its group or alert name."""
+        """Whether it is a rule of Queenright, judging by the name of its group or alert."""
         return self.group.startswith(_GROUP_PREFIX) or (self.is_alert and self.name.startswith(ALERT_PREFIX))
 
 
 def parse_duration(duration: str) -> float:
-    """Parse a Prometheus duration, such as ``1m30s``; return 0 for an empty one."""
+    """Return the seconds of a Prometheus duration, such as ``1m30s``; 0 for an empty text."""
     return float(sum(int(count) * _UNIT_SECONDS[unit] for count, unit in _DURATION.findall(duration)))
 
 
@@ -56,12 +58,13 @@ def parse_rule_groups(groups: Iterable[Group]) -> list[LoadedRule]:
 
 def read_rule_files(paths: Sequence[Path]) -> list[LoadedRule]:
     """
-    Return the rules in files; in folders, those in every ``*.yml`` and ``*.yaml``.
+    Return the rules in the given files, and in every ``*.yml`` and ``*.yaml`` of the given folders.
 
-    A file is a Prometheus rule file or contains PrometheusRule objects; other objects are ignored.
+    A file is a Prometheus rule file, or contains PrometheusRule objects. Other Kubernetes objects are
+    ignored.
 
     Raises:
-        UnreadableRulesError: A file cannot be read or contains neither.
+        UnreadableRulesError: A file cannot be read or is neither of these, or a folder contains no rules.
     """
     return [rule for path in paths for rule in (_read_folder(path) if path.is_dir() else _read_file(path))]
 
@@ -74,7 +77,7 @@ def parse_rules_response(response: Any) -> list[LoadedRule]:
         response: The parsed JSON of ``/api/v1/rules``.
 
     Raises:
-        UnreadableRulesError: It is not such a response.
+        UnreadableRulesError: The response has no groups of rules.
     """
     try:
         return [
@@ -99,7 +102,7 @@ def parse_rules_response(response: Any) -> list[LoadedRule]:
 
 
 def _read_folder(folder: Path) -> list[LoadedRule]:
-    """Return the rules of all files in a folder, which may also contain other files."""
+    """Return the rules of all files in a folder. Files without rules are ignored."""
     try:
         files = sorted(file for file in folder.iterdir() if file.suffix in (".yml", ".yaml"))
     except OSError as error:
@@ -142,7 +145,7 @@ def _read_documents(path: Path) -> list[Any]:
 
 
 def _parse_document(document: Any) -> list[LoadedRule] | None:
-    """Return a document's rules; [] for another Kubernetes object, None if it is not a rule file."""
+    """Return a document's rules; [] for any other Kubernetes object, None if it is not a rule file."""
     if isinstance(document, Mapping) and "kind" in document:
         if document["kind"] != "PrometheusRule":
             return []

@@ -1,7 +1,7 @@
 """
 Parse PromQL label matchers from the command line, and check their labels.
 
-Regular expressions and escapes are left to Prometheus: ``promtool check rules`` compiles them.
+Regular expressions and escapes are not checked here; ``promtool check rules`` compiles them.
 """
 
 from __future__ import annotations
@@ -23,29 +23,32 @@ _TARGET_LABELS: Final = frozenset({"job", "instance"})
 
 
 class InvalidMatchersError(QueenrightError):
-    """Raised for matchers that are invalid or cannot match anything; names the problem."""
+    """Raised for matchers that are invalid or cannot match anything. The message names the problem."""
 
 
 def read_matchers(text: str, scope: Scope) -> str:
     """
-    Normalize matchers: separate them with ", ", without spaces around operators; empty for none.
+    Normalize matchers: separate them with ", ", and remove spaces around operators. Return "" for no
+    matchers.
 
     Args:
-        text: PromQL matchers without braces: ``job="x", cluster=~'a|b'``; a trailing comma is allowed.
-        scope: Whether they select service or worker metrics.
+        text: PromQL matchers without braces, such as ``job="x", cluster=~'a|b'``. A trailing comma is
+            allowed.
+        scope: Whether the matchers select metrics of the service or of workers.
 
     Raises:
-        InvalidMatchersError: The text is not a list of matchers, or cannot match a Queenright target.
+        InvalidMatchersError: The text is not a list of matchers, or the matchers cannot match a target of
+            Queenright.
     """
     matchers = []
-    at = 0
-    while text[at:].strip():
-        match = _MATCHER.match(text, at)
+    position = 0
+    while text[position:].strip():
+        match = _MATCHER.match(text, position)
         if match is None:
             raise InvalidMatchersError(
                 f'{text!r} is not a list of matchers; write it like \'job="x", cluster="y"\'.'
             )
-        at = match.end()
+        position = match.end()
         label, operator, value = match.group("label", "operator", "value")
         matcher = f"{label}{operator}{value}"
         if fault := _find_fault(label, operator, value[1:-1], scope):
@@ -59,7 +62,7 @@ def _find_fault(label: str, operator: str, value: str, scope: Scope) -> str | No
         return f"{label!r} is not a label name; use letters, digits and _, not starting with a digit"
     if label.startswith("__"):
         return "labels that start with __ cannot be used, because the rules select the metrics themselves"
-    if label in _own_labels(scope):
+    if label in _list_metric_labels(scope):
         return (
             f"`{label}` is a label of Queenright's metrics and not of a target; use target labels "
             "such as job, instance, namespace or cluster"
@@ -69,8 +72,8 @@ def _find_fault(label: str, operator: str, value: str, scope: Scope) -> str | No
     return None
 
 
-def _own_labels(scope: Scope) -> frozenset[str]:
-    """Return the labels of Queenright's metrics, except those that all worker metrics share."""
+def _list_metric_labels(scope: Scope) -> frozenset[str]:
+    """Return the labels of the scope's metrics, without those that all worker metrics share."""
     workers = [metric for metric in names.METRICS.values() if metric.name.startswith("queenright_worker_")]
     others = [metric for metric in names.METRICS.values() if metric not in workers]
     all_labels = {label for metric in (workers if scope == "worker" else others) for label in metric.labels}

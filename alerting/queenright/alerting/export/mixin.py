@@ -1,4 +1,4 @@
-"""An archive with all files for an existing monitoring stack; deterministic for the same settings."""
+"""An archive with all files for an existing monitoring stack, the same for the same settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NAME: Final = "queenright-mixin"
 _README: Final = """\
 # Queenright for your Prometheus, Alertmanager and Grafana
 
-Written by `queenright rules export --format mixin`. Do not edit these files; change the settings and export
-again.
+These files were written by `queenright rules export --format mixin`. Do not edit them; change the
+settings and export again.
 
 | folder | content | destination |
 | --- | --- | --- |
@@ -30,10 +30,12 @@ again.
 | `runbooks/` | one runbook per alert | anywhere; pass its URL with `--runbooks` |
 
 Prometheus must scrape the service as the job `queenright` (or the one given with `--service-selector`) and
-each worker's own `/metrics`. Its external label `cluster` must equal `alerting.cluster` of the service.
+each worker's own `/metrics`. Prometheus' external label `cluster` must equal the service's
+`alerting.cluster`.
 
 The receiver `deadman` gets a ping every minute from the alert QueenrightWatchdog. It must be a check that
-runs elsewhere and alerts when the pings stop: `queenright rules export --deadman-url URL`.
+runs elsewhere and alerts when the pings stop; set its URL with
+`queenright rules export --deadman-url URL`.
 
 ```sh
 promtool check rules prometheus/rules/*.yml
@@ -63,11 +65,11 @@ def mixin_files(
     return {
         "README.md": _README,
         "alertmanager/alertmanager.yml": config,
-        **_under("prometheus/rules", rules),
-        **_under("alertmanager/templates", extras.templates),
-        **_under("grafana/dashboards", extras.dashboards),
-        **_under("grafana/provisioning", extras.provisioning),
-        **_under("runbooks", extras.runbooks),
+        **_add_folder("prometheus/rules", rules),
+        **_add_folder("alertmanager/templates", extras.templates),
+        **_add_folder("grafana/dashboards", extras.dashboards),
+        **_add_folder("grafana/provisioning", extras.provisioning),
+        **_add_folder("runbooks", extras.runbooks),
     }
 
 
@@ -83,5 +85,5 @@ def archive(files: Mapping[str, str]) -> bytes:
     return gzip.compress(tar.getvalue(), compresslevel=9, mtime=0)
 
 
-def _under(folder: str, files: Mapping[str, str]) -> dict[str, str]:
+def _add_folder(folder: str, files: Mapping[str, str]) -> dict[str, str]:
     return {f"{folder}/{name}": text for name, text in files.items()}

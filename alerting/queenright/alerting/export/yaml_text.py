@@ -1,4 +1,4 @@
-"""Dump readable YAML: multi-line strings as blocks, no references, keys in insertion order."""
+"""Dump readable YAML: multi-line strings as blocks, no aliases, keys in insertion order."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, Final
 import yaml
 from yaml.emitter import ScalarAnalysis
 
-_LINES: Final = re.compile(
+_PLAIN_LINES: Final = re.compile(
     r"(?![ \n])(?:[ -~\u00a1-\u2027\u202a-\ud7ff]*\n)+[ -~\u00a1-\u2027\u202a-\ud7ff]*"
 )
-"""Lines that YAML can hold as they are, unless one ends with a space."""
+"""Lines that a YAML block can contain unchanged, unless a line ends with a space."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -23,13 +23,13 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, False)
 
     def analyze_scalar(self, scalar: str) -> ScalarAnalysis:
-        # PyYAML checks each character in Python, and a dashboard has hundreds of thousands.
-        if _LINES.fullmatch(scalar) and " \n" not in scalar and not scalar.endswith(" "):
+        # PyYAML checks each character in Python, and a dashboard has hundreds of thousands of characters.
+        if _PLAIN_LINES.fullmatch(scalar) and " \n" not in scalar and not scalar.endswith(" "):
             return ScalarAnalysis(scalar, False, True, False, False, True, True, True)
         return super().analyze_scalar(scalar)
 
     def write_literal(self, text: str) -> None:
-        if not _LINES.fullmatch(text):
+        if not _PLAIN_LINES.fullmatch(text):
             super().write_literal(text)
             return
         hints = self.determine_block_hints(text)
@@ -43,15 +43,15 @@ class _Dumper(yaml.SafeDumper):
             self.write_line_break()
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 
 
 def yaml_text(*documents: Any, comments: Iterable[str] = ()) -> str:
-    """Dump documents as YAML, after one line per comment."""
+    """Dump documents as YAML, preceded by the comments, each on one line."""
     head = "".join(f"# {line}\n" if line else "#\n" for line in comments)
     return head + yaml.dump_all(
         documents, Dumper=_Dumper, sort_keys=False, width=1_000_000, allow_unicode=True, explicit_start=False

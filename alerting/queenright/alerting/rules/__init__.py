@@ -25,10 +25,10 @@ __all__ = ["Alert", "Group", "Links", "RecordingRule", "Selectors", "render", "r
 
 
 _INTRODUCTION: Final = {
-    recording.FILE: "Recording rules shared by alerts and dashboards. Names: level:metric:operations.",
-    agents.FILE: "Symptoms of single workers. They trigger the judge and page nobody (source: rules).",
-    fleet.FILE: "Alerts about the fleet and about interventions, for on-call (source: monitor).",
-    monitor.FILE: "Alerts about Queenright itself, for on-call (source: monitor).",
+    recording.FILE: "Recording rules that alerts and dashboards share, named level:metric:operations.",
+    agents.FILE: "Symptoms of single workers. They trigger the judge and page nobody (label source: rules).",
+    fleet.FILE: "Alerts about the fleet and about interventions, for on-call (label source: monitor).",
+    monitor.FILE: "Alerts about Queenright itself, for on-call (label source: monitor).",
 }
 
 
@@ -51,7 +51,7 @@ def rule_files(
     Return the YAML of every rule file, by name.
 
     Args:
-        header: First line of the file, which says how it was generated.
+        header: First line of each file, which says how it was generated.
     """
     groups = rule_groups(settings, selectors, links)
     return {

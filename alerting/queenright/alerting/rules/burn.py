@@ -1,9 +1,9 @@
 """
-Multi-window burn-rate alerts on the monthly error budget.
+Multi-window alerts on the burn rate of the monthly error budget.
 
-Each rule has a long window, which shows that the burn is significant, and a short one, which shows that it
+Each rule has a long window, which shows that the burn is significant, and a short window, which shows that it
 continues (Google's "Site Reliability Workbook", chapter 5). Rates over five minutes are recorded, and longer
-windows average them, so that three days of a large fleet are cheap. The limits are defined in
+windows average them, so that a query over three days of a large fleet is cheap. The limits are defined in
 ``queenright.health.objectives``.
 """
 
@@ -26,16 +26,27 @@ from queenright.health.settings import HealthSettings
 from queenright.instrumentation import names
 
 STEPS: Final = "agent_verdict:queenright_worker_steps:rate5m"
-_MIN_WINDOW: Final = "5m"
+_RATE_WINDOW: Final = "5m"
 _MINIMUM_STEPS: Final = 100
 _MINIMUM_PROBLEMS: Final = 20
-# Of fewer in the longer window, one more or less would change the share by more than the objective.
-_SECONDS: Final = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21_600, "1d": 86_400, "3d": 259_200}
+# With fewer events in the longer window, a single one would change the share by more than the objective.
+_WINDOW_SECONDS: Final = {
+    "5m": 300,
+    "30m": 1800,
+    "1h": 3600,
+    "2h": 7200,
+    "6h": 21_600,
+    "1d": 86_400,
+    "3d": 259_200,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A pair of windows and its burn-rate factor; ``spends`` is the budget share used by then."""
+    """
+    A pair of windows with a burn-rate factor. ``spends`` says how much of the budget is spent, and in what
+    time.
+    """
 
     factor: float
     short: str
@@ -67,7 +78,7 @@ class Objective:
     minimum: int
     unit: str
     setting: str
-    """The setting of the budget; empty: none."""
+    """The setting for the budget; "" if there is none."""
     summary: str
     description: str
     reason: str
@@ -76,12 +87,12 @@ class Objective:
     @property
     def bad(self) -> str:
         """The recorded rate of bad events, per second."""
-        return f"cluster:{self.name}:rate{_MIN_WINDOW}"
+        return f"cluster:{self.name}:rate{_RATE_WINDOW}"
 
     @property
     def all(self) -> str:
         """The recorded rate of all events, per second."""
-        return f"cluster:{self.all_name}:rate{_MIN_WINDOW}"
+        return f"cluster:{self.all_name}:rate{_RATE_WINDOW}"
 
     def ratio(self, window: str) -> str:
         """The recorded share of bad events within ``window``."""
@@ -104,9 +115,9 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             minimum=_MINIMUM_STEPS,
             unit="steps",
             setting="health_monitoring.rules.bad_steps.error_budget",
-            summary="Too many steps of the fleet are bad.",
+            summary="Too many of the fleet's steps are bad.",
             description="of all steps were bad (retry, escalate, error)",
-            reason="each worker may be within its limits while the fleet as a whole does poor work",
+            reason="the fleet as a whole may do poor work although each worker is within its limits",
             dashboard="queenright-fleet",
         ),
         Objective(
@@ -120,9 +131,9 @@ def objectives(settings: HealthSettings, selectors: Selectors) -> tuple[Objectiv
             unit="problems",
             setting="",
             summary="Too many interventions start too late.",
-            description="of the problems waited longer than "
+            description="of the problems waited more than "
             f"{format_duration_in_words(INTERVENTION_TARGET_SECONDS)} for the first intervention",
-            reason="a stuck worker costs money until someone intervenes",
+            reason="a stuck worker costs money until somebody intervenes",
             dashboard="queenright-interventions",
         ),
     )
@@ -140,23 +151,25 @@ def _recording_rules(objective: Objective) -> Iterator[RecordingRule]:
     yield RecordingRule(
         name=objective.bad,
         expr=f"{objective.bad_rate}\nor\n0 * {objective.all_rate}",
-        why="Without any bad event there is no series, which means 0 and not unknown.",
+        why="Without any bad event there is no series, which means 0, not unknown.",
     )
-    for window in _SECONDS:
+    for window in _WINDOW_SECONDS:
         parts = (f"avg_over_time({part}[{window}])" for part in (objective.bad, objective.all))
         yield RecordingRule(name=objective.ratio(window), expr="\n/\n".join(parts))
 
 
 def alerts(settings: HealthSettings, selectors: Selectors) -> tuple[Alert, ...]:
-    """Return an alert for each objective and speed."""
+    """Return one alert for each objective and speed."""
     return tuple(
         _alert(objective, speed) for objective in objectives(settings, selectors) for speed in SPEEDS
     )
 
 
 def _alert(objective: Objective, speed: Speed) -> Alert:
-    limit = _limit(objective.budget, speed.factor)
-    traffic = f"{_SECONDS[speed.long]} * avg_over_time({objective.all}[{speed.long}]) >= {objective.minimum}"
+    limit_expression = _limit_expression(objective.budget, speed.factor)
+    traffic = (
+        f"{_WINDOW_SECONDS[speed.long]} * avg_over_time({objective.all}[{speed.long}]) >= {objective.minimum}"
+    )
     budget = f"{100 * objective.budget:.3g}%"
     share = f"{100 * compute_burn_threshold(objective.budget, speed.factor):.3g}%"
     setting = f"`{objective.setting}` ({budget})" if objective.setting else f"the {budget} that are allowed"
@@ -170,8 +183,8 @@ def _alert(objective: Objective, speed: Speed) -> Alert:
         threshold, why = f"far above {setting}", f"{objective.reason}, and here nearly everything fails"
     return Alert(
         name=objective.alert,
-        expr=f"{objective.ratio(speed.long)} > {limit}\nand\n"
-        f"{objective.ratio(speed.short)} > {limit}\nand\n{traffic}",
+        expr=f"{objective.ratio(speed.long)} > {limit_expression}\nand\n"
+        f"{objective.ratio(speed.short)} > {limit_expression}\nand\n{traffic}",
         for_=speed.for_,
         keep_firing_for=speed.keep,
         severity=speed.severity,
@@ -186,8 +199,8 @@ def _alert(objective: Objective, speed: Speed) -> Alert:
     )
 
 
-def _limit(budget: float, factor: float) -> str:
-    """Return ``compute_burn_threshold`` as an expression that shows how it is computed."""
+def _limit_expression(budget: float, factor: float) -> str:
+    """Return an expression for the result of ``compute_burn_threshold`` that shows how it is computed."""
     if can_burn(budget, factor):
         return f"{factor:g} * {budget:g}"
     return f"1 - {1 - budget:g} ^ {factor:g}"

@@ -1,4 +1,4 @@
-"""Building blocks of PromQL: scoped selectors, durations and recorded series of workers."""
+"""Building blocks of PromQL: selectors with their scope, durations, and the workers' recorded series."""
 
 from __future__ import annotations
 
@@ -8,21 +8,23 @@ from queenright.alerting.rules.rule import Selectors
 from queenright.instrumentation import names
 from queenright.instrumentation.names import MetricName
 
-_WORKER: Final = "agent, job, instance"
+_WORKER_LABELS: Final = "agent, job, instance"
 
 HEARTBEAT: Final = f"agent_instance:{names.WORKER_LAST_HEARTBEAT}:last"
 ACTIVITY: Final = f"agent_instance:{names.WORKER_LAST_ACTIVITY}:last"
 CHECKPOINT: Final = f"agent_instance:{names.WORKER_LAST_CHECKPOINT}:last"
 WAITING: Final = f"agent_instance:{names.WORKER_WAITING}:last"
 
-BY_WORKER: Final = f"by ({_WORKER})"
-ON_WORKER: Final = f"on ({_WORKER})"
+BY_WORKER: Final = f"by ({_WORKER_LABELS})"
+ON_WORKER: Final = f"on ({_WORKER_LABELS})"
 
 IN_PARTITIONS: Final = f'{names.PARTITION_LABEL}!=""'
-"""Selects the series of a cluster with several partitions, each of which has its own series of an agent."""
+"""
+Selects the series of a cluster with several partitions. Each partition may have its own series for an agent.
+"""
 
 MIN_WINDOW: Final = 60
-"""Seconds; four scrapes, because a rate needs several."""
+"""Minimum range of a rate, in seconds: four scrapes."""
 
 UNLESS_WAITING: Final = f"unless {ON_WORKER} {WAITING} == 1"
 """Excludes waiting workers."""
@@ -33,9 +35,10 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
     Return the selector of ``metric``.
 
     Args:
-        selectors: The scopes; metrics named ``queenright_worker_…`` get the worker's, others the service's.
+        selectors: Metrics named ``queenright_worker_…`` get the matchers ``worker``, other metrics
+            ``service``.
         matchers: Further matchers, such as ``'outcome!="ok"'``.
-        suffix: ``_bucket`` or ``_count`` of a histogram.
+        suffix: ``_bucket`` or ``_format_count`` for a histogram.
     """
     scope = selectors.worker if metric.name.startswith("queenright_worker_") else selectors.service
     if metric in (names.TELEMETRY_DROPPED, names.SERIES_LIMITED):
@@ -45,7 +48,7 @@ def select(selectors: Selectors, metric: MetricName, *matchers: str, suffix: str
 
 
 def format_promql_duration(seconds: float) -> str:
-    """Format a Prometheus duration: ``90`` is ``1m30s``; the minimum is one second."""
+    """Format seconds as a Prometheus duration: ``90`` is ``1m30s``. The minimum is one second."""
     remaining, text = max(1, round(seconds)), ""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         count, remaining = divmod(remaining, size)
@@ -54,12 +57,12 @@ def format_promql_duration(seconds: float) -> str:
 
 
 def format_duration_in_words(seconds: float) -> str:
-    """Format a duration as text: ``10 minutes``, ``90 seconds``, ``1 hour``."""
+    """Format seconds in words: ``10 minutes``, ``90 seconds``, ``1 hour``."""
     for unit, size in (("day", 86_400), ("hour", 3600), ("minute", 60)):
         if seconds >= size and seconds % size == 0:
-            return _count(seconds / size, unit)
-    return _count(seconds, "second")
+            return _format_count(seconds / size, unit)
+    return _format_count(seconds, "second")
 
 
-def _count(number: float, unit: str) -> str:
+def _format_count(number: float, unit: str) -> str:
     return f"{number:g} {unit}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""Recording rules shared by alerts and dashboards, named ``level:metric:operations``."""
+"""Recording rules that alerts and dashboards share, named ``level:metric:operations``."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ UNHEALTHY: Final = "cluster:queenright_agents_unhealthy:ratio"
 def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tuple[Group, ...]:
     """Return the recording rules."""
     parts = (
-        ("queenright-worker-recording", "", _worker_records(selectors)),
-        # A longer interval, because it reads six hours of every agent.
-        ("queenright-usage-recording", "2m", _usage(selectors)),
-        ("queenright-service-recording", "", _service_records(selectors)),
+        ("queenright-worker-recording", "", _build_worker_records(selectors)),
+        # A longer interval, because the rule reads six hours of every agent.
+        ("queenright-usage-recording", "2m", _build_usage_records(selectors)),
+        ("queenright-service-recording", "", _build_service_records(selectors)),
         ("queenright-slo-recording", "", burn.records(settings, selectors)),
     )
     return tuple(
@@ -45,7 +45,7 @@ def groups(settings: HealthSettings, selectors: Selectors, links: Links) -> tupl
     )
 
 
-def _worker_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
+def _build_worker_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     beats = f"max {BY_WORKER} ({select(selectors, names.WORKER_LAST_HEARTBEAT)})"
     from_service = (
         f"unless on (job, instance) last_over_time({select(selectors, names.WORKERS_EVALUATED)}[1h])"
@@ -56,10 +56,10 @@ def _worker_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
         RecordingRule(
             name=HEARTBEAT,
             expr=f"{beats}\nor\n{HEARTBEAT} > time() - 3600\nand on (job, instance) up == 0\n{from_service}",
-            why="The last heartbeat of a worker. The series of a killed process end and its target is down; "
-            "the recorded value is then kept for an hour after its last heartbeat. A worker that ended "
-            "normally removes its series while its target is up, and is dropped. Series of the service are "
-            "not kept: if the service is down, its workers are not dead.",
+            why="The last heartbeat of a worker. When a process is killed, its series end and its target "
+            "is down; the recorded value is then kept for an hour after the last heartbeat. A worker that "
+            "ended normally removes its series while its target is up, and is dropped. Series of the "
+            "service are not kept, because its workers are not dead if the service is down.",
         ),
         *(
             _last_value(name, select(selectors, metric))
@@ -86,29 +86,30 @@ def _last_value(name: str, metric: str) -> RecordingRule:
     )
 
 
-def _usage(selectors: Selectors) -> tuple[RecordingRule, ...]:
+def _build_usage_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     tokens = select(selectors, names.WORKER_TOKENS)
     return (
         RecordingRule(
             name=TOKENS,
             expr=f"sum {BY_WORKER} (rate({tokens}[10m])) > 0",
-            why="Only while the worker uses tokens, so that the usual rate is its rate while active.",
+            why="Recorded only while the worker uses tokens, so that the usual rate is its rate while "
+            "active.",
         ),
         RecordingRule(name=USUAL_TOKENS, expr=f"avg_over_time({TOKENS}[6h] offset 10m)"),
     )
 
 
 def _count_duplicates(series: str) -> str:
-    """Return a query for the number of series beyond one per agent."""
+    """Return a query for the number of series in excess of one per agent."""
     return f"(sum(count by (job, agent) ({series}) - 1) or vector(0))"
 
 
-def _service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
+def _build_service_records(selectors: Selectors) -> tuple[RecordingRule, ...]:
     alive = select(selectors, names.AGENTS)
     duplicate_agents = _count_duplicates(select(selectors, names.AGENT_STATE_SINCE, IN_PARTITIONS))
     duplicate_unhealthy = _count_duplicates(select(selectors, names.AGENT_UNPAGED, IN_PARTITIONS))
     unhealthy = select(selectors, names.AGENTS, 'state=~"degraded|stuck|failing"')
-    # These agents continue with their other tools, so they need no page.
+    # Agents that only lack an MCP server continue with their other tools, so they need no page.
     missing_server = select(selectors, names.AGENTS_WITH_ONE_KIND, f'kind="{FindingKind.MCP_SERVER_MISSING}"')
     delays = select(selectors, names.DETECTION_DELAY, suffix="_bucket")
     return (

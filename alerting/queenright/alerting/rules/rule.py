@@ -9,18 +9,20 @@ from typing import Any, Final, Literal
 from queenright.instrumentation.names import SOURCE_MONITOR
 
 Severity = Literal["critical", "warning", "info", "none"]
-"""``critical`` pages, ``warning`` needs attention today, ``info`` is context, ``none`` is the Watchdog."""
+"""
+``critical`` pages, ``warning`` needs attention the same day, ``info`` is context, ``none`` is the Watchdog's.
+"""
 
 DEFAULT_SERVICE: Final = 'job="queenright"'
-"""Default matcher for the service's target."""
+"""Default matcher for the scrape target of the service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selectors:
     """
-    Comma-separated PromQL matchers that are added to every selector; empty for none.
+    Comma-separated PromQL matchers that are added to every selector; "" for none.
 
-    ``service`` applies to the service's own metrics, ``worker`` to those of agent processes.
+    ``service`` is added for the service's own metrics, ``worker`` for those of agent processes.
     """
 
     service: str = ""
@@ -28,13 +30,15 @@ class Selectors:
 
     @property
     def up(self) -> str:
-        """The matchers for ``up``, which has no ``queenright_`` name to select by."""
+        """
+        The matchers for ``up``, which are never empty because Prometheus has this metric for every target.
+        """
         return self.service or DEFAULT_SERVICE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """Base URLs for the links in alert annotations; an empty URL leaves its links out."""
+    """Base URLs for the links in the alerts' annotations. If a URL is empty, its links are left out."""
 
     runbooks: str = "http://127.0.0.1:8420/runbooks"
     dashboards: str = "http://127.0.0.1:3000/d"
@@ -46,7 +50,7 @@ DEFAULT_LINKS: Final = Links()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingRule:
-    """A recording rule, named ``level:metric:operations``. ``why`` is a comment of one paragraph."""
+    """A recording rule, named ``level:metric:operations``. ``why`` is a comment in the rule file."""
 
     name: str
     expr: str
@@ -62,9 +66,9 @@ class Alert:
     """
     An alert.
 
-    ``threshold`` is the firing condition with its setting; ``reason`` is why that matters, in one sentence.
-    ``for_`` and ``keep_firing_for`` are Prometheus durations, empty for none. ``dashboard`` is the uid of a
-    dashboard with its variables.
+    ``threshold`` is the firing condition with its setting. ``reason`` says why that matters, in one sentence.
+    ``for_`` and ``keep_firing_for`` are Prometheus durations, "" for none. ``dashboard`` is the uid of a
+    dashboard, with its variables.
     """
 
     name: str
@@ -79,7 +83,7 @@ class Alert:
     for_: str = ""
     keep_firing_for: str = ""
     why: str = ""
-    """A comment about the expression, one paragraph."""
+    """A comment about the expression in the rule file, one paragraph."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self, links: Links) -> dict[str, Any]:
@@ -102,9 +106,9 @@ class Alert:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """
-    A rule group, evaluated sequentially, and its file.
+    A group of rules, which Prometheus evaluates sequentially, and its file.
 
-    ``interval`` is a Prometheus duration; empty for the global evaluation interval.
+    ``interval`` is a Prometheus duration; "" for the global evaluation interval.
     """
 
     name: str
@@ -120,7 +124,7 @@ class Group:
 
 
 def one_line(expr: str) -> str:
-    """Join the lines of an expression with spaces, as YAML folding does."""
+    """Return an expression on one line, as YAML folding joins it."""
     return " ".join(line.strip() for line in expr.strip().splitlines())
 
 

@@ -1,4 +1,4 @@
-"""Render rules as readable YAML: folded expressions, and the reason above each rule."""
+"""Render rules as readable YAML: expressions are folded, and a comment above each rule says why it exists."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _WIDTH: Final = 110
 
 
 def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
-    """Render a rule file; each item of ``introduction`` becomes a paragraph of comments."""
-    lines = [line for paragraph in introduction for line in _comment(paragraph, 0)]
+    """Render a rule file. Each item of ``introduction`` becomes a comment at its top."""
+    lines = [line for paragraph in introduction for line in _render_comment(paragraph, 0)]
     lines.append("groups:")
     for group in groups:
         if lines[-1] != "groups:":
@@ -25,38 +25,40 @@ def render(groups: Iterable[Group], introduction: Sequence[str] = ()) -> str:
         for number, rule in enumerate(group.rules):
             if number and (isinstance(rule, Alert) or rule.why):
                 lines.append("")
-            lines += _rule(rule, group)
+            lines += _render_rule(rule, group)
     return "\n".join(lines) + "\n"
 
 
-def _rule(rule: RecordingRule | Alert, group: Group) -> Iterator[str]:
+def _render_rule(rule: RecordingRule | Alert, group: Group) -> Iterator[str]:
     fields = rule.to_dict(group.links)
     if isinstance(rule, RecordingRule):
-        yield from _comment(rule.why, 6)
+        yield from _render_comment(rule.why, 6)
         yield f"      - record: {rule.name}"
     else:
-        yield from _comment(f"{_sentence(rule.threshold)}: {rule.reason}.", 6)
+        yield from _render_comment(f"{_capitalize(rule.threshold)}: {rule.reason}.", 6)
         yield f"      - alert: {rule.name}"
-        yield from _comment(rule.why, 8)
+        yield from _render_comment(rule.why, 8)
     yield "        expr: >-"
     yield from (f"          {line.strip()}" for line in rule.expr.strip().splitlines())
     yield from (f"        {key}: {fields[key]}" for key in ("for", "keep_firing_for") if key in fields)
     for block in ("labels", "annotations"):
         if block in fields:
             yield f"        {block}:"
-            yield from (f"          {key}: {_value(block, value)}" for key, value in fields[block].items())
+            yield from (
+                f"          {key}: {_render_value(block, value)}" for key, value in fields[block].items()
+            )
 
 
-def _sentence(text: str) -> str:
+def _capitalize(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}".replace("`", "")
 
 
-def _value(block: str, value: Any) -> str:
+def _render_value(block: str, value: Any) -> str:
     if block == "labels" and str(value).isalpha():
         return str(value)
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def _comment(text: str, indent: int) -> Iterator[str]:
+def _render_comment(text: str, indent: int) -> Iterator[str]:
     margin = f"{' ' * indent}# "
     return (f"{margin}{line}" for line in wrap(text, _WIDTH - len(margin), break_on_hyphens=False))
