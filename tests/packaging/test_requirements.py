@@ -132,4 +132,4 @@ def declared_packages() -> set[str]:
         *project["dependency-groups"].values(),
     ]
     names = {Requirement(text).name for texts in lists for text in texts if isinstance(text, str)}
-    return (names - {"queenright"}) | console["dependencies"].keys() | console["devDependencies"].keys()
+    return (names - {"queenright"}) | {*console["dependencies"], *console["devDependencies"]}
