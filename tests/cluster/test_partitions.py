@@ -346,7 +346,9 @@ async def test_every_process_responds_for_all_partitions(
 
 def require_token(cluster: Cluster, client: httpx.AsyncClient, role: Role) -> str:
     """Make the processes require tokens, give a token to the client, and return it."""
-    token, token_text = build_token("ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None)
+    token, token_text = build_token(
+        "ada", role, id_="0" * 8, secret="s" * 43, now=time.time(), expires_at=None
+    )
     tokens_file = cluster.folder / "tokens.json"
     edit_tokens(tokens_file, lambda tokens: tokens.with_token(token, time.time()))
     cluster.settings["auth"] = {"tokens_file": str(tokens_file), "required": True}

@@ -646,9 +646,9 @@ def test_time_of_a_row_is_bounded_by_later_rows() -> None:
         [(2, START_TIME + 10), (4, START_TIME + 5), (6, START_TIME + 20)], [], START_TIME + 30
     )
 
-    assert [timeline.find_arrival_time(seq, START_TIME + HOUR) - START_TIME for seq in (1, 2, 3, 4, 5, 6, 7)] == [
-        *(5, 5, 5, 5, 20, 20, 30)
-    ]
+    assert [
+        timeline.find_arrival_time(seq, START_TIME + HOUR) - START_TIME for seq in (1, 2, 3, 4, 5, 6, 7)
+    ] == [*(5, 5, 5, 5, 20, 20, 30)]
 
 
 def test_clock_that_is_set_back_bounds_only_later_rows() -> None:

@@ -42,7 +42,9 @@ def make_event(type_: EventType, seconds: float, incarnation: str = "first", **d
 
 def rebuild_monitor(store: Store, since: float, end_time: float) -> HealthMonitor:
     monitor = HealthMonitor(SETTINGS)
-    store.read_now(lambda conn: rebuild_workers(conn, monitor, since=START_TIME + since, now=START_TIME + end_time))
+    store.read_now(
+        lambda conn: rebuild_workers(conn, monitor, since=START_TIME + since, now=START_TIME + end_time)
+    )
     monitor.handle_clock_jump(START_TIME + end_time)
     return monitor
 

@@ -45,7 +45,9 @@ def test_viewer_routes_are_read_only(routes: list[tuple[str, str]]) -> None:
         route for route in routes if route[0] in ("POST", "PUT", "DELETE") and route not in PUBLIC_ROUTES
     ]
 
-    allowed_routes = {route for route in changing_routes if is_allowed(Role.VIEWER, find_required_level(*route))}
+    allowed_routes = {
+        route for route in changing_routes if is_allowed(Role.VIEWER, find_required_level(*route))
+    }
 
     # A replay computes a result, and changes nothing.
     assert allowed_routes == {
