@@ -123,8 +123,8 @@ def _clock_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Time since last heartbeat",
-            "A heartbeat shows that the process is alive; it is neither activity nor progress. "
-            "Above the line it counts as missing.",
+            "A heartbeat shows that the process is alive; it is neither activity nor progress. Above the "
+            "line, the heartbeat counts as missing.",
             "s",
             Query(age_by("agent", recorded.LAST_HEARTBEAT), "{{agent}}"),
             lines=at.heartbeat,

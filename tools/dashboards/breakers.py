@@ -39,7 +39,7 @@ def _current_panels(at: Thresholds) -> list[AnyPanel]:
         panels.numbers(
             "Breakers by state",
             "Breakers that are closed (calls pass), half-open (one trial call) and open (calls fail fast). "
-            "Above 200 breakers, closed ones are not counted.",
+            "If there are more than 200 breakers, closed breakers are not counted.",
             "none",
             Query(
                 f"{total_by('state', names.CIRCUIT_BREAKER_STATE)}"

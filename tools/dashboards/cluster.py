@@ -45,8 +45,8 @@ def rows(at: Thresholds) -> list[Row]:
                 ),
                 panels.time_series(
                     "Telemetry to store",
-                    "Messages in NATS that were acknowledged and are not stored yet, by owner: another "
-                    "instance after a takeover.",
+                    "Messages in NATS that were acknowledged but are not stored yet, by owner. After a "
+                    "takeover, the owner is another instance.",
                     "none",
                     Query(
                         highest_by("instance, partition", names.CLUSTER_BACKLOG),

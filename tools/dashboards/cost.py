@@ -61,8 +61,9 @@ def _current_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.gauges(
             "Budget used",
-            "Cost of judging in the last hour and day as a share of the budget. Orange: a warning fires; at "
-            "100 % the rules decide until it is below again. Empty without a limit.",
+            "Cost of judging in the last hour and day as a share of the budget. At orange, a warning "
+            "fires. At 100 %, the rules decide until the share is below 100 % again. Empty without a "
+            "limit.",
             "percentunit",
             Query(
                 f"{highest_by('window, unit', names.LLM_BUDGET_SPENT)}"
@@ -117,7 +118,8 @@ def _judging_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.counts(
             "Rule fallbacks",
-            "Decisions of the rules instead of a model, by reason. “budget”: the budget is spent.",
+            "Decisions that the rules made instead of a model, by reason. “budget” means that the budget "
+            "is spent.",
             Query(f"{counts_by('reason', names.LLM_FALLBACKS)} > 0", "{{reason}}"),
             colours=FALLBACKS,
         ),

@@ -61,7 +61,7 @@ def _current_panels(at: Thresholds) -> list[panels.AnyPanel]:
         ),
         panels.numbers(
             "Open tickets by severity",
-            "Open tickets. Critical and high ones page; medium and low ones go to the channel.",
+            "Open tickets. Critical and high tickets page; medium and low tickets go to the Slack channel.",
             "none",
             Query(
                 f"{total_by('severity', names.TICKETS_OPEN)}"
@@ -127,8 +127,8 @@ def _shared_cause_panels(at: Thresholds) -> list[panels.AnyPanel]:
     return [
         panels.time_series(
             "Agents by state over time",
-            "Health of the fleet over time. Many orange or red agents at once indicate a shared cause: "
-            "a provider, a tool, a network.",
+            "Health of the fleet over time. Many orange or red agents at the same time indicate a shared "
+            "cause: a provider, a tool, a network.",
             "none",
             Query(agents_by_state(), "{{state}}"),
             size=(6, 8),
@@ -138,8 +138,8 @@ def _shared_cause_panels(at: Thresholds) -> list[panels.AnyPanel]:
         panels.time_series(
             "Agents by finding",
             "Agents with an open finding of each kind; an agent may have several, and counts in each "
-            "partition of a cluster. Many with the same kind at once share a cause. Provider failures of "
-            "several agents page about the fleet.",
+            "partition of a cluster. Many agents with the same kind at the same time usually share a "
+            "cause. Provider failures of several agents page about the fleet.",
             "none",
             Query(f"{total_by('kind', names.AGENTS_WITH_FINDING)} > 0", "{{kind}}"),
             size=(6, 8),
@@ -253,7 +253,7 @@ def _work_panels(at: Thresholds) -> list[panels.AnyPanel]:
         panels.time_series(
             "Tool errors by agent",
             "The ten agents with the highest share of failed tool calls over five minutes. "
-            "One agent high: check its tools. All high: check what the tools depend on.",
+            "If only one agent is high, check its tools. If all are high, check what the tools depend on.",
             "percentunit",
             Query(f"topk(10, max by (agent) ({select(recorded.TOOL_ERRORS)}))", "{{agent}}"),
             lines=limits.TOOL_ERRORS,

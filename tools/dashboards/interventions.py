@@ -81,14 +81,15 @@ def _outcome_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Interventions by kind",
-            "In increasing severity: nudge, escalate, terminate; and recover.",
+            "Nudge, escalate and terminate, in increasing severity, and recover.",
             Query(counts_by("kind", names.INTERVENTIONS), "{{kind}}"),
             size=(6, 8),
             colours=KINDS,
         ),
         panels.counts(
             "Interventions by outcome",
-            "Expired: the agent did not fetch a nudge. Unreachable or failed: check the agent.",
+            "“expired” means that the agent did not fetch a nudge. After “unreachable” or “failed”, check "
+            "the agent.",
             Query(f"{counts_by('outcome', names.INTERVENTIONS)} > 0", "{{outcome}}"),
             size=(6, 8),
             colours=OUTCOMES,

@@ -59,7 +59,7 @@ def _current_panels(at: Thresholds) -> list[AnyPanel]:
         panels.numbers(
             "Decisions",
             "Triage of tickets in the time range. "
-            "Bypass: the queen did not answer in time, so people were notified.",
+            "“bypass” means that the queen did not answer in time, so people were notified.",
             "short",
             Query(increase_by("decision", names.TRIAGE, window=SHOWN), "{{decision}}"),
             size=(7, 4),
@@ -83,7 +83,8 @@ def _check_panels(at: Thresholds) -> list[AnyPanel]:
     return [
         panels.counts(
             "Checks by outcome",
-            "Checks of the judge. Unknown: it had no data, or its model gave no usable answer.",
+            "Checks of the judge. “unknown” means that it had no data, or that its model gave no usable "
+            "answer.",
             Query(counts_by("outcome", names.JUDGE_CHECKS), "{{outcome}}"),
             colours=CHECKS,
         ),
@@ -107,7 +108,7 @@ def _check_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.counts(
             "Tickets opened by severity",
-            "New tickets by severity. Critical and high ones page.",
+            "New tickets by severity. Critical and high tickets page.",
             Query(f"{counts_by('severity', names.TICKETS)} > 0", "{{severity}}"),
             colours=SEVERITIES.items(),
         ),
@@ -133,8 +134,8 @@ def _triage_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.time_series(
             "Dismissed",
-            "Share of the tickets that the queen dismissed. Near 1: detectors or judge are too "
-            "strict. Always 0: the queen filters nothing.",
+            "Share of the tickets that the queen dismissed. Near 1, the detectors or the judge are too "
+            "strict. If it is always 0, the queen filters nothing.",
             "percentunit",
             Query(share_of("", names.TRIAGE, 'decision="dismiss"'), "dismissed"),
             size=(6, 8),

@@ -65,7 +65,7 @@ def _status_panels(at: Thresholds) -> list[AnyPanel]:
         ),
         panels.numbers(
             "Oldest undelivered",
-            "Age of the oldest undelivered notification. Red: people should have been notified long ago.",
+            "Age of the oldest undelivered notification. At red, people should have been notified long ago.",
             "s",
             Query(f"{age_by('', names.OUTBOX_OLDEST)} or {while_known(0, names.OUTBOX_OLDEST)}", "waits"),
             size=(6, 4),
@@ -170,14 +170,14 @@ def _loss_panels(at: Thresholds) -> list[AnyPanel]:
             size=(6, 8),
         ),
         panels.counts(
-            "Label values folded into “other”",
-            "New label values beyond a limit. They count in totals but have no series of their own.",
+            "Label values replaced by “other”",
+            "New label values beyond a limit. They count in totals but have no separate series.",
             Query(counts_by("metric", names.SERIES_LIMITED), "{{metric}}"),
         ),
         panels.time_series(
             "Series left out",
-            "Agents and breakers without series of their own because there are too many: healthy agents and "
-            "closed breakers first. While this is above 0, tables do not show all rows.",
+            "Agents and breakers without separate series, because there are too many of them: first "
+            "healthy agents and closed breakers. While this is above 0, tables do not show all rows.",
             "none",
             Query(total_by("metric", names.SERIES_LEFT_OUT), "{{metric}}"),
         ),
