@@ -54,9 +54,9 @@ settings.load_profile("gate")
 
 _TESTS = Path(__file__).parent
 
-_START = pytest.StashKey[float]()
+_START_TIME = pytest.StashKey[float]()
 
-_NOT_RUN = "not run, because the time was over"
+_NOT_RUN = "not run, because the time limit had passed"
 
 _MAX_REPORT_LENGTH = 4000
 """Maximum characters of the guard's report that are shown: a sender may retry many times."""
@@ -79,8 +79,8 @@ _LARGE_IMPORTS = {
 }
 
 
-def _file(nodeid: str) -> str:
-    """Return the file of a test, within the folder of the tests."""
+def _test_file(nodeid: str) -> str:
+    """Return the path of a test's file, relative to the folder of the tests."""
     return nodeid.partition("::")[0].removeprefix("tests/")
 
 
@@ -95,9 +95,9 @@ def _is_indivisible(file: str) -> bool:
     )
 
 
-def _unit(nodeid: str) -> str:
-    """Return the unit that runs in one process: a test, or a file or folder that is not split."""
-    file = _file(nodeid)
+def _scheduling_unit(nodeid: str) -> str:
+    """Return the unit that runs in one process: a test, or a file, folder or group that is not split."""
+    file = _test_file(nodeid)
     if PurePath(file).parts[0] in _INDIVISIBLE_FOLDERS:
         return PurePath(file).parts[0]
     if file in _LARGE_IMPORTS:
@@ -115,14 +115,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start the clock of ``--minutes``."""
-    config.stash[_START] = time.monotonic()
+    config.stash[_START_TIME] = time.monotonic()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip the test if the time limit has passed."""
     minutes = item.config.option.minutes
-    if minutes is not None and time.monotonic() - item.config.stash[_START] > minutes * 60:
+    if minutes is not None and time.monotonic() - item.config.stash[_START_TIME] > minutes * 60:
         pytest.skip(_NOT_RUN)
 
 
@@ -132,13 +132,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         report for report in terminalreporter.stats.get("skipped", []) if _NOT_RUN in str(report.longrepr)
     ]
     if reports:
-        files = sorted({_file(report.nodeid) for report in reports})
+        files = sorted({_test_file(report.nodeid) for report in reports})
         terminalreporter.write_line(f"{len(reports)} tests {_NOT_RUN}: {', '.join(files)}")
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the tests that run only in `make test-slow`."""
-    if is_slow(_file(item.nodeid), item):
+    if is_slow(_test_file(item.nodeid), item):
         item.add_marker(pytest.mark.slow)
 
 
@@ -147,7 +147,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Distribute the tests over the processes by unit."""
     config.option.loadscopereorder = False
     scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = _unit
+    scheduling._split_scope = _scheduling_unit
     return scheduling
 
 
@@ -170,9 +170,9 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spread the tests that mostly wait for other programs, so that others use the processors meanwhile."""
-    indivisible = [item for item in items if _unit(item.nodeid) != item.nodeid]
-    divisible = [item for item in items if _unit(item.nodeid) == item.nodeid]
-    waiting_items = [item for item in divisible if PurePath(_file(item.nodeid)).parts[0] == "end_to_end"]
+    indivisible = [item for item in items if _scheduling_unit(item.nodeid) != item.nodeid]
+    divisible = [item for item in items if _scheduling_unit(item.nodeid) == item.nodeid]
+    waiting_items = [item for item in divisible if PurePath(_test_file(item.nodeid)).parts[0] == "end_to_end"]
     working_items = [item for item in divisible if item not in waiting_items]
     positions = {
         id(item): index / len(group)
@@ -195,9 +195,10 @@ def pytest_collection_finish() -> None:
 def pytest_runtest_teardown() -> Iterator[None]:
     """Fail a test that used a default port, even if its code handled the refusal."""
     yield
-    if refused := isolation.take_refusals():
+    if refusals := isolation.take_refusals():
         pytest.fail(
-            f"{refused[:_MAX_REPORT_LENGTH]}\nUse port 0, or an endpoint of the test's own.", pytrace=False
+            f"{refusals[:_MAX_REPORT_LENGTH]}\nUse port 0, or an endpoint that the test starts.",
+            pytrace=False,
         )
 
 

@@ -34,16 +34,16 @@ GUARDED = "guarded"
 """A role whose members need a password; tests create it."""
 
 _READY_SECONDS = 60
-# Stops the server on request, or when the parent process is gone: then the pipe closes without a line, and
-# nothing else would clean up.
-_RUN = (
+# Stops the server on request, or when the parent process is gone. In the second case the pipe closes without
+# a line, and nothing else would delete the folder.
+_RUN_SCRIPT = (
     'folder=$1; shift; "$@" & server=$!; read word; alone=$?; '
     'kill -INT $server; wait $server; [ $alone = 0 ] || rm -rf "$folder"'
 )
 
 
 class CompiledStatements(dict[Any, Any]):
-    """Compiled statements of SQLite, shared by all engines of the process: keyed by the dialect's name."""
+    """Compiled statements of SQLite, shared by all engines of the process and keyed by the dialect's name."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return super().get((key[0].name, *key[1:]), default)
@@ -98,8 +98,8 @@ class Postgres:
             rules = self._data / "pg_hba.conf"
             # The first matching rule applies: only members of this role need a password.
             rules.write_text(f"host all +{GUARDED} 127.0.0.1/32 scram-sha-256\n{rules.read_text()}")
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.port = free.getsockname()[1]
+            with socket.create_server(("127.0.0.1", 0)) as probe:
+                self.port = probe.getsockname()[1]
             self.start()
         except BaseException:
             self.remove()
@@ -127,7 +127,7 @@ class Postgres:
                 [
                     "/bin/sh",
                     "-c",
-                    _RUN,
+                    _RUN_SCRIPT,
                     "sh",
                     self.folder,
                     self._programs / "postgres",
@@ -214,7 +214,7 @@ class Postgres:
         assert spec.origin is not None
         package = Path(spec.origin).parent
         programs = package / "pginstall" / "bin"
-        assert (programs / "initdb").exists(), f"there are no programs of PostgreSQL in {programs}"
+        assert (programs / "initdb").exists(), f"PostgreSQL's programs are not in {programs}"
         try:
             subprocess.run([programs / "initdb", "--version"], check=True, capture_output=True, **self._user)
         except PermissionError:
@@ -334,7 +334,7 @@ def unguard(url: str) -> None:
 
 
 def verify_log(url: str) -> Verification:
-    """Verify the event log in a database, also while a service is writing to it."""
+    """Verify the event log in a database; a service may be writing to it."""
     with (
         contextlib.closing(open_database(url, read_only=True, busy_timeout=5.0)) as database,
         database.reader.connect() as conn,

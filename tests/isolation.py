@@ -12,8 +12,8 @@ from tests.guard import default_ports
 
 ROOT: Final = Path(__file__).parents[1]
 _GUARD: Final = str(Path(default_ports.__file__).parent)
-_SET_BY_USERS: Final = ("OTEL_", "QUEENRIGHT_")
-_OWN: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
+_USER_PREFIXES: Final = ("OTEL_", "QUEENRIGHT_")
+_TEST_SETTINGS: Final = frozenset({"QUEENRIGHT_SOAK_SECONDS", "QUEENRIGHT_TRACES"})
 """Environment variables that configure the tests."""
 
 CLOSED_URL: Final = "http://127.0.0.1:1"
@@ -25,22 +25,26 @@ CLOSED_ENDPOINTS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": CLOSED_URL, "QUEENRIGH
 
 
 def isolate() -> None:
-    """Remove endpoints and settings of the environment; guard this process and its children."""
-    for name in [name for name in os.environ if name.startswith(_SET_BY_USERS) and name not in _OWN]:
+    """Remove endpoints and settings from the environment; guard this process and its children."""
+    for name in [
+        name for name in os.environ if name.startswith(_USER_PREFIXES) and name not in _TEST_SETTINGS
+    ]:
         del os.environ[name]
     number, file = tempfile.mkstemp(prefix="refused-")
     os.close(number)
     atexit.register(Path(file).unlink, missing_ok=True)
     os.environ[default_ports.REFUSALS_ENV] = file
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != _GUARD]
-    os.environ["PYTHONPATH"] = os.pathsep.join([_GUARD, *others])
+    other_paths = [
+        path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != _GUARD
+    ]
+    os.environ["PYTHONPATH"] = os.pathsep.join([_GUARD, *other_paths])
     default_ports.install()
 
 
-def environment(**more: str) -> dict[str, str]:
-    """Return a minimal environment for a child process: the guard, closed endpoints, and ``more``."""
+def environment(**extra_variables: str) -> dict[str, str]:
+    """Return a child process's environment: the guard, closed endpoints, and ``extra_variables``."""
     variables = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", default_ports.REFUSALS_ENV)}
-    return variables | CLOSED_ENDPOINTS | more
+    return variables | CLOSED_ENDPOINTS | extra_variables
 
 
 def take_refusals() -> str:

@@ -12,7 +12,7 @@ from queenright.server.ops.programs import find_program
 
 Version = Literal["bundled", "newest"]
 VERSIONS: Final[tuple[Version, ...]] = ("bundled", "newest")
-"""The version that ``make`` installs, and the newest one."""
+"""The version that ``make`` installs, and the newest version."""
 
 NEWEST = Path(__file__).resolve().parent.parent / ".tools" / "newest" / "bin"
 
@@ -36,6 +36,6 @@ def program(name: str, version: str = "bundled") -> Path:
 
 
 def run(name: str, *arguments: str | Path, version: str = "bundled") -> subprocess.CompletedProcess[str]:
-    """Run promtool or amtool without a time limit, and return its output."""
+    """Run promtool or amtool, and return the completed process. The time limit only stops a hang."""
     command = [str(program(name, version)), *map(str, arguments)]
     return subprocess.run(command, text=True, capture_output=True, timeout=500)

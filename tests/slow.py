@@ -46,7 +46,7 @@ SLOW: Final = {
     "cluster/test_stream.py::test_process_whose_stream_has_no_majority_does_not_listen": 30,
     "console/test_alertmanager.py": 25,
     "console/test_bundle.py::test_build_can_be_repeated": 56,
-    "console/test_home.py::test_change_reads_four_pages_again_however_deep_the_list_is": 21,
+    "console/test_home.py::test_change_reloads_few_pages_of_a_long_list": 21,
     "console/test_home.py::test_dialog_shows_a_decision_made_meanwhile": 14,
     "console/test_home.py::test_filters_are_in_the_url_and_applied_by_the_service": 13,
     "console/test_home.py::test_item_that_arrives_does_not_move_the_page_of_a_phone": 29,
@@ -58,7 +58,7 @@ SLOW: Final = {
     "console/test_home.py::test_progress_tokens_and_cost_are_drawn_live": 8,
     "console/test_home.py::test_search_lists_names_with_the_prefix_first": 8,
     "console/test_home.py::test_search_distinguishes_sessions_of_one_agent_on_a_phone": 18,
-    "console/test_home.py::test_sessions_that_ended_are_behind_their_count": 12,
+    "console/test_home.py::test_ended_sessions_are_listed_on_request": 12,
     "console/test_memory.py": 43,
     "console/test_pages.py::TestNeeds::test_every_page_and_dialog_is_accessible": 240,
     "console/test_pages.py::TestNeeds::test_loading_page_has_no_layout_shift": 97,
@@ -67,13 +67,13 @@ SLOW: Final = {
     "console/test_pages.py::test_all_navigation_links_are_visible_on_a_tablet": 5,
     "console/test_pages.py::test_change_of_health_does_not_move_the_page_of_a_phone": 13,
     "console/test_pages.py::test_current_page_is_visible_in_the_navigation_of_a_phone": 5,
-    "console/test_pages.py::test_sent_dialog_returns_the_focus": 7,
+    "console/test_pages.py::test_focus_returns_after_a_dialog_is_sent": 7,
     "console/test_pages.py::test_dialog_whose_code_cannot_be_loaded_leaves_the_page": 12,
     "console/test_pages.py::test_escape_closes_a_dialog_that_was_refused": 15,
     "console/test_pages.py::test_every_page_fits_the_screen": 40,
-    "console/test_pages.py::test_every_page_says_that_the_connection_is_lost_and_catches_up": 100,
+    "console/test_pages.py::test_every_page_shows_a_lost_connection_and_catches_up": 100,
     "console/test_pages.py::test_unchanged_heartbeat_causes_no_requests": 13,
-    "console/test_pages.py::test_incident_has_its_own_page_from_the_first_one": 15,
+    "console/test_pages.py::test_incident_list_links_to_the_page_of_an_incident": 15,
     "console/test_pages.py::test_incident_whose_sessions_have_ended_is_acknowledged": 13,
     "console/test_pages.py::test_link_to_a_moment_of_the_recorder_opens_that_moment": 56,
     "console/test_pages.py::test_long_name_of_a_tool_fits_a_phone": 8,
@@ -84,10 +84,10 @@ SLOW: Final = {
     "console/test_pages.py::test_replay_shows_findings_and_exports_the_run": 8,
     "console/test_pages.py::test_session_shows_no_values_before_they_are_loaded": 16,
     "console/test_pages.py::test_steps_that_arrive_do_not_move_the_page_of_a_phone": 15,
-    "console/test_pages.py::test_text_of_agents_is_text_on_every_page": 28,
+    "console/test_pages.py::test_agent_text_is_not_markup_on_any_page": 28,
     "console/test_pages.py::test_title_names_the_page_and_its_agent_or_ticket": 17,
     "console/test_partitions.py": 45,
-    "console/test_talk.py::test_agent_that_does_not_chat_shows_its_result_and_its_path": 12,
+    "console/test_talk.py::test_agent_without_chat_shows_its_result_and_path": 12,
     "console/test_talk.py::test_draft_stays_when_its_question_is_answered_elsewhere": 81,
     "console/test_walks.py::TestNeeds::test_requests_are_answered": 91,
     "console/test_walks.py::test_agent_is_loaded_and_talked_with": 149,
@@ -178,9 +178,11 @@ class Sample(NamedTuple):
 SAMPLES: Final = {
     "clients/test_matrix.py": Sample("client", frozenset({"gemini-cli"}), 59),
     "console/test_walks.py::test_fleet_is_filtered_and_searched": Sample(
-        "way", frozenset({"390-light-keyboard"}), 60
+        "variant", frozenset({"390-light-keyboard"}), 60
     ),
-    "console/test_walks.py::test_session_is_replayed": Sample("way", frozenset({"1280-light-keyboard"}), 60),
+    "console/test_walks.py::test_session_is_replayed": Sample(
+        "variant", frozenset({"1280-light-keyboard"}), 60
+    ),
     "frameworks/test_frameworks.py": Sample(
         "name", frozenset({"crewai-openinference", "openai-agents-v2", "pydantic-ai"}), 370
     ),

@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, NoReturn, Self
 
-_IMPORTED = (
+_PRELOADED_MODULES = (
     *(
         "queenright.client.synchronous",
         "queenright.health.audit.audit_export",
@@ -57,9 +57,9 @@ class Command:
         cwd: The working directory. Default: that of the test.
         env: The environment. Default: that of the test.
         streams: File descriptors of stdin, stdout and stderr; None closes the stream.
-        script: A file of Python to run instead of ``queenright``.
-        own_session: Start it in a new session.
-        ignored: Signals that it ignores from the start, as with ``nohup``.
+        script: A Python file to run instead of ``queenright``.
+        own_session: Start the command in a new session.
+        ignored: Signals that the command ignores from the start, as with ``nohup``.
         file_bytes: Maximum size of a file, as with ``ulimit -f``.
     """
 
@@ -74,7 +74,7 @@ class Command:
         ignored: Collection[signal.Signals] = (),
         file_bytes: int | None = None,
     ) -> None:
-        result = json.dumps(
+        request = json.dumps(
             {
                 "arguments": [str(argument) for argument in arguments],
                 "cwd": str(cwd or Path.cwd()),
@@ -86,39 +86,39 @@ class Command:
                 "file_bytes": file_bytes,
             }
         ).encode()
-        self._answers, answers = socket.socketpair()
+        self._results, result_end = socket.socketpair()
         self._code: int | None = None
-        with answers:
-            given = (stream for stream in streams if stream is not None)
-            _warm().ask(result, (*given, answers.fileno()))
+        with result_end:
+            open_streams = (stream for stream in streams if stream is not None)
+            _fork_server().send(request, (*open_streams, result_end.fileno()))
         self.pid = int(self._read_line() or "0")
         assert self.pid, "the process that commands are forked from has ended; its output is above"
 
     def wait(self) -> int:
-        """Wait for its end; return the exit code, or the negative signal number, like ``subprocess``."""
+        """Wait until it ends; return the exit code, or the negative signal number, like ``subprocess``."""
         if self._code is None:
-            with self._answers:
+            with self._results:
                 self._code = int(self._read_line())
         return self._code
 
     def ended(self) -> bool:
-        """Return whether it has ended, without waiting."""
-        return self._code is not None or bool(select.select([self._answers], [], [], 0)[0])
+        """Return whether the command has ended, without waiting."""
+        return self._code is not None or bool(select.select([self._results], [], [], 0)[0])
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to it."""
+        """Send a signal to the command."""
         os.kill(self.pid, number)
 
     def _read_line(self) -> str:
         line = b""
-        while not line.endswith(b"\n") and (piece := self._answers.recv(1)):
+        while not line.endswith(b"\n") and (piece := self._results.recv(1)):
             line += piece
         return line.decode()
 
 
-class Talking(Command):
+class InteractiveCommand(Command):
     """
-    A command that a test interacts with while it runs: streams that are not given are pipes.
+    A command that a test interacts with while it runs. Streams that are not passed are pipes.
 
     As a context manager, it closes the pipes and waits for the command's end.
     """
@@ -186,67 +186,67 @@ def queenright(
 
 def start() -> None:
     """Start the imports in the background, so that the first command need not wait for them."""
-    _warm()
+    _fork_server()
 
 
-class _Warm:
+class _ForkServer:
     """The process that commands are forked from; it ends when this process does."""
 
     def __init__(self) -> None:
-        self._asking, serving = socket.socketpair()
+        self._requests, server_end = socket.socketpair()
         self._lock = threading.Lock()
-        with serving:
+        with server_end:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(serving.fileno())],
+                [sys.executable, __file__, str(server_end.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                pass_fds=[serving.fileno()],
+                pass_fds=[server_end.fileno()],
             )
         atexit.register(self.close)
 
-    def ask(self, request: bytes, numbers: tuple[int, ...]) -> None:
+    def send(self, request: bytes, numbers: tuple[int, ...]) -> None:
         with self._lock:
-            socket.send_fds(self._asking, [len(request).to_bytes(4, "big")], numbers)
-            self._asking.sendall(request)
+            socket.send_fds(self._requests, [len(request).to_bytes(4, "big")], numbers)
+            self._requests.sendall(request)
 
     def close(self) -> None:
-        self._asking.close()
+        self._requests.close()
         self._process.wait()
 
 
 @functools.cache
-def _warm() -> _Warm:
-    return _Warm()
+def _fork_server() -> _ForkServer:
+    return _ForkServer()
 
 
 def _serve_requests(requests: socket.socket) -> None:
     """Fork for each request, and report the process id and the exit code; return in each forked process."""
-    woken, wake = socket.socketpair()
-    for end in (woken, wake):
+    wakeup_reader, wakeup_writer = socket.socketpair()
+    for end in (wakeup_reader, wakeup_writer):
         end.setblocking(False)
-    signal.set_wakeup_fd(wake.fileno())
+    signal.set_wakeup_fd(wakeup_writer.fileno())
     signal.signal(signal.SIGCHLD, lambda *_: None)
     running: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([requests, woken], [], [])
-        if woken in ready:
-            woken.recv(4096)
+        ready, _, _ = select.select([requests, wakeup_reader], [], [])
+        if wakeup_reader in ready:
+            wakeup_reader.recv(4096)
             for pid in list(running):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
+                ended_pid, status = os.waitpid(pid, os.WNOHANG)
+                if ended_pid:
                     with running.pop(pid) as result:
                         result.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
         if requests in ready:
-            head, numbers, _, _ = socket.recv_fds(requests, 4, 4)
-            if not head:
+            header, numbers, _, _ = socket.recv_fds(requests, 4, 4)
+            if not header:
                 os._exit(0)
-            decoded = json.loads(_read_exactly(requests, int.from_bytes(head, "big")))
+            decoded = json.loads(_read_exactly(requests, int.from_bytes(header, "big")))
             *streams, answer_number = numbers
             result = socket.socket(fileno=answer_number)
             if (pid := os.fork()) == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for end in (requests, woken, wake, result, *running.values()):
+                for end in (requests, wakeup_reader, wakeup_writer, result, *running.values()):
                     end.close()
                 return _apply_request(decoded, dict(zip(decoded["open"], streams, strict=True)))
             result.sendall(b"%d\n" % pid)
@@ -309,7 +309,7 @@ def _exit_process(code: object) -> NoReturn:
 def _main() -> NoReturn:
     # As in the installed program: without the folder of the script.
     del sys.path[0]
-    for name in _IMPORTED:
+    for name in _PRELOADED_MODULES:
         __import__(name)
     from queenright.cli import main
     from queenright.cli.command_table import COMMANDS
@@ -328,8 +328,8 @@ def _main() -> NoReturn:
             main()
         else:
             runpy.run_path(sys.argv[0], run_name="__main__")
-    except SystemExit as ended:
-        _exit_process(ended.code)
+    except SystemExit as error:
+        _exit_process(error.code)
     _exit_process(0)
 
 

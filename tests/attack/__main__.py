@@ -1,9 +1,9 @@
 """
-`python -m tests.attack`: bodies and connections that would block the service, sent to a real one.
+`python -m tests.attack`: send bodies and connections to a real service that are meant to block it.
 
-Each attack has its own `queenright serve`, on free ports of loopback and in its own folder, that monitors a
-looping agent and must page about it meanwhile; a test double replaces Alertmanager. The exit code is 1 if the
-event loop is blocked for more than 50 ms, memory grows by more than 300 MB, or a page is 15 s late.
+Each attack has its own `queenright serve`, on free ports of loopback and in its own folder. It monitors a
+looping agent, and must page about it during the attack. A test double replaces Alertmanager. The exit code is
+1 if the event loop is blocked for more than 50 ms, memory grows by more than 300 MB, or a page is 15 s late.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ from rich.console import Console
 from rich.table import Table
 
 from queenright.server.up_options import DEMO_DEFAULTS
-from tests.attack.attacker import HALF_OPEN_ON, HEADS, attack
+from tests.attack.attacker import HALF_OPEN_ATTACKS, REQUEST_HEADS, attack
 from tests.isolation import ROOT
 
-MOST_BLOCK_MS: Final = 50.0
-MOST_MEMORY_MB: Final = 300.0
-MOST_DELAY: Final = 15.0
+MAX_BLOCK_MS: Final = 50.0
+MAX_MEMORY_MB: Final = 300.0
+MAX_PAGE_DELAY_SECONDS: Final = 15.0
 AGENT: Final = ROOT / "tests/end_to_end/agents/looping_worker.py"
-ATTACK_AFTER: Final = 2.0
-"""Seconds after the agent's start, when its page is not due yet."""
+ATTACK_DELAY_SECONDS: Final = 2.0
+"""Seconds from the agent's start to the attack; the agent's page is not due by then."""
 ATTACK_SECONDS: Final = 6.0
 PAGE_SECONDS: Final = 45.0
 """Time limit in seconds after the attack for a page or a response."""
-DESCRIPTORS: Final = 1_024
+MAX_DESCRIPTORS: Final = 1_024
 ATTACKS: Final = (
-    *HALF_OPEN_ON,
-    *HEADS,
+    *HALF_OPEN_ATTACKS,
+    *REQUEST_HEADS,
     "empty resources",
     "many more empty resources",
     "empty resources, not compressed",
@@ -68,7 +68,7 @@ ATTACKS: Final = (
 
 
 class Alertmanager(http.server.ThreadingHTTPServer):
-    """A test double that accepts alerts, and records when the first firing one arrived."""
+    """A test double that accepts alerts, and records when the first alert arrived."""
 
     def __init__(self) -> None:
         self.fired = threading.Event()
@@ -78,7 +78,7 @@ class Alertmanager(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return its URL."""
+        """The URL of the test double."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
 
@@ -87,16 +87,16 @@ class _Peer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         alerts = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        double: Any = self.server
-        if self.path.endswith("/alerts") and alerts and not double.fired.is_set():
-            double.fired_at = time.monotonic()
-            double.fired.set()
-        self._answer({})
+        alertmanager: Any = self.server
+        if self.path.endswith("/alerts") and alerts and not alertmanager.fired.is_set():
+            alertmanager.fired_at = time.monotonic()
+            alertmanager.fired.set()
+        self._send_json({})
 
     def do_GET(self) -> None:
-        self._answer({"cluster": {"status": "disabled"}} if self.path.endswith("/status") else [])
+        self._send_json({"cluster": {"status": "disabled"}} if self.path.endswith("/status") else [])
 
-    def _answer(self, content: object) -> None:
+    def _send_json(self, content: object) -> None:
         body = json.dumps(content).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
@@ -121,7 +121,7 @@ class AttackResult:
 
 
 def main() -> int:
-    """Run the command; return the exit code."""
+    """Run the attacks, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.attack", description=(__doc__ or "").strip())
     parser.add_argument("--queenright", default=shutil.which("queenright", path=Path(sys.executable).parent))
     parser.add_argument("attacks", nargs="*", metavar="ATTACK", help=f"one of: {', '.join(ATTACKS)}")
@@ -130,70 +130,70 @@ def main() -> int:
         parser.error(f"there is no attack {unknown.pop()!r}; the attacks are: {', '.join(ATTACKS)}")
     # Also stop the child processes if this process is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
-    quiet = _measure("none", options.queenright)
-    if quiet.page_after is None:
-        print("Without an attack there was no page; is the machine busy?", file=sys.stderr)
+    baseline = _measure_attack("none", options.queenright)
+    if baseline.page_after is None:
+        print("no page arrived without an attack; the machine may be too busy", file=sys.stderr)
         return 2
-    measured = [quiet, *(_measure(name, options.queenright) for name in options.attacks or ATTACKS)]
+    results = [baseline, *(_measure_attack(name, options.queenright) for name in options.attacks or ATTACKS)]
     table = Table("attack", "answer", "loop blocked, worst", "memory", "page after", "")
-    for one in measured:
-        _judge(one, quiet.page_after)
+    for result in results:
+        _find_faults(result, baseline.page_after)
         table.add_row(
-            one.name,
-            one.answer,
-            f"{one.block_ms:,.0f} ms",
-            f"+{one.memory_mb:,.0f} MB",
-            "never" if one.page_after is None else f"{one.page_after:.0f} s",
-            ", ".join(one.faults) or "ok",
+            result.name,
+            result.answer,
+            f"{result.block_ms:,.0f} ms",
+            f"+{result.memory_mb:,.0f} MB",
+            "never" if result.page_after is None else f"{result.page_after:.0f} s",
+            ", ".join(result.faults) or "ok",
         )
     Console(width=None if sys.stdout.isatty() else 130).print(table)
-    return 1 if any(one.faults for one in measured) else 0
+    return 1 if any(result.faults for result in results) else 0
 
 
-def _judge(result: AttackResult, usual: float) -> None:
-    late = result.page_after is None or result.page_after - usual > MOST_DELAY
-    wrong = {
-        "blocked": result.block_ms > MOST_BLOCK_MS,
-        "memory": result.memory_mb > MOST_MEMORY_MB,
-        "page late": late,
+def _find_faults(result: AttackResult, baseline_page_after: float) -> None:
+    is_late = result.page_after is None or result.page_after - baseline_page_after > MAX_PAGE_DELAY_SECONDS
+    is_exceeded = {
+        "blocked": result.block_ms > MAX_BLOCK_MS,
+        "memory": result.memory_mb > MAX_MEMORY_MB,
+        "page late": is_late,
     }
-    result.faults = [name for name, is_wrong in wrong.items() if is_wrong]
+    result.faults = [name for name, is_fault in is_exceeded.items() if is_fault]
 
 
-def _measure(name: str, program: str) -> AttackResult:
-    """Attack a new service."""
+def _measure_attack(name: str, program: str) -> AttackResult:
+    """Attack a new service, and return the effects."""
     print(f"{name} ...", flush=True)
-    measured = AttackResult(name)
+    result = AttackResult(name)
     with (
         tempfile.TemporaryDirectory(prefix="attack-") as folder,
         Alertmanager() as alertmanager,
         _run_service(program, Path(folder), alertmanager.url) as (pid, url, otlp),
     ):
-        before = _memory(pid, "VmRSS")
+        memory_before = _read_memory_mb(pid, "VmRSS")
         # The attacker generates its bodies before the clock starts.
         with (
             _attacker(name, url, otlp) as attacker,
-            _run_agent(url, otlp, Path(folder)) as start,
+            _run_agent(url, otlp, Path(folder)) as started_at,
             _Probe(url, pid) as probe,
         ):
-            time.sleep(ATTACK_AFTER)
+            time.sleep(ATTACK_DELAY_SECONDS)
             attacker.go()
             time.sleep(ATTACK_SECONDS)
             alertmanager.fired.wait(PAGE_SECONDS)
-            measured.answer = attacker.stop()
+            result.answer = attacker.stop()
             probe.stop()
-        measured.block_ms = probe.worst_ms
-        measured.memory_mb = _memory(pid, "VmHWM") - before
+        result.block_ms = probe.worst_ms
+        result.memory_mb = _read_memory_mb(pid, "VmHWM") - memory_before
         if alertmanager.fired.is_set():
-            measured.page_after = alertmanager.fired_at - start
-        after = "never" if measured.page_after is None else f"{measured.page_after:.0f} s"
-        print(f"  {measured.block_ms:.0f} ms, +{measured.memory_mb:.0f} MB, page after {after}", flush=True)
+            result.page_after = alertmanager.fired_at - started_at
+        after = "never" if result.page_after is None else f"{result.page_after:.0f} s"
+        print(f"  {result.block_ms:.0f} ms, +{result.memory_mb:.0f} MB, page after {after}", flush=True)
         alertmanager.shutdown()
-    return measured
+    return result
 
 
-def _environment() -> dict[str, str]:
-    """Return the children's environment, without endpoints or settings of the caller."""
+def _build_environment() -> dict[str, str]:
+    """Return an environment for child processes, without endpoints or settings of the caller."""
     return {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "QUEENRIGHT_"))
     }
@@ -211,9 +211,9 @@ def _run_service(program: str, folder: Path, alertmanager: str) -> Iterator[tupl
     }
     (folder / "queenright.yaml").write_text(json.dumps(config), encoding="utf-8")
 
-    def usual_limits() -> None:
+    def limit_descriptors() -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, hard))
 
     with (folder / "log").open("w+") as log:
         process = subprocess.Popen(
@@ -221,19 +221,19 @@ def _run_service(program: str, folder: Path, alertmanager: str) -> Iterator[tupl
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=folder,
-            env=_environment(),
-            preexec_fn=usual_limits,  # before this process starts a thread
+            env=_build_environment(),
+            preexec_fn=limit_descriptors,  # before this process starts a thread
         )
         try:
-            until = time.monotonic() + 60
-            found = None
-            while found is None:
+            deadline = time.monotonic() + 60
+            match = None
+            while match is None:
                 text = (folder / "log").read_text()
-                found = re.search(r"Console (\S+), telemetry (\S+)", text)
-                if process.poll() is not None or time.monotonic() > until:
+                match = re.search(r"Console (\S+), telemetry (\S+)", text)
+                if process.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(f"{program} serve did not start: {text[-2000:]}")
                 time.sleep(0.05)
-            yield process.pid, found[1], found[2]
+            yield process.pid, match[1], match[2]
         finally:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -244,11 +244,11 @@ def _run_service(program: str, folder: Path, alertmanager: str) -> Iterator[tupl
 
 @contextlib.contextmanager
 def _run_agent(url: str, otlp: str, folder: Path) -> Iterator[float]:
-    """Start a looping agent; yield its start time."""
+    """Run a looping agent, and yield its start time."""
     process = subprocess.Popen(
         [sys.executable, str(AGENT), str(folder / "recover"), str(folder / "stop")],
         env={
-            **_environment(),
+            **_build_environment(),
             "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
             "QUEENRIGHT_ENDPOINT": url,
             "QUEENRIGHT_STORAGE": str(folder / "agent"),
@@ -266,8 +266,8 @@ class _Probe:
     """
     Polls ``/healthz`` repeatedly, and records the longest response time.
 
-    Time spent waiting for a processor is not counted: that of the probe, of the service's main thread, and of
-    its longest-waiting other thread, which may have had the interpreter's lock.
+    The time that threads wait for a processor does not count: that of the probe, that of the service's main
+    thread, and the longest of its other threads, which may have held the interpreter's lock.
     """
 
     def __init__(self, url: str, pid: int) -> None:
@@ -286,13 +286,13 @@ class _Probe:
         self.stop()
 
     def stop(self) -> None:
-        """Include the last response, and stop."""
+        """Wait for the last response, and stop."""
         self._stopping.set()
         self._thread.join()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            before, start = self._waits(), time.monotonic()
+            before, start = self._read_waits(), time.monotonic()
             try:
                 client = http.client.HTTPConnection(self._address, timeout=PAGE_SECONDS)
                 client.request("GET", "/healthz")
@@ -303,12 +303,12 @@ class _Probe:
             except (OSError, http.client.HTTPException):
                 time.sleep(0.02)  # A refused request is not a blocked one; the page shows the effect.
                 continue
-            elapsed = time.monotonic() - start - _waited(before, self._waits(), self._main)
+            elapsed = time.monotonic() - start - _sum_waits(before, self._read_waits(), self._main)
             self.worst_ms = max(self.worst_ms, elapsed * 1e3)
             time.sleep(0.01)
 
-    def _waits(self) -> dict[Path, float]:
-        """Return how long each thread has waited for a processor, in seconds."""
+    def _read_waits(self) -> dict[Path, float]:
+        """Return the seconds for which each thread has waited for a processor, by its folder."""
         waits = {}
         with contextlib.suppress(OSError):
             for thread in (Path("/proc/thread-self"), *self._tasks.iterdir()):
@@ -317,35 +317,35 @@ class _Probe:
         return waits
 
 
-def _waited(before: dict[Path, float], after: dict[Path, float], main: Path) -> float:
+def _sum_waits(before: dict[Path, float], after: dict[Path, float], main: Path) -> float:
     waits = {thread: seconds - before.get(thread, seconds) for thread, seconds in after.items()}
     probe = waits.pop(Path("/proc/thread-self"), 0.0)
     return probe + waits.pop(main, 0.0) + max(waits.values(), default=0.0)
 
 
-class _Attack:
-    """The attacker's process, separate so that it takes no time from the measuring one."""
+class _AttackerProcess:
+    """The process of the attacker, which is separate so that it does not delay the measurement."""
 
     def __init__(self, name: str, url: str, otlp: str) -> None:
         context = get_context("spawn")
-        self._words: Queue[str] = context.Queue()
-        self._go, self._ready, self._stopping = context.Event(), context.Event(), context.Event()
+        self._results: Queue[str] = context.Queue()
+        self._start, self._ready, self._stopping = context.Event(), context.Event(), context.Event()
         self._process = context.Process(
-            target=attack, args=(name, url, otlp, self._ready, self._go, self._stopping, self._words)
+            target=attack, args=(name, url, otlp, self._ready, self._start, self._stopping, self._results)
         )
         self._process.start()
         self._ready.wait(60)
 
     def go(self) -> None:
         """Start the attack."""
-        self._go.set()
+        self._start.set()
 
     def stop(self) -> str:
-        """Stop the attack; return the service's responses."""
+        """Stop the attack, and return a summary of the service's responses."""
         self._stopping.set()
-        self._go.set()
+        self._start.set()
         try:
-            return self._words.get(timeout=5)
+            return self._results.get(timeout=5)
         except Exception:
             return "none yet"
 
@@ -356,12 +356,12 @@ class _Attack:
 
 
 @contextlib.contextmanager
-def _attacker(name: str, url: str, otlp: str) -> Iterator[_Attack]:
-    with contextlib.closing(_Attack(name, url, otlp)) as attacker:
+def _attacker(name: str, url: str, otlp: str) -> Iterator[_AttackerProcess]:
+    with contextlib.closing(_AttackerProcess(name, url, otlp)) as attacker:
         yield attacker
 
 
-def _memory(pid: int, name: str) -> float:
+def _read_memory_mb(pid: int, name: str) -> float:
     """Return a value of the process's memory statistics, in MB."""
     match = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     return int(match[1]) / 1e3 if match else 0.0

@@ -1,9 +1,10 @@
 """
-The service as a process that will be killed: ``python -m tests.chaos.alert_process``.
+A service process that will be killed: ``python -m tests.chaos.alert_process``.
 
-It imports everything once. Each line that it reads, an ``Order`` as JSON, starts a service process: a child
-that connects to the test's port, ingests batches of events, and is killed, or kills itself at a named point
-of the outbox. After each durable batch it writes ``{"done": N, "outbox": STATUS}``; ``null`` ends it.
+The parent process imports everything once. Each line that it reads is an order in JSON, and starts a service
+as a child process. The child connects to the test's port and ingests batches of events until it is killed, or
+kills itself at a named point of the outbox. After each durable batch it writes ``{"done": N, "outbox":
+STATUS}``. The batch ``null`` ends it.
 """
 
 from __future__ import annotations
@@ -32,91 +33,93 @@ from queenright.server.settings import Settings
 POINTS = (
     "decided, not committed",
     "committed, not sent",
-    "taken, not written down",
-    "refused, not written down",
-    "written down, not committed",
-    "committed, not said",
-    "said",
+    "accepted, not recorded",
+    "refused, not recorded",
+    "recorded, not committed",
+    "committed, not published",
+    "published",
 )
-"""Points at which a process may end, in the order in which a notification passes them."""
+"""Points at which a process can be killed, in the order in which a notification passes them."""
 
-_NEWS = frozenset({EventType.NOTIFICATION_DELIVERED, EventType.NOTIFICATION_FAILED})
+_DELIVERY_EVENTS = frozenset({EventType.NOTIFICATION_DELIVERED, EventType.NOTIFICATION_FAILED})
 
 
-class Reaper:
+class ProcessKiller:
     """Kills this process when it passes a point for the ``nth`` time."""
 
     def __init__(self, point: str, nth: int) -> None:
-        self._point, self._left = point, nth
+        self._point, self._remaining = point, nth
 
-    def passes(self, point: str) -> None:
-        """Report that the process is at ``point``, and kill it if it is due."""
+    def pass_point(self, point: str) -> None:
+        """Note that the process passes ``point``, and kill it if this is the ``nth`` time."""
         if point == self._point:
-            self._left -= 1
-            if self._left == 0:
+            self._remaining -= 1
+            if self._remaining == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    def watch(self) -> None:
-        """Insert the points around calls of the service, which otherwise work as usual."""
+    def insert_points(self) -> None:
+        """Wrap calls of the service so that they pass the points."""
         vars(wiring)["enqueue"] = self._after(outbox.enqueue, "decided, not committed")
-        recorded = self._after(notification_table.record_receipts, "written down, not committed")
-        vars(outbox)["record_receipts"] = recorded
+        record_with_point = self._after(notification_table.record_receipts, "recorded, not committed")
+        vars(outbox)["record_receipts"] = record_with_point
         post, publish = AlertmanagerClient.post_alerts, EventBus.publish
 
-        async def posting(client: AlertmanagerClient, *args: Any) -> None:
-            self.passes("committed, not sent")
+        async def post_with_points(client: AlertmanagerClient, *args: Any) -> None:
+            self.pass_point("committed, not sent")
             try:
                 await post(client, *args)
             except Exception:
-                self.passes("refused, not written down")
+                self.pass_point("refused, not recorded")
                 raise
-            self.passes("taken, not written down")
+            self.pass_point("accepted, not recorded")
 
-        async def publishing(bus: EventBus, *events: AgentEvent) -> None:
-            news = any(event.type in _NEWS for event in events)
-            if news:
-                self.passes("committed, not said")
+        async def publish_with_points(bus: EventBus, *events: AgentEvent) -> None:
+            is_delivery = any(event.type in _DELIVERY_EVENTS for event in events)
+            if is_delivery:
+                self.pass_point("committed, not published")
             await publish(bus, *events)
-            if news:
-                self.passes("said")
+            if is_delivery:
+                self.pass_point("published")
 
-        setattr(AlertmanagerClient, "post_alerts", posting)  # noqa: B010  # mypy minds the plain way
-        setattr(EventBus, "publish", publishing)  # noqa: B010
+        setattr(AlertmanagerClient, "post_alerts", post_with_points)  # noqa: B010  # mypy rejects the assignment
+        setattr(EventBus, "publish", publish_with_points)  # noqa: B010
 
-    def _after(self, does: Callable[..., None], point: str) -> Callable[..., None]:
-        @functools.wraps(does)
-        def wrapped(*args: Any, **named: Any) -> None:
-            does(*args, **named)
-            self.passes(point)
+    def _after(self, function: Callable[..., None], point: str) -> Callable[..., None]:
+        @functools.wraps(function)
+        def call_with_point(*args: Any, **keywords: Any) -> None:
+            function(*args, **keywords)
+            self.pass_point(point)
 
-        return wrapped
+        return call_with_point
 
 
 async def run_service(order: dict[str, Any], settings: Settings) -> None:
-    """Run until killed, or until the test ends the process."""
+    """Run the service until it is killed, or until the test ends it."""
     ago = float(order["ago"])
-    Reaper(order["point"], order["nth"]).watch()
+    ProcessKiller(order["point"], order["nth"]).insert_points()
     service = await build(settings, clock=lambda: time.time() - ago)
     await service.start()
     reader, writer = await asyncio.open_connection("127.0.0.1", order["port"], limit=1 << 24)
 
-    done = 0
+    last_batch = 0
     while True:
-        writer.write(json.dumps({"done": done, "outbox": asdict(service.outbox.status())}).encode() + b"\n")
+        writer.write(
+            json.dumps({"done": last_batch, "outbox": asdict(service.outbox.status())}).encode() + b"\n"
+        )
         batch = json.loads(await reader.readline())
         if batch is None:
             break
-        ago, done = batch["ago"], batch["n"]
-        await service.ingest([_event(event) for event in batch["events"]])
+        ago, last_batch = batch["ago"], batch["n"]
+        await service.ingest([_parse_event(event) for event in batch["events"]])
     await service.stop()
 
 
-def _event(given: dict[str, Any]) -> AgentEvent:
-    return AgentEvent(**given | {"type": EventType(given["type"])})
+def _parse_event(fields: dict[str, Any]) -> AgentEvent:
+    return AgentEvent(**fields | {"type": EventType(fields["type"])})
 
 
-async def _warm() -> None:
-    """Run once, in a separate folder, so that lazy imports are done for all processes."""
+async def _import_lazy_modules() -> None:
+    """Run a service once, in a separate folder, so that its lazy imports are done for all processes."""
     with tempfile.TemporaryDirectory() as folder:
         service = await build(Settings(storage=Path(folder)))
         await service.start()
@@ -129,7 +132,7 @@ async def _warm() -> None:
 def main() -> None:
     """Run as the parent of all service processes."""
     vars(peer_delivery)["PEER_TIMEOUT_SECONDS"] = 1
-    asyncio.run(_warm())
+    asyncio.run(_import_lazy_modules())
     for line in sys.stdin:
         child = os.fork()
         if child == 0:
@@ -137,9 +140,9 @@ def main() -> None:
             settings = Settings.model_validate_json(Path(order["settings"]).read_text("utf-8"))
             asyncio.run(run_service(order, settings))
             os._exit(0)
-        print("born", child, flush=True)
+        print("started", child, flush=True)
         status = os.waitpid(child, 0)[1]
-        print("dead", os.WTERMSIG(status) or os.WEXITSTATUS(status), flush=True)
+        print("exited", os.WTERMSIG(status) or os.WEXITSTATUS(status), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 """
-The outbox during failures: ``python -m tests.chaos.alerts --seed N --kills N``.
+Test the outbox during failures: ``python -m tests.chaos.alerts --seed N --kills N``.
 
-The service is killed repeatedly, at random moments and at every named point of the outbox, while the
-connections to two real Alertmanagers fail in every way. First both are unavailable for an hour, on a
-simulated clock. At the end all faults stop, and the decisions are compared with the accepted alerts and the
-messages.
+First, two real Alertmanagers are unavailable for an hour on a simulated clock. Then the connections to them
+fail in every way, and the service is killed repeatedly, at random moments and at every named point of the
+outbox. At the end all faults stop, and the decisions are compared with the accepted alerts and the messages.
 """
 
 from __future__ import annotations
@@ -30,50 +29,50 @@ from queenright.server.ops.sockets import find_free_port, listen, make_socket_ur
 from queenright.server.settings import Settings, load_settings
 from queenright.server.up_options import DEMO_DEFAULTS
 from tests.chaos.alert_process import POINTS
-from tests.chaos.alerts_compared import Fire, compare
-from tests.chaos.alerts_world import HOUR, AlertProcess, Bees
-from tests.chaos.faulty_proxy import BAD, FaultyProxy
+from tests.chaos.alerts_compared import ObservedAlerts, compare
+from tests.chaos.alerts_world import HOUR, ServiceProcesses, SimulatedFleet
+from tests.chaos.faulty_proxy import FAULTS, FaultyProxy
 from tests.ports import reserve_port
 from tests.waiting import until
 
 GROUP_WAIT = 1.0
 GROUP_INTERVAL = 10.0
 PEER_TIMEOUT = 1.0
-HOLD = 5.0
+HOLD_SECONDS = 5.0
 """
-Seconds for which a ticket holds. As by default, this is several times as long as Alertmanager collects, and
-as the second of two waits for the first, so that a busy machine leaves them the time.
+Seconds for which a ticket holds. As by default, this is several times the group wait of Alertmanager and the
+time that the second Alertmanager waits for the first, so that both have enough time on a busy machine.
 """
-_LONGEST_LIFE = 40
-"""Number of batches within which a process should reach the point where it is killed."""
-_CALM = 300.0
-_HEARD = 120.0
-"""Time limits in seconds on a busy machine until all faults are over, and all messages have arrived."""
-_LOOPED_THEN = (4, 5)
+_MAX_BATCHES = 40
+"""Maximum number of batches until a process is killed, even if it has not reached its point."""
+_SETTLE_SECONDS = 300.0
+_MESSAGE_SECONDS = 120.0
+"""Time limits in seconds, on a busy machine, until all is notified, and until all messages have arrived."""
+_LOOPING_DURING_OUTAGE = (4, 5)
 """Agents that loop in the hour without notifications."""
-_LOOPING = (0, 1)
+_LOOPING_AT_END = (0, 1)
 """Agents that loop at the end; their alerts must fire."""
 
 
-def _settings(storage: Path, database: str | None, peers: list[str]) -> Settings:
+def _load_settings(storage: Path, database: str | None, peers: list[str]) -> Settings:
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": storage} | ({"database_url": database} if database else {}),
-        alerting={"alertmanager_urls": peers, "late_resolve_seconds": HOLD},
+        alerting={"alertmanager_urls": peers, "late_resolve_seconds": HOLD_SECONDS},
         health_monitoring={
-            # Only loops, no interventions, and one message per worker.
+            # Only loops open tickets, nothing intervenes, and each worker has its own message.
             "stall": dict.fromkeys(
                 ("idle_seconds", "llm_seconds", "tool_seconds", "unknown_seconds"), 3 * HOUR
             ),
             "judge": {"interval_seconds": 1, "start_grace_seconds": 0.2},
-            "tickets": {"hold_seconds": HOLD},
+            "tickets": {"hold_seconds": HOLD_SECONDS},
             "intervention": {"enabled": False, "storm": {"workers": 1000}},
         },
     )
 
 
 @contextlib.asynccontextmanager
-async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[list[int]]:
-    """Run two Alertmanagers as a cluster; yield their ports."""
+async def _run_alertmanagers(program: Path, folder: Path, receiver: str) -> AsyncIterator[list[int]]:
+    """Run two Alertmanagers as a cluster, and yield their ports."""
     (folder / "slack").write_text(f"{receiver}/slack/services/T/B/X")
     (folder / "key").write_text("k" * 32)
     config = folder / "alertmanager.yml"
@@ -89,8 +88,8 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
             group_interval=f"{GROUP_INTERVAL:g}s",
         )
     )
-    reserved = contextlib.ExitStack()
-    ports = [reserved.enter_context(reserve_port()) for _ in range(4)]
+    port_stack = contextlib.ExitStack()
+    ports = [port_stack.enter_context(reserve_port()) for _ in range(4)]
     children = [
         await Child.start(
             f"Alertmanager {number}",
@@ -114,55 +113,59 @@ async def _cluster(program: Path, folder: Path, receiver: str) -> AsyncIterator[
         yield ports[:2]
     finally:
         await asyncio.gather(*(child.stop() for child in children))
-        reserved.close()
+        port_stack.close()
 
 
-async def _hour(lives: AlertProcess, bees: Bees, ways: list[FaultyProxy]) -> None:
-    """B76: for an hour nobody can be notified, while the service runs, is killed, and runs again."""
-    for way in ways:
-        await way.set_fault("refuses")
-    bees.set_looping(_LOOPED_THEN)
-    # Even on a slow machine: at least one decision was made during the outage.
-    await lives.killed(8, active=1)
-    for ago in (HOUR / 2, 20.0):
-        bees.change_worker()
-        bees.change_worker()
-        bees.ago = ago
-        await lives.killed(8)
-    bees.ago = 0.0
+async def _run_hour_without_notifications(
+    processes: ServiceProcesses, fleet: SimulatedFleet, proxies: list[FaultyProxy]
+) -> None:
+    """B76: nobody can be notified for an hour, during which the service is killed and restarted."""
+    for proxy in proxies:
+        await proxy.set_fault("refuses")
+    fleet.set_looping(_LOOPING_DURING_OUTAGE)
+    # Even on a slow machine, at least one decision must be made during the outage.
+    await processes.run_and_kill(8, active=1)
+    for delay in (HOUR / 2, 20.0):
+        fleet.change_worker()
+        fleet.change_worker()
+        fleet.delay = delay
+        await processes.run_and_kill(8)
+    fleet.delay = 0.0
 
 
-async def _weather(ways: list[FaultyProxy], bees: Bees, chance: Random) -> None:
+async def _inject_faults(proxies: list[FaultyProxy], fleet: SimulatedFleet, random: Random) -> None:
     """Change connections and workers at random until cancelled."""
     while True:
-        worse = chance.choice(([], ways, [chance.choice(ways)]))
-        for way in ways:
-            await way.set_fault(chance.choice(BAD) if way in worse else "well")
-        for _ in range(chance.randrange(1, 5)):
-            await asyncio.sleep(chance.uniform(0.2, 0.8))
-            bees.change_worker()
+        faulty_proxies = random.choice(([], proxies, [random.choice(proxies)]))
+        for proxy in proxies:
+            await proxy.set_fault(random.choice(FAULTS) if proxy in faulty_proxies else "none")
+        for _ in range(random.randrange(1, 5)):
+            await asyncio.sleep(random.uniform(0.2, 0.8))
+            fleet.change_worker()
 
 
-async def _calm(lives: AlertProcess, bees: Bees, fire: Fire) -> dict[str, Any]:
+async def _stop_faults(
+    processes: ServiceProcesses, fleet: SimulatedFleet, observed: ObservedAlerts
+) -> dict[str, Any]:
     """Stop all faults, wait until everything is notified, and return the comparison."""
-    for way in fire.ways:
-        await way.set_fault("well")
-    bees.set_looping(_LOOPING)
+    for proxy in observed.proxies:
+        await proxy.set_fault("none")
+    fleet.set_looping(_LOOPING_AT_END)
 
-    def settled() -> bool:
-        return lives.outbox.get("active") == len(_LOOPING) and not lives.outbox["pending"]
+    def is_settled() -> bool:
+        return processes.outbox.get("active") == len(_LOOPING_AT_END) and not processes.outbox["pending"]
 
-    await until(settled, f"{len(_LOOPING)} fire, all notified", seconds=_CALM)
+    await until(is_settled, "all looping agents are notified", seconds=_SETTLE_SECONDS)
     # A relapse within the hold time, or a last ticket, may still be pending.
-    await asyncio.sleep(HOLD)
-    await until(settled, f"{len(_LOOPING)} fire, all notified", seconds=_CALM)
-    # The service delays ends, and Alertmanager sends one at the next group evaluation.
-    found = await compare(fire)
-    deadline = time.monotonic() + _HEARD
-    while found["wrong"] and time.monotonic() < deadline:
+    await asyncio.sleep(HOLD_SECONDS)
+    await until(is_settled, "all looping agents are notified", seconds=_SETTLE_SECONDS)
+    # The service delays the ends of alerts, and Alertmanager sends them at the next group evaluation.
+    result = await compare(observed)
+    deadline = time.monotonic() + _MESSAGE_SECONDS
+    while result["differences"] and time.monotonic() < deadline:
         await asyncio.sleep(0.5)
-        found = await compare(fire)
-    return found
+        result = await compare(observed)
+    return result
 
 
 async def run_with_failures(
@@ -173,54 +176,60 @@ async def run_with_failures(
 
     Args:
         folder: The folder for all files.
-        kills: Number of kills after the hour without notifications.
-        seed: Seed of the faults, the workers and the times.
+        kills: The number of kills after the hour without notifications.
+        seed: The seed of the faults, the workers and the times.
         database: The store's URL; SQLite in ``folder`` by default.
     """
     program = find_program("alertmanager")
     assert program is not None, "this needs the alertmanager program: `make test` fetches it"
-    began, chance, messages = time.monotonic(), Random(seed), list[RecordedMessage]()
+    started_at, random, messages = time.monotonic(), Random(seed), list[RecordedMessage]()
     recorder = Recorder(messages.append)
     receiver = listen("127.0.0.1", 0, what="the recorder", option="")
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(serve_app(recorder, receiver))
-        ports = await stack.enter_async_context(_cluster(program, folder, make_socket_url(receiver)))
-        ways = [FaultyProxy(find_free_port("127.0.0.1", 0, what="a way", option=""), port) for port in ports]
-        for way in ways:
-            stack.push_async_callback(way.close)
-        settings = _settings(folder / "storage", database, [f"http://127.0.0.1:{w.port}" for w in ways])
+        ports = await stack.enter_async_context(_run_alertmanagers(program, folder, make_socket_url(receiver)))
+        proxies = [
+            FaultyProxy(find_free_port("127.0.0.1", 0, what="the proxy", option=""), port) for port in ports
+        ]
+        for proxy in proxies:
+            stack.push_async_callback(proxy.close)
+        settings = _load_settings(
+            folder / "storage", database, [f"http://127.0.0.1:{proxy.port}" for proxy in proxies]
+        )
         (folder / "settings.json").write_text(settings.model_dump_json(), "utf-8")
-        bees = Bees(Random(seed + 1))
-        lives = await stack.enter_async_context(AlertProcess(folder / "settings.json", bees).mother())
+        fleet = SimulatedFleet(Random(seed + 1))
+        processes = await stack.enter_async_context(
+            ServiceProcesses(folder / "settings.json", fleet).run_parent()
+        )
 
-        await _hour(lives, bees, ways)
-        weather = asyncio.create_task(_weather(ways, bees, chance))
+        await _run_hour_without_notifications(processes, fleet, proxies)
+        fault_task = asyncio.create_task(_inject_faults(proxies, fleet, random))
         for number in range(kills):
             point = "" if number % 3 == 2 else POINTS[(number - number // 3) % len(POINTS)]
-            longest = _LONGEST_LIFE if point else chance.randrange(_LONGEST_LIFE // 2)
-            bees.change_worker()
-            await lives.killed(longest, point=point, nth=chance.choice((1, 1, 2)))
-        weather.cancel()
-        await asyncio.gather(weather, return_exceptions=True)
-        fire = Fire(settings, ways, ports, messages, recorder, PEER_TIMEOUT)
-        found = await lives.peaceful(_calm(lives, bees, fire))
-    deaths = dict(sorted(lives.deaths.items()))
-    return {"seed": seed, "seconds": round(time.monotonic() - began, 1), "deaths": deaths, **found}
+            batches = _MAX_BATCHES if point else random.randrange(_MAX_BATCHES // 2)
+            fleet.change_worker()
+            await processes.run_and_kill(batches, point=point, nth=random.choice((1, 1, 2)))
+        fault_task.cancel()
+        await asyncio.gather(fault_task, return_exceptions=True)
+        observed = ObservedAlerts(settings, proxies, ports, messages, recorder, PEER_TIMEOUT)
+        result = await processes.run_and_stop(_stop_faults(processes, fleet, observed))
+    deaths = dict(sorted(processes.deaths.items()))
+    return {"seed": seed, "seconds": round(time.monotonic() - started_at, 1), "deaths": deaths, **result}
 
 
 def main() -> int:
-    """Parse the command line, kill, print; return 1 if anything is wrong."""
+    """Run the command, print the comparison, and return 1 if there is a difference."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.alerts", description=__doc__)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--database", help="the store's URL, SQLite if none is given")
+    parser.add_argument("--database", help="URL of the store (default: SQLite)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(
+        result = asyncio.run(
             run_with_failures(Path(folder), kills=args.kills, seed=args.seed, database=args.database)
         )
-    print(json.dumps(found, indent=2))
-    return 1 if found["wrong"] else 0
+    print(json.dumps(result, indent=2))
+    return 1 if result["differences"] else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compares decisions with the alerts that two Alertmanagers accepted, and with the messages."""
+"""Compare decisions with the alerts that two Alertmanagers accepted, and with the messages."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from queenright.server.settings import Settings
 from tests.chaos.faulty_proxy import FaultyProxy, ForwardedPost
 
 Identity = tuple[str, int]
-"""The key of the labels, and the start in milliseconds."""
+"""The key of an alert's labels, and its start in milliseconds since the epoch."""
 
 _MESSAGE_SECONDS = 3.0
-"""Seconds that an Alertmanager may need on a busy machine to send a pending message and report it."""
+"""Seconds in which Alertmanager sends a pending message and reports it, on a busy machine."""
 
 _NOTIFIED = {TicketStatus.INTERVENING, TicketStatus.ACKNOWLEDGED, TicketStatus.RESOLVED}
 
 
 @dataclass
-class Fire:
-    """Everything observed outside the service."""
+class ObservedAlerts:
+    """The settings, and everything that was observed outside the service."""
 
     settings: Settings
-    ways: list[FaultyProxy]
+    proxies: list[FaultyProxy]
     ports: list[int]
     messages: list[RecordedMessage]
     recorder: Recorder
     peer_timeout: float
-    """How long the second Alertmanager waits for the first, in seconds."""
+    """Seconds for which the second Alertmanager waits for the first."""
 
 
 @dataclass
@@ -52,13 +52,13 @@ class StoredAlerts:
 
     rows: list[Notification]
     receipts: dict[tuple[int, str, str], float]
-    """Notification, peer and status → time of acceptance."""
+    """Times of acceptance, by id of the notification, peer and status."""
     tickets: dict[str, EscalationTicket]
     delivered: Counter[tuple[str, str, str]]
-    """Events by ticket, peer and status."""
+    """Number of delivery events, by ticket, peer and status."""
 
 
-def _read(conn: Connection) -> StoredAlerts:
+def _read_stored_alerts(conn: Connection) -> StoredAlerts:
     rows = []
     for row in conn.execute(select(OUTBOX).order_by(OUTBOX.c.id)):
         values = dict(row._mapping)
@@ -68,199 +68,231 @@ def _read(conn: Connection) -> StoredAlerts:
     table = OUTBOX_DELIVERIES
     cursor = conn.execute(select(table).where(table.c.delivered_at.is_not(None), table.c.peer != ""))
     events = read_events(conn, types=[EventType.NOTIFICATION_DELIVERED], limit=1_000_000)
-    deliveries = [(e.data["ticket_id"], e.data["peer"], e.data["status"]) for _, e in events]
+    deliveries = [(event.data["ticket_id"], event.data["peer"], event.data["status"]) for _, event in events]
     return StoredAlerts(
         rows,
-        {(one.outbox_id, one.peer, one.status): one.delivered_at for one in cursor},
-        {one.ticket_id: one for one in ticket_history(conn, limit=1_000_000)},
+        {(row.outbox_id, row.peer, row.status): row.delivered_at for row in cursor},
+        {ticket.ticket_id: ticket for ticket in ticket_history(conn, limit=1_000_000)},
         Counter(deliveries),
     )
 
 
-async def compare(fire: Fire) -> dict[str, Any]:
-    """Return counts, and a sentence for each difference."""
-    store = Store.open(fire.settings.database_url, read_only=True)
-    result = await store.read(_read)
+async def compare(observed: ObservedAlerts) -> dict[str, Any]:
+    """Return counts, and under ``differences`` a sentence for each difference."""
+    store = Store.open(observed.settings.database_url, read_only=True)
+    stored = await store.read(_read_stored_alerts)
     await store.close()
-    wrong = [*_identities(result), *_check_single_notification(result), *fire.recorder.rejections]
-    for way, port in zip(fire.ways, fire.ports, strict=True):
-        wrong += _check_deliveries(result, way)
-        wrong += await _active(result, port)
-    notified = _count_messages(result, fire)
+    differences = [
+        *_check_identities(stored),
+        *_check_single_notification(stored),
+        *observed.recorder.rejections,
+    ]
+    for proxy, port in zip(observed.proxies, observed.ports, strict=True):
+        differences += _check_deliveries(stored, proxy)
+        differences += await _check_active_alerts(stored, port)
+    message_check = _count_messages(stored, observed)
     return {
-        "tickets": len(result.tickets),
-        "notifications": len(result.rows),
-        "posts": [len(way.taken) for way in fire.ways],
-        "messages": dict(Counter(f"{m.channel} {m.status}" for m in fire.messages)),
-        "told_again": notified.again,
-        "wrong": wrong + notified.wrong,
+        "tickets": len(stored.tickets),
+        "notifications": len(stored.rows),
+        "posts": [len(proxy.accepted_posts) for proxy in observed.proxies],
+        "messages": dict(Counter(f"{message.channel} {message.status}" for message in observed.messages)),
+        "repeated_messages": message_check.repeats,
+        "differences": differences + message_check.differences,
     }
 
 
-def _identities(kept: StoredAlerts) -> list[str]:
-    ticket_ids = {row.ticket_id for row in kept.rows}
-    wrong = [
+def _check_identities(stored: StoredAlerts) -> list[str]:
+    ticket_ids = {row.ticket_id for row in stored.rows}
+    differences = [
         f"ticket {ticket.ticket_id} is {ticket.status.value}, without a notification"
-        for ticket in kept.tickets.values()
+        for ticket in stored.tickets.values()
         if ticket.status in _NOTIFIED
         and ticket.notified_severity is not None
         and ticket.ticket_id not in ticket_ids
     ]
-    holding = Counter(row.ticket_id for row in kept.rows if row.ends_at is None)
-    wrong += [f"ticket {which} fires under {n} identities" for which, n in holding.items() if n > 1]
-    result = Counter((row.ticket_id, row.key, row.starts_at) for row in kept.rows)
-    return wrong + [f"{which} is stored {n} times" for which, n in result.items() if n > 1]
+    firing = Counter(row.ticket_id for row in stored.rows if row.ends_at is None)
+    differences += [
+        f"ticket {ticket_id} fires under {n} identities" for ticket_id, n in firing.items() if n > 1
+    ]
+    copies = Counter((row.ticket_id, row.key, row.starts_at) for row in stored.rows)
+    return differences + [f"{identity} is stored {n} times" for identity, n in copies.items() if n > 1]
 
 
-def _check_single_notification(kept: StoredAlerts) -> list[str]:
-    names = {row.id: row.ticket_id for row in kept.rows}
-    due = Counter((names[row], peer, status) for row, peer, status in kept.receipts)
+def _check_single_notification(stored: StoredAlerts) -> list[str]:
+    ticket_ids = {row.id: row.ticket_id for row in stored.rows}
+    received = Counter((ticket_ids[row_id], peer, status) for row_id, peer, status in stored.receipts)
     return [
-        f"{which} was reported as delivered {n} times, and was {due[which]} times"
-        for which, n in kept.delivered.items()
-        if n > due[which]
+        f"{delivery} was reported as delivered {n} times, and was received {received[delivery]} times"
+        for delivery, n in stored.delivered.items()
+        if n > received[delivery]
     ]
 
 
-def _check_deliveries(kept: StoredAlerts, way: FaultyProxy) -> list[str]:
-    """Check that every decision arrived unchanged, and that an end is final."""
-    peer = f"127.0.0.1:{way.port}"
-    known = {_identity(row) for row in kept.rows}
+def _check_deliveries(stored: StoredAlerts, proxy: FaultyProxy) -> list[str]:
+    """Check that a peer accepted every decision unchanged, and no start after the end of an alert."""
+    peer = f"127.0.0.1:{proxy.port}"
+    decided = {_make_identity(row) for row in stored.rows}
     by_key: dict[str, list[tuple[Identity, bool]]] = defaultdict(list)
-    for post in way.taken:
+    for post in proxy.accepted_posts:
         key = alert_key(post.alert["labels"])
-        by_key[key].append(((key, _ms(post.alert["startsAt"])), _fires(post)))
-    wrong = [f"{peer} refused an alert: {answer}" for answer in way.refused]
-    wrong += [f"{peer} never got {row.labels}" for row in kept.rows if row.key not in by_key]
+        by_key[key].append(((key, _parse_milliseconds(post.alert["startsAt"])), _is_firing(post)))
+    differences = [f"{peer} refused an alert: {response}" for response in proxy.rejections]
+    differences += [f"{peer} never accepted {row.labels}" for row in stored.rows if row.key not in by_key]
     for key, posts in by_key.items():
-        wrong += [f"{peer} got {which}, which was not decided" for which, _ in posts if which not in known]
-        for (before, fired), (after, fires) in pairwise(posts):
-            if not fired and fires and before == after:
-                wrong.append(f"{peer} got the end of {after}, and then that it fires")
-        holds = any(row.key == key and row.ends_at is None for row in kept.rows)
-        if posts[-1][1] != holds:
-            wrong.append(f"{peer} last heard that {key} {'ended' if holds else 'holds'}, and that is wrong")
-    return wrong
+        differences += [
+            f"{peer} accepted {identity}, which was not decided"
+            for identity, _ in posts
+            if identity not in decided
+        ]
+        for (earlier, was_firing), (later, is_firing) in pairwise(posts):
+            if not was_firing and is_firing and earlier == later:
+                differences.append(f"{peer} accepted the end of {later}, and then that it fires")
+        should_fire = any(row.key == key and row.ends_at is None for row in stored.rows)
+        if posts[-1][1] != should_fire:
+            differences.append(
+                f"{peer} last accepted that {key} {'has ended' if should_fire else 'fires'}, which is wrong"
+            )
+    return differences
 
 
-def _identity(row: Notification) -> Identity:
-    # As on the wire: whole milliseconds.
+def _make_identity(row: Notification) -> Identity:
+    # Alertmanager receives whole milliseconds.
     alert = PostedAlert(labels={}, annotations={}, starts_at=row.starts_at, ends_at=row.starts_at)
-    return row.key, _ms(alert.to_dict()["startsAt"])
+    return row.key, _parse_milliseconds(alert.to_dict()["startsAt"])
 
 
-def _ms(stamp: str) -> int:
-    return round(datetime.fromisoformat(stamp).timestamp() * 1000)
+def _parse_milliseconds(timestamp: str) -> int:
+    return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
 
 
-async def _active(kept: StoredAlerts, port: int) -> list[str]:
+async def _check_active_alerts(stored: StoredAlerts, port: int) -> list[str]:
     client = AlertmanagerClient()
     alerts = await client.alerts(PeerAddress.parse(f"http://127.0.0.1:{port}"))
     await client.aclose()
-    there = {(alert_key(one["labels"]), _ms(one["startsAt"])) for one in alerts}
-    due = {_identity(row) for row in kept.rows if row.ends_at is None}
-    return [f"at {port} {key} is active: {key in there}" for key in sorted(there ^ due)]
+    active = {(alert_key(alert["labels"]), _parse_milliseconds(alert["startsAt"])) for alert in alerts}
+    expected = {_make_identity(row) for row in stored.rows if row.ends_at is None}
+    return [f"at port {port}, {key} is active: {key in active}" for key in sorted(active ^ expected)]
 
 
 @dataclass
-class Messages:
-    wrong: list[str]
-    again: int = 0
+class MessageCheck:
+    """The differences of the messages, and the number of repeated ones."""
+
+    differences: list[str]
+    repeats: int = 0
 
 
-def _count_messages(kept: StoredAlerts, fire: Fire) -> Messages:
+def _count_messages(stored: StoredAlerts, observed: ObservedAlerts) -> MessageCheck:
     """
-    Check for one incident per ticket, firing before its end, and at least one message per page and its end.
+    Check that each ticket has one incident, which ends last, and that each page and end has a message.
     """
-    result = Messages([])
+    result = MessageCheck([])
     by_ticket: dict[str, list[Notification]] = defaultdict(list)
-    for row in kept.rows:
+    for row in stored.rows:
         by_ticket[row.ticket_id].append(row)
-    incidents = _incidents(fire.messages)
+    incidents = _group_incidents(observed.messages)
     for ticket_id, pages in by_ticket.items():
-        # A worker that ended while Alertmanager still collected need not be notified.
-        gone = kept.tickets[ticket_id].status is TicketStatus.WORKER_GONE
+        # A worker that ended during the group wait of Alertmanager needs no message.
+        is_gone = stored.tickets[ticket_id].status is TicketStatus.WORKER_GONE
         messages = incidents.pop(ticket_id, [])
         if not messages:
-            result.wrong += [] if gone else [f"no page was sent for {ticket_id}"]
+            result.differences += [] if is_gone else [f"no page was sent for {ticket_id}"]
         elif (messages[-1][1] == "firing") != any(row.ends_at is None for row in pages):
-            result.wrong.append(f"the last message about {ticket_id} is {messages[-1]}")
+            result.differences.append(f"the last message about {ticket_id} is {messages[-1]}")
         if len({key for key, _ in messages}) > 1:
-            result.wrong.append(f"{ticket_id} has several incidents: {messages}")
-    result.wrong += [
-        f"the incident {which}: {messages}, which was not decided" for which, messages in incidents.items()
+            result.differences.append(f"{ticket_id} has several incidents: {messages}")
+    result.differences += [
+        f"the incident {incident}: {messages}, which was not decided"
+        for incident, messages in incidents.items()
     ]
-    for agent in {row.labels["agent"] for row in kept.rows}:
-        pages = [row for row in kept.rows if row.labels["agent"] == agent]
-        said_of = [m for m in fire.messages if m.channel == "slack" and agent in m.title]
-        fired = sum(m.status == "firing" for m in said_of)
-        again = sum(is_allowed_repeat(fire, *two, {row.key for row in pages}) for two in pairwise(said_of))
-        result.again += max(0, fired - len(pages))
-        if fired > len(pages) + again:
-            observed_messages = [(round(m.time, 2), m.status, _sender(m, fire.ports)) for m in said_of]
-            result.wrong.append(
-                f"{agent} had {len(pages)} pages, {again} excused, and was told of so: {observed_messages}"
+    for agent in {row.labels["agent"] for row in stored.rows}:
+        pages = [row for row in stored.rows if row.labels["agent"] == agent]
+        agent_messages = [
+            message for message in observed.messages if message.channel == "slack" and agent in message.title
+        ]
+        firing_count = sum(message.status == "firing" for message in agent_messages)
+        repeats = sum(
+            is_allowed_repeat(observed, *pair, {row.key for row in pages})
+            for pair in pairwise(agent_messages)
+        )
+        result.repeats += max(0, firing_count - len(pages))
+        if firing_count > len(pages) + repeats:
+            sent = [
+                (round(message.time, 2), message.status, _find_sender_port(message, observed.ports))
+                for message in agent_messages
+            ]
+            result.differences.append(
+                f"{agent} had {len(pages)} pages and {repeats} allowed repeats, but these messages: {sent}"
             )
     return result
 
 
-def _incidents(messages: list[RecordedMessage]) -> dict[str, list[tuple[str, str]]]:
-    """Return incident and status in PagerDuty for each ticket. All alerts here are critical."""
-    found: dict[str, list[tuple[str, str]]] = defaultdict(list)
+def _group_incidents(messages: list[RecordedMessage]) -> dict[str, list[tuple[str, str]]]:
+    """Return the incident keys and statuses in PagerDuty by ticket. All alerts of this test are critical."""
+    incidents: dict[str, list[tuple[str, str]]] = defaultdict(list)
     tickets: dict[str, str] = {}
-    for m in messages:
-        if m.channel == "pagerduty":
-            key = m.body["dedup_key"]
-            if m.status == "firing":
-                tickets[key] = str(m.body["payload"]["custom_details"]["ticket"]).strip()
-            # B124: an incident that was resolved before it fired has no ticket, and is wrong.
-            found[tickets.get(key, f"{key} without a start")].append((key, m.status))
-    return found
+    for message in messages:
+        if message.channel == "pagerduty":
+            key = message.body["dedup_key"]
+            if message.status == "firing":
+                tickets[key] = str(message.body["payload"]["custom_details"]["ticket"]).strip()
+            # B124: an incident that was resolved before it fired has no ticket, and is a difference.
+            incidents[tickets.get(key, f"{key} without a start")].append((key, message.status))
+    return incidents
 
 
-def is_allowed_repeat(fire: Fire, before: RecordedMessage, message: RecordedMessage, keys: set[str]) -> bool:
+def is_allowed_repeat(
+    observed: ObservedAlerts, previous: RecordedMessage, message: RecordedMessage, keys: set[str]
+) -> bool:
     """
-    Return whether an Alertmanager repeated a message because it could not know of another's.
+    Return whether an Alertmanager repeated a message because it could not know of the other's message.
 
-    Alertmanagers exchange what they notified, not the alerts they got. If one notifies the end while the
-    other's pending evaluation still had the alert firing, the other notifies that. If both notify a start at
-    the same time, because they got it at different times, neither knows of the other.
+    Alertmanagers share their notifications, and not the alerts that they accept. If one sends the end of an
+    alert while a pending evaluation of the other still has it firing, the other sends that it fires. If both
+    send a start at the same time, neither knows of the other's message.
     """
-    sender, other = _sender(message, fire.ports), _sender(before, fire.ports)
+    sender, other = _find_sender_port(message, observed.ports), _find_sender_port(previous, observed.ports)
     if message.status != "firing" or sender == other:
         return False
-    if before.status == "firing" and message.time - before.time < _MESSAGE_SECONDS:
+    if previous.status == "firing" and message.time - previous.time < _MESSAGE_SECONDS:
         return True
-    look = message.time - fire.peer_timeout - _MESSAGE_SECONDS, message.time
-    here, there = (fire.ways[fire.ports.index(port)] for port in (sender, other))
-    return any(_is_stale_alert(here, look, there, before.time, key) for key in keys)
+    evaluation = message.time - observed.peer_timeout - _MESSAGE_SECONDS, message.time
+    sender_proxy, other_proxy = (observed.proxies[observed.ports.index(port)] for port in (sender, other))
+    return any(_is_stale_alert(sender_proxy, evaluation, other_proxy, previous.time, key) for key in keys)
 
 
 def _is_stale_alert(
-    here: FaultyProxy, look: tuple[float, float], there: FaultyProxy, said: float, key: str
+    sender_proxy: FaultyProxy,
+    evaluation: tuple[float, float],
+    other_proxy: FaultyProxy,
+    previous_at: float,
+    key: str,
 ) -> bool:
     """
-    Return whether one had the alert firing, when it may have evaluated, although the other already had the
-    end.
+    Return whether the sender had the alert firing at a possible evaluation, although the other had its end.
     """
-    looked, spoke = look
-    known = [taken for taken in _posts(there, key) if taken.at <= said]
-    if not known or _fires(known[-1]):
+    earliest, latest = evaluation
+    other_posts = [post for post in _list_posts(other_proxy, key) if post.at <= previous_at]
+    if not other_posts or _is_firing(other_posts[-1]):
         return False
-    posts = _posts(here, key)
-    held = [t for t in posts if t.at <= looked][-1:] + [t for t in posts if looked < t.at <= spoke]
-    return any(_fires(t) and _ms(t.alert["startsAt"]) <= known[-1].at * 1000 for t in held)
+    posts = _list_posts(sender_proxy, key)
+    evaluated_posts = [post for post in posts if post.at <= earliest][-1:]
+    evaluated_posts += [post for post in posts if earliest < post.at <= latest]
+    return any(
+        _is_firing(post) and _parse_milliseconds(post.alert["startsAt"]) <= other_posts[-1].at * 1000
+        for post in evaluated_posts
+    )
 
 
-def _posts(way: FaultyProxy, key: str) -> list[ForwardedPost]:
-    return [taken for taken in way.taken if alert_key(taken.alert["labels"]) == key]
+def _list_posts(proxy: FaultyProxy, key: str) -> list[ForwardedPost]:
+    return [post for post in proxy.accepted_posts if alert_key(post.alert["labels"]) == key]
 
 
-def _fires(taken: ForwardedPost) -> bool:
-    return _ms(taken.alert["endsAt"]) > taken.at * 1000
+def _is_firing(post: ForwardedPost) -> bool:
+    return _parse_milliseconds(post.alert["endsAt"]) > post.at * 1000
 
 
-def _sender(message: RecordedMessage, ports: list[int]) -> int:
+def _find_sender_port(message: RecordedMessage, ports: list[int]) -> int:
     """Return the port of the Alertmanager that sent a message, from the link to its silences."""
     body = json.dumps(message.body)
     return next(port for port in ports if f":{port}/#/" in body)

@@ -1,4 +1,4 @@
-"""Simulated workers, and a service that is killed and restarted repeatedly."""
+"""Simulated workers, and a service that is repeatedly killed and restarted."""
 
 from __future__ import annotations
 
@@ -19,83 +19,83 @@ from typing import Any
 from queenright.runtime.events import EventType
 from tests.waiting import until
 
-BEES = 6
+WORKER_COUNT = 6
 HOUR = 3600.0
-_TICK = 0.05
-_LONGEST = 300.0
-"""Time limit for the end of a service process on a busy machine."""
+_BATCH_INTERVAL = 0.05
+_TIMEOUT_SECONDS = 300.0
+"""Time limit in seconds for a service process on a busy machine."""
 
 
 @dataclass
 class SimulatedWorker:
-    """A worker: it is healthy or loops, ends, and begins another session."""
+    """A worker that is healthy or loops, ends, and then starts another session."""
 
     agent: str
     number: int = 1
-    loops: bool = False
-    began: bool = False
+    is_looping: bool = False
+    has_started: bool = False
 
 
-class Bees:
-    """The events of the workers. Unacknowledged events are sent again to the next process."""
+class SimulatedFleet:
+    """The workers and their events. The next process gets events again that were not acknowledged."""
 
-    def __init__(self, chance: Random) -> None:
-        self.all = [SimulatedWorker(f"bee{n}") for n in range(BEES)]
-        self.ago = HOUR
-        """How many seconds the simulated clock is behind the real one."""
+    def __init__(self, random: Random) -> None:
+        self.workers = [SimulatedWorker(f"bee{n}") for n in range(WORKER_COUNT)]
+        self.delay = HOUR
+        """Seconds by which the simulated clock is behind the real clock."""
         self.batch: dict[str, Any] | None = None
-        self._chance = chance
+        self._random = random
         self._batches = self._ids = 0
 
     def next_batch(self) -> bytes:
-        """Return the next batch, as a line."""
+        """Return the next batch as a line of JSON."""
         if self.batch is None:
             self._batches += 1
-            events = [event for worker in self.all for event in self._lives(worker)]
+            events = [event for worker in self.workers for event in self._next_events(worker)]
             self.batch = {"n": self._batches, "events": events}
-        return json.dumps(self.batch | {"ago": self.ago}).encode() + b"\n"
+        return json.dumps(self.batch | {"ago": self.delay}).encode() + b"\n"
 
     def change_worker(self) -> None:
-        """Change the state of one worker."""
-        worker = self._chance.choice(self.all)
-        if worker.began and self._chance.random() < 0.15:
-            worker.number, worker.began, worker.loops = worker.number + 1, False, False
+        """Let a random worker start or stop looping, or end its session."""
+        worker = self._random.choice(self.workers)
+        if worker.has_started and self._random.random() < 0.15:
+            worker.number, worker.has_started, worker.is_looping = worker.number + 1, False, False
         else:
-            worker.loops = not worker.loops
+            worker.is_looping = not worker.is_looping
 
     def set_looping(self, looping: Collection[int]) -> None:
         """Let only these workers loop from now on."""
-        for place, worker in enumerate(self.all):
-            worker.loops = place in looping
+        for index, worker in enumerate(self.workers):
+            worker.is_looping = index in looping
 
-    def _lives(self, worker: SimulatedWorker) -> list[dict[str, Any]]:
+    def _next_events(self, worker: SimulatedWorker) -> list[dict[str, Any]]:
         lines = []
-        if not worker.began:
-            worker.began = True
+        if not worker.has_started:
+            worker.has_started = True
             if worker.number > 1:
-                lines.append(self._event(worker, EventType.EXECUTION_COMPLETED, worker.number - 1))
+                lines.append(self._make_event(worker, EventType.EXECUTION_COMPLETED, worker.number - 1))
             lines.append(
-                self._event(worker, EventType.EXECUTION_STARTED, framework="test", start_records=True)
+                self._make_event(worker, EventType.EXECUTION_STARTED, framework="test", start_records=True)
             )
-        verdict = "RETRY" if worker.loops else "ACCEPT"
-        calls = [self._call(worker) for _ in range(3)]
+        verdict = "RETRY" if worker.is_looping else "ACCEPT"
+        calls = [self._make_call(worker) for _ in range(3)]
         return [
             *lines,
             *calls,
-            self._event(worker, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict),
+            self._make_event(worker, EventType.STEP_COMPLETED, index=self._ids, verdict=verdict),
         ]
 
-    def _call(self, worker: SimulatedWorker) -> dict[str, Any]:
-        seen = "b" * 16 if worker.loops else f"{self._ids:016x}"
+    def _make_call(self, worker: SimulatedWorker) -> dict[str, Any]:
+        result_hash = "b" * 16 if worker.is_looping else f"{self._ids:016x}"
         call: dict[str, Any] = {
             "tool": "search",
             "turn": str(self._ids),
             "args_hash": "a" * 16,
-            "result_hash": seen,
+            "result_hash": result_hash,
         }
-        return self._event(worker, EventType.TOOL_CALL_COMPLETED, outcome="ok", **call)
+        return self._make_event(worker, EventType.TOOL_CALL_COMPLETED, outcome="ok", **call)
 
-    def _event(
+    def _make_event(
         self, worker: SimulatedWorker, type_: EventType, number: int = 0, **data: Any
     ) -> dict[str, Any]:
         self._ids += 1
@@ -103,7 +103,7 @@ class Bees:
         return {
             "id": f"w{self._ids}",
             "type": type_.value,
-            "time": time.time() - self.ago,
+            "time": time.time() - self.delay,
             "agent_id": worker.agent,
             "session_id": session,
             "incarnation_id": session,
@@ -112,25 +112,25 @@ class Bees:
         }
 
 
-class AlertProcess:
-    """The processes of the service, in sequence."""
+class ServiceProcesses:
+    """The successive processes of the service."""
 
-    def __init__(self, settings: Path, bees: Bees) -> None:
+    def __init__(self, settings: Path, fleet: SimulatedFleet) -> None:
         self.deaths: Counter[str] = Counter()
         self.outbox: dict[str, Any] = {}
-        """The last report of the current process about its outbox; empty before the first."""
-        self.heard = 0
+        """The latest outbox status of the current process; empty before the first report."""
+        self.acknowledged_batches = 0
         """Number of batches that the current process has acknowledged."""
         self._settings = settings
-        self._bees = bees
-        self._over = False
+        self._fleet = fleet
+        self._is_stopping = False
 
     @contextlib.asynccontextmanager
-    async def mother(self) -> AsyncIterator[AlertProcess]:
-        """Start the parent that forks service processes."""
-        server = await asyncio.start_server(self._talk, "127.0.0.1", 0, limit=1 << 24)
+    async def run_parent(self) -> AsyncIterator[ServiceProcesses]:
+        """Run the parent process that forks service processes."""
+        server = await asyncio.start_server(self._send_batches, "127.0.0.1", 0, limit=1 << 24)
         self._port = server.sockets[0].getsockname()[1]
-        self._mother = await asyncio.create_subprocess_exec(
+        self._parent = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.chaos.alert_process"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -140,59 +140,63 @@ class AlertProcess:
             yield self
         finally:
             server.close()
-            assert self._mother.stdin is not None
-            self._mother.stdin.close()
-            await self._mother.wait()
+            assert self._parent.stdin is not None
+            self._parent.stdin.close()
+            await self._parent.wait()
 
-    async def killed(self, batches: int, *, point: str = "", nth: int = 0, active: int = 0) -> None:
+    async def run_and_kill(self, batches: int, *, point: str = "", nth: int = 0, active: int = 0) -> None:
         """
-        Run a process that is killed at ``point``, or after ``batches`` batches if it does not get there.
+        Run a process, and kill it at ``point``, or after ``batches`` batches if it does not reach the point.
 
-        It is not killed before ``active`` notifications are active.
+        After ``batches`` batches, wait until at least ``active`` notifications are active.
         """
-        pid, dead = await self._begin(point, nth)
+        pid, exit_status = await self._start_process(point, nth)
 
-        def done() -> bool:
-            return dead.done() or (self.heard >= batches and self.outbox.get("active", 0) >= active)
+        def is_due() -> bool:
+            return exit_status.done() or (
+                self.acknowledged_batches >= batches and self.outbox.get("active", 0) >= active
+            )
 
-        await until(done, f"{batches} batches accepted, {active} notifications active", seconds=_LONGEST)
-        self.deaths[point if dead.done() else "at any moment"] += 1
-        if not dead.done():
+        await until(
+            is_due, f"{batches} batches accepted, {active} notifications active", seconds=_TIMEOUT_SECONDS
+        )
+        self.deaths[point if exit_status.done() else "at any moment"] += 1
+        if not exit_status.done():
             os.kill(pid, signal.SIGKILL)
-        assert await dead == signal.SIGKILL, "a process ended by itself"
+        assert await exit_status == signal.SIGKILL, "the process was not killed"
 
-    async def peaceful(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
-        """Run until ``work`` is done and stop normally; return its result."""
-        _, dead = await self._begin("", 0)
+    async def run_and_stop(self, work: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, Any]:
+        """Run a process until ``work`` is done, stop it normally, and return the result of ``work``."""
+        _, exit_status = await self._start_process("", 0)
         try:
             result = await work
         finally:
-            self._over = True
-            status = await dead
+            self._is_stopping = True
+            status = await exit_status
         assert status == 0, f"a process did not end normally: {status}"
         return result
 
-    async def _begin(self, point: str, nth: int) -> tuple[int, asyncio.Task[int]]:
-        assert self._mother.stdin is not None
-        self.outbox, self.heard, self._over = {}, 0, False
+    async def _start_process(self, point: str, nth: int) -> tuple[int, asyncio.Task[int]]:
+        assert self._parent.stdin is not None
+        self.outbox, self.acknowledged_batches, self._is_stopping = {}, 0, False
         order = {"settings": str(self._settings), "port": self._port, "point": point, "nth": nth}
-        self._mother.stdin.write(json.dumps(order | {"ago": self._bees.ago}).encode() + b"\n")
-        return await self._number("born"), asyncio.create_task(self._number("dead"))
+        self._parent.stdin.write(json.dumps(order | {"ago": self._fleet.delay}).encode() + b"\n")
+        return await self._read_number("started"), asyncio.create_task(self._read_number("exited"))
 
-    async def _number(self, word: str) -> int:
-        assert self._mother.stdout is not None
-        line = (await self._mother.stdout.readline()).decode().split()
+    async def _read_number(self, word: str) -> int:
+        assert self._parent.stdout is not None
+        line = (await self._parent.stdout.readline()).decode().split()
         assert line[:1] == [word], f"the parent process wrote {line}"
         return int(line[1])
 
-    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _send_batches(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
             while line := await reader.readline():
                 decoded = json.loads(line) if line.endswith(b"\n") else {}
-                if self._bees.batch is not None and decoded.get("done") == self._bees.batch["n"]:
-                    self._bees.batch = None
-                    self.heard += 1
+                if self._fleet.batch is not None and decoded.get("done") == self._fleet.batch["n"]:
+                    self._fleet.batch = None
+                    self.acknowledged_batches += 1
                 self.outbox = decoded.get("outbox") or self.outbox
-                await asyncio.sleep(_TICK)
-                writer.write(b"null\n" if self._over else self._bees.next_batch())
+                await asyncio.sleep(_BATCH_INTERVAL)
+                writer.write(b"null\n" if self._is_stopping else self._fleet.next_batch())
         writer.close()

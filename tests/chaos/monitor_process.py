@@ -1,15 +1,16 @@
 """
-The monitor as a process that will be killed: ``python -m tests.chaos.monitor_process DATABASE``.
+A monitor process that will be killed: ``python -m tests.chaos.monitor_process DATABASE``.
 
-It imports everything once. Each line that it reads starts a monitor process, a child that works until it is
-killed; the line names the two pipes that the child reads and writes. A child reads batches of events, one
+The parent process imports everything once. Each line that it reads names two pipes, and starts a monitor as a
+child process that reads and writes them until it is killed. The child reads batches of events, one
 ``{"n", "now", "events"}`` per line, and writes one line per action:
 
-- ``ready PID``: it has restored its state;
-- ``said ID TYPE ...``: a durable event was published;
-- ``ticket ID``, ``told ID``: a ticket was opened or counted, and passed to the outbox;
-- ``nudge``, ``terminate``, ``respawn`` with the target: an action on a worker;
-- ``done N``: everything in batch N is durable, and everything due is done.
+- ``ready PID``: the monitor has restored its state;
+- ``published ID TYPE ...``: a durable event was published;
+- ``ticket ID``: a ticket was opened or counted;
+- ``notified ID``: a ticket was passed to the outbox;
+- ``nudge``, ``terminate``, ``respawn`` with the target: the monitor acted on a worker;
+- ``done N``: batch N is durable, and everything that was due is done.
 """
 
 from __future__ import annotations
@@ -51,19 +52,19 @@ DAY = 86_400.0
 SETTINGS = HealthSettings.model_validate(
     {
         "recovery": {"max_attempts_per_hour": 50},
-        # A reminder has its own label, and here a ticket must have only one identity.
+        # Reminders are off, because a reminder has its own label and would be another identity of a ticket.
         "tickets": {"re_escalation": {"max": 0}},
     }
 )
 
 
 def write_line(*words: object) -> None:
-    """Write a line at once: output before a kill must arrive."""
+    """Write a line without a buffer, because the output before a kill must arrive."""
     os.write(1, (" ".join(str(word) for word in words) + "\n").encode())
 
 
 class RemoteActions:
-    """Control and respawner that report every action to the parent process."""
+    """A control and a respawner that only report every action to the parent process."""
 
     def can_reach(self, target: Target) -> bool:
         return True
@@ -98,31 +99,37 @@ class RemoteActions:
         may_start_over: bool,
     ) -> Target:
         incarnation = new_id()
-        who = (target.agent_id, target.session_id, target.incarnation_id)
-        write_line("respawn", attempt, *who, incarnation, checkpoint.checkpoint_id if checkpoint else "-")
+        identity = (target.agent_id, target.session_id, target.incarnation_id)
+        write_line(
+            "respawn", attempt, *identity, incarnation, checkpoint.checkpoint_id if checkpoint else "-"
+        )
         return Target(agent_id=target.agent_id, session_id=target.session_id, incarnation_id=incarnation)
 
 
 class MonitorRun:
-    """One monitor process: the parts, wired as in the service, on the clock of the batches."""
+    """The parts of a monitor, wired as in the service, on the clock of the batches."""
 
     def __init__(self, url: str) -> None:
         self.now = 0.0
         self.store = Store.open(url)
         ledger = InterventionLedger(self.store, publish=self.publish)
         self.monitor = HealthMonitor(SETTINGS, is_stopping=ledger.is_stopping)
-        self.known: set[str] = set()
-        self._said: list[AgentEvent] = []
-        self._changed: dict[WorkerKey, None] = {}
-        hands, clock = RemoteActions(), lambda: self.now
+        self.stored_ids: set[str] = set()
+        self._pending_events: list[AgentEvent] = []
+        self._changed_workers: dict[WorkerKey, None] = {}
+        actions, clock = RemoteActions(), lambda: self.now
         self.tickets = TicketService(
-            self.store, settings=SETTINGS, clock=clock, publish=self.publish, on_change=self._hand_over
+            self.store,
+            settings=SETTINGS,
+            clock=clock,
+            publish=self.publish,
+            on_change=self._enqueue_notification,
         )
         self.recovery = RecoveryService(
             self.store,
             settings=SETTINGS,
             monitor=self.monitor,
-            respawners=[hands],
+            respawners=[actions],
             clock=clock,
             random=Random(1),
             publish=self.publish,
@@ -132,20 +139,20 @@ class MonitorRun:
             ledger,
             settings=SETTINGS,
             monitor=self.monitor,
-            controls=[hands],
+            controls=[actions],
             recovery=self.recovery,
             stop=EmergencyStop(self.store, clock=clock, publish=self.publish),
             storm=StormWatch(SETTINGS.intervention.storm, ids=new_id),
             clock=clock,
             sign=lambda event: event,
-            orchestrator=self._orchestrate,
+            orchestrator=self._decide_escalation,
         )
 
     @staticmethod
-    def _hand_over(conn: Connection, ticket: EscalationTicket) -> None:
+    def _enqueue_notification(conn: Connection, ticket: EscalationTicket) -> None:
         enqueue(conn, ticket, AlertingSettings(), ticket.updated_at)
 
-    async def _orchestrate(self, question: Escalation) -> EscalationAnswer | None:
+    async def _decide_escalation(self, question: Escalation) -> EscalationAnswer | None:
         return (
             EscalationAnswer(decision="terminate", reason="it hangs")
             if hash(question.escalation_id) % 2
@@ -157,54 +164,56 @@ class MonitorRun:
         self.now = now
 
         def replay(conn: Connection) -> int:
-            self.known = {event.id for event in event_log.replay(conn, now - DAY)}
+            self.stored_ids = {event.id for event in event_log.replay(conn, now - DAY)}
             return rebuild_workers(conn, self.monitor, since=now - DAY, now=now).events
 
         if self.store.read_now(replay):
             self.monitor.handle_clock_jump(now)
-        waiting = await self.tickets.load()
+        undecided_tickets = await self.tickets.load()
         await self.recovery.load()
         await self.acting.load()
-        for ticket in waiting:
-            await self._hand_to_people(ticket.ticket_id)
+        for ticket in undecided_tickets:
+            await self._notify_people(ticket.ticket_id)
 
     async def handle_batch(self, now: float, events: list[AgentEvent]) -> None:
-        """Handle a batch: store, apply, and act; then do everything due."""
+        """Store and apply the events of a batch, and do everything that is due by then."""
         self.now = now
-        events = [event for event in events if event.id not in self.known]
+        events = [event for event in events if event.id not in self.stored_ids]
         await self.store.append(events)
         for event in events:
-            self._said += self.monitor.apply(event, now)
-            self._changed[event.agent_id, event.session_id] = None
-        self._said += self.monitor.advance(now)
-        await self._speak()
+            self._pending_events += self.monitor.apply(event, now)
+            self._changed_workers[event.agent_id, event.session_id] = None
+        self._pending_events += self.monitor.advance(now)
+        await self._publish_pending()
         await self.tickets.settle(now)
         await self.recovery.advance(now, stop=self.acting.stop_for_recovery)
         await self.recovery.wait_until_idle()
-        await self._speak()
+        await self._publish_pending()
         await self.acting.advance(now)
         await self.acting.wait_until_idle()
         await self.recovery.wait_until_idle()
-        await self._speak()
+        await self._publish_pending()
 
     def publish(self, *events: AgentEvent) -> None:
         for event in events:
             data = event.data
-            what = [data.get(name, "") for name in ("intervention_id", "kind", "outcome", "recovery_id")]
-            write_line("said", event.id, event.type.value, event.agent_id, *(word or "-" for word in what))
-            self._said += self.monitor.apply(event, self.now)
-            self._changed[event.agent_id, event.session_id] = None
+            details = [data.get(name, "") for name in ("intervention_id", "kind", "outcome", "recovery_id")]
+            write_line(
+                "published", event.id, event.type.value, event.agent_id, *(word or "-" for word in details)
+            )
+            self._pending_events += self.monitor.apply(event, self.now)
+            self._changed_workers[event.agent_id, event.session_id] = None
 
-    async def _speak(self) -> None:
-        while self._said or self._changed:
-            reports, self._said = self._said, []
+    async def _publish_pending(self) -> None:
+        while self._pending_events or self._changed_workers:
+            reports, self._pending_events = self._pending_events, []
             await self.store.append(reports)
             for event in reports:
-                write_line("said", event.id, event.type.value, event.agent_id)
+                write_line("published", event.id, event.type.value, event.agent_id)
                 if event.type is EventType.HEALTH_STATE_CHANGED:
                     self.acting.note_worse(event)
-                self._changed[event.agent_id, event.session_id] = None
-            changed, self._changed = self._changed, {}
+                self._changed_workers[event.agent_id, event.session_id] = None
+            changed, self._changed_workers = self._changed_workers, {}
             for key in changed:
                 worker = self.monitor.get(*key)
                 if worker is not None:
@@ -217,8 +226,8 @@ class MonitorRun:
         worker = self.monitor.get(*key)
         if worker is None or not (reasons := rules.reasons(worker)):
             return
-        known = self.tickets.open_for(*key)
-        if known is not None and set(rules.kinds_of(reasons)) <= set(known.active_kinds):
+        open_ticket = self.tickets.open_for(*key)
+        if open_ticket is not None and set(rules.kinds_of(reasons)) <= set(open_ticket.active_kinds):
             return
         draft = TicketDraft(
             severity=reasons[0].severity,
@@ -233,49 +242,49 @@ class MonitorRun:
             return
         write_line("ticket", raised.ticket.ticket_id)
         if raised.change == "opened":
-            await self._hand_to_people(raised.ticket.ticket_id)
+            await self._notify_people(raised.ticket.ticket_id)
 
-    async def _hand_to_people(self, ticket_id: str) -> None:
+    async def _notify_people(self, ticket_id: str) -> None:
         await self.tickets.intervene(ticket_id, "a", "high")
-        write_line("told", ticket_id)
+        write_line("notified", ticket_id)
 
 
 async def run_monitor(url: str) -> None:
-    """Work until killed, or until the input ends."""
-    life = MonitorRun(url)
-    lines = asyncio.get_running_loop()
+    """Handle batches until killed, or until the input ends."""
+    monitor_run = MonitorRun(url)
+    loop = asyncio.get_running_loop()
     first = True
-    while line := await lines.run_in_executor(None, sys.stdin.readline):
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
         batch: dict[str, Any] = json.loads(line)
         if first:
-            await life.restore(batch["now"])
+            await monitor_run.restore(batch["now"])
             write_line("ready", os.getpid())
             first = False
-        await life.handle_batch(batch["now"], [_event(event) for event in batch["events"]])
+        await monitor_run.handle_batch(batch["now"], [_parse_event(event) for event in batch["events"]])
         write_line("done", batch["n"])
-    await life.acting.close()
-    await life.recovery.close()
-    await life.store.close()
+    await monitor_run.acting.close()
+    await monitor_run.recovery.close()
+    await monitor_run.store.close()
 
 
-def _event(given: dict[str, Any]) -> AgentEvent:
-    return AgentEvent(**given | {"type": EventType(given["type"])})
+def _parse_event(fields: dict[str, Any]) -> AgentEvent:
+    return AgentEvent(**fields | {"type": EventType(fields["type"])})
 
 
 def main(url: str) -> None:
-    """Run as the parent of all monitor processes: each line names the pipes of a child."""
+    """Run as the parent of all monitor processes. Each input line names the pipes of a child."""
     for line in sys.stdin:
-        read, write = line.split()
+        input_pipe, output_pipe = line.split()
         child = os.fork()
         if child == 0:
-            os.dup2(os.open(read, os.O_RDONLY), 0)
-            os.dup2(os.open(write, os.O_WRONLY), 1)
+            os.dup2(os.open(input_pipe, os.O_RDONLY), 0)
+            os.dup2(os.open(output_pipe, os.O_WRONLY), 1)
             sys.stdin = os.fdopen(0, "r", encoding="utf-8")
             asyncio.run(run_monitor(url))
             os._exit(0)
-        write_line("born", child)
+        write_line("started", child)
         status = os.waitpid(child, 0)[1]
-        write_line("dead", os.WTERMSIG(status) or os.WEXITSTATUS(status))
+        write_line("exited", os.WTERMSIG(status) or os.WEXITSTATUS(status))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from tests.chaos.alert_process import POINTS
 from tests.chaos.alerts import run_with_failures
 
 KILLS = 6
-"""Number of kills; ``python -m tests.chaos.alerts --kills 200`` makes more."""
+"""The number of kills; ``python -m tests.chaos.alerts --kills 200`` kills more often."""
 
 
 async def test_decision_reaches_both_alertmanagers_once_despite_failures(
@@ -17,12 +17,13 @@ async def test_decision_reaches_both_alertmanagers_once_despite_failures(
     """
     B43, B76, B77: the service is killed at any moment, after an hour without notifications.
 
-    One or both Alertmanagers refuse, hang, are slow, answer 500 and 503, or break off. At the end each has
-    every notification under its original identity, ended ones have ended, and there is one message per page.
+    One or both Alertmanagers refuse connections, hang, are slow, answer 500 or 503, or break off. At the end,
+    each has every notification under its original identity, ended alerts have ended, and each page has one
+    message.
     """
-    found = await run_with_failures(tmp_path, kills=KILLS, seed=43)
+    result = await run_with_failures(tmp_path, kills=KILLS, seed=43)
 
-    assert found["wrong"] == []
-    assert found["notifications"] >= 3
-    assert sum(found["deaths"].values()) >= 4
-    assert set(found["deaths"]) & set(POINTS)
+    assert result["differences"] == []
+    assert result["notifications"] >= 3
+    assert sum(result["deaths"].values()) >= 4
+    assert set(result["deaths"]) & set(POINTS)

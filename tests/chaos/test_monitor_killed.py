@@ -13,13 +13,13 @@ SECONDS = 40.0
 
 def test_decisions_of_a_killed_monitor_are_kept_and_executed_once(tmp_path: Path) -> None:
     """
-    B77: ``kill -9`` at any moment: no ticket, intervention, recovery or notification is lost.
+    B77: ``kill -9`` at any moment loses no ticket, intervention, recovery or notification.
 
-    None gets a second identity, no nudge is given twice, and no other incarnation of a worker is stopped.
+    None gets a second identity, no nudge is delivered twice, and no other incarnation of a worker is stopped.
     """
-    found = kill_repeatedly(tmp_path, kills=KILLS, seed=77, seconds=SECONDS)
+    result = kill_repeatedly(tmp_path, kills=KILLS, seed=77, seconds=SECONDS)
 
-    assert found["wrong"] == []
-    assert found["kills"] >= 5
-    assert found["tickets"] > 0
-    assert found["interventions"] > 0
+    assert result["differences"] == []
+    assert result["kills"] >= 5
+    assert result["tickets"] > 0
+    assert result["interventions"] > 0

@@ -1,4 +1,4 @@
-"""A service on real sockets, with one worker in trouble and example agents to load; one per test file."""
+"""A service on real sockets for each test file, with one worker in trouble and example agents to load."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ def make_settings(storage: Path, *, port: int = 0) -> Settings:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    """A service that knows `looper` and has a triaged ticket about it."""
-    async with serving(make_settings(tmp_path_factory.mktemp("client"))) as running_service:
-        service = running_service.service
+async def running_service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
+    """Yield a service with a triaged ticket about the worker `looper`."""
+    async with serving(make_settings(tmp_path_factory.mktemp("client"))) as service_run:
+        service = service_run.service
         await service.ingest(list(looping(service.clock())))
         await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a triaged ticket")
-        yield running_service
+        yield service_run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
-    """Return the asynchronous client of the service."""
-    async with AsyncQueenright(running.url) as client:
+async def qr(running_service: RunningService) -> AsyncIterator[AsyncQueenright]:
+    """Yield the asynchronous client of the service."""
+    async with AsyncQueenright(running_service.url) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
-def plain(running: RunningService) -> Iterator[Queenright]:
-    """Return the synchronous client of the service, to be called in a thread."""
-    with Queenright(running.url) as client:
+def sync_client(running_service: RunningService) -> Iterator[Queenright]:
+    """Yield the synchronous client of the service; call it in a thread."""
+    with Queenright(running_service.url) as client:
         yield client

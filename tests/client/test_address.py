@@ -61,15 +61,15 @@ def test_other_server_is_reported_as_not_queenright() -> None:
 
 
 def test_token_comes_from_argument_file_or_environment(tmp_path: Path) -> None:
-    file, other = tmp_path / "token", tmp_path / "other"
+    file, environment_file = tmp_path / "token", tmp_path / "other"
     file.write_text("from-file\n")
-    other.write_text("from-other")
-    environment = {"QUEENRIGHT_TOKEN": "from-variable", "QUEENRIGHT_TOKEN_FILE": str(other)}
+    environment_file.write_text("from-environment-file")
+    environment = {"QUEENRIGHT_TOKEN": "from-variable", "QUEENRIGHT_TOKEN_FILE": str(environment_file)}
 
     assert resolve_token("from-argument", environment=environment) == "from-argument"
     assert resolve_token(None, file=file, environment=environment) == "from-file"
     assert resolve_token(None, environment=environment) == "from-variable"
-    assert resolve_token(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-other"
+    assert resolve_token(None, environment=environment | {"QUEENRIGHT_TOKEN": ""}) == "from-environment-file"
     assert resolve_token(None, environment={}) is None
 
 

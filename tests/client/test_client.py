@@ -44,7 +44,7 @@ READS: dict[str, Callable[[Any], Any]] = {
     "notifications": lambda qr: qr.service.notifications(),
     "judge checks": lambda qr: qr.service.judge_checks(),
 }
-_CHANGING = (
+_CHANGING_NAMES = (
     "ago",
     "_for",
     "now",
@@ -66,29 +66,31 @@ def drop_changing_values(response: Any) -> Any:
         return {
             name: drop_changing_values(value)
             for name, value in response.items()
-            if name != "at" and not name.endswith(_CHANGING)
+            if name != "at" and not name.endswith(_CHANGING_NAMES)
         }
     return (
         [drop_changing_values(item) for item in response] if isinstance(response, list | tuple) else response
     )
 
 
-async def read_asynchronously(answer: Any) -> Any:
-    if isinstance(answer, AsyncIterator):
-        return [item async for item in answer]
-    return await answer
+async def read_asynchronously(response: Any) -> Any:
+    if isinstance(response, AsyncIterator):
+        return [item async for item in response]
+    return await response
 
 
-def read_synchronously(answer: Any) -> Any:
-    return list(answer) if inspect.isgenerator(answer) else answer
+def read_synchronously(response: Any) -> Any:
+    return list(response) if inspect.isgenerator(response) else response
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_both_clients_read_the_same(qr: AsyncQueenright, plain: Queenright, name: str) -> None:
+async def test_both_clients_return_the_same_values(
+    qr: AsyncQueenright, sync_client: Queenright, name: str
+) -> None:
     # The service keeps judging its worker, so the responses may change between the two reads.
     for _ in range(10):
         asynchronous = await read_asynchronously(READS[name](qr))
-        synchronous = await asyncio.to_thread(lambda: read_synchronously(READS[name](plain)))
+        synchronous = await asyncio.to_thread(lambda: read_synchronously(READS[name](sync_client)))
         if drop_changing_values(asynchronous) == drop_changing_values(synchronous):
             break
 
@@ -100,23 +102,25 @@ async def test_operator_actions_are_carried_out_and_reported(qr: AsyncQueenright
     [ticket] = [item async for item in qr.tickets.list()]
 
     acknowledged = await qr.tickets.acknowledge(ticket.ticket_id, by="ada", note="on it")
-    [same] = [item async for item in qr.tickets.list(status="acknowledged", severity=ticket.severity)]
+    [acknowledged_row] = [
+        item async for item in qr.tickets.list(status="acknowledged", severity=ticket.severity)
+    ]
     released = await qr.tickets.unacknowledge(ticket.ticket_id, by="ada")
     timeline = await qr.tickets.timeline(ticket.ticket_id)
     escalation = await qr.agents.escalation("looper", ticket.ticket_id)
     nudge = await qr.agents.nudge("looper", "What blocks you?", by="ada")
     [row] = [item async for item in qr.interventions.list(agent_id="looper", kind="nudge", limit=1)]
     stopped = await qr.service.set_emergency_stop(True, "a test", by="ada")
-    with pytest.raises(RequestRejectedError, match="emergency stop") as refused:
+    with pytest.raises(RequestRejectedError, match="emergency stop") as error:
         await qr.agents.terminate("looper", "it loops")
     resumed = await qr.service.set_emergency_stop(False, "over")
 
     assert (acknowledged.acknowledged_by, acknowledged.acknowledged_note) == ("ada", "on it")
-    assert same.ticket_id == ticket.ticket_id == escalation.ticket_id
+    assert acknowledged_row.ticket_id == ticket.ticket_id == escalation.ticket_id
     assert released.acknowledged_by == ""
     assert "ticket_acknowledged" in [entry.what for entry in timeline.timeline]
     assert (row.intervention_id, row.outcome) == (nudge.intervention_id, "unreachable")
-    assert (refused.value.status, bool(refused.value.reason)) == (409, True)
+    assert (error.value.status, bool(error.value.reason)) == (409, True)
     assert (stopped.on, resumed.on) == (True, False)
 
 
@@ -124,30 +128,30 @@ async def test_client_reads_a_heartbeat_and_a_queen_answer(qr: AsyncQueenright) 
     [ticket] = [item async for item in qr.tickets.list()]
 
     await qr.agents.send_heartbeat({"agent_id": "beater", "task_id": "report-7", "token_count": 12})
-    beat = await qr.agents.heartbeat("beater")
+    heartbeat = await qr.agents.heartbeat("beater")
     answer = await qr.tickets.chat(ticket.ticket_id, "what is wrong?", by="ada")
     messages = await qr.tickets.messages(ticket.ticket_id)
-    later = await qr.tickets.messages(ticket.ticket_id, after=messages[0].id)
+    later_messages = await qr.tickets.messages(ticket.ticket_id, after=messages[0].id)
 
-    assert (beat.task_id, beat.token_count) == ("report-7", 12)
+    assert (heartbeat.task_id, heartbeat.token_count) == ("report-7", 12)
     assert [message.role for message in messages] == ["operator", "queen"]
-    assert later == messages[1:]
+    assert later_messages == messages[1:]
     assert messages[1].id == answer.id
 
 
-async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running: RunningService) -> None:
-    running.service.breakers.get("tool_execution", "team/looper", "a b?c")
-    [known_breaker] = [item async for item in qr.breakers.list() if item.agent_id == "team/looper"]
+async def test_breaker_with_any_name_is_reset(qr: AsyncQueenright, running_service: RunningService) -> None:
+    running_service.service.breakers.get("tool_execution", "team/looper", "a b?c")
+    [breaker_row] = [item async for item in qr.breakers.list() if item.agent_id == "team/looper"]
 
-    breaker = await qr.breakers.reset(known_breaker.name, by="ada")
+    breaker = await qr.breakers.reset(breaker_row.name, by="ada")
 
     assert breaker.state == "closed"
-    assert await qr.breakers.get(known_breaker.name) == breaker
+    assert await qr.breakers.get(breaker_row.name) == breaker
 
 
-async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) -> None:
+async def test_list_is_paged_only_as_far_as_iterated(running_service: RunningService) -> None:
     for number in range(2_100):
-        running.service.breakers.get("tool_execution", "paged", f"t{number:04}")
+        running_service.service.breakers.get("tool_execution", "paged", f"t{number:04}")
     requested_urls: list[httpx.URL] = []
 
     class CountingTransport(httpx.AsyncHTTPTransport):
@@ -156,7 +160,7 @@ async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) ->
             return await super().handle_async_request(request)
 
     async with AsyncQueenright(
-        running.url, transport=CountingTransport(verify=certificates(running.url))
+        running_service.url, transport=CountingTransport(verify=certificates(running_service.url))
     ) as qr:
         rows = qr.breakers.list()
         assert not requested_urls
@@ -171,7 +175,9 @@ async def test_list_is_paged_only_as_far_as_iterated(running: RunningService) ->
     assert [url.params["limit"] for url in requested_urls[-2:]] == ["1000", "200"]
 
 
-async def test_action_with_a_lost_response_is_retried_and_executed_once(running: RunningService) -> None:
+async def test_action_with_a_lost_response_is_retried_and_executed_once(
+    running_service: RunningService,
+) -> None:
     keys: list[str] = []
 
     class LossyTransport(httpx.AsyncHTTPTransport):
@@ -185,8 +191,8 @@ async def test_action_with_a_lost_response_is_retried_and_executed_once(running:
                 raise httpx.ReadError("the connection was reset", request=request)
             return response
 
-    transport = LossyTransport(verify=certificates(running.url))
-    async with AsyncQueenright(running.url, transport=transport, ids=lambda: "the-only-key") as qr:
+    transport = LossyTransport(verify=certificates(running_service.url))
+    async with AsyncQueenright(running_service.url, transport=transport, ids=lambda: "the-only-key") as qr:
         nudge = await qr.agents.nudge("looper", "Only once, please.", by="ada")
         nudges = [item async for item in qr.interventions.list(agent_id="looper", kind="nudge")]
 
@@ -206,19 +212,21 @@ async def test_refusal_has_the_message_and_status_of_the_service(qr: AsyncQueenr
     assert (invalid.value.status, invalid.value.reason) == (422, "")
 
 
-async def test_unknown_token_is_refused_without_being_quoted(running: RunningService, tmp_path: Path) -> None:
+async def test_unknown_token_is_refused_without_being_quoted(
+    running_service: RunningService, tmp_path: Path
+) -> None:
     file = tmp_path / "token"
     file.write_text("qr_none-of-them_0123456789")
-    async with AsyncQueenright(running.url, token_file=file) as qr:
-        with pytest.raises(RequestRejectedError) as refused:
+    async with AsyncQueenright(running_service.url, token_file=file) as qr:
+        with pytest.raises(RequestRejectedError) as error:
             await qr.service.status()
 
-    assert refused.value.status == 401
-    assert "none-of-them" not in f"{refused.value}{refused.value.problem}{qr!r}"
+    assert error.value.status == 401
+    assert "none-of-them" not in f"{error.value}{error.value.problem}{qr!r}"
 
 
-async def test_other_server_is_reported_as_not_queenright(running: RunningService) -> None:
-    """The server is Prometheus' metrics page, a file server, or a service of another version."""
+async def test_other_server_is_reported_as_not_queenright(running_service: RunningService) -> None:
+    """The server may be Prometheus, a file server, or a service of another version."""
 
     def respond(request: httpx.Request) -> httpx.Response:
         bodies = {"/api/status": "[1]", "/api/version": '{"version": 7}', "/api/agents": '{"pages": []}'}
@@ -227,20 +235,20 @@ async def test_other_server_is_reported_as_not_queenright(running: RunningServic
         return httpx.Response(200, text=bodies.get(request.url.path, "<html>"))
 
     async with AsyncQueenright("http://there:1", transport=httpx.MockTransport(respond)) as qr:
-        for call, message in (
+        for request_coroutine, message in (
             (qr.service.status(), "http://there:1 is not Queenright: the response is not a JSON object"),
             (qr.service.version(), "not a valid Version: version: .*same version"),
             (qr.agents.list().__anext__(), "without 'agents'"),
             (qr.events.stream().__anext__(), "the response is not an event stream"),
         ):
             with pytest.raises(UnreachableError, match=message):
-                await call
+                await request_coroutine
         with pytest.raises(RequestRejectedError, match="returned 502 for /api/settings"):
             await qr.service.settings()
 
 
-async def test_https_url_of_an_http_port_names_the_remedy(running: RunningService) -> None:
-    async with AsyncQueenright(running.url.replace("http://", "https://")) as qr:
+async def test_https_url_of_an_http_port_names_the_remedy(running_service: RunningService) -> None:
+    async with AsyncQueenright(running_service.url.replace("http://", "https://")) as qr:
         with pytest.raises(UnreachableError, match=r"does not use HTTPS\. Start the URL with http://"):
             await qr.service.status()
 

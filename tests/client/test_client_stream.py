@@ -36,7 +36,7 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
     """Both clients receive the events before, during and after the break, in the order of the log."""
     port = find_free_port("127.0.0.1", 0, what="the service", option="port")
     settings = make_settings(tmp_path / "storage", port=port)
-    up, down = asyncio.Event(), asyncio.Event()
+    is_up, is_down = asyncio.Event(), asyncio.Event()
     notices: list[Notice] = []
     sync_notices: list[Notice] = []
     async_events: list[int] = []
@@ -44,8 +44,8 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
 
     async def wait(seconds: float) -> None:
         """Wait until the service is back."""
-        down.set()
-        await up.wait()
+        is_down.set()
+        await is_up.wait()
 
     async def follow(url: str) -> None:
         async with AsyncQueenright(url, sleep=wait) as qr:
@@ -71,10 +71,10 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
         await until(lambda: notices and sync_notices, "both streams are connected")
         await first.service.store.append(make_events(0, 20))
         await until(lambda: len(async_events) == len(sync_events) == 20, "the events before the break")
-    await down.wait()
+    await is_down.wait()
     async with serving(settings) as second:
         await second.service.store.append(make_events(20, 40))
-        up.set()
+        is_up.set()
         await until(lambda: len(async_events) == len(sync_events) == 40, "the events during the break")
         await second.service.store.append(make_events(40, 60))
         await asyncio.wait_for(task, 60)
@@ -89,39 +89,42 @@ async def test_stream_resumes_after_a_restart_without_loss_or_repeats(tmp_path: 
 
 
 async def test_stream_resumes_after_the_named_event(tmp_path: Path) -> None:
-    async with serving(make_settings(tmp_path / "storage")) as running, AsyncQueenright(running.url) as qr:
-        logged = make_events(0, 5)
-        await running.service.store.append(logged)
-        stream = qr.events.stream(types=["nudge_sent"], last_event_id=logged[1].id)
-        assert [(await anext(stream)).id for _ in range(2)] == [
-            logged_event.id for logged_event in logged[2:4]
-        ]
-        assert stream.last_event_id == logged[3].id
+    async with (
+        serving(make_settings(tmp_path / "storage")) as running_service,
+        AsyncQueenright(running_service.url) as qr,
+    ):
+        events = make_events(0, 5)
+        await running_service.service.store.append(events)
+        stream = qr.events.stream(types=["nudge_sent"], last_event_id=events[1].id)
+        assert [(await anext(stream)).id for _ in range(2)] == [event.id for event in events[2:4]]
+        assert stream.last_event_id == events[3].id
         await stream.aclose()
         assert [event async for event in stream] == []
 
         other_stream = qr.events.stream(types=["nudge_sent"], last_event_id=stream.last_event_id)
-        assert (await anext(other_stream)).id == logged[4].id
+        assert (await anext(other_stream)).id == events[4].id
         await other_stream.aclose()
 
         notices: list[Notice] = []
-        lost = qr.events.stream(types="all", last_event_id="of-another-service", on_notice=notices.append)
-        task = asyncio.create_task(anext(lost))
+        reset_stream = qr.events.stream(
+            types="all", last_event_id="of-another-service", on_notice=notices.append
+        )
+        task = asyncio.create_task(anext(reset_stream))
         await until(lambda: len(notices) == 2, "the notice that the event is unknown")
-        await running.service.store.append(make_events(5, 6))
+        await running_service.service.store.append(make_events(5, 6))
         await asyncio.wait_for(task, 60)
-        await lost.aclose()
+        await reset_stream.aclose()
         assert [notice.kind for notice in notices] == ["connected", "reset"]
         assert "of-another-service" in notices[1].data["reason"]
 
-        await check_refusals(qr, running)
+        await check_refusals(qr, running_service)
 
 
-async def check_refusals(qr: AsyncQueenright, running: RunningService) -> None:
-    """Invalid requests are refused at once, even if the stream waits for the service."""
-    with pytest.raises(RequestRejectedError, match="not an event type") as refused:
+async def check_refusals(qr: AsyncQueenright, running_service: RunningService) -> None:
+    """Invalid requests are refused immediately, even if the stream waits for the service."""
+    with pytest.raises(RequestRejectedError, match="not an event type") as error:
         await anext(qr.events.stream(types=["nudge_snt"], wait=True))
-    assert refused.value.status == 400
+    assert error.value.status == 400
     with pytest.raises(InvalidAddressError):
         qr.events.stream(agent_id="")
 
@@ -129,19 +132,19 @@ async def check_refusals(qr: AsyncQueenright, running: RunningService) -> None:
 async def test_unavailable_service_raises_unless_the_stream_waits() -> None:
     waits: list[float] = []
 
-    class EnoughError(Exception):
+    class EnoughWaitsError(Exception):
         pass
 
     async def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 7:
-            raise EnoughError
+            raise EnoughWaitsError
 
     async with AsyncQueenright("http://127.0.0.1:9", sleep=wait) as qr:
         with pytest.raises(UnreachableError):
             await anext(qr.events.stream())
         assert not waits
-        with pytest.raises(EnoughError):
+        with pytest.raises(EnoughWaitsError):
             await anext(qr.events.stream(wait=True))
 
     max_waits = [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]

@@ -22,30 +22,32 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "client.md").read_text("utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL)
 
 
-async def test_code_blocks_run(running: RunningService) -> None:
-    ran = [
+async def test_documented_code_runs(running_service: RunningService) -> None:
+    processes = [
         await asyncio.create_subprocess_exec(
             *(sys.executable, "-u", "-W", "error", "-c", block),
-            env=environment(QUEENRIGHT_URL=running.url),
+            env=environment(QUEENRIGHT_URL=running_service.url),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
         for block in BLOCKS
     ]
     # The second block follows events from its own start.
-    assert ran[1].stdout is not None
-    connected = (await ran[1].stdout.readline()).decode()
-    await running.service.ingest(list(looping(running.service.clock(), times=3)))
-    output = [[text.decode() for text in await process.communicate()] for process in ran]
+    assert processes[1].stdout is not None
+    first_line = (await processes[1].stdout.readline()).decode()
+    await running_service.service.ingest(list(looping(running_service.service.clock(), times=3)))
+    output = [[text.decode() for text in await process.communicate()] for process in processes]
 
-    assert connected == "connected \n"
-    assert [(process.returncode, err) for process, (_, err) in zip(ran, output, strict=True)] == [(0, "")] * 3
+    assert first_line == "connected \n"
+    assert [(process.returncode, err) for process, (_, err) in zip(processes, output, strict=True)] == [
+        (0, "")
+    ] * 3
     assert "looper" in output[0][0]
     assert len(output[1][0].splitlines()) == 3
     assert output[2][0].startswith("404 ")
 
 
-async def test_client_document_names_every_group_and_name() -> None:
+async def test_client_document_names_every_call_group_and_export() -> None:
     with Queenright("http://here:1") as qr:
         for name in vars(qr):
             assert name.startswith("_") or f"`qr.{name}`" in DOCUMENT, name

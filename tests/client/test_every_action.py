@@ -28,57 +28,61 @@ INCARNATION = {"incarnation_id": "one"}
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _silences_polled_every_second() -> Iterator[None]:
+def _poll_silences_every_second() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("queenright.alerting.silencing.POLL_SECONDS", 1)
         yield
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
-    """A service with an Alertmanager, two agents to load, and tickets that only people decide."""
+async def running_service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningService]:
+    """Yield a service with an Alertmanager, two agents to load, and tickets that only people decide."""
     folder = tmp_path_factory.mktemp("actions")
     for name in ("guide", "second"):
         write_guide(folder / "guides" / name, name)
     settings = make_settings(folder)
     async with run_receivers() as recorder, real_alertmanager(folder / "am", recorder) as alertmanager:
         alerting = {"alertmanager_urls": (alertmanager.url,)}
-        changed = {
+        changed_settings = {
             "alerting": settings.alerting.model_copy(update=alerting),
             "agents": settings.agents.model_copy(update={"roots": (folder / "guides",)}),
         }
-        async with serving(settings.model_copy(update=changed)) as running_service:
+        async with serving(settings.model_copy(update=changed_settings)) as service_run:
             for name in ("looper", "walker"):
-                await running_service.service.ingest(
-                    list(looping(running_service.service.clock(), agent=name))
-                )
-            tickets = running_service.service.tickets
-            await until(lambda: sum(bool(t.analysis) for t in tickets.open_tickets()) == 2, "both triaged")
-            await running_service.service.judging.stop()
-            yield running_service
+                await service_run.service.ingest(list(looping(service_run.service.clock(), agent=name)))
+            tickets = service_run.service.tickets
+            await until(
+                lambda: sum(bool(t.analysis) for t in tickets.open_tickets()) == 2, "both tickets are triaged"
+            )
+            await service_run.service.judging.stop()
+            yield service_run
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def qr(running: RunningService) -> AsyncIterator[AsyncQueenright]:
-    """Return a client with an admin's token."""
+async def qr(running_service: RunningService) -> AsyncIterator[AsyncQueenright]:
+    """Yield a client with an admin's token."""
     token, secret = build_token(
-        "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running.service.clock(), expires_at=None
+        "ada", Role.ADMIN, id_="0" * 8, secret="s" * 43, now=running_service.service.clock(), expires_at=None
     )
-    path = running.service.settings.storage / "tokens.json"
-    edit_tokens(path, lambda tokens: tokens.with_token(token, running.service.clock()))
-    async with AsyncQueenright(running.url, secret) as client:
+    path = running_service.service.settings.storage / "tokens.json"
+    edit_tokens(path, lambda tokens: tokens.with_token(token, running_service.service.clock()))
+    async with AsyncQueenright(running_service.url, secret) as client:
         yield client
 
 
-def find_ticket_id(running: RunningService, agent: str) -> str:
-    [ticket] = [t for t in running.service.tickets.open_tickets() if t.agent_id == agent]
+def find_ticket_id(running_service: RunningService, agent: str) -> str:
+    [ticket] = [
+        candidate
+        for candidate in running_service.service.tickets.open_tickets()
+        if candidate.agent_id == agent
+    ]
     return ticket.ticket_id
 
 
 async def test_token_actions_are_recorded_under_its_name(
-    qr: AsyncQueenright, running: RunningService
+    qr: AsyncQueenright, running_service: RunningService
 ) -> None:
-    service = running.service
+    service = running_service.service
     # The worker's last call is recent, so that it does not stall on a busy machine.
     await service.ingest(list(looping(service.clock() + 40, agent="drill", times=4)))
     worker = service.monitor.get("drill")
@@ -97,31 +101,33 @@ async def test_token_actions_are_recorded_under_its_name(
     assert (dismissed.status, dismissed.triaged_by) == ("dismissed", "ada")
 
 
-async def test_silence_is_created_listed_and_ended(qr: AsyncQueenright, running: RunningService) -> None:
-    ticket = find_ticket_id(running, "looper")
+async def test_silence_is_created_listed_and_ended(
+    qr: AsyncQueenright, running_service: RunningService
+) -> None:
+    ticket = find_ticket_id(running_service, "looper")
     created = await qr.silences.add(ticket, seconds=3600, comment="known", by="bob")
-    [listed] = [silence async for silence in qr.silences.list() if ticket in silence.tickets]
-    await qr.silences.remove(listed.silence_id)
+    [silence] = [row async for row in qr.silences.list() if ticket in row.tickets]
+    await qr.silences.remove(silence.silence_id)
 
-    assert listed.silence_id == created.silence_id
-    assert ticket not in [name async for silence in qr.silences.list() for name in silence.tickets]
+    assert silence.silence_id == created.silence_id
+    assert ticket not in [name async for row in qr.silences.list() for name in row.tickets]
     assert not (await qr.silences.snapshot()).unknown
 
 
-@pytest.mark.parametrize(("agent", "allowed"), [("looper", True), ("walker", False)])
+@pytest.mark.parametrize(("agent", "is_allowed"), [("looper", True), ("walker", False)])
 async def test_queen_request_is_approved_or_denied(
-    qr: AsyncQueenright, running: RunningService, agent: str, allowed: bool
+    qr: AsyncQueenright, running_service: RunningService, agent: str, is_allowed: bool
 ) -> None:
     # Fetch instructions like a worker.
     identity: dict[str, Any] = {"session_id": f"{agent}-session", **INCARNATION}
     instructions_path = f"/api/agents/{agent}/instructions"
     await qr._transport.get_json(instructions_path, **identity)
-    ticket = running.service.tickets.get(find_ticket_id(running, agent))
+    ticket = running_service.service.tickets.get(find_ticket_id(running_service, agent))
     assert ticket is not None
-    await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
+    await running_service.service.remediation.queen_actions.request_termination(ticket, "It loops.")
     [pending_request] = [item async for item in qr.approvals.list(only_open=True)]
 
-    if not allowed:
+    if not is_allowed:
         denied = await qr.approvals.deny(pending_request.approval_id, reason="wait")
         assert (denied.status, denied.decided_by) == ("denied", "ada")
         return
@@ -136,11 +142,11 @@ async def test_queen_request_is_approved_or_denied(
 
 
 async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
-    qr: AsyncQueenright, running: RunningService
+    qr: AsyncQueenright, running_service: RunningService
 ) -> None:
     slot = await qr.agents.load("guide")
     name = slot.agent_id
-    runtime = running.service.agents.get(name).runtime
+    runtime = running_service.service.agents.get(name).runtime
 
     async def wait_for_session(execution: str) -> str:
         await until(
@@ -156,8 +162,10 @@ async def test_run_is_stopped_resumed_and_restored_next_to_another_graph(
     await wait_for_session(resumed.execution_id)
     injected = await qr.agents.inject(name, "talk", "Ada", session_id=session)
     await runtime.wait(resumed.execution_id)
-    [*_, first] = [checkpoint.checkpoint_id async for checkpoint in qr.agents.checkpoints(name, session)]
-    restored = await qr.agents.restore(name, session, first)
+    [*_, oldest_checkpoint] = [
+        checkpoint.checkpoint_id async for checkpoint in qr.agents.checkpoints(name, session)
+    ]
+    restored = await qr.agents.restore(name, session, oldest_checkpoint)
     await wait_for_session(restored.execution_id)
     await qr.agents.remove_graph(name, graph.graph_id)
 

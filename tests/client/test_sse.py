@@ -25,30 +25,30 @@ MESSAGES = [
 ]
 
 
-def read(*pieces: bytes) -> tuple[list[SseMessage], SseParser]:
+def parse(*pieces: bytes) -> tuple[list[SseMessage], SseParser]:
     parser = SseParser()
     return [message for piece in pieces for message in parser.feed(piece)], parser
 
 
 @given(cuts=st.lists(st.integers(0, len(STREAM)), max_size=8))
 def test_stream_is_parsed_equally_at_any_chunk_boundary(cuts: list[int]) -> None:
-    places = [0, *sorted(cuts), len(STREAM)]
+    boundaries = [0, *sorted(cuts), len(STREAM)]
 
-    messages, parser = read(*(STREAM[a:b] for a, b in pairwise(places)))
+    messages, parser = parse(*(STREAM[start:end] for start, end in pairwise(boundaries)))
 
     assert messages == MESSAGES
     assert parser.retry == 1.5
 
 
 def test_id_without_a_message_is_the_resume_point() -> None:
-    messages, parser = read(b"id: e7\n\n", b"data: a delta\n\n")
+    messages, parser = parse(b"id: e7\n\n", b"data: a delta\n\n")
 
     assert messages == [SseMessage("message", "a delta", None)]
     assert parser.last_id == "e7"
 
 
 def test_id_with_a_nul_and_non_numeric_retry_are_ignored() -> None:
-    messages, parser = read(b"retry: soon\nid: a\0b\ndata: x\n\n")
+    messages, parser = parse(b"retry: soon\nid: a\0b\ndata: x\n\n")
 
     assert messages == [SseMessage("message", "x", None)]
     assert (parser.retry, parser.last_id) == (None, None)

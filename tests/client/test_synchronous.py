@@ -13,19 +13,19 @@ from queenright.client import AsyncQueenright, Queenright
 
 def test_both_clients_have_the_same_groups_and_calls() -> None:
     asynchronous, synchronous = AsyncQueenright("http://here:1"), Queenright("http://here:1")
-    groups = _groups(asynchronous)
+    groups = _list_groups(asynchronous)
 
     assert "agents" in groups
-    assert groups == _groups(synchronous)
+    assert groups == _list_groups(synchronous)
     for name in groups:
-        assert _calls(getattr(asynchronous, name)) == _calls(getattr(synchronous, name)), name
+        assert _list_calls(getattr(asynchronous, name)) == _list_calls(getattr(synchronous, name)), name
 
 
-def _groups(client: object) -> list[str]:
+def _list_groups(client: object) -> list[str]:
     return sorted(name for name in vars(client) if not name.startswith("_"))
 
 
-def _calls(group: object) -> dict[str, list[str]]:
+def _list_calls(group: object) -> dict[str, list[str]]:
     return {
         name: list(inspect.signature(call).parameters)
         for name, call in inspect.getmembers(group, inspect.ismethod)
@@ -40,8 +40,8 @@ def test_both_clients_export_every_public_name() -> None:
 
 
 def test_synchronous_client_needs_no_event_loop() -> None:
-    looked = "import sys, queenright.client as c; c.Queenright(); sys.exit('asyncio' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", looked], check=False).returncode == 0
+    code = "import sys, queenright.client as c; c.Queenright(); sys.exit('asyncio' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 async def test_synchronous_client_works_inside_a_running_loop() -> None:

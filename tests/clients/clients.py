@@ -1,4 +1,4 @@
-"""The real clients: how each is configured with provider and recorder, and how it is started."""
+"""The real clients: how to configure each with the provider and the recorder, and how to start it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final
 from tests.clients.scenarios import MCP_SERVER, PROMPT, Scenario
 
 API_KEY: Final = "sk-ant-scripted-provider"
-"""Not a real key: the provider on loopback accepts any."""
+"""Not a real key; the provider on loopback accepts any key."""
 FORWARD: Final = Path(__file__).with_name("forward.py")
 
 
 @dataclass(frozen=True, slots=True)
-class RunPlace:
+class RunSetup:
     """The folders and URLs of one run."""
 
     home: Path
@@ -37,24 +37,25 @@ class Client:
 
     name: str
     package: str
-    """Its package on npm."""
+    """The client's package on npm."""
     program: str
-    """The name of its program in the package."""
+    """The name of the client's program in the package."""
     install_script: str | None = None
     """The package's install script, which npm would run."""
     variants: Mapping[str, tuple[str, ...] | None]
     """
-    How it is set up ("" for what most people have), and in which scenarios; None: in all.
+    The variants of the client's settings, with the scenarios that record each; None means all scenarios.
 
-    ``details``: with the arguments of tools in its telemetry. ``traces``: with spans, too. ``code``: with a
-    model that calls tools from code it writes. ``unguarded``: without the client's own loop detection.
+    ``""`` has the settings of most users. ``details`` adds the arguments of tools to the telemetry, and
+    ``traces`` adds spans. ``code`` has a model that calls tools from code that it writes. ``unguarded``
+    disables the client's own loop detection.
     """
-    without: tuple[str, ...] = ()
-    """Scenarios that it does not support in this setup."""
-    prepare: Callable[[RunPlace, Scenario, str], dict[str, str]]
-    """Writes its settings, and returns its environment."""
+    excluded_scenarios: tuple[str, ...] = ()
+    """Scenarios that the client does not support with these settings."""
+    prepare: Callable[[RunSetup, Scenario, str], dict[str, str]]
+    """Writes the client's settings for a variant, and returns its environment."""
     arguments: Callable[[Scenario], list[str]]
-    """Returns its arguments for a scenario."""
+    """Returns the client's command-line arguments for a scenario."""
 
 
 _CLAUDE_HOOKS: Final = (
@@ -72,12 +73,12 @@ _CLAUDE_HOOKS: Final = (
 )
 
 
-def _write(path: Path, document: Any) -> None:
+def _write_json(path: Path, document: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
-def _forward(url: str) -> str:
+def _forward_command(url: str) -> str:
     """Return a command that sends its standard input to the recorder."""
     return shlex.join([sys.executable, str(FORWARD), url])
 
@@ -86,36 +87,36 @@ def _mcp_servers(scenario: Scenario) -> dict[str, dict[str, str]]:
     return {MCP_SERVER: {"command": "missing-mcp-server"}} if scenario.has_missing_mcp else {}
 
 
-def _prepare_claude_code(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
-    settings: dict[str, Any] = {"permissions": {"allow": [] if scenario.is_asked else ["Bash"]}}
-    if place.hooks:
-        hooks = {name: {"type": "http", "url": place.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
+def _prepare_claude_code(setup: RunSetup, scenario: Scenario, variant: str) -> dict[str, str]:
+    settings: dict[str, Any] = {"permissions": {"allow": [] if scenario.asks_permission else ["Bash"]}}
+    if setup.hooks:
+        hooks = {name: {"type": "http", "url": setup.hooks, "timeout": 1} for name in _CLAUDE_HOOKS}
         # Claude Code refuses hooks of type http for this event.
-        hooks["SessionStart"] = {"type": "command", "command": _forward(place.hooks), "timeout": 5}
+        hooks["SessionStart"] = {"type": "command", "command": _forward_command(setup.hooks), "timeout": 5}
         settings["hooks"] = {name: [{"hooks": [hook]}] for name, hook in hooks.items()}
-    _write(place.home / ".claude/settings.json", settings)
-    # Answers to the questions at the first start in a terminal: the theme, the key, whether the folder is
-    # trusted.
-    _write(
-        place.home / ".claude.json",
+    _write_json(setup.home / ".claude/settings.json", settings)
+    # These settings answer the questions at the first start in a terminal: the theme, the key, and trust in
+    # the folder.
+    _write_json(
+        setup.home / ".claude.json",
         {
             "hasCompletedOnboarding": True,
             "theme": "dark",
             "customApiKeyResponses": {"approved": [API_KEY[-20:]], "rejected": []},
-            "projects": {str(place.project): {"hasTrustDialogAccepted": True}},
+            "projects": {str(setup.project): {"hasTrustDialogAccepted": True}},
             "mcpServers": _mcp_servers(scenario),
         },
     )
     environment = {
         "ANTHROPIC_API_KEY": API_KEY,
-        "ANTHROPIC_BASE_URL": place.provider,
+        "ANTHROPIC_BASE_URL": setup.provider,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
     }
-    if place.otlp:
+    if setup.otlp:
         environment |= {
             "CLAUDE_CODE_ENABLE_TELEMETRY": "1",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": place.otlp,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": setup.otlp,
             "OTEL_EXPORTER_OTLP_PROTOCOL": "http/json",
             "OTEL_LOGS_EXPORTER": "otlp",
         }
@@ -128,7 +129,7 @@ def _prepare_claude_code(place: RunPlace, scenario: Scenario, variant: str) -> d
 
 
 def _claude_code_arguments(scenario: Scenario) -> list[str]:
-    if scenario.is_asked:
+    if scenario.asks_permission:
         return ["--permission-mode", "default", PROMPT]
     return ["-p", PROMPT, "--output-format", "json"]
 
@@ -181,30 +182,30 @@ trace_exporter = {{ otlp-http = {{ endpoint = "{otlp}/v1/traces", protocol = "js
 """
 
 
-def _prepare_codex(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
-    settings = _CODEX_SETTINGS + (_CODEX_LOGS if place.otlp else "")
+def _prepare_codex(setup: RunSetup, scenario: Scenario, variant: str) -> dict[str, str]:
+    settings = _CODEX_SETTINGS + (_CODEX_LOGS if setup.otlp else "")
     settings += _CODEX_TRACES if variant == "traces" else ""
     settings = settings.format(
         model="gpt-6.1-sol" if variant == "code" else "gpt-5.5",
-        provider=place.provider,
-        otlp=place.otlp,
-        project=place.project,
-        approval="on-request" if scenario.is_asked else "never",
-        sandbox="read-only" if scenario.is_asked else "danger-full-access",
+        provider=setup.provider,
+        otlp=setup.otlp,
+        project=setup.project,
+        approval="on-request" if scenario.asks_permission else "never",
+        sandbox="read-only" if scenario.asks_permission else "danger-full-access",
     )
     if scenario.has_missing_mcp:
         settings += _CODEX_MCP
-    folder = place.home / ".codex"
+    folder = setup.home / ".codex"
     folder.mkdir()
-    if place.hooks:
-        hook = {"type": "command", "command": _forward(place.hooks), "timeout": 3}
-        _write(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
+    if setup.hooks:
+        hook = {"type": "command", "command": _forward_command(setup.hooks), "timeout": 3}
+        _write_json(folder / "hooks.json", {"hooks": {name: [{"hooks": [hook]}] for name in _CODEX_HOOKS}})
     (folder / "config.toml").write_text(settings, encoding="utf-8")
     return {"SCRIPTED_API_KEY": API_KEY}
 
 
 def _codex_arguments(scenario: Scenario) -> list[str]:
-    if scenario.is_asked:
+    if scenario.asks_permission:
         return ["--dangerously-bypass-hook-trust", PROMPT]
     return ["exec", "--json", "--skip-git-repo-check", "--dangerously-bypass-hook-trust", PROMPT]
 
@@ -222,7 +223,7 @@ _GEMINI_HOOKS: Final = (
 )
 
 
-def _prepare_gemini_cli(place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
+def _prepare_gemini_cli(setup: RunSetup, scenario: Scenario, variant: str) -> dict[str, str]:
     settings: dict[str, Any] = {
         "security": {"auth": {"selectedType": "gemini-api-key"}},
         "mcpServers": _mcp_servers(scenario),
@@ -231,29 +232,34 @@ def _prepare_gemini_cli(place: RunPlace, scenario: Scenario, variant: str) -> di
         "ide": {"hasSeenNudge": True},
         "model": {"disableLoopDetection": variant == "unguarded"},
     }
-    if place.hooks:
-        telemetry = {"enabled": True, "target": "local", "otlpEndpoint": place.otlp, "otlpProtocol": "http"}
-        hook = {"type": "command", "name": "recorder", "command": _forward(place.hooks), "timeout": 5000}
+    if setup.hooks:
+        telemetry = {"enabled": True, "target": "local", "otlpEndpoint": setup.otlp, "otlpProtocol": "http"}
+        hook = {
+            "type": "command",
+            "name": "recorder",
+            "command": _forward_command(setup.hooks),
+            "timeout": 5000,
+        }
         settings |= {
             "telemetry": telemetry,
             "hooks": {name: [{"hooks": [hook]}] for name in _GEMINI_HOOKS},
         }
-    _write(place.home / ".gemini/settings.json", settings)
-    _write(place.home / ".gemini/trustedFolders.json", {str(place.project): "TRUST_FOLDER"})
+    _write_json(setup.home / ".gemini/settings.json", settings)
+    _write_json(setup.home / ".gemini/trustedFolders.json", {str(setup.project): "TRUST_FOLDER"})
     return {
         "GEMINI_API_KEY": API_KEY,
         "GEMINI_CLI_NO_RELAUNCH": "true",
-        "GOOGLE_GEMINI_BASE_URL": place.provider,
+        "GOOGLE_GEMINI_BASE_URL": setup.provider,
     }
 
 
 def _gemini_cli_arguments(scenario: Scenario) -> list[str]:
-    if scenario.is_asked:
+    if scenario.asks_permission:
         return ["--prompt-interactive", PROMPT]
     return ["--approval-mode", "yolo", "--skip-trust", "-p", PROMPT]
 
 
-_MAIN: Final = ("healthy", "loop", "hang_first")
+_MAIN_SCENARIOS: Final = ("healthy", "loop", "hang_first")
 
 CLIENTS: Final = {
     client.name: client
@@ -263,7 +269,7 @@ CLIENTS: Final = {
             package="@anthropic-ai/claude-code",
             program="claude",
             install_script="install.cjs",
-            variants={"": None, "details": _MAIN, "traces": (*_MAIN, "provider_529")},
+            variants={"": None, "details": _MAIN_SCENARIOS, "traces": (*_MAIN_SCENARIOS, "provider_529")},
             prepare=_prepare_claude_code,
             arguments=_claude_code_arguments,
         ),
@@ -271,8 +277,8 @@ CLIENTS: Final = {
             name="codex",
             package="@openai/codex",
             program="codex",
-            variants={"": None, "code": _MAIN, "traces": ("healthy", "hang_first")},
-            without=("subagent",),
+            variants={"": None, "code": _MAIN_SCENARIOS, "traces": ("healthy", "hang_first")},
+            excluded_scenarios=("subagent",),
             prepare=_prepare_codex,
             arguments=_codex_arguments,
         ),
@@ -281,7 +287,7 @@ CLIENTS: Final = {
             package="@google/gemini-cli",
             program="gemini",
             variants={"": None, "unguarded": ("loop",)},
-            without=("subagent",),
+            excluded_scenarios=("subagent",),
             prepare=_prepare_gemini_cli,
             arguments=_gemini_cli_arguments,
         ),
@@ -290,10 +296,12 @@ CLIENTS: Final = {
 
 
 def list_runs(names: Iterable[str], scenarios: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Yield client, scenario and variant of each recording of these clients in these scenarios."""
+    """Yield the client, scenario and variant of each recording of these clients in these scenarios."""
     scenarios = list(scenarios)
     for client in (CLIENTS[name] for name in names):
         for scenario in scenarios:
-            for variant, among in client.variants.items():
-                if scenario not in client.without and (among is None or scenario in among):
+            for variant, variant_scenarios in client.variants.items():
+                if scenario not in client.excluded_scenarios and (
+                    variant_scenarios is None or scenario in variant_scenarios
+                ):
                     yield client.name, scenario, variant

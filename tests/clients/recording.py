@@ -1,4 +1,4 @@
-"""Runs a client in a scenario, and records its requests."""
+"""Run a client in a scenario, and record its requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queenright.server.ops.sockets import Server, listen, make_socket_url
-from tests.clients.clients import Client, RunPlace
+from tests.clients.clients import Client, RunSetup
 from tests.clients.install import node_environment
 from tests.clients.provider import Provider
 from tests.clients.recorder import ReceivedRequest, Recorder
@@ -32,17 +32,17 @@ from tests.clients.scenarios import HANG_SCRIPT, NOTES, Scenario
 
 FOLDER_PREFIX: Final = "recorded-run-"
 """Prefix of the folders in which clients run; it must not appear in fixtures."""
-_MOST_SECONDS: Final = 120.0
+_RUN_TIMEOUT_SECONDS: Final = 120.0
 """Time limit in seconds for a client that ends by itself."""
-_START_SECONDS: Final = 90.0
+_SCRIPT_TIMEOUT_SECONDS: Final = 90.0
 """Time limit in seconds until the last tool call of the script."""
-_MOST_OUTPUT: Final = 3000
+_MAX_OUTPUT_LENGTH: Final = 3000
 """Maximum number of characters of a client's output in an error."""
-_END_SECONDS: Final = 20.0
+_EXIT_TIMEOUT_SECONDS: Final = 20.0
 """Time limit in seconds for the exit after SIGTERM."""
 _TERMINAL_SIZE: Final = struct.pack("HHHH", 40, 120, 0, 0)
 
-_HANG: Final = """\
+_HANG_PROGRAM: Final = """\
 import urllib.request
 
 urllib.request.urlopen("{url}/wait").read()
@@ -53,22 +53,22 @@ urllib.request.urlopen("{url}/wait").read()
 class Run:
     """The run of a client."""
 
-    place: RunPlace
-    began: float
+    setup: RunSetup
+    started_at: float
     """Start of the run, a Unix time."""
     ended_at: float
-    """When it was ended or exited, a Unix time."""
+    """The Unix time at which the client was ended or exited."""
     ended_by: str | None
-    """The signal that ended it, if any."""
+    """The signal that ended the client, if any."""
     exit_codes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """The run of a client, and its requests."""
+    """The run of a client, and the requests that it sent."""
 
     run: Run
-    received: tuple[ReceivedRequest, ...]
+    requests: tuple[ReceivedRequest, ...]
 
 
 class EndedEarlyError(Exception):
@@ -80,9 +80,10 @@ class RunError(Exception):
 
     def __init__(self, client: Client, scenario: Scenario, error: Exception, output: str) -> None:
         printed = "".join(char for char in output if char.isprintable() or char == "\n")
-        what = "ended before the script did" if isinstance(error, EndedEarlyError) else "took too long"
+        problem = "ended before the script did" if isinstance(error, EndedEarlyError) else "took too long"
         super().__init__(
-            f"{client.name} {what}, in scenario {scenario.name}. It printed:\n{printed[-_MOST_OUTPUT:]}"
+            f"{client.name} {problem}, in scenario {scenario.name}. "
+            f"It printed:\n{printed[-_MAX_OUTPUT_LENGTH:]}"
         )
 
 
@@ -101,46 +102,47 @@ async def serve(routes: list[Route]) -> AsyncIterator[str]:
             application, log_level="critical", lifespan="off", timeout_graceful_shutdown=1
         )
         server = Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        server_task = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield make_socket_url(listener)
         finally:
             server.should_exit = True
-            await serving
+            await server_task
     if errors:
-        raise errors[0]  # the client treated it as an error of its provider
+        raise errors[0]  # the client handled it as an error of its provider
 
 
 @contextlib.contextmanager
-def _terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
+def _open_terminal(output: IO[bytes]) -> Iterator[tuple[int, int]]:
     """
-    Yield the two ends of a terminal, the person's and the client's; the screen is written to ``output``.
+    Yield the file descriptors of a terminal's two ends, the person's and the client's. The screen is written
+    to ``output``.
     """
-    person, client = pty.openpty()
-    fcntl.ioctl(client, termios.TIOCSWINSZ, _TERMINAL_SIZE)
+    person_fd, client_fd = pty.openpty()
+    fcntl.ioctl(client_fd, termios.TIOCSWINSZ, _TERMINAL_SIZE)
     loop = asyncio.get_running_loop()
 
-    def read() -> None:
+    def copy_output() -> None:
         try:
-            output.write(os.read(person, 65536))
+            output.write(os.read(person_fd, 65536))
         except OSError:  # the client has exited
-            loop.remove_reader(person)
+            loop.remove_reader(person_fd)
 
-    loop.add_reader(person, read)
+    loop.add_reader(person_fd, copy_output)
     try:
-        yield person, client
+        yield person_fd, client_fd
     finally:
-        loop.remove_reader(person)
-        os.close(person)
-        os.close(client)
+        loop.remove_reader(person_fd)
+        os.close(person_fd)
+        os.close(client_fd)
 
 
-async def _start(
-    command: list[str], place: RunPlace, environment: dict[str, str], stdin: int, stdout: int | IO[bytes]
+async def _start_client(
+    command: list[str], setup: RunSetup, environment: dict[str, str], stdin: int, stdout: int | IO[bytes]
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *command,
-        cwd=place.project,
+        cwd=setup.project,
         env=environment,
         stdin=stdin,
         stdout=stdout,
@@ -162,7 +164,7 @@ async def record(client: Client, scenario: Scenario, variant: str, command: list
             hooks=f"{url}/hooks/{client.name}",
             provider=Provider(scenario.turns),
         )
-    return Recording(run, tuple(recorder.received))
+    return Recording(run, tuple(recorder.requests))
 
 
 async def run_client(
@@ -182,31 +184,31 @@ async def run_client(
     Args:
         client: The client.
         scenario: The scenario.
-        variant: The client's variant; empty for the usual one.
+        variant: The variant of the client's settings; empty for the usual settings.
         command: The command that starts the client, without its arguments.
         otlp: The URL for telemetry, without a path; empty if ``connect`` writes it.
-        hooks: The URL for hook calls; empty likewise.
+        hooks: The URL for hook calls; empty if ``connect`` writes it.
         provider: The model provider.
         connect: Called with the client's environment before the start, to write settings into its home.
 
     Raises:
-        RunError: The client does not reach the end of the script in time, or exits before it.
+        RunError: The client does not reach the end of the script in time, or exits before that.
     """
     with tempfile.TemporaryDirectory(prefix=FOLDER_PREFIX, ignore_cleanup_errors=True) as folder:
         async with serve(provider.routes) as url:
-            place = RunPlace(
+            setup = RunSetup(
                 Path(folder) / "home", Path(folder) / "project", provider=url, otlp=otlp, hooks=hooks
             )
-            place.home.mkdir()
-            place.project.mkdir()
-            (place.project / "notes.txt").write_text(NOTES, encoding="utf-8")
-            (place.project / HANG_SCRIPT).write_text(_HANG.format(url=url), encoding="utf-8")
+            setup.home.mkdir()
+            setup.project.mkdir()
+            (setup.project / "notes.txt").write_text(NOTES, encoding="utf-8")
+            (setup.project / HANG_SCRIPT).write_text(_HANG_PROGRAM.format(url=url), encoding="utf-8")
             environment = {
-                "HOME": str(place.home),
+                "HOME": str(setup.home),
                 "LANG": "C.UTF-8",
                 "PATH": node_environment()["PATH"],
                 "TERM": "xterm-256color",
-                **client.prepare(place, scenario, variant),
+                **client.prepare(setup, scenario, variant),
             }
             if connect is not None:
                 await connect(environment)
@@ -215,40 +217,46 @@ async def run_client(
                 output = stack.enter_context(tempfile.TemporaryFile())
                 stdin: int = asyncio.subprocess.DEVNULL
                 stdout: int | IO[bytes] = output
-                person = -1
-                if scenario.is_asked:
-                    person, stdin = stack.enter_context(_terminal(output))
+                person_fd = -1
+                if scenario.asks_permission:
+                    person_fd, stdin = stack.enter_context(_open_terminal(output))
                     stdout = stdin
-                began = time.time()
+                started_at = time.time()
                 processes = [
-                    await _start(command, place, environment, stdin, stdout) for _ in range(scenario.copies)
+                    await _start_client(command, setup, environment, stdin, stdout)
+                    for _ in range(scenario.copies)
                 ]
                 try:
-                    ended_by = await _end(processes, provider, scenario, person)
+                    ended_by = await _end_clients(processes, provider, scenario, person_fd)
                     ended_at = time.time()
-                    exit_codes = await asyncio.wait_for(_wait(processes), _END_SECONDS)
+                    exit_codes = await asyncio.wait_for(_wait_for_exit(processes), _EXIT_TIMEOUT_SECONDS)
                 except (TimeoutError, EndedEarlyError) as error:
-                    raise RunError(client, scenario, error, _read(output)) from error
+                    raise RunError(client, scenario, error, _read_output(output)) from error
                 finally:
                     provider.close()
                     for process in processes:
                         _kill_group(process)
-    return Run(place, began, ended_at, ended_by, tuple(exit_codes))
+    return Run(setup, started_at, ended_at, ended_by, tuple(exit_codes))
 
 
-async def _end(
-    processes: list[asyncio.subprocess.Process], provider: Provider, scenario: Scenario, person: int
+async def _end_clients(
+    processes: list[asyncio.subprocess.Process], provider: Provider, scenario: Scenario, person_fd: int
 ) -> str | None:
-    """Answer the clients' question, wait for their exit, or end them; return the name of the signal."""
+    """
+    Answer the clients' question, then wait for their exit or end them.
+
+    Returns:
+        The name of the signal that ended them; None if they exited by themselves.
+    """
     if scenario.ends_after is None:
-        await asyncio.wait_for(_wait(processes), _MOST_SECONDS)
+        await asyncio.wait_for(_wait_for_exit(processes), _RUN_TIMEOUT_SECONDS)
         return None
-    await asyncio.wait_for(provider.is_at_last.wait(), _START_SECONDS)
+    await asyncio.wait_for(provider.last_call_sent.wait(), _SCRIPT_TIMEOUT_SECONDS)
     if scenario.answered_after is not None:
         await asyncio.sleep(scenario.answered_after)
-        os.write(person, b"\r")  # the first choice in every client allows the call
+        os.write(person_fd, b"\r")  # in every client, the first choice allows the call
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(_wait(processes), scenario.ends_after)
+        await asyncio.wait_for(_wait_for_exit(processes), scenario.ends_after)
         if scenario.may_end:
             return None
         raise EndedEarlyError
@@ -258,12 +266,12 @@ async def _end(
     return number.name
 
 
-def _read(output: IO[bytes]) -> str:
+def _read_output(output: IO[bytes]) -> str:
     output.seek(0)
     return output.read().decode(errors="replace")
 
 
-async def _wait(processes: list[asyncio.subprocess.Process]) -> list[int]:
+async def _wait_for_exit(processes: list[asyncio.subprocess.Process]) -> list[int]:
     return await asyncio.gather(*(process.wait() for process in processes))
 
 

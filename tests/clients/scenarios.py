@@ -12,7 +12,7 @@ ANSWERED_SECONDS: Final = 10.0
 KILLED_SECONDS: Final = 8.0
 """Seconds after which the client is killed inside a tool call, when some of its telemetry has been sent."""
 FAILED_SECONDS: Final = 300.0
-"""Seconds for which a client may retry a failing provider: Gemini CLI gives up after more than 250."""
+"""Seconds for which a client may retry a failing provider; Gemini CLI gives up after more than 250."""
 LOOP_CALLS: Final = 8
 MODEL_SECONDS: Final = 0.2
 """Seconds until the scripted model answers."""
@@ -65,15 +65,15 @@ class Scenario:
     description: str
     turns: tuple[Turn, ...]
     ends_after: float | None = None
-    """Seconds from the last tool call or first failure to the client's end; None: it ends by itself."""
+    """Seconds from the last tool call or first failure until the client is ended; None: it ends by itself."""
     may_end: bool = False
-    """Whether the client may also exit before that."""
+    """Whether the client may exit before ``ends_after``."""
     is_killed: bool = False
     """Whether to end the client with SIGKILL instead of SIGTERM."""
-    is_asked: bool = False
-    """Whether the client asks for permission before the tool runs; for this it runs in a terminal."""
+    asks_permission: bool = False
+    """Whether the client runs in a terminal, and asks for permission before the tool runs."""
     answered_after: float | None = None
-    """Seconds until a person allows it."""
+    """Seconds until a person allows the tool call; None: nobody answers."""
     has_missing_mcp: bool = False
     """Whether an MCP server in the client's settings is missing."""
     copies: int = 1
@@ -112,14 +112,14 @@ SCENARIOS: Final = {
             description="the client asks for permission, and nobody answers",
             turns=(Call("touch new.txt", is_escalated=True), _DONE),
             ends_after=HANG_SECONDS,
-            is_asked=True,
+            asks_permission=True,
         ),
         Scenario(
             name="permission_granted",
             description="a person allows the tool call, reads the answer and does nothing more",
             turns=(Call("touch new.txt", is_escalated=True), _DONE),
             ends_after=HANG_SECONDS,
-            is_asked=True,
+            asks_permission=True,
             answered_after=ANSWERED_SECONDS,
         ),
         Scenario(

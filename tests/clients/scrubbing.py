@@ -1,4 +1,4 @@
-"""Turns a recording into a fixture: ids, times, paths and names of the machine become constants."""
+"""Turn a recording into a fixture, with constants for ids, times, and the machine's paths and names."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ _HEXADECIMAL: Final = re.compile(
     r"\b(?=\d*[a-f])(?:[0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16,17})\b"
 )
 _ID_FIELDS: Final = ("traceId", "spanId", "parentSpanId")
-_MOST_TEXT: Final = 600
-"""Maximum number of characters of a text that is not shortened."""
+_MAX_TEXT_LENGTH: Final = 600
+"""Texts with more characters are shortened."""
 _KEPT_TEXT: Final = 100
-_REQUESTS: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
+_MESSAGE_TYPES: Final = {"/v1/logs": ExportLogsServiceRequest, "/v1/traces": ExportTraceServiceRequest}
 
 
 class Scrubber:
     """
-    Replaces everything that identifies a machine, a person or a run; equal values become equal constants.
+    Replaces everything that identifies a machine, a person or a run. Equal values become equal constants.
 
     Args:
         seed: The prefix of the fixture's ids is derived from it.
         texts: Texts to replace everywhere.
-        names: Names to replace as whole words: a host may be called ``vm``.
+        names: Names to replace where they are whole words, because a host may be called ``vm``.
     """
 
     def __init__(self, seed: str, texts: Mapping[str, str], names: Mapping[str, str]) -> None:
         self._prefix = f"{zlib.crc32(seed.encode()):08x}"
         self._constants = {**texts, **names}
         # Longest first: a path before its parent folder.
-        found = sorted(map(re.escape, texts), key=len, reverse=True)
-        found += [rf"\b{re.escape(name)}\b" for name in names]
-        self._found = re.compile("|".join(found) or "(?!)")
+        patterns = sorted(map(re.escape, texts), key=len, reverse=True)
+        patterns += [rf"\b{re.escape(name)}\b" for name in names]
+        self._pattern = re.compile("|".join(patterns) or "(?!)")
         self._ids: dict[str, str] = {}
 
     def scrub(self, value: Any) -> Any:
@@ -85,25 +85,25 @@ class Scrubber:
         return shorten(self._scrub_text(value)) if isinstance(value, str) else value
 
     def _scrub_text(self, text: str) -> str:
-        text = self._found.sub(lambda found: self._constants[found[0]], text)
+        text = self._pattern.sub(lambda match: self._constants[match[0]], text)
         text = _EMAIL.sub("user@example.com", text)
-        text = _UUID.sub(self._uuid, text)
-        return _HEXADECIMAL.sub(self._hexadecimal, text)
+        text = _UUID.sub(self._replace_uuid, text)
+        return _HEXADECIMAL.sub(self._replace_hexadecimal, text)
 
-    def _uuid(self, found: re.Match[str]) -> str:
-        version, variant = found[1], found[2]
+    def _replace_uuid(self, match: re.Match[str]) -> str:
+        version, variant = match[1], match[2]
         number = len(self._ids) + 1
         constant = f"{self._prefix}-0000-{version}000-{variant}000-{number:012x}"
-        return self._ids.setdefault(found[0], constant)
+        return self._ids.setdefault(match[0], constant)
 
-    def _hexadecimal(self, found: re.Match[str]) -> str:
-        digits = len(found[0]) - len(self._prefix)
-        return self._ids.setdefault(found[0], f"{self._prefix}{len(self._ids) + 1:0{digits}x}")
+    def _replace_hexadecimal(self, match: re.Match[str]) -> str:
+        digits = len(match[0]) - len(self._prefix)
+        return self._ids.setdefault(match[0], f"{self._prefix}{len(self._ids) + 1:0{digits}x}")
 
 
 def shorten(text: str) -> str:
     """Truncate a long text, such as a system prompt; in JSON, truncate the texts inside."""
-    if len(text) <= _MOST_TEXT:
+    if len(text) <= _MAX_TEXT_LENGTH:
         return text
     try:
         return json.dumps(_shorten_inside(json.loads(text)), ensure_ascii=False)
@@ -120,58 +120,58 @@ def _shorten_inside(value: Any) -> Any:
 
 
 def _is_long(value: Any) -> bool:
-    return isinstance(value, str) and len(value) > _MOST_TEXT
+    return isinstance(value, str) and len(value) > _MAX_TEXT_LENGTH
 
 
-def machine_texts(run: Run) -> dict[str, str]:
+def list_machine_texts(run: Run) -> dict[str, str]:
     """Return the texts that identify this machine and run, with the constant for each."""
-    place = run.place
+    setup = run.setup
     texts = {
-        str(place.home): HOME,
-        str(place.project): PROJECT,
-        str(place.home.parent): "/tmp/run",
+        str(setup.home): HOME,
+        str(setup.project): PROJECT,
+        str(setup.home.parent): "/tmp/run",
         # Claude Code derives the name of its transcript folder from the project's path.
-        re.sub(r"[^A-Za-z0-9]", "-", str(place.project)): PROJECT.replace("/", "-"),
-        place.provider.removeprefix("http://"): PROVIDER,
-        place.otlp.removeprefix("http://"): RECEIVER,
+        re.sub(r"[^A-Za-z0-9]", "-", str(setup.project)): PROJECT.replace("/", "-"),
+        setup.provider.removeprefix("http://"): PROVIDER,
+        setup.otlp.removeprefix("http://"): RECEIVER,
         str(TOOLS): "/opt/clients",
         str(TOOLS.resolve()): "/opt/clients",
-        # In a worktree it is a link.
+        # In a Git worktree, this folder is a link.
         str((ROOT / ".tools").resolve()): "/opt/tools",
         sys.executable: "python3",
         str(ROOT): "/opt/queenright",
         platform.release(): KERNEL,
         platform.version(): KERNEL,
-        **{time.strftime(form, time.localtime(run.began)): text for form, text in _DATES.items()},
+        **{time.strftime(form, time.localtime(run.started_at)): text for form, text in _DATES.items()},
     }
     if (node := shutil.which(NODE, path=node_environment()["PATH"])) is not None:
         texts[node] = f"/usr/bin/{NODE}"
     return texts
 
 
-def machine_names() -> dict[str, str]:
-    """Return the names of the machine and the user, with the constants that replace them as words."""
+def list_machine_names() -> dict[str, str]:
+    """Return the names of the machine and the user, with the constant for each."""
     names = {socket.gethostname(): HOST, getpass.getuser(): "user"}
     return {name: constant for name, constant in names.items() if name not in {"localhost", "root"}}
 
 
-def decode(received: ReceivedRequest) -> Any:
-    """Return the body of a request as JSON; OTLP in its JSON mapping."""
-    if received.headers.get("content-type") != PROTOBUF:
-        return json.loads(received.body)
-    request = _REQUESTS[received.path]()
-    request.ParseFromString(received.body)
-    return _hexadecimal_ids(MessageToDict(request))
+def decode_request(request: ReceivedRequest) -> Any:
+    """Return the body of a request as a JSON value; OTLP is in its JSON mapping."""
+    if request.headers.get("content-type") != PROTOBUF:
+        return json.loads(request.body)
+    message = _MESSAGE_TYPES[request.path]()
+    message.ParseFromString(request.body)
+    return _encode_ids_as_hexadecimal(MessageToDict(message))
 
 
-def _hexadecimal_ids(value: Any) -> Any:
-    """Return ``value`` with trace and span ids in hexadecimal, as OTLP's JSON requires unlike protobuf's."""
+def _encode_ids_as_hexadecimal(value: Any) -> Any:
+    """Return ``value`` with trace and span ids in hexadecimal: OTLP's JSON differs from protobuf's here."""
     if isinstance(value, dict):
         return {
-            name: base64.b64decode(item).hex() if name in _ID_FIELDS else _hexadecimal_ids(item)
+            name: base64.b64decode(item).hex() if name in _ID_FIELDS else _encode_ids_as_hexadecimal(item)
             for name, item in value.items()
         }
-    return [_hexadecimal_ids(item) for item in value] if isinstance(value, list) else value
+    return [_encode_ids_as_hexadecimal(item) for item in value] if isinstance(value, list) else value
 
 
 def make_fixture(
@@ -185,13 +185,15 @@ def make_fixture(
 ) -> Fixture:
     """Return the recording as a fixture, without metrics."""
     run = recording.run
-    scrubber = Scrubber(f"{client.name}/{scenario.name}/{variant}", machine_texts(run), machine_names())
+    scrubber = Scrubber(
+        f"{client.name}/{scenario.name}/{variant}", list_machine_texts(run), list_machine_names()
+    )
     records = []
-    for received in recording.received:
-        if received.path == "/v1/metrics":
+    for request in recording.requests:
+        if request.path == "/v1/metrics":
             continue
-        body = move_times(decode(received), run.began, BEGAN - run.began)
-        records.append(Record(round(received.at - run.began, 3), received.path, scrubber.scrub(body)))
+        body = move_times(decode_request(request), run.started_at, BEGAN - run.started_at)
+        records.append(Record(round(request.at - run.started_at, 3), request.path, scrubber.scrub(body)))
     result, pruned = prune(records) if is_pruned else (tuple(records), None)
     return Fixture(
         client=client.name,
@@ -200,7 +202,7 @@ def make_fixture(
         variant=variant,
         description=scenario.description,
         pruned=pruned,
-        ended_at=round(run.ended_at - run.began, 3),
+        ended_at=round(run.ended_at - run.started_at, 3),
         ended_by=run.ended_by,
         exit_codes=run.exit_codes,
         records=result,

@@ -50,18 +50,18 @@ def list_texts(value: Any) -> list[str]:
 
 
 def list_attributes(value: Any) -> list[tuple[str, Any]]:
-    """Return every attribute in an OTLP body."""
+    """Return the key and text of every attribute in an OTLP body."""
     if isinstance(value, list):
         return [pair for item in value for pair in list_attributes(item)]
     if not isinstance(value, dict):
         return []
-    own = [(value["key"], value["value"].get("stringValue"))] if {"key", "value"} == set(value) else []
-    return own + [pair for item in value.values() for pair in list_attributes(item)]
+    attribute = [(value["key"], value["value"].get("stringValue"))] if {"key", "value"} == set(value) else []
+    return attribute + [pair for item in value.values() for pair in list_attributes(item)]
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 class TestFixture:
-    def test_contains_what_its_name_states(self, path: Path) -> None:
+    def test_content_matches_the_file_name(self, path: Path) -> None:
         fixture = load_fixture(path)
 
         assert fixture.path == path
@@ -86,8 +86,8 @@ class TestFixture:
     def test_times_are_those_of_the_recording(self, path: Path) -> None:
         fixture = load_fixture(path)
 
-        written = re.findall(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z", path.read_text(encoding="utf-8"))
-        seconds = [datetime.fromisoformat(text).timestamp() - BEGAN for text in written]
+        iso_times = re.findall(r"\b20\d\d-\d\d-\d\dT[\d:.]+Z", path.read_text(encoding="utf-8"))
+        seconds = [datetime.fromisoformat(text).timestamp() - BEGAN for text in iso_times]
 
         assert all(-1 <= second <= fixture.ended_at + 30 for second in seconds)
 
@@ -105,10 +105,13 @@ class TestFixture:
         text = path.read_text(encoding="utf-8")
         strings = list_texts(json.loads(text))
 
-        # "/root" alone is the name of Codex' main agent.
+        # "/root" alone is the name of Codex's main agent.
         strings = [string for string in strings if string != "/root"]
         assert [
-            found for string in strings for found in ABSOLUTE.findall(string) if not HARMLESS.match(found)
+            absolute_path
+            for string in strings
+            for absolute_path in ABSOLUTE.findall(string)
+            if not HARMLESS.match(absolute_path)
         ] == []
         assert FOLDER_PREFIX not in text
         assert KEYS.findall(text) == []
@@ -117,10 +120,10 @@ class TestFixture:
             "127.0.0.1",
             "json-schema.org",
         }
-        found = list_attributes(json.loads(text))
-        assert {value for key, value in found if key == "host.name"} <= {HOST}
-        assert {value for key, value in found if key == "os.version"} <= {KERNEL}
-        assert {value for key, value in found if key == "process.owner"} <= {"user"}
+        attributes = list_attributes(json.loads(text))
+        assert {value for key, value in attributes if key == "host.name"} <= {HOST}
+        assert {value for key, value in attributes if key == "os.version"} <= {KERNEL}
+        assert {value for key, value in attributes if key == "process.owner"} <= {"user"}
 
 
 def test_every_client_is_recorded_in_every_scenario() -> None:
@@ -132,25 +135,25 @@ def test_every_client_is_recorded_in_every_scenario() -> None:
 
 @given(
     seconds=st.integers(-80_000, 80_000),
-    moved=st.integers(-(10**9), 10**9),
+    offset=st.integers(-(10**9), 10**9),
     unit=st.sampled_from([1, 10**3, 10**6, 10**9]),
 )
-def test_times_move_in_every_unit_and_back(seconds: int, moved: int, unit: int) -> None:
+def test_times_move_in_every_unit_and_back(seconds: int, offset: int, unit: int) -> None:
     time = round((BEGAN + seconds) * unit)
     body = {"timeUnixNano": str(time), "at": [time], "duration_ms": 1234, "is": True, "text": "12 lines"}
 
-    moved_body = move_times(body, BEGAN, moved)
+    moved_body = move_times(body, BEGAN, offset)
 
-    assert moved_body == {**body, "timeUnixNano": str(time + moved * unit), "at": [time + moved * unit]}
-    assert move_times(moved_body, BEGAN + moved, -moved) == body
+    assert moved_body == {**body, "timeUnixNano": str(time + offset * unit), "at": [time + offset * unit]}
+    assert move_times(moved_body, BEGAN + offset, -offset) == body
 
 
 def test_written_times_move_and_those_of_other_days_do_not() -> None:
-    body = ["2026-01-01T00:00:01.250Z", "since 2026-01-01T00:00:01Z", "2024-05-01T00:00:00.000Z"]
+    times = ["2026-01-01T00:00:01.250Z", "since 2026-01-01T00:00:01Z", "2024-05-01T00:00:00.000Z"]
 
-    moved = move_times(body, BEGAN, 60)
+    moved = move_times(times, BEGAN, 60)
 
-    assert moved == ["2026-01-01T00:01:01.250Z", "since 2026-01-01T00:01:01.000Z", body[2]]
+    assert moved == ["2026-01-01T00:01:01.250Z", "since 2026-01-01T00:01:01.000Z", times[2]]
 
 
 def test_scrubbing_replaces_identifiers_with_constants_of_equal_format() -> None:
@@ -159,8 +162,8 @@ def test_scrubbing_replaces_identifiers_with_constants_of_equal_format() -> None
         "4bf92f3577b34da6a3ce929d0e0e4736",
         "ab" * 32,
     )
-    list_texts = {"/data/ada": "/home/user", "/data/ada/project": "/home/user/code"}
-    scrubber = Scrubber("client/scenario", list_texts, {"vm": "workstation"})
+    replaced_texts = {"/data/ada": "/home/user", "/data/ada/project": "/home/user/code"}
+    scrubber = Scrubber("client/scenario", replaced_texts, {"vm": "workstation"})
 
     scrubbed = scrubber.scrub(
         [
@@ -189,8 +192,8 @@ def test_fixture_is_pruned_and_has_one_record_per_line(path: Path) -> None:
     assert prune(fixture.records) == (fixture.records, None)
 
 
-def log_record(name: str, **list_attributes: str) -> dict[str, Any]:
-    pairs = {"event.name": name, **list_attributes}.items()
+def log_record(name: str, **attributes: str) -> dict[str, Any]:
+    pairs = {"event.name": name, **attributes}.items()
     return {"attributes": [{"key": key, "value": {"stringValue": value}} for key, value in pairs]}
 
 

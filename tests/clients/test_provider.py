@@ -12,26 +12,26 @@ from tests.clients.scenarios import Call, Delegate, Fail, Say, Turn
 SCRIPT: tuple[Turn, ...] = (Call("cat notes.txt"), Call("ls"), Say("Done."))
 
 
-def messages_request(results: int) -> dict[str, Any]:
+def build_messages_request(results: int) -> dict[str, Any]:
     blocks = [{"type": "tool_result", "tool_use_id": str(number)} for number in range(results)]
     return {"model": "m", "tools": [{"name": "Bash"}], "messages": [{"role": "user", "content": blocks}]}
 
 
-def responses_request(results: int) -> dict[str, Any]:
+def build_responses_request(results: int) -> dict[str, Any]:
     outputs = [{"type": "function_call_output", "output": "exit 0"}] * results
     return {"model": "m", "tools": [{"name": "exec_command"}], "input": [{"type": "message"}, *outputs]}
 
 
-def gemini_request(results: int) -> dict[str, Any]:
+def build_gemini_request(results: int) -> dict[str, Any]:
     parts = [{"functionResponse": {"name": "shell"}}] * results
     tools = [{"functionDeclarations": [{"name": "read_file"}, {"name": "run_shell_command"}]}]
     return {"tools": tools, "contents": [{"role": "user", "parts": [{"text": "Hello"}, *parts]}]}
 
 
 PROTOCOLS = [
-    ("/v1/messages", messages_request),
-    ("/v1/responses", responses_request),
-    ("/v1beta/models/m:streamGenerateContent", gemini_request),
+    ("/v1/messages", build_messages_request),
+    ("/v1/responses", build_responses_request),
+    ("/v1beta/models/m:streamGenerateContent", build_gemini_request),
 ]
 
 
@@ -57,31 +57,31 @@ async def test_request_without_a_shell_tool_is_answered_outside_the_script(
     request = {**request_with(0), "tools": [{"name": "set_title"}]}
 
     async with serve(Provider(SCRIPT).routes) as url, httpx.AsyncClient(base_url=url) as http:
-        answer = await http.post(path, json=request)
+        response = await http.post(path, json=request)
 
-    assert "Notes" in answer.text
+    assert "Notes" in response.text
 
 
 @pytest.mark.parametrize(("path", "request_with"), PROTOCOLS)
 async def test_failing_provider_answers_every_request_with_its_status(path: str, request_with: Any) -> None:
     async with serve(Provider((Fail(529),)).routes) as url, httpx.AsyncClient(base_url=url) as http:
-        answers = [await http.post(path, json=request_with(results)) for results in (0, 1)]
+        responses = [await http.post(path, json=request_with(results)) for results in (0, 1)]
 
-    assert [answer.status_code for answer in answers] == [529, 529]
+    assert [response.status_code for response in responses] == [529, 529]
 
 
 async def test_sub_agent_follows_its_own_script() -> None:
     script = (Delegate("Count.", (Call("wc -l notes.txt"), Say("3"))), Say("Done."))
-    task = messages_request(0) | {"messages": [{"role": "user", "content": "Count."}]}
+    task = build_messages_request(0) | {"messages": [{"role": "user", "content": "Count."}]}
 
     async with serve(Provider(script).routes) as url, httpx.AsyncClient(base_url=url) as http:
-        delegated = await http.post("/v1/messages", json=messages_request(0))
-        called = await http.post("/v1/messages", json=task)
-        response = await http.post("/v1/messages", json=messages_request(1))
+        delegation_response = await http.post("/v1/messages", json=build_messages_request(0))
+        sub_agent_response = await http.post("/v1/messages", json=task)
+        final_response = await http.post("/v1/messages", json=build_messages_request(1))
 
-    assert '"name": "Agent"' in delegated.text
-    assert "wc -l notes.txt" in called.text
-    assert "Done." in response.text
+    assert '"name": "Agent"' in delegation_response.text
+    assert "wc -l notes.txt" in sub_agent_response.text
+    assert "Done." in final_response.text
 
 
 async def test_provider_error_is_not_attributed_to_the_client() -> None:
@@ -94,9 +94,9 @@ async def test_provider_error_is_not_attributed_to_the_client() -> None:
 
 
 def test_running_command_is_not_finished() -> None:
-    running = {"type": "function_call_output", "output": "Process running with session ID 42\nOutput:"}
-    finished_calls = {"type": "function_call_output", "output": "Process exited with code 0"}
+    running_call = {"type": "function_call_output", "output": "Process running with session ID 42\nOutput:"}
+    finished_call = {"type": "function_call_output", "output": "Process exited with code 0"}
 
-    assert read_responses_results({"input": [finished_calls, running]}) == (1, 42)
-    assert read_responses_results({"input": [finished_calls, running, finished_calls]}) == (2, None)
+    assert read_responses_results({"input": [finished_call, running_call]}) == (1, 42)
+    assert read_responses_results({"input": [finished_call, running_call, finished_call]}) == (2, None)
     assert read_responses_results({"input": [{"type": "message"}]}) == (0, None)

@@ -20,7 +20,7 @@ from queenright.server.ops.programs import find_program
 from queenright.server.serving import RunningService, serving
 from queenright.server.settings import Settings
 from tests.browser import FLAGS
-from tests.console.walk import DEFAULT_WAY, Hand, Way
+from tests.console.walk import DEFAULT_VARIANT, User, Variant
 from tests.server.agents.parts import AgentService, run_agent_service, write_guide
 from tests.server.conftest import settings
 from tools import console
@@ -30,10 +30,10 @@ __all__ = ["settings"]
 expect.set_options(timeout=60_000)  # a busy machine may need it
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-"""A text of an agent."""
+"""Markup that an agent sends as text."""
 
 BROWSER_MESSAGE = ("net::ERR_", "Failed to load resource")
-"""The browser's own messages about failed requests; tests check these by their status."""
+"""The browser's own messages about failed requests, whose status the tests check instead."""
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -48,14 +48,14 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving(settings) as service_run:
-        yield service_run
+async def running_service(settings: Settings) -> AsyncIterator[RunningService]:
+    async with serving(settings) as service:
+        yield service
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def http(running: RunningService) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as client:
+async def http(running_service: RunningService) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=running_service.url, trust_env=False, timeout=60) as client:
         yield client
 
 
@@ -84,19 +84,21 @@ class PageMonitor:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page_monitor() -> AsyncIterator[PageMonitor]:
     """Yield a monitor that fails the test if a monitored page has errors."""
-    found = PageMonitor()
-    yield found
-    assert found.faults == []
+    monitor = PageMonitor()
+    yield monitor
+    assert monitor.faults == []
 
 
 @pytest.fixture
-def way(request: pytest.FixtureRequest) -> Way:
-    return Way.of(getattr(request, "param", DEFAULT_WAY))
+def variant(request: pytest.FixtureRequest) -> Variant:
+    return Variant.parse(getattr(request, "param", DEFAULT_VARIANT))
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def page(chromium: Browser, page_monitor: PageMonitor, way: Way) -> AsyncIterator[Page]:
-    context = await chromium.new_context(viewport={"width": way.width, "height": 900}, color_scheme=way.theme)
+async def page(chromium: Browser, page_monitor: PageMonitor, variant: Variant) -> AsyncIterator[Page]:
+    context = await chromium.new_context(
+        viewport={"width": variant.width, "height": 900}, color_scheme=variant.theme
+    )
     new_page = await context.new_page()
     page_monitor.watch(new_page)
     yield new_page
@@ -104,32 +106,32 @@ async def page(chromium: Browser, page_monitor: PageMonitor, way: Way) -> AsyncI
 
 
 @pytest.fixture
-def hand(page: Page, way: Way) -> Hand:
-    return Hand(page, has_mouse=way.has_mouse)
+def user(page: Page, variant: Variant) -> User:
+    return User(page, has_mouse=variant.has_mouse)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def home(tmp_path: Path) -> AsyncIterator[AgentService]:
+async def agent_service(tmp_path: Path) -> AsyncIterator[AgentService]:
     """Yield a service that may load the agent ``guide``."""
     write_guide(tmp_path / "agents" / "guide")
-    async with run_agent_service(tmp_path) as agent_service:
-        yield agent_service
+    async with run_agent_service(tmp_path) as service:
+        yield service
 
 
 @dataclass
-class Cable:
+class InterruptibleProxy:
     """A connection to a service that can be interrupted and restored."""
 
     host: str
     port: int
     url: str = ""
-    is_in: bool = True
+    is_connected: bool = True
     _silenced: set[asyncio.StreamWriter] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
-    async def carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Relay one connection."""
-        if not self.is_in:
+        if not self.is_connected:
             writer.close()
             return
         far_reader, far_writer = await asyncio.open_connection(self.host, self.port)
@@ -142,15 +144,15 @@ class Cable:
         finally:
             self._writers -= pair
 
-    def pull(self) -> None:
+    def disconnect(self) -> None:
         """Close all connections, and refuse new ones."""
-        self.is_in = False
+        self.is_connected = False
         for writer in self._writers:
             writer.transport.abort()
 
     def silence(self) -> None:
-        """Relay nothing more on open connections, nor their ends, and refuse new ones."""
-        self.is_in = False
+        """Stop relaying data and the end of open connections, and refuse new ones."""
+        self.is_connected = False
         self._silenced |= self._writers
 
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -164,13 +166,13 @@ class Cable:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def cable(running: RunningService) -> AsyncIterator[Cable]:
-    host, port = running.url.removeprefix("http://").split(":")
-    found = Cable(host, int(port))
-    server = await asyncio.start_server(found.carry, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield found
-    found.pull()
+async def proxy(running_service: RunningService) -> AsyncIterator[InterruptibleProxy]:
+    host, port = running_service.url.removeprefix("http://").split(":")
+    new_proxy = InterruptibleProxy(host, int(port))
+    server = await asyncio.start_server(new_proxy.relay, "127.0.0.1", 0)
+    new_proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield new_proxy
+    new_proxy.disconnect()
     server.close()
 
 
@@ -192,10 +194,10 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if not (folder / "installed").exists():
             if (npm := shutil.which("npm")) is None:
                 pytest.skip("npm is not installed")
-            found = subprocess.run(
+            result = subprocess.run(
                 [npm, "ci", "--silent"], cwd=folder, capture_output=True, text=True, check=False
             )
-            if found.returncode:
-                pytest.skip(f"npm cannot install the console's packages: {found.stderr[-200:]}")
+            if result.returncode:
+                pytest.skip(f"npm cannot install the console's packages: {result.stderr[-200:]}")
             (folder / "installed").touch()
     return folder

@@ -11,5 +11,5 @@ RECORD_SHIFTS: Final = """() => {
 }"""
 """Script that sums the layout shifts since the page was opened."""
 
-SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
+READ_SHIFT: Final = "new Promise(done => requestAnimationFrame(() => setTimeout(() => done(window.shift))))"
 """Script that resolves to the score once the current frame is drawn."""

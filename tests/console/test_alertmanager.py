@@ -15,7 +15,7 @@ from queenright.instrumentation.names import ALERT_LABEL_TICKET_ID
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
-from tests.console.walk import Hand, all_ways
+from tests.console.walk import User, all_variants
 from tests.end_to_end.conftest import settings, up_without_demo
 from tests.server.conftest import looping
 
@@ -25,9 +25,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with up_without_demo(settings) as found:
-        yield found
+async def running_service(settings: Settings) -> AsyncIterator[RunningService]:
+    async with up_without_demo(settings) as service:
+        yield service
 
 
 class TicketAlerts:
@@ -47,7 +47,7 @@ class TicketAlerts:
 
     async def silences(self) -> list[tuple[str, str]]:
         """Return the state and comment of each silence."""
-        return [(one["status"]["state"], one["comment"]) for one in await self._get("silences")]
+        return [(silence["status"]["state"], silence["comment"]) for silence in await self._get("silences")]
 
     async def wait_for_states(self, states: list[str]) -> None:
         """Wait until the ticket's alerts have these states."""
@@ -65,7 +65,7 @@ class TicketAlerts:
 
 def recovery_events(now: float) -> Iterator[AgentEvent]:
     """Return events in which the looping agent makes a new call and its step is accepted."""
-    first, *_ = looping(now)
+    loop_event, *_ = looping(now)
     for kind, data in (
         (EventType.TOOL_CALL_COMPLETED, {"tool": "write", "args_hash": "c" * 16, "result_hash": "d" * 16}),
         (EventType.STEP_COMPLETED, {"index": 20, "verdict": "ACCEPT"}),
@@ -73,46 +73,46 @@ def recovery_events(now: float) -> Iterator[AgentEvent]:
         yield AgentEvent(
             type=kind,
             time=now,
-            agent_id=first.agent_id,
-            session_id=first.session_id,
-            incarnation_id=first.incarnation_id,
-            node_id=first.node_id,
+            agent_id=loop_event.agent_id,
+            session_id=loop_event.session_id,
+            incarnation_id=loop_event.incarnation_id,
+            node_id=loop_event.node_id,
             data=data,
         )
 
 
-@all_ways
+@all_variants
 async def test_ticket_is_notified_silenced_acknowledged_and_resolved(
-    running: RunningService, page: Page, hand: Hand
+    running_service: RunningService, page: Page, user: User
 ) -> None:
     """The console shows the state of Alertmanager and its receivers, and changes it."""
-    await page.goto(running.url)
-    await running.service.ingest(list(looping(running.service.clock())))
-    await hand.press(page.get_by_role("main").locator("a[href^='/console/tickets/']").first)
+    await page.goto(running_service.url)
+    await running_service.service.ingest(list(looping(running_service.service.clock())))
+    await user.press(page.get_by_role("main").locator("a[href^='/console/tickets/']").first)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("looper")
-    assert running.alertmanager_url
+    assert running_service.alertmanager_url
     ticket_id = page.url.rsplit("/", 1)[-1]
-    alertmanager = TicketAlerts(running.alertmanager_url, ticket_id)
+    alertmanager = TicketAlerts(running_service.alertmanager_url, ticket_id)
 
-    notified = page.get_by_role("listitem").filter(has_text="pagerduty")
-    await expect(notified.filter(has_text="firing").first).to_be_visible()
+    deliveries = page.get_by_role("listitem").filter(has_text="pagerduty")
+    await expect(deliveries.filter(has_text="firing").first).to_be_visible()
     await alertmanager.wait_for_states(["active"])
 
     dialog = page.get_by_role("dialog")
-    await hand.press(page.get_by_role("button", name="Silence…"))
-    await hand.write(dialog.get_by_label("Why"), "The search index is rebuilt.")
-    await hand.press(dialog.get_by_role("button", name="Silence", exact=True))
+    await user.press(page.get_by_role("button", name="Silence…"))
+    await user.write(dialog.get_by_label("Why"), "The search index is rebuilt.")
+    await user.press(dialog.get_by_role("button", name="Silence", exact=True))
     await expect(dialog).to_have_count(0)
     await expect(page.get_by_text("no notification is sent").first).to_be_visible()
     await alertmanager.wait_for_states(["suppressed"])
     assert await alertmanager.silences() == [("active", f"The search index is rebuilt. (ticket {ticket_id})")]
-    await hand.press(page.get_by_role("button", name="End silence"))
+    await user.press(page.get_by_role("button", name="End silence"))
     await expect(page.get_by_role("button", name="Silence…")).to_be_visible()
     await alertmanager.wait_for_states(["active"])
 
-    await hand.press(page.get_by_role("button", name="Acknowledge"))
+    await user.press(page.get_by_role("button", name="Acknowledge"))
     await expect(page.get_by_text("Acknowledged by").first).to_be_visible()
-    await running.service.ingest(list(recovery_events(running.service.clock())))
+    await running_service.service.ingest(list(recovery_events(running_service.service.clock())))
     await expect(page.get_by_text("Closed").first).to_be_visible()
-    await expect(notified.filter(has_text="resolved").first).to_be_visible()
+    await expect(deliveries.filter(has_text="resolved").first).to_be_visible()
     await alertmanager.wait_for_states([])

@@ -13,9 +13,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.mark.parametrize("changes", [1_200, HOUR_OF_CHANGES])
 async def test_memory_is_flat_while_changes_come_in(
-    running: RunningService, page: Page, changes: int
+    running_service: RunningService, page: Page, changes: int
 ) -> None:
-    """As many changes as in an hour with five per second, sent quickly."""
-    first, *_, last = await measure_heap(running, page, changes)
+    """The changes of an hour, five per second, are sent as fast as possible."""
+    first, *_, last = await measure_heap(running_service, page, changes)
 
     assert last - first <= 1_000_000, f"{first:,.0f} bytes after a quarter, {last:,.0f} at the end"

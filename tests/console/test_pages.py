@@ -22,8 +22,8 @@ from queenright.server.access.roles import Role
 from queenright.server.serving import RunningService
 from queenright.server.settings import Settings
 from queenright.server.views.attention import find_incidents
-from tests.console.conftest import HOSTILE, Cable, PageMonitor
-from tests.console.shifts import RECORD_SHIFTS, SHIFT
+from tests.console.conftest import HOSTILE, InterruptibleProxy, PageMonitor
+from tests.console.shifts import READ_SHIFT, RECORD_SHIFTS
 from tests.console.walk import SCREENS
 from tests.server.access.test_service_with_tokens import create_token
 from tests.server.conftest import HOUR, demo_settings, looping
@@ -57,17 +57,17 @@ PAGES = (
     "/console/operate/tokens",
     "/console/connect",
 )
-OVERFLOW: Final = """Math.max(
+MEASURE_OVERFLOW: Final = """Math.max(
     ...[document.documentElement, document.querySelector("main")].map(e => e.scrollWidth - e.clientWidth)
 )"""
 
 
-async def prepare_pages(running: RunningService, agent: str = "looper") -> list[str]:
+async def prepare_pages(running_service: RunningService, agent: str = "looper") -> list[str]:
     """Let an agent loop and three lose their provider; return the URL of each page."""
-    ticket_id = await wait_for_ticket(running, agent=agent)
-    service = running.service
-    for other in ("a", "b", "c"):
-        await service.ingest(make_model_calls(service.clock(), other, **OVERLOADED_ERROR))
+    ticket_id = await wait_for_ticket(running_service, agent=agent)
+    service = running_service.service
+    for other_agent in ("a", "b", "c"):
+        await service.ingest(make_model_calls(service.clock(), other_agent, **OVERLOADED_ERROR))
     incidents: list[Incident] = []
 
     def has_incident() -> bool:
@@ -76,34 +76,34 @@ async def prepare_pages(running: RunningService, agent: str = "looper") -> list[
 
     await until(has_incident, "an incident")
     names = {"ticket": ticket_id, "incident": incidents[0].incident_id, "agent": quote(agent, safe="")}
-    return [running.url + address.format(**names) for address in PAGES]
+    return [running_service.url + address.format(**names) for address in PAGES]
 
 
 @contextlib.asynccontextmanager
-async def prepare_all_kinds(running: RunningService) -> AsyncIterator[list[str]]:
+async def prepare_all_kinds(running_service: RunningService) -> AsyncIterator[list[str]]:
     """Create one item of each kind that needs a person; yield the URL of each page."""
-    async with open_telemetry_client(running) as telemetry:
-        await request_termination(running)
-        # The looper's own ticket is listed as its approval.
-        await running.service.ingest(list(looping(running.service.clock(), agent="spinner")))
+    async with open_telemetry_client(running_service) as telemetry:
+        await request_termination(running_service)
+        # The list shows the approval instead of the looper's own ticket.
+        await running_service.service.ingest(list(looping(running_service.service.clock(), agent="spinner")))
         await until(
             lambda: (
-                (ticket := running.service.tickets.open_for("spinner", "spinner-session"))
+                (ticket := running_service.service.tickets.open_for("spinner", "spinner-session"))
                 and ticket.notified_at
             ),
-            "a ticket of another",
+            "a ticket of another agent",
         )
-        await report_waiting(running, "writer", "Which title?")
-        waiting = await request_permission(telemetry)
-        addresses = await prepare_pages(running)
-        async with httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=60) as http:
+        await report_waiting(running_service, "writer", "Which title?")
+        permission_request = await request_permission(telemetry)
+        addresses = await prepare_pages(running_service)
+        async with httpx.AsyncClient(base_url=running_service.url, trust_env=False, timeout=60) as http:
             await wait_for_request(http)
-            asked = {"agent_id": "looper", "session_id": "looper-session"}
-            await http.post("/api/agents/looper/queen", json={"message": "What is wrong?", **asked})
+            worker = {"agent_id": "looper", "session_id": "looper-session"}
+            await http.post("/api/agents/looper/queen", json={"message": "What is wrong?", **worker})
             kinds = {item["kind"] for item in (await http.get("/api/attention")).json()["items"]}
         assert kinds == {"approval", "permission", "question", "ticket", "incident"}
-        yield [*addresses, f"{running.url}/console/agents/writer"]
-        waiting.cancel()
+        yield [*addresses, f"{running_service.url}/console/agents/writer"]
+        permission_request.cancel()
 
 
 async def wait_until_loaded(page: Page) -> None:
@@ -112,22 +112,24 @@ async def wait_until_loaded(page: Page) -> None:
     await expect(page.get_by_label("Loading")).to_have_count(0)
 
 
-async def test_action_on_a_session_that_was_replaced_is_refused(running: RunningService, page: Page) -> None:
+async def test_action_on_a_session_that_was_replaced_is_refused(
+    running_service: RunningService, page: Page
+) -> None:
     """B112: the action names session and incarnation, and is refused if they have changed."""
-    ticket_id = await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+    ticket_id = await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/tickets/{ticket_id}")
     await page.get_by_role("button", name="Terminate the worker…").click()
     await page.get_by_label("Reason").fill("it loops")
-    first, *_ = looping(running.service.clock())
-    other = type(first)(
-        type=first.type,
-        time=running.service.clock(),
+    loop_event, *_ = looping(running_service.service.clock())
+    successor_event = type(loop_event)(
+        type=loop_event.type,
+        time=running_service.service.clock(),
         agent_id="looper",
         session_id="looper-session",
         incarnation_id="two",
-        data=first.data,
+        data=loop_event.data,
     )
-    await running.service.ingest([other])
+    await running_service.service.ingest([successor_event])
 
     await page.get_by_role("dialog").get_by_role("button", name="Terminate", exact=True).click()
 
@@ -135,10 +137,10 @@ async def test_action_on_a_session_that_was_replaced_is_refused(running: Running
 
 
 async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session")
     await wait_until_loaded(page)
     stop = page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…")
     await page.get_by_label("Question to the queen").fill("typed before")
@@ -152,9 +154,9 @@ async def test_dialog_whose_code_cannot_be_loaded_leaves_the_page(
     await page.unroute("**/worker-dialogs-*.js")
 
 
-async def test_escape_closes_a_dialog_that_was_refused(running: RunningService, page: Page) -> None:
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+async def test_escape_closes_a_dialog_that_was_refused(running_service: RunningService, page: Page) -> None:
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session")
     await wait_until_loaded(page)
     await page.route("**/terminate", lambda route: route.fulfill(status=409, json={"title": "Replaced."}))
     await page.get_by_role("group", name="Actions").get_by_role("button", name="Terminate…").click()
@@ -168,9 +170,11 @@ async def test_escape_closes_a_dialog_that_was_refused(running: RunningService, 
     await expect(dialog).to_have_count(0)
 
 
-async def test_session_shows_its_calls_and_which_repeat(running: RunningService, page: Page) -> None:
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/?search=looper")
+async def test_session_shows_its_calls_and_repeated_calls(
+    running_service: RunningService, page: Page
+) -> None:
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/?search=looper")
 
     await page.get_by_role("table", name="Sessions").get_by_role("link", name="looper").click()
 
@@ -180,9 +184,9 @@ async def test_session_shows_its_calls_and_which_repeat(running: RunningService,
     await expect(page.get_by_text(re.compile("(\u00d720|20\u00d7)")).first).to_be_visible()
 
 
-async def test_queen_chat_is_beside_the_session(running: RunningService, page: Page) -> None:
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+async def test_session_page_has_a_chat_with_the_queen(running_service: RunningService, page: Page) -> None:
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session")
     await wait_until_loaded(page)
 
     await page.get_by_label("Question to the queen").fill("What is wrong?")
@@ -192,16 +196,22 @@ async def test_queen_chat_is_beside_the_session(running: RunningService, page: P
     await expect(talk.get_by_text("What is wrong?")).to_be_visible()
 
 
-async def test_queen_is_asked_about_a_session_without_a_ticket(running: RunningService, page: Page) -> None:
-    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=1)))
-    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+async def test_queen_is_asked_about_a_session_without_a_ticket(
+    running_service: RunningService, page: Page
+) -> None:
+    await running_service.service.ingest(
+        list(looping(running_service.service.clock(), agent="well", times=1))
+    )
+    await page.goto(f"{running_service.url}/console/agents/well?session=well-session")
     await wait_until_loaded(page)
 
     talk = page.get_by_role("log", name="Conversation with the queen")
     about = {"ticket_id": "", "agent_id": "well", "session_id": "well-session", "question_id": "q"}
     for index, text in enumerate(["I look ", "at it", HOSTILE]):
         data = {**about, "index": index, "text": text}
-        running.service.bus.fan_out(AgentEvent(type=EventType.QUEEN_ANSWER_DELTA, time=1.0, data=data))
+        running_service.service.bus.fan_out(
+            AgentEvent(type=EventType.QUEEN_ANSWER_DELTA, time=1.0, data=data)
+        )
     await expect(talk.get_by_text(f"I look at it{HOSTILE}")).to_be_visible()
 
     await page.get_by_label("Question to the queen").fill("Is it running?")
@@ -212,47 +222,47 @@ async def test_queen_is_asked_about_a_session_without_a_ticket(running: RunningS
 
 
 async def test_replay_shows_findings_and_exports_the_run(
-    running: RunningService, page: Page, tmp_path: Path
+    running_service: RunningService, page: Page, tmp_path: Path
 ) -> None:
     """`queenright evaluate` reads the export and gives the same findings."""
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session&view=recorder")
     await wait_until_loaded(page)
 
     await expect(page.get_by_text("doom loop").locator("visible=true").first).to_be_visible()
     async with page.expect_download() as download:
         await page.get_by_role("link", name=re.compile("Export")).click()
-    exported = await download.value
-    file = tmp_path / exported.suggested_filename
-    await exported.save_as(file)
+    download_file = await download.value
+    file = tmp_path / download_file.suggested_filename
+    await download_file.save_as(file)
 
-    evaluated = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
-    assert evaluated.returncode == 0, evaluated.stderr
-    assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluated.stdout)["findings"]]
+    evaluation = await asyncio.to_thread(queenright, "evaluate", str(file), "--json", cwd=tmp_path)
+    assert evaluation.returncode == 0, evaluation.stderr
+    assert "doom_loop" in [finding["kind"] for finding in json.loads(evaluation.stdout)["findings"]]
 
 
 async def test_link_to_a_moment_of_the_recorder_opens_that_moment(
-    running: RunningService, page: Page
+    running_service: RunningService, page: Page
 ) -> None:
     """A step has a moment at its start, and others until its end."""
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session&view=recorder")
+    await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session&view=recorder")
     slider = page.get_by_label("Moment of the session")
     last = int(await slider.get_attribute("max") or 0)
-    other = await page.context.new_page()
+    other_page = await page.context.new_page()
     for moment in range(0, last + 1, 5):
         await slider.fill(str(moment))
         await page.evaluate("navigator.clipboard.writeText('')")
         await page.get_by_role("button", name="Copy link").click()
         await page.wait_for_function("navigator.clipboard.readText()")
-        await other.goto(await page.evaluate("navigator.clipboard.readText()"))
-        await expect(other.get_by_label("Moment of the session")).to_have_value(str(moment))
-    await other.close()
+        await other_page.goto(await page.evaluate("navigator.clipboard.readText()"))
+        await expect(other_page.get_by_label("Moment of the session")).to_have_value(str(moment))
+    await other_page.close()
 
 
-async def test_sent_dialog_returns_the_focus(running: RunningService, page: Page) -> None:
-    await page.goto(f"{running.url}/console/operate/actions")
+async def test_focus_returns_after_a_dialog_is_sent(running_service: RunningService, page: Page) -> None:
+    await page.goto(f"{running_service.url}/console/operate/actions")
     await page.get_by_role("button", name="Stop all actions…").focus()
     await page.keyboard.press("Enter")
     await page.get_by_role("dialog").get_by_label("Reason").fill("a drill")
@@ -264,16 +274,16 @@ async def test_sent_dialog_returns_the_focus(running: RunningService, page: Page
 
 
 async def test_page_opened_without_a_connection_is_loaded_later(
-    running: RunningService, cable: Cable, page: Page, page_monitor: PageMonitor
+    running_service: RunningService, proxy: InterruptibleProxy, page: Page, page_monitor: PageMonitor
 ) -> None:
-    await page.goto(f"{cable.url}/console/connect")
+    await page.goto(f"{proxy.url}/console/connect")
     await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-    cable.pull()
+    proxy.disconnect()
     await expect(page.get_by_role("alert").filter(has_text="No connection to the service")).to_be_visible()
     await page.get_by_label("Pages").get_by_role("link", name="Tickets").click()
     await expect(page.get_by_text("The page loads when the connection is back.")).to_be_visible()
 
-    cable.is_in = True
+    proxy.is_connected = True
 
     await expect(page.get_by_role("heading", level=1, name="Tickets")).to_be_visible()
     # React adds the reason of the error.
@@ -281,38 +291,42 @@ async def test_page_opened_without_a_connection_is_loaded_later(
     page_monitor.faults.clear()
 
 
-async def test_long_name_of_a_tool_fits_a_phone(running: RunningService, page: Page) -> None:
-    events = looping(running.service.clock())
-    named = [replace(each, data={**each.data, "tool": "T" * 150}) for each in events]
-    await running.service.ingest(named)
+async def test_long_name_of_a_tool_fits_a_phone(running_service: RunningService, page: Page) -> None:
+    events = looping(running_service.service.clock())
+    renamed = [replace(event, data={**event.data, "tool": "T" * 150}) for event in events]
+    await running_service.service.ingest(renamed)
     await page.set_viewport_size({"width": 390, "height": 844})
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session")
     await wait_until_loaded(page)
     await expect(page.get_by_role("group", name="Repeated calls")).to_be_visible()
-    assert await page.evaluate(OVERFLOW) <= 0
+    assert await page.evaluate(MEASURE_OVERFLOW) <= 0
 
 
-async def test_all_navigation_links_are_visible_on_a_tablet(running: RunningService, page: Page) -> None:
+async def test_all_navigation_links_are_visible_on_a_tablet(
+    running_service: RunningService, page: Page
+) -> None:
     await page.set_viewport_size({"width": 768, "height": 1024})
-    await page.goto(f"{running.url}/console/")
+    await page.goto(f"{running_service.url}/console/")
     for link in await page.get_by_label("Pages").get_by_role("link").all():
         await expect(link).to_be_in_viewport(ratio=1)
 
 
 async def test_replay_reads_a_long_session_in_few_requests(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    service = running.service
+    service = running_service.service
     await service.ingest(list(looping(service.clock(), agent="long", times=1_500)))
-    await page.goto(f"{running.url}/console/agents/long?session=long-session&view=recorder")
+    await page.goto(f"{running_service.url}/console/agents/long?session=long-session&view=recorder")
     await expect(page.get_by_role("row").filter(has_text="doom loop")).to_be_visible()
     await expect(page.get_by_text(re.compile("^Loading"))).to_have_count(0)
 
     assert len([url for url in page_monitor.requests if "before=" in url]) <= 4
 
 
-async def test_session_shows_no_values_before_they_are_loaded(running: RunningService, page: Page) -> None:
-    await wait_for_ticket(running)
+async def test_session_shows_no_values_before_they_are_loaded(
+    running_service: RunningService, page: Page
+) -> None:
+    await wait_for_ticket(running_service)
     may_answer = asyncio.Event()
 
     async def answer_later(route: Route) -> None:
@@ -322,7 +336,7 @@ async def test_session_shows_no_values_before_they_are_loaded(running: RunningSe
     await page.route(
         re.compile(r"/steps\?|/api/tickets\?|/api/interventions\?|health\?session_id="), answer_later
     )
-    await page.goto(f"{running.url}/console/agents/looper")
+    await page.goto(f"{running_service.url}/console/agents/looper")
     await expect(page.get_by_text(re.compile(r"^running for \d+\s(s|min)"))).to_be_visible()
     await expect(page.get_by_label("Loading")).to_have_count(3)  # now, timeline, side
     await expect(page.get_by_label("About the session")).to_have_count(0)
@@ -339,53 +353,59 @@ async def test_session_shows_no_values_before_they_are_loaded(running: RunningSe
 
 
 async def test_current_page_is_visible_in_the_navigation_of_a_phone(
-    running: RunningService, page: Page
+    running_service: RunningService, page: Page
 ) -> None:
     await page.set_viewport_size({"width": 390, "height": 844})
-    await page.goto(f"{running.url}/console/connect")
+    await page.goto(f"{running_service.url}/console/connect")
     await expect(page.get_by_label("Pages").get_by_role("link", name="Connect")).to_be_in_viewport(ratio=1)
 
 
-async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(running: RunningService, page: Page) -> None:
-    service = running.service
+async def test_steps_that_arrive_do_not_move_the_page_of_a_phone(
+    running_service: RunningService, page: Page
+) -> None:
+    service = running_service.service
     await service.ingest(list(looping(service.clock(), agent="well", times=2)))
     await page.set_viewport_size({"width": 390, "height": 844})
-    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await page.goto(f"{running_service.url}/console/agents/well?session=well-session")
     await wait_until_loaded(page)
     await page.evaluate(RECORD_SHIFTS)
 
     for number in range(3, 10):
         *_, call, step = looping(service.clock() + 30, agent="well", times=number)
-        new = {"args_hash": f"{number:016}", "result_hash": f"{number:016}"}
+        new_hashes = {"args_hash": f"{number:016}", "result_hash": f"{number:016}"}
         accepted = replace(step, data={**step.data, "verdict": "ACCEPT"})
-        await service.ingest([replace(call, data={**call.data, **new}), accepted])
+        await service.ingest([replace(call, data={**call.data, **new_hashes}), accepted])
         await expect(page.get_by_role("button", name=f"Tool calls {number}")).to_be_visible()
 
-    assert await page.evaluate(SHIFT) < 0.02
+    assert await page.evaluate(READ_SHIFT) < 0.02
 
 
 async def test_change_of_health_does_not_move_the_page_of_a_phone(
-    running: RunningService, page: Page
+    running_service: RunningService, page: Page
 ) -> None:
     """New items that need a person are shown on request."""
-    await running.service.ingest(list(looping(running.service.clock(), agent="well", times=2)))
+    await running_service.service.ingest(
+        list(looping(running_service.service.clock(), agent="well", times=2))
+    )
     await page.set_viewport_size({"width": 390, "height": 844})
-    await page.goto(f"{running.url}/console/agents/well?session=well-session")
+    await page.goto(f"{running_service.url}/console/agents/well?session=well-session")
     await wait_until_loaded(page)
     await page.evaluate(RECORD_SHIFTS)
 
-    await wait_for_ticket(running, agent="well")
-    needs = page.get_by_role("button", name="Needs you (1)")
-    await expect(needs).to_be_visible()
-    assert await page.evaluate(SHIFT) < 0.03
+    await wait_for_ticket(running_service, agent="well")
+    needs_button = page.get_by_role("button", name="Needs you (1)")
+    await expect(needs_button).to_be_visible()
+    assert await page.evaluate(READ_SHIFT) < 0.03
 
-    await needs.click()
+    await needs_button.click()
     await expect(page.get_by_role("list", name="Needs you")).to_contain_text("well")
-    await expect(needs).to_have_count(0)
+    await expect(needs_button).to_have_count(0)
 
 
-async def test_title_names_the_page_and_its_agent_or_ticket(running: RunningService, page: Page) -> None:
-    ticket_id = await wait_for_ticket(running)
+async def test_title_names_the_page_and_its_agent_or_ticket(
+    running_service: RunningService, page: Page
+) -> None:
+    ticket_id = await wait_for_ticket(running_service)
     titles = {
         "/console/": "Queenright",
         "/console/agents/looper?session=looper-session": "looper · Queenright",
@@ -393,60 +413,62 @@ async def test_title_names_the_page_and_its_agent_or_ticket(running: RunningServ
         "/console/operate/audit": "Audit trail · Queenright",
     }
     for address, title in titles.items():
-        await page.goto(running.url + address)
+        await page.goto(running_service.url + address)
         await expect(page).to_have_title(re.compile(rf"^(\(\d+\) )?{title}$"))
 
 
 async def test_unchanged_heartbeat_causes_no_requests(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
-    await wait_for_ticket(running)
+    await wait_for_ticket(running_service)
     beat = AgentEvent(
         type=EventType.AGENT_HEARTBEAT,
-        time=running.service.clock(),
+        time=running_service.service.clock(),
         agent_id="looper",
         session_id="looper-session",
         data={"interval": 30.0, "token_count": 7},
     )
-    await page.goto(f"{running.url}/console/agents/looper?session=looper-session")
+    await page.goto(f"{running_service.url}/console/agents/looper?session=looper-session")
     await wait_until_loaded(page)
-    await running.service.ingest([beat])
-    for _ in range(20):  # until the requests caused by the first one are done
+    await running_service.service.ingest([beat])
+    for _ in range(20):  # until the requests that the first heartbeat causes are done
         page_monitor.requests.clear()
         await page.wait_for_timeout(2_000)
         if not page_monitor.requests:
             break
 
-    await running.service.ingest([replace(beat, time=running.service.clock(), id="another-beat")])
+    await running_service.service.ingest(
+        [replace(beat, time=running_service.service.clock(), id="another-beat")]
+    )
     await page.wait_for_timeout(2_500)
 
     assert page_monitor.requests == []
 
 
 async def test_receiver_appears_when_alertmanager_has_notified_it(
-    running: RunningService, page: Page, http: httpx.AsyncClient
+    running_service: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    ticket_id = await wait_for_ticket(running)
-    await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+    ticket_id = await wait_for_ticket(running_service)
+    await page.goto(f"{running_service.url}/console/tickets/{ticket_id}")
     await wait_until_loaded(page)
-    await page.wait_for_timeout(1_500)  # until the requests caused by the ticket are done
+    await page.wait_for_timeout(1_500)  # until the requests that the ticket causes are done
 
     await post_notification_webhook(http, ticket_id, receiver="pagerduty")
 
-    notified = page.get_by_role("listitem").filter(has_text="pagerduty")
-    await expect(notified.filter(has_text="firing").first).to_be_visible()
+    deliveries = page.get_by_role("listitem").filter(has_text="pagerduty")
+    await expect(deliveries.filter(has_text="firing").first).to_be_visible()
 
 
-async def test_incident_has_its_own_page_from_the_first_one(
-    running: RunningService, page: Page, http: httpx.AsyncClient
+async def test_incident_list_links_to_the_page_of_an_incident(
+    running_service: RunningService, page: Page, http: httpx.AsyncClient
 ) -> None:
-    await fail_agents(running, "a", "b", "c")
+    await fail_agents(running_service, "a", "b", "c")
     [incident] = (await http.get("/api/incidents")).json()["incidents"]
-    await page.goto(f"{running.url}/console/incidents")
+    await page.goto(f"{running_service.url}/console/incidents")
     await page.get_by_role("link", name="Provider anthropic").click()
 
     await wait_until_loaded(page)
-    await expect(page).to_have_url(f"{running.url}/console/incidents/{incident['incident_id']}")
+    await expect(page).to_have_url(f"{running_service.url}/console/incidents/{incident['incident_id']}")
     panels = page.locator("section.panel")
     tickets = panels.filter(has=page.get_by_role("heading", name="Tickets"))
     await expect(tickets.get_by_role("listitem").filter(has_text="c: ")).to_be_visible()
@@ -455,18 +477,18 @@ async def test_incident_has_its_own_page_from_the_first_one(
         await expect(timeline.get_by_text(f"queen → operator: {agent} ").first).to_be_visible()
     await page.get_by_role("button", name="Acknowledge all").click()
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
-    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running_service.service.tickets.open_tickets())
     await expect(page.get_by_role("button", name="Acknowledge all")).to_be_disabled()
-    await page.goto(f"{running.url}/console/incidents/nothing")
+    await page.goto(f"{running_service.url}/console/incidents/nothing")
     await expect(page.get_by_text("Incident not found")).to_be_visible()
 
 
-async def test_incident_is_acknowledged_where_it_is_listed(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+async def test_incident_is_acknowledged_on_the_home_page(
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
     """A double click acknowledges once."""
-    await fail_agents(running, "a", "b", "c")
-    await page.goto(running.url)
+    await fail_agents(running_service, "a", "b", "c")
+    await page.goto(running_service.url)
 
     acknowledge = page.get_by_role("button", name="Acknowledge all")
     await acknowledge.dblclick()
@@ -474,20 +496,20 @@ async def test_incident_is_acknowledged_where_it_is_listed(
     await expect(page.get_by_role("status").filter(has_text="Acknowledged")).to_be_visible()
     await expect(acknowledge).to_have_count(0)
     assert len([url for url in page_monitor.requests if url.endswith("/acknowledge")]) == 3
-    assert all(ticket.acknowledged_at for ticket in running.service.tickets.open_tickets())
+    assert all(ticket.acknowledged_at for ticket in running_service.service.tickets.open_tickets())
 
 
 async def test_incident_whose_sessions_have_ended_is_acknowledged(
-    running: RunningService, page: Page
+    running_service: RunningService, page: Page
 ) -> None:
-    await fail_agents(running, "a", "b", "c")
-    await end_sessions(running, "a", "b", "c")
-    await page.goto(f"{running.url}/console/incidents")
+    await fail_agents(running_service, "a", "b", "c")
+    await end_sessions(running_service, "a", "b", "c")
+    await page.goto(f"{running_service.url}/console/incidents")
     await page.get_by_role("link", name="Provider anthropic").click()
     await expect(page.get_by_text("workers ended", exact=True)).to_be_visible()
     await expect(page.get_by_text("open", exact=True)).to_have_count(0)
     await expect(page.get_by_text("3 sessions of 3 agents")).to_be_visible()
-    await page.goto(running.url)
+    await page.goto(running_service.url)
     await expect(page.get_by_role("list", name="Needs you")).to_contain_text("All its workers have ended.")
 
     await page.get_by_role("button", name="Acknowledge all").click()
@@ -497,31 +519,35 @@ async def test_incident_whose_sessions_have_ended_is_acknowledged(
 
 
 async def test_every_page_fits_the_screen(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
     await page.emulate_media(reduced_motion="reduce")
-    for address in await prepare_pages(running):
+    for address in await prepare_pages(running_service):
         await page.goto(address)
         await wait_until_loaded(page)
         for width, theme in SCREENS:
             await page.set_viewport_size({"width": width, "height": 900})
             await page.emulate_media(color_scheme=theme)
             await expect(page.locator(f"html[data-theme={theme}]")).to_have_count(1)
-            assert await page.evaluate(OVERFLOW) <= 0, (address, width, theme)
-    assert [url for url in page_monitor.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+            assert await page.evaluate(MEASURE_OVERFLOW) <= 0, (address, width, theme)
+    assert [
+        url for url in page_monitor.requests if not url.startswith((running_service.url, "data:", "blob:"))
+    ] == []
 
 
-AXE: Final = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
+AXE_OPTIONS: Final = {"rules": {"label-content-name-mismatch": {"enabled": True}}}
 """Options of axe: voice control presses a button by its visible text."""
 
 
 async def run_axe(page: Page, axe: str, part: str = "html") -> list[str]:
     """Return axe's serious and critical findings in a part of a page."""
     await page.evaluate(axe)
-    found: dict[str, Any] = await page.evaluate("([part, options]) => axe.run(part, options)", [part, AXE])
+    result: dict[str, Any] = await page.evaluate(
+        "([part, options]) => axe.run(part, options)", [part, AXE_OPTIONS]
+    )
     return [
         f"{page.url} {page.viewport_size}, {part}: {violation['id']}: {node['html'][:120]}"
-        for violation in found["violations"]
+        for violation in result["violations"]
         if violation["impact"] in ("serious", "critical")
         for node in violation["nodes"]
     ]
@@ -541,7 +567,7 @@ class TestNeeds:
     @pytest.mark.parametrize("width", [390, 1280, 1920])
     async def test_every_page_and_dialog_is_accessible(
         self,
-        running: RunningService,
+        running_service: RunningService,
         chromium: Browser,
         packages: Path,
         theme: Literal["light", "dark"],
@@ -557,8 +583,8 @@ class TestNeeds:
         )
         page = await context.new_page()
         faults: list[str] = []
-        opened: set[str] = set()
-        async with prepare_all_kinds(running) as addresses:
+        opened_dialogs: set[str] = set()
+        async with prepare_all_kinds(running_service) as addresses:
             for address in addresses:
                 await page.goto(address)
                 await wait_until_loaded(page)
@@ -567,9 +593,9 @@ class TestNeeds:
                 for number in range(await buttons.count()):
                     button = buttons.nth(number)
                     name = await button.evaluate("button => button.ariaLabel || button.textContent")
-                    if name in opened:
+                    if name in opened_dialogs:
                         continue
-                    opened.add(name)
+                    opened_dialogs.add(name)
                     await button.focus()
                     await page.keyboard.press("Enter")
                     await expect(page.get_by_role("dialog")).to_be_visible()
@@ -577,54 +603,56 @@ class TestNeeds:
                     await page.keyboard.press("Escape")
                     await expect(page.get_by_role("dialog")).to_have_count(0)
         assert faults == []
-        assert {"Nudge…", "Terminate the worker…", "Load…", "Preferences"} <= opened
+        assert {"Nudge…", "Terminate the worker…", "Load…", "Preferences"} <= opened_dialogs
 
     @pytest.mark.parametrize("width", [390, 1280])
     async def test_loading_page_has_no_layout_shift(
-        self, running: RunningService, chromium: Browser, width: int
+        self, running_service: RunningService, chromium: Browser, width: int
     ) -> None:
         """The parts of each page appear together."""
         context = await chromium.new_context(viewport={"width": width, "height": 844})
         await context.add_init_script(f"({RECORD_SHIFTS})()")
         page = await context.new_page()
         shifts: dict[str, float] = {}
-        async with prepare_all_kinds(running) as addresses:
+        async with prepare_all_kinds(running_service) as addresses:
             for address in addresses:
                 await page.goto(address)
                 await wait_until_loaded(page)
-                shifts[address] = await page.evaluate(SHIFT)
+                shifts[address] = await page.evaluate(READ_SHIFT)
         assert {address: shift for address, shift in shifts.items() if shift >= 0.1} == {}
 
 
-async def test_text_of_agents_is_text_on_every_page(
-    running: RunningService, page: Page, page_monitor: PageMonitor
+async def test_agent_text_is_not_markup_on_any_page(
+    running_service: RunningService, page: Page, page_monitor: PageMonitor
 ) -> None:
     """B114: no text of an agent is markup."""
-    for address in await prepare_pages(running, HOSTILE):
+    for address in await prepare_pages(running_service, HOSTILE):
         await page.goto(address)
         await wait_until_loaded(page)
         assert await page.locator("img, script:not([src^='/console/'])").count() == 0, address
-    assert [url for url in page_monitor.requests if not url.startswith((running.url, "data:", "blob:"))] == []
+    assert [
+        url for url in page_monitor.requests if not url.startswith((running_service.url, "data:", "blob:"))
+    ] == []
 
 
-async def test_every_page_says_that_the_connection_is_lost_and_catches_up(
-    running: RunningService, cable: Cable, page: Page
+async def test_every_page_shows_a_lost_connection_and_catches_up(
+    running_service: RunningService, proxy: InterruptibleProxy, page: Page
 ) -> None:
     """B111: the banner appears on each page."""
-    for address in await prepare_pages(running):
-        await page.goto(address.replace(running.url, cable.url))
+    for address in await prepare_pages(running_service):
+        await page.goto(address.replace(running_service.url, proxy.url))
         await wait_until_loaded(page)
         await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
         heading = await page.get_by_role("heading", level=1).inner_text()
 
-        cable.pull()
-        lost = page.get_by_role("alert").filter(has_text="No connection to the service")
-        await expect(lost).to_be_visible()
+        proxy.disconnect()
+        banner = page.get_by_role("alert").filter(has_text="No connection to the service")
+        await expect(banner).to_be_visible()
         assert await page.get_by_role("heading", level=1).inner_text() == heading, address
-        cable.is_in = True
+        proxy.is_connected = True
 
         await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()
-        await expect(lost).to_have_count(0)
+        await expect(banner).to_have_count(0)
 
 
 VIEWER_BUTTONS: Final = re.compile(
@@ -632,7 +660,7 @@ VIEWER_BUTTONS: Final = re.compile(
     r"|Turns|Tool calls|Waits|Findings|Tickets|Interventions|Notifications|Other|search"
     r"|.*\d\d:\d\d:\d\d.*|[«\u2039\u203a]|fired|Copy.*|Check now|Load new steps|Read again"
 )
-"""First lines of a viewer's buttons, which change only the display."""
+"""First lines of the buttons that a viewer sees; they change only the display."""
 
 
 class TestViewer:
@@ -646,30 +674,30 @@ class TestViewer:
         return settings
 
     async def test_viewer_sees_everything_and_cannot_act(
-        self, running: RunningService, chromium: Browser, page_monitor: PageMonitor
+        self, running_service: RunningService, chromium: Browser, page_monitor: PageMonitor
     ) -> None:
-        ticket_id = await wait_for_ticket(running)
-        ticket = running.service.tickets.get(ticket_id)
+        ticket_id = await wait_for_ticket(running_service)
+        ticket = running_service.service.tickets.get(ticket_id)
         assert ticket is not None
-        await running.service.remediation.queen_actions.request_termination(ticket, "It loops.")
-        await report_waiting(running, "writer", "Which title?")
+        await running_service.service.remediation.queen_actions.request_termination(ticket, "It loops.")
+        await report_waiting(running_service, "writer", "Which title?")
         page = await (await chromium.new_context()).new_page()
-        await page.goto(running.url)
+        await page.goto(running_service.url)
         await page.locator("input[type=password]").fill(self.token)
         await page.keyboard.press("Enter")
         page_monitor.watch(page)
 
         await expect(page.get_by_role("row").filter(has_text="looper")).to_be_visible()
         await expect(page.get_by_text("Read-only: actions require the role operator.")).to_have_count(1)
-        needs = page.get_by_role("list", name="Needs you")
+        items = page.get_by_role("list", name="Needs you")
         for text in ("It loops.", "Which title?"):
-            await expect(needs.get_by_text(text)).to_be_visible()
+            await expect(items.get_by_text(text)).to_be_visible()
         for role in ("button", "textbox"):
-            await expect(needs.get_by_role(role)).to_have_count(0)
-        await page.goto(f"{running.url}/console/tickets/{ticket_id}")
+            await expect(items.get_by_role(role)).to_have_count(0)
+        await page.goto(f"{running_service.url}/console/tickets/{ticket_id}")
         await wait_until_loaded(page)
         await expect(page.get_by_role("button", name="Resolve…")).to_have_count(0)
-        for address in await prepare_pages(running, "other"):
+        for address in await prepare_pages(running_service, "other"):
             await page.goto(address)
             await wait_until_loaded(page)
             buttons = await page.get_by_role("main").get_by_role("button").all_inner_texts()
@@ -678,10 +706,10 @@ class TestViewer:
             await expect(page.get_by_label("Question to the queen")).to_have_count(0)
 
     async def test_page_after_the_session_ended_asks_for_the_token(
-        self, running: RunningService, chromium: Browser
+        self, running_service: RunningService, chromium: Browser
     ) -> None:
         page = await (await chromium.new_context()).new_page()
-        await page.goto(running.url)
+        await page.goto(running_service.url)
         await page.locator("input[type=password]").fill(self.token)
         await page.keyboard.press("Enter")
         await expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()

@@ -1,4 +1,4 @@
-"""The ways of using the console: screen width, theme, and mouse or keyboard."""
+"""The variants in which tests use the console: screen width, theme, and mouse or keyboard."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ SCREENS: Final[tuple[tuple[int, Literal["light", "dark"]], ...]] = (
     (1920, "light"),
     (1920, "dark"),
 )
-WAYS: Final = tuple(f"{width}-{theme}-{hand}" for width, theme in SCREENS for hand in ("mouse", "keyboard"))
-"""All ways; `tests.slow.SAMPLES` has the one that `make test` uses for each walk."""
-DEFAULT_WAY: Final = "1280-light-mouse"
+VARIANTS: Final = tuple(
+    f"{width}-{theme}-{device}" for width, theme in SCREENS for device in ("mouse", "keyboard")
+)
+"""All variants; `tests.slow.SAMPLES` has the one that `make test` uses for each walk."""
+DEFAULT_VARIANT: Final = "1280-light-mouse"
 
-all_ways = pytest.mark.parametrize("way", WAYS, indirect=True)
+all_variants = pytest.mark.parametrize("variant", VARIANTS, indirect=True)
 
 
-class Way(NamedTuple):
+class Variant(NamedTuple):
     """A screen width in pixels, a theme, and mouse or keyboard."""
 
     width: int
@@ -30,14 +32,14 @@ class Way(NamedTuple):
     has_mouse: bool
 
     @classmethod
-    def of(cls, name: str) -> Way:
-        """Return the way with a name such as ``390-dark-keyboard``."""
-        width, theme, hand = name.split("-")
-        return cls(int(width), "dark" if theme == "dark" else "light", hand == "mouse")
+    def parse(cls, name: str) -> Variant:
+        """Return the variant with a name such as ``390-dark-keyboard``."""
+        width, theme, device = name.split("-")
+        return cls(int(width), "dark" if theme == "dark" else "light", device == "mouse")
 
 
-class Hand:
-    """Presses and types on a page, by mouse or by keyboard alone."""
+class User:
+    """A user who presses and types on a page, by mouse or by keyboard alone."""
 
     def __init__(self, page: Page, *, has_mouse: bool) -> None:
         self.page = page
@@ -48,7 +50,7 @@ class Hand:
         if self.has_mouse:
             await target.click()
         else:
-            await self.reach(target)
+            await self.focus(target)
             await self.page.keyboard.press("Enter")
 
     async def write(self, target: Locator, text: str) -> None:
@@ -56,7 +58,7 @@ class Hand:
         if self.has_mouse:
             await target.click()
         else:
-            await self.reach(target)
+            await self.focus(target)
         await self.page.keyboard.type(text)
 
     async def choose(self, target: Locator, label: str) -> None:
@@ -64,7 +66,7 @@ class Hand:
         if self.has_mouse:
             await target.select_option(label=label)
         else:
-            await self.reach(target)
+            await self.focus(target)
             await self.page.keyboard.type(label)
 
     async def slide(self, target: Locator) -> None:
@@ -74,11 +76,11 @@ class Hand:
             assert box is not None
             await target.click(position={"x": box["width"] * 0.7, "y": box["height"] / 2})
         else:
-            await self.reach(target)
+            await self.focus(target)
             await self.page.keyboard.press("Home")
             await self.page.keyboard.press("ArrowRight")
 
-    async def reach(self, target: Locator) -> None:
+    async def focus(self, target: Locator) -> None:
         """Press Tab until the target has the focus."""
         await target.wait_for(state="attached")
         for _ in range(250):

@@ -33,18 +33,20 @@ def settings(tmp_path: Path) -> Settings:
 
 @contextlib.asynccontextmanager
 async def up_without_demo(settings: Settings) -> AsyncIterator[RunningService]:
-    """Return options that run everything except the demo fleet."""
+    """Run the service with Prometheus and Alertmanager, and without the demo fleet."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
-    async with up(settings, options, say=lambda line: None) as found:
-        assert found.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
-        assert found.alertmanager_url, "this test needs the alertmanager program: `make test` fetches it"
-        yield found
+    async with up(settings, options, say=lambda line: None) as service_run:
+        assert service_run.prometheus_url, "this test needs the prometheus program: `make test` fetches it"
+        assert service_run.alertmanager_url, (
+            "this test needs the alertmanager program: `make test` fetches it"
+        )
+        yield service_run
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with up_without_demo(settings) as found:
-        yield found
+async def running_service(settings: Settings) -> AsyncIterator[RunningService]:
+    async with up_without_demo(settings) as service_run:
+        yield service_run
 
 
 @contextlib.asynccontextmanager
@@ -60,13 +62,13 @@ async def serving_with_alertmanager(
     async with contextlib.AsyncExitStack() as stack:
         recorder = Recorder()
         await stack.enter_async_context(serve_app(recorder, receiver))
-        found = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
-        found.service.recorder = recorder
-        child = await start_alertmanager(
-            program, settings, options, url, found.url, make_socket_url(receiver)
+        service_run = await stack.enter_async_context(serving(settings, hold_outbox=hold_outbox))
+        service_run.service.recorder = recorder
+        alertmanager = await start_alertmanager(
+            program, settings, options, url, service_run.url, make_socket_url(receiver)
         )
-        stack.push_async_callback(child.stop)
-        yield found
+        stack.push_async_callback(alertmanager.stop)
+        yield service_run
 
 
 class AgentProcess:
@@ -85,7 +87,7 @@ class AgentProcess:
         self._recover.touch()
 
     def stop(self) -> str:
-        """Let the agent end by itself; return its stderr."""
+        """Let the agent end by itself, and return its stderr."""
         self._recover.touch()
         self._stop.touch()
         return self.process.communicate(timeout=20)[1]
@@ -99,7 +101,7 @@ class AgentProcess:
 
 @pytest.fixture
 def start_agent(tmp_path: Path) -> Iterator[Callable[[str, str], AgentProcess]]:
-    """Return a function that starts an agent; agents that still run at the end are killed."""
+    """Yield a function that starts an agent. Agents that still run at the end are killed."""
     with contextlib.ExitStack() as stack:
 
         def start(script: str, otlp_url: str) -> AgentProcess:

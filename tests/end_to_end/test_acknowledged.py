@@ -1,5 +1,5 @@
 """
-From a ticket to PagerDuty through the real Alertmanager and back: receivers, acknowledgement, no reminder.
+A ticket reaches PagerDuty through the real Alertmanager, and an acknowledgement there stops its reminders.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tests.server.conftest import looping
 from tests.waiting import until
 
 SECRET = "pagerduty-webhook-secret"
-REMINDED_AFTER = 12.0
-"""Seconds. The first agent's reminder is due before the second's, so it would arrive first."""
+REMINDER_SECONDS = 12.0
+"""The first agent's reminder would be due before the second agent's, so it would arrive first."""
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def settings(tmp_path: Path, port: int) -> Settings:
     secret = tmp_path / "secret"
     secret.write_text(f"{SECRET}\n")
     secret.chmod(0o600)
-    reminders = {"re_escalation": {"after_minutes": REMINDED_AFTER / 60, "max": 1}}
+    reminders = {"re_escalation": {"after_minutes": REMINDER_SECONDS / 60, "max": 1}}
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": tmp_path / "storage"},
         http={"port": 0},
@@ -49,24 +49,28 @@ def settings(tmp_path: Path, port: int) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving_with_alertmanager(settings) as found:
-        yield found
+async def running_service(settings: Settings) -> AsyncIterator[RunningService]:
+    async with serving_with_alertmanager(settings) as service_run:
+        yield service_run
 
 
-def list_messages(running: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
-    recorder = running.service.recorder
+def list_messages(running_service: RunningService, channel: str, agent: str) -> list[RecordedMessage]:
+    recorder = running_service.service.recorder
     assert recorder is not None
-    return [one for one in recorder.messages if one.channel == channel and agent in one.title]
+    return [message for message in recorder.messages if message.channel == channel and agent in message.title]
 
 
-async def wait_for_page(running: RunningService, agent: str) -> tuple[EscalationTicket, str]:
-    """Let an agent loop until a page is sent; return its ticket and PagerDuty's incident key."""
-    await running.service.ingest(list(looping(running.service.clock(), agent=agent)))
+async def wait_for_page(running_service: RunningService, agent: str) -> tuple[EscalationTicket, str]:
+    """Let an agent loop until a page is sent, and return its ticket and PagerDuty's incident key."""
+    await running_service.service.ingest(list(looping(running_service.service.clock(), agent=agent)))
     for channel in ("slack", "pagerduty"):
-        await until(lambda channel=channel: list_messages(running, channel, agent), f"{agent} in {channel}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    [ticket] = [ticket for ticket in running.service.tickets.open_tickets() if ticket.agent_id == agent]
-    [page] = list_messages(running, "pagerduty", agent)
+        await until(
+            lambda channel=channel: list_messages(running_service, channel, agent), f"{agent} in {channel}"
+        )  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    [ticket] = [
+        ticket for ticket in running_service.service.tickets.open_tickets() if ticket.agent_id == agent
+    ]
+    [page] = list_messages(running_service, "pagerduty", agent)
     return ticket, page.body["dedup_key"]
 
 
@@ -74,8 +78,13 @@ async def list_receivers(http: httpx.AsyncClient, ticket_id: str) -> list[dict[s
     """Return the notified receivers of a ticket, once Alertmanager has reported them."""
     rows: list[dict[str, Any]] = []
     for _ in range(600):
-        listed = (await http.get("/api/notifications")).json()["notifications"]
-        rows = [row for one in listed if one["ticket_id"] == ticket_id for row in one["notified"]]
+        ticket_rows = (await http.get("/api/notifications")).json()["notifications"]
+        rows = [
+            row
+            for ticket_row in ticket_rows
+            if ticket_row["ticket_id"] == ticket_id
+            for row in ticket_row["notified"]
+        ]
         if rows:
             break
         await asyncio.sleep(0.1)
@@ -83,14 +92,14 @@ async def list_receivers(http: httpx.AsyncClient, ticket_id: str) -> list[dict[s
 
 
 async def acknowledge_in_pagerduty(
-    http: httpx.AsyncClient, running: RunningService, key: str
+    http: httpx.AsyncClient, running_service: RunningService, key: str
 ) -> httpx.Response:
     """Post a signed PagerDuty event about an acknowledged incident."""
     pagerduty_event = {
         "id": "01EVENT",
         "event_type": "incident.acknowledged",
         "resource_type": "incident",
-        "occurred_at": datetime.fromtimestamp(running.service.clock(), UTC).isoformat(),
+        "occurred_at": datetime.fromtimestamp(running_service.service.clock(), UTC).isoformat(),
         "agent": {"id": "PLH1HKV", "summary": "Ada Lovelace", "type": "user_reference"},
         "data": {"id": "PGR0VU2", "type": "incident", "incident_key": key},
     }
@@ -101,36 +110,40 @@ async def acknowledge_in_pagerduty(
 
 
 async def test_pagerduty_acknowledgement_stops_reminders_of_all_its_tickets(
-    running: RunningService,
+    running_service: RunningService,
 ) -> None:
     """
-    B41: the incident is found by the key from the real Alertmanager; another ticket's reminder still arrives.
+    B41: the key from the real Alertmanager identifies the incident. Another ticket's reminder still arrives.
     """
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as http:
-        acknowledged, key = await wait_for_page(running, "looper")
-        result = await list_receivers(http, acknowledged.ticket_id)
-        answer = await acknowledge_in_pagerduty(http, running, key)
-        unacknowledged, other = await wait_for_page(running, "straggler")
+    async with httpx.AsyncClient(base_url=running_service.url, trust_env=False) as http:
+        acknowledged_ticket, key = await wait_for_page(running_service, "looper")
+        receiver_rows = await list_receivers(http, acknowledged_ticket.ticket_id)
+        response = await acknowledge_in_pagerduty(http, running_service, key)
+        other_ticket, other_key = await wait_for_page(running_service, "straggler")
         await until(
-            lambda: len(list_messages(running, "pagerduty", "straggler")) == 2, "the other's reminder"
+            lambda: len(list_messages(running_service, "pagerduty", "straggler")) == 2,
+            "the other ticket's reminder",
         )
-        await until(lambda: len(list_messages(running, "slack", "straggler")) == 2, "the other's reminder")
-        body = (await http.get(f"/api/tickets/{acknowledged.ticket_id}")).json()
+        await until(
+            lambda: len(list_messages(running_service, "slack", "straggler")) == 2,
+            "the other ticket's reminder",
+        )
+        body = (await http.get(f"/api/tickets/{acknowledged_ticket.ticket_id}")).json()
 
-    assert {(row["receiver"], row["status"]) for row in result} <= {
+    assert {(row["receiver"], row["status"]) for row in receiver_rows} <= {
         ("slack", "firing"),
         ("pagerduty", "firing"),
     }
-    assert answer.status_code == 202, answer.text
+    assert response.status_code == 202, response.text
     assert (body["status"], body["acknowledged_by"]) == ("acknowledged", "Ada Lovelace")
     assert (body["acknowledged_via"], body["reminders"]) == ("pagerduty", 0)
     for channel in ("slack", "pagerduty"):
-        assert len(list_messages(running, channel, "looper")) == 1
-        first, second = list_messages(running, channel, "straggler")
+        assert len(list_messages(running_service, channel, "looper")) == 1
+        first, second = list_messages(running_service, channel, "straggler")
         assert "reminder" not in first.title
         assert "First reminder" in second.title
-    repeated = list_messages(running, "pagerduty", "straggler")[1]
-    assert repeated.body["dedup_key"] == other != key
-    assert unacknowledged.ticket_id != acknowledged.ticket_id
-    assert running.service.recorder is not None
-    assert not running.service.recorder.rejections
+    reminder = list_messages(running_service, "pagerduty", "straggler")[1]
+    assert reminder.body["dedup_key"] == other_key != key
+    assert other_ticket.ticket_id != acknowledged_ticket.ticket_id
+    assert running_service.service.recorder is not None
+    assert not running_service.service.recorder.rejections

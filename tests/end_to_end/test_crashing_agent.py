@@ -35,28 +35,33 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[RunningService]:
-    async with serving_with_alertmanager(settings) as found:
-        yield found
+async def running_service(settings: Settings) -> AsyncIterator[RunningService]:
+    async with serving_with_alertmanager(settings) as service_run:
+        yield service_run
 
 
-def list_tickets(running: RunningService) -> dict[str, EscalationTicket]:
-    return {ticket.session_id: ticket for ticket in running.service.tickets.open_tickets()}
+def list_tickets(running_service: RunningService) -> dict[str, EscalationTicket]:
+    return {ticket.session_id: ticket for ticket in running_service.service.tickets.open_tickets()}
 
 
-def list_pages(running: RunningService) -> list[RecordedMessage]:
-    assert running.service.recorder is not None
-    return [one for one in running.service.recorder.messages if one.channel == "pagerduty"]
+def list_pages(running_service: RunningService) -> list[RecordedMessage]:
+    assert running_service.service.recorder is not None
+    return [
+        message for message in running_service.service.recorder.messages if message.channel == "pagerduty"
+    ]
 
 
-async def run_until_paged(running: RunningService, session: str) -> None:
+async def run_until_paged(running_service: RunningService, session: str) -> None:
     """Run the agent until a page about it is sent, then kill it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(WORKER), running.otlp_url, session, env=environment()
+        sys.executable, str(WORKER), running_service.otlp_url, session, env=environment()
     )
     try:
         await until(
-            lambda: session in list_tickets(running) and list_tickets(running)[session].notified_at,
+            lambda: (
+                session in list_tickets(running_service)
+                and list_tickets(running_service)[session].notified_at
+            ),
             session,
             seconds=90,
         )
@@ -66,24 +71,29 @@ async def run_until_paged(running: RunningService, session: str) -> None:
 
 
 async def test_agent_killed_and_restarted_pages_twice(
-    running: RunningService,
+    running_service: RunningService,
 ) -> None:
-    """B123, for an agent without heartbeats; B122: the second session pages like the first."""
-    service = running.service
+    """B122: the second session pages like the first. B123: this is so even without heartbeats."""
+    service = running_service.service
     for session in ("life-1", "life-2"):
-        await run_until_paged(running, session)
-        await until(lambda s=session: len(list_pages(running)) == int(s[-1]), f"a page for {session}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
-    ticket = list_tickets(running)["life-2"]
+        await run_until_paged(running_service, session)
+        await until(lambda s=session: len(list_pages(running_service)) == int(s[-1]), f"a page for {session}")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+    ticket = list_tickets(running_service)["life-2"]
     await service.tickets.acknowledge(ticket.ticket_id, by="ada")
     for session in ("life-3", "life-4"):
-        await run_until_paged(running, session)
+        await run_until_paged(running_service, session)
         # An acknowledgement of the incident covers tickets that join it.
-        await until(lambda s=session: list_tickets(running)[s].acknowledged_by == "ada", f"{session} joins")  # type: ignore[misc]  # mypy cannot infer a lambda's default
+        await until(
+            lambda s=session: list_tickets(running_service)[s].acknowledged_by == "ada", f"{session} joins"
+        )  # type: ignore[misc]  # mypy cannot infer a lambda's default
 
-    def list_shown() -> list[str]:
+    def list_firing_titles() -> list[str]:
         records = service.store.read_now(lambda conn: list_notifications(conn, 50, now=service.clock()))
-        return [one.title for one in records if one.status == "firing"]
+        return [record.title for record in records if record.status == "firing"]
 
-    counted = "3 sessions, one after the other."
-    await until(lambda: any(counted in title for title in list_shown()), f"{counted} in {list_shown()}")
-    assert [page.status for page in list_pages(running)] == ["firing", "firing"]
+    count_text = "3 sessions, one after the other."
+    await until(
+        lambda: any(count_text in title for title in list_firing_titles()),
+        f"{count_text} in {list_firing_titles()}",
+    )
+    assert [page.status for page in list_pages(running_service)] == ["firing", "firing"]

@@ -1,5 +1,5 @@
 """
-The Python snippets in the docs, saved as files and run, with a script in place of a model that needs a key.
+The Python snippets in the docs run as files, with a scripted model in place of one that needs a key.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MODEL = "anthropic/claude-sonnet-4-5"
 REPLIES: dict[str, list[dict[str, Any]]] = {
     "runtime.md": [{"tool_calls": [{"name": "set_output", "arguments": {"reply": "Dear human, ..."}}]}],
 }
-"""The script that replaces the documented model."""
+"""The scripted replies that replace the documented model."""
 
-PRINTED = {
+LAST_LINES = {
     "runtime.md": ["completed {'reply': 'Dear human, ...'}"],
     "run-agents.md": ["completed {'report': 'report.md'}"],
 }
-"""The last line that a snippet prints, if the page does not show it."""
+"""The last line that each snippet prints, if the page does not show its output."""
 
 
 def list_snippets(page: str) -> list[tuple[str, str]]:
-    """Return the Python snippets of a page, each with its documented output."""
+    """Return each Python snippet of a page with its documented output, which may be empty."""
     text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     return re.findall(r"^```python\n(.*?)^```\n(?:\n```text\n(.*?)^```)?", text, re.MULTILINE | re.DOTALL)
 
@@ -57,26 +57,26 @@ def run_snippet(page: str, code: str, folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "at"),
-    [(page, at) for page in ("models.md", *PRINTED) for at in range(len(list_snippets(page)))],
+    ("page", "index"),
+    [(page, index) for page in ("models.md", *LAST_LINES) for index in range(len(list_snippets(page)))],
 )
-def test_snippet_runs_and_prints_the_documented_output(page: str, at: int, tmp_path: Path) -> None:
-    code, snippet = list_snippets(page)[at]
+def test_snippet_runs_and_prints_the_documented_output(page: str, index: int, tmp_path: Path) -> None:
+    code, snippet = list_snippets(page)[index]
 
-    printed = run_snippet(page, code, tmp_path)
+    output = run_snippet(page, code, tmp_path)
 
     if snippet:
-        assert printed == snippet
+        assert output == snippet
     else:
-        assert printed.splitlines()[-1] == PRINTED[page][at]
+        assert output.splitlines()[-1] == LAST_LINES[page][index]
 
 
-@pytest.mark.parametrize("page", ["models.md", *PRINTED])
+@pytest.mark.parametrize("page", ["models.md", *LAST_LINES])
 def test_every_snippet_is_a_complete_file(page: str) -> None:
-    found = list_snippets(page)
+    snippets = list_snippets(page)
 
-    assert found
-    for code, _ in found:
+    assert snippets
+    for code, _ in snippets:
         assert code.rstrip().endswith("asyncio.run(main())")
 
 
@@ -84,7 +84,9 @@ def test_every_snippet_is_a_complete_file(page: str) -> None:
 def test_make_targets_on_pages_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z]+):", makefile, re.MULTILINE))
-    named = set(re.findall(r"(?:`|^)make ([a-z]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE))
+    mentioned = set(
+        re.findall(r"(?:`|^)make ([a-z]+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    )
 
-    assert named
-    assert named <= targets
+    assert mentioned
+    assert mentioned <= targets

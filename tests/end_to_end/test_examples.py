@@ -1,4 +1,4 @@
-"""The examples, run with the commands in their READMEs."""
+"""The examples run with the commands in their READMEs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_command(command: str, home: Path) -> subprocess.CompletedProcess[str]:
         receiver.stop()
 
 
-def list_artifacts(home: Path, example: str) -> Path:
+def find_artifacts(home: Path, example: str) -> Path:
     [folder] = (home / ".queenright" / "agents" / example / "sessions").glob("*/artifacts")
     return folder
 
@@ -49,30 +49,30 @@ def test_every_example_has_a_readme_with_commands() -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_example_prints_its_documented_output(example: str, tmp_path: Path) -> None:
-    command_block, as_json = list_blocks(example, "sh")
+    command_block, json_command = list_blocks(example, "sh")
 
-    done = run_command(command_block, tmp_path)
-    rerun = run_command(as_json, tmp_path)
+    text_result = run_command(command_block, tmp_path)
+    json_result = run_command(json_command, tmp_path)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    _, *printed, folder = done.stdout.splitlines()
+    assert (text_result.returncode, text_result.stderr) == (0, "")
+    _, *output_lines, folder = text_result.stdout.splitlines()
     expected_lines = list_blocks(example, "text")[0].splitlines()
     assert folder.startswith("Session session_")
-    assert sorted(printed) == sorted(expected_lines)
+    assert sorted(output_lines) == sorted(expected_lines)
     # Two nodes of docs_checker run concurrently, so either may end first.
-    assert [line for line in printed if line[:5] != "find_"] == [
+    assert [line for line in output_lines if line[:5] != "find_"] == [
         line for line in expected_lines if line[:5] != "find_"
     ]
-    assert rerun.returncode == 0, rerun.stderr
-    result = json.loads(rerun.stdout)
-    assert (result["status"], result["agent"]) == ("completed", example)
-    assert result["goal"]["achieved"] is True
+    assert json_result.returncode == 0, json_result.stderr
+    summary = json.loads(json_result.stdout)
+    assert (summary["status"], summary["agent"]) == ("completed", example)
+    assert summary["goal"]["achieved"] is True
 
 
 def test_docs_checker_finds_the_four_faults_of_its_sample_and_reports_them(tmp_path: Path) -> None:
     result = run_command(list_blocks("docs_checker", "sh")[0], tmp_path)
 
-    report = (list_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    report = (find_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert [line for line in report.splitlines() if line.startswith(("- ", "## "))] == [
         "## Broken links (2)",
         "- index.md, line 3: `guides/usage.md`: no such file",
@@ -88,15 +88,15 @@ def test_docs_checker_calls_no_model_for_a_correct_folder(tmp_path: Path) -> Non
     result = run_command(list_blocks("docs_checker", "sh")[1], tmp_path)
 
     assert json.loads(result.stdout)["path"][-1] == "write_clean_report"
-    report = (list_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
+    report = (find_artifacts(tmp_path, "docs_checker") / "report.md").read_text(encoding="utf-8")
     assert "1 pages" in report
 
 
 def test_log_digest_counts_the_errors_of_its_sample(tmp_path: Path) -> None:
-    done = run_command(list_blocks("log_digest", "sh")[1], tmp_path)
+    run_result = run_command(list_blocks("log_digest", "sh")[1], tmp_path)
 
-    result = json.loads(done.stdout)
-    digest = (list_artifacts(tmp_path, "log_digest") / "digest.md").read_text(encoding="utf-8")
+    result = json.loads(run_result.stdout)
+    digest = (find_artifacts(tmp_path, "log_digest") / "digest.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| `(.*?)` \| (\S+) \| (\d+) \|$", digest, re.MULTILINE)
     logs = {path.name: path.read_text(encoding="utf-8") for path in ROOT.glob("examples/log_digest/sample/*")}
     errors = sum(len(re.findall(r"ERROR|CRITICAL", text)) for text in logs.values())
@@ -122,10 +122,12 @@ def test_docs_checker_names_its_missing_input(tmp_path: Path) -> None:
     assert "`folder`" in result.stdout
 
 
-def test_own_documentation_has_no_faults(tmp_path: Path) -> None:
-    checked = run_command(
+def test_docs_checker_finds_no_faults_in_our_docs(tmp_path: Path) -> None:
+    run_result = run_command(
         """queenright run examples/docs_checker --input '{"folder": "docs"}' --json""", tmp_path
     )
 
-    folder = list_artifacts(tmp_path, "docs_checker")
-    assert json.loads(checked.stdout)["goal"]["achieved"], (folder / "report.md").read_text(encoding="utf-8")
+    folder = find_artifacts(tmp_path, "docs_checker")
+    assert json.loads(run_result.stdout)["goal"]["achieved"], (folder / "report.md").read_text(
+        encoding="utf-8"
+    )

@@ -1,4 +1,4 @@
-"""A symptom that only Prometheus sees wakes the judge through the real Alertmanager, and pages nobody."""
+"""A symptom that only Prometheus sees wakes the judge through the real Alertmanager, without a page."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from queenright.server.settings import Settings, load_settings
 from queenright.server.up import up
 from queenright.server.up_options import UpOptions
 from tests.clients.fixtures import FOLDER, load_fixture
-from tests.end_to_end.test_page import ONE_EACH, count_messages
+from tests.end_to_end.test_page import PAGES, count_messages
 from tests.waiting import until
 from tools.dashboards.queries import queries
 
 AGENT = "night_shift"
 EMPTY_PANELS = {"Time since last checkpoint", "Waiting"}
-"""Panels about things that this agent never does."""
+"""Panels without data, because the agent never waits and has no checkpoints."""
 
 Query = Callable[[str], Awaitable[list[dict[str, Any]]]]
-APPROVED = {
+APPROVED_ALERT = {
     "labels": {
         "alertname": "QueenrightIntervention",
         "agent": "day_shift",
@@ -51,24 +51,24 @@ APPROVED = {
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    """Return settings without the demo's clock: during the test, the judge only checks when it is woken."""
+    """Return settings without the demo's clock, so that only a wake-up makes the judge check."""
     return load_settings(storage=tmp_path / "storage", http={"port": 0}, otlp={"port": 0})
 
 
 async def test_symptom_wakes_the_judge_without_paging(
-    running: RunningService, monkeypatch: pytest.MonkeyPatch
+    running_service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The most severe QueenrightRetryStorm, about an agent whose metrics arrive and whose spans do not."""
-    service, wake = running.service, running.service.judging.wake
-    woken: list[tuple[str | None, str]] = []
+    """QueenrightRetryStorm fires with severity critical for an agent that sends metrics and no spans."""
+    service, wake = running_service.service, running_service.service.judging.wake
+    wakeups: list[tuple[str | None, str]] = []
     checks_before: list[float] = []
 
-    def checks() -> float:
+    def count_healthy_checks() -> float:
         return service.registry.get_sample_value("queenright_judge_checks_total", {"outcome": "healthy"}) or 0
 
     def record_wakeup(agent_id: str | None = None, reason: str = "") -> None:
-        woken.append((agent_id, reason))
-        checks_before.append(checks())
+        wakeups.append((agent_id, reason))
+        checks_before.append(count_healthy_checks())
         wake(agent_id, reason)
 
     monkeypatch.setattr(service.judging, "wake", record_wakeup)
@@ -89,26 +89,28 @@ async def test_symptom_wakes_the_judge_without_paging(
         for _ in range(25):
             with worker.step("packer") as step:
                 step.verdict("RETRY")
-        await until(lambda: woken != [], "the symptom in the service's webhook")
-        await until(lambda: checks() > checks_before[0], "a check by the judge")
+        await until(lambda: wakeups != [], "the symptom in the service's webhook")
+        await until(lambda: count_healthy_checks() > checks_before[0], "a check by the judge")
 
-        async with httpx.AsyncClient(base_url=str(running.alertmanager_url), trust_env=False) as client:
-            answer = await client.get("/api/v2/alerts", params={"filter": f"agent={AGENT}"})
-            # Sent later on the same route: once this has arrived, the symptom would have arrived long ago.
-            approved = await client.post("/api/v2/alerts", json=[APPROVED])
-        assert approved.is_success
+        async with httpx.AsyncClient(
+            base_url=str(running_service.alertmanager_url), trust_env=False
+        ) as client:
+            response = await client.get("/api/v2/alerts", params={"filter": f"agent={AGENT}"})
+            # This alert is sent later, so a page about the symptom would have arrived before its page.
+            approved_response = await client.post("/api/v2/alerts", json=[APPROVED_ALERT])
+        assert approved_response.is_success
         await until(
-            lambda: count_messages(running).keys() >= ONE_EACH.keys(),
+            lambda: count_messages(running_service).keys() >= PAGES.keys(),
             seconds=60,
-            what="the page that the queen approved",
+            description="the page that the queen approved",
         )
 
-    [symptom] = answer.json()
+    [symptom] = response.json()
     assert symptom["labels"]["source"] == "rules"
     assert symptom["labels"]["severity"] == "critical"
     assert symptom["receivers"] == [{"name": "judge"}]
-    assert woken == [(AGENT, "QueenrightRetryStorm")]
-    assert count_messages(running) == ONE_EACH
+    assert wakeups == [(AGENT, "QueenrightRetryStorm")]
+    assert count_messages(running_service) == PAGES
     assert service.recorder is not None
     assert not any(AGENT in str(message.body) for message in service.recorder.messages)
     assert service.tickets.open_tickets() == []
@@ -118,31 +120,31 @@ async def wait_for_result(query: Query, expr: str, *, seconds: float = 60) -> No
     """Wait until Prometheus has a result for ``expr``."""
     deadline = time.monotonic() + seconds
     while not await query(expr):
-        assert time.monotonic() < deadline, f"within {seconds:.0f} s: an answer to {expr}"
+        assert time.monotonic() < deadline, f"Prometheus has no result for {expr} after {seconds:.0f} s"
         await asyncio.sleep(0.1)
 
 
 @asynccontextmanager
 async def watch_judge(
-    running: RunningService, monkeypatch: pytest.MonkeyPatch
+    running_service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Query, list[tuple[str | None, str]]]]:
     """Yield a Prometheus query function, and the recorded wake-ups of the judge with their targets."""
-    wake = running.service.judging.wake
-    woken: list[tuple[str | None, str]] = []
+    wake = running_service.service.judging.wake
+    wakeups: list[tuple[str | None, str]] = []
 
     def record_wakeup(agent_id: str | None = None, reason: str = "") -> None:
-        woken.append((agent_id, reason))
+        wakeups.append((agent_id, reason))
         wake(agent_id, reason)
 
-    monkeypatch.setattr(running.service.judging, "wake", record_wakeup)
-    async with httpx.AsyncClient(base_url=str(running.prometheus_url), trust_env=False) as prometheus:
+    monkeypatch.setattr(running_service.service.judging, "wake", record_wakeup)
+    async with httpx.AsyncClient(base_url=str(running_service.prometheus_url), trust_env=False) as prometheus:
 
-        async def answer(query: str) -> list[dict[str, Any]]:
-            found = (await prometheus.get("/api/v1/query", params={"query": query})).json()
-            assert found["status"] == "success", found
-            return list(found["data"]["result"])
+        async def run_query(query: str) -> list[dict[str, Any]]:
+            response = (await prometheus.get("/api/v1/query", params={"query": query})).json()
+            assert response["status"] == "success", response
+            return list(response["data"]["result"])
 
-        yield answer, woken
+        yield run_query, wakeups
         targets = (await prometheus.get("/api/v1/targets")).json()["data"]["activeTargets"]
         assert [target["labels"]["job"] for target in targets] == ["queenright"]
 
@@ -151,7 +153,7 @@ async def wait_for_panels(query: Query, agent: str, *, allowed: set[str]) -> Non
     """
     Wait until the `queenright_worker_...` panels of an agent's dashboard have data.
 
-    A scrape that times out on a busy machine leaves all of them empty until the next one.
+        If a scrape times out on a busy machine, all these panels are empty until the next scrape.
     """
     dashboard = json.loads((dashboards_folder() / "agent.json").read_text())
     variables = {"agent": agent, "job": ".*", "instance": ".*"}
@@ -161,19 +163,21 @@ async def wait_for_panels(query: Query, agent: str, *, allowed: set[str]) -> Non
     assert {panel_query.panel for panel_query in panel_queries} - allowed
     deadline = time.monotonic() + 60
     while (
-        empty := {panel_query.panel for panel_query in panel_queries if not await query(panel_query.expr)}
+        empty_panels := {
+            panel_query.panel for panel_query in panel_queries if not await query(panel_query.expr)
+        }
         - allowed
     ):
-        assert time.monotonic() < deadline, f"panels without data: {empty}"
+        assert time.monotonic() < deadline, f"panels without data: {empty_panels}"
         await asyncio.sleep(0.1)
 
 
 async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
-    running: RunningService, monkeypatch: pytest.MonkeyPatch
+    running_service: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its alert fires, the panels have data, the judge is woken; Prometheus scrapes only the service."""
-    telemetry = Telemetry(running.otlp_url)
-    async with watch_judge(running, monkeypatch) as (answer, woken):
+    """Prometheus scrapes only the service. The alert fires, the panels have data, and the judge wakes up."""
+    telemetry = Telemetry(running_service.otlp_url)
+    async with watch_judge(running_service, monkeypatch) as (query, wakeups):
         with Worker(AGENT, telemetry=telemetry, registry=CollectorRegistry()) as worker:
             for n in range(25):
                 with worker.step("packer") as step:
@@ -184,14 +188,14 @@ async def test_symptom_of_an_agent_that_arrives_only_by_otlp_wakes_the_judge(
                     step.verdict("RETRY")
                 if n == 1:
                     # A counter whose first sample is 25 has not increased.
-                    await wait_for_result(answer, f'queenright_worker_steps_total{{agent="{AGENT}"}} > 0')
+                    await wait_for_result(query, f'queenright_worker_steps_total{{agent="{AGENT}"}} > 0')
             await until(
-                lambda: (AGENT, "QueenrightRetryStorm") in woken, "the symptom in the service's webhook"
+                lambda: (AGENT, "QueenrightRetryStorm") in wakeups, "the symptom in the service's webhook"
             )
-            await wait_for_result(answer, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
+            await wait_for_result(query, f'queenright_worker_steps_since_accept{{agent="{AGENT}"}} == 25')
             calls = f'queenright_worker_tool_calls_total{{agent="{AGENT}", outcome="error"}}'
-            await wait_for_result(answer, f"sum({calls}) == 25")  # each call is counted once
-            await wait_for_panels(answer, AGENT, allowed=EMPTY_PANELS)
+            await wait_for_result(query, f"sum({calls}) == 25")  # each call is counted once
+            await wait_for_panels(query, AGENT, allowed=EMPTY_PANELS)
     telemetry.close()
 
 
@@ -208,7 +212,7 @@ def short_stall_settings(tmp_path: Path) -> Settings:
 
 
 async def send_claude_code(url: str) -> str:
-    """Send Claude Code's recorded requests with a hanging command, without the end; return the agent."""
+    """Send Claude Code's recorded requests of a hanging command, without the end, and return the agent."""
     fixture = load_fixture(FOLDER / "claude-code" / "hang_later.json")
     async with httpx.AsyncClient(base_url=url, trust_env=False) as client:
         for record in fixture.moved(time.time() - fixture.ended_at):
@@ -219,20 +223,20 @@ async def send_claude_code(url: str) -> str:
 
 
 async def send_langgraph(url: str) -> str:
-    """Send OpenInference spans of an unfinished LangGraph program; return the agent."""
+    """Send OpenInference spans of an unfinished LangGraph program, and return the agent."""
     exporter = OTLPSpanExporter(f"{url}/v1/traces")
     provider = TracerProvider(resource=Resource({"service.name": "night-graph"}), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     tracer = provider.get_tracer("openinference.instrumentation.langchain", "0.1.60")
     graph = tracer.start_span("LangGraph", attributes={"openinference.span.kind": "CHAIN"})
     for number in range(3):
-        inside = set_span_in_context(graph)
+        context = set_span_in_context(graph)
         model: dict[str, str | int] = {"openinference.span.kind": "LLM", "llm.model_name": "scripted"}
         model |= {"llm.token_count.prompt": 100, "llm.token_count.completion": 10}
-        tracer.start_span("ChatOpenAI", inside, attributes=model).end()
+        tracer.start_span("ChatOpenAI", context, attributes=model).end()
         tool = {"openinference.span.kind": "TOOL", "tool.name": "search"}
         tool |= {"input.value": '{"query": "bees"}', "output.value": f"page {number}"}
-        tracer.start_span("search", inside, attributes=tool).end()
+        tracer.start_span("search", context, attributes=tool).end()
     await asyncio.to_thread(provider.force_flush)
     return "night-graph"
 
@@ -241,18 +245,18 @@ async def send_langgraph(url: str) -> str:
 async def test_symptom_of_an_uninstrumented_agent_wakes_the_judge(
     short_stall_settings: Settings, send: Callable[[str], Awaitable[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Claude Code with a hanging command, and a silent graph: the judge's loop covers them, too."""
+    """The agents are Claude Code with a hanging command, and a LangGraph program that sends nothing more."""
     options = UpOptions(demo=False, fast=True, prometheus_port=0, alertmanager_port=0, receiver_port=0)
     async with (
-        up(short_stall_settings, options, say=lambda line: None) as running,
-        watch_judge(running, monkeypatch) as (answer, woken),
+        up(short_stall_settings, options, say=lambda line: None) as running_service,
+        watch_judge(running_service, monkeypatch) as (query, wakeups),
     ):
-        agent = await send(str(running.otlp_url))
-        await wait_for_result(answer, f'queenright_worker_info{{agent="{agent}"}}')
+        agent = await send(str(running_service.otlp_url))
+        await wait_for_result(query, f'queenright_worker_info{{agent="{agent}"}}')
         await until(
-            lambda: (agent, "QueenrightWorkerStalledInPhase") in woken,
+            lambda: (agent, "QueenrightWorkerStalledInPhase") in wakeups,
             "the symptom in the service's webhook",
             seconds=120,
         )
         allowed = EMPTY_PANELS | {"Time since last heartbeat", "Errors by class"}
-        await wait_for_panels(answer, agent, allowed=allowed)
+        await wait_for_panels(query, agent, allowed=allowed)

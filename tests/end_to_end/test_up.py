@@ -34,7 +34,7 @@ FREE_PORTS = [
 ]
 
 
-class Up:
+class UpCommand:
     """A running `queenright up`, and its output so far."""
 
     def __init__(self, storage: Path, *arguments: str) -> None:
@@ -51,13 +51,15 @@ class Up:
     def printed(self) -> str:
         return self._log.read_text("utf-8")
 
-    def wait_for(self, pattern: str, seconds: float = 180) -> str:
+    def wait_for_output(self, pattern: str, seconds: float = 180) -> str:
         deadline = time.monotonic() + seconds
-        while not (found := re.search(pattern, self.printed)):
+        while not (match := re.search(pattern, self.printed)):
             assert not self.process.ended(), self.printed
-            assert time.monotonic() < deadline, f"within {seconds} s: {pattern}\n{self.printed}"
+            assert time.monotonic() < deadline, (
+                f"{pattern!r} was not printed within {seconds} s:\n{self.printed}"
+            )
             time.sleep(0.05)
-        return found[found.lastindex or 0]
+        return match[match.lastindex or 0]
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
@@ -70,21 +72,21 @@ def storage(tmp_path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def running_demo(storage: Path) -> Iterator[Up]:
+def run_demo(storage: Path) -> Iterator[UpCommand]:
     """Run the service with the demo fleet; kill it if it still runs at the end."""
-    running = Up(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
+    command = UpCommand(storage, *FREE_PORTS, "--files", str(Path(__file__).parents[2] / "docs"))
     try:
-        yield running
+        yield command
     finally:
-        if not running.process.ended():
-            running.end(signal.SIGKILL)
+        if not command.process.ended():
+            command.end(signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """Yield one service, shared by the tests that do not change it and the one that ends it."""
-    with running_demo(tmp_path_factory.mktemp("up") / "storage") as running:
-        yield running
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpCommand]:
+    """Yield a service that the tests share; the last of them ends it."""
+    with run_demo(tmp_path_factory.mktemp("up") / "storage") as command:
+        yield command
 
 
 def is_listening(url: str) -> bool:
@@ -102,33 +104,33 @@ def is_closed(url: str, seconds: float = 10) -> bool:
     return True
 
 
-def test_second_service_on_the_same_folder_is_refused(demo: Up) -> None:
-    demo.wait_for("Ctrl-C stops everything")
+def test_second_service_on_the_same_folder_is_refused(demo: UpCommand) -> None:
+    demo.wait_for_output("Ctrl-C stops everything")
 
-    second = Up(demo.storage, *FREE_PORTS)
+    second = UpCommand(demo.storage, *FREE_PORTS)
 
     assert second.process.wait() == 1
     assert "already running" in second.printed
     assert str(demo.process.pid) in second.printed
 
 
-def test_second_service_reports_which_process_has_the_port(demo: Up) -> None:
-    port = demo.wait_for(r"Console\s+http://\S+:(\d+)")
+def test_second_service_names_the_service_on_its_port(demo: UpCommand) -> None:
+    port = demo.wait_for_output(r"Console\s+http://\S+:(\d+)")
 
-    second = Up(demo.storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
+    second = UpCommand(demo.storage.with_name("elsewhere"), *FREE_PORTS[1:], f"--port={port}")
 
     assert second.process.wait() == 1
     assert "another Queenright" in second.printed
 
 
-def test_demo_pages_once_and_ctrl_c_stops_every_process(demo: Up) -> None:
-    """The readme's first promise. This test ends the service that the tests above share."""
-    page = demo.wait_for(r"Console\s+(http://\S+)")
-    prometheus = demo.wait_for(r"Prometheus\s+(http://\S+)")
-    alertmanager = demo.wait_for(r"Alertmanager\s+(http://\S+)")
-    demo.wait_for("slack firing: researcher")
-    demo.wait_for("pagerduty firing: researcher")
-    demo.wait_for("slack resolved: .*researcher")
+def test_demo_pages_once_and_ctrl_c_stops_every_process(demo: UpCommand) -> None:
+    """The README promises this first. The test ends the service that the tests above share."""
+    page = demo.wait_for_output(r"Console\s+(http://\S+)")
+    prometheus = demo.wait_for_output(r"Prometheus\s+(http://\S+)")
+    alertmanager = demo.wait_for_output(r"Alertmanager\s+(http://\S+)")
+    demo.wait_for_output("slack firing: researcher")
+    demo.wait_for_output("pagerduty firing: researcher")
+    demo.wait_for_output("slack resolved: .*researcher")
 
     code = demo.end()
 
@@ -158,10 +160,10 @@ def test_unusable_secret_file_is_refused_at_start(
     if content is not None:
         file.write_text(content, encoding="utf-8")
 
-    refused = warm.queenright("up", f"--storage={storage}", *FREE_PORTS, f"{option}={file}")
-    printed = refused.stdout + refused.stderr
+    result = warm.queenright("up", f"--storage={storage}", *FREE_PORTS, f"{option}={file}")
+    printed = result.stdout + result.stderr
 
-    assert refused.returncode == 1
+    assert result.returncode == 1
     assert f"{option} {file} {expected}" in " ".join(printed.split())
     assert "hunter2" not in printed
 
@@ -179,11 +181,11 @@ def test_taken_port_is_named_with_a_remedy(storage: Path) -> None:
 
 def test_failed_start_leaves_no_folder_behind(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        taken = f"--otlp-port={listener.getsockname()[1]}"
+        taken_port = f"--otlp-port={listener.getsockname()[1]}"
 
-        refused = warm.queenright("up", f"--storage={tmp_path / 'new' / 'storage'}", *FREE_PORTS, taken)
+        result = warm.queenright("up", f"--storage={tmp_path / 'new' / 'storage'}", *FREE_PORTS, taken_port)
 
-    assert refused.returncode == 1
+    assert result.returncode == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,23 +202,23 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
     lines: list[str] = []
     options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
 
-    def find(name: str) -> Path | None:
+    def find_wrapper(name: str) -> Path | None:
         return wrapper if name == "alertmanager" else None
 
-    async with up_in_process(settings, options, say=lines.append, find=find) as running:
-        ready = running.service.ready()
+    async with up_in_process(settings, options, say=lines.append, find=find_wrapper) as running_service:
+        ready = running_service.service.ready()
         os.kill(int(pid.read_text("utf-8")), signal.SIGKILL)
-        await until(lambda: bool(running.service.faults), "a fault")
+        await until(lambda: bool(running_service.service.faults), "a fault")
 
-        [problem] = running.service.ready()
-        restarted = await asyncio.create_subprocess_exec(
+        [problem] = running_service.service.ready()
+        alertmanager = await asyncio.create_subprocess_exec(
             program, *arguments.read_text("utf-8").split(), stderr=asyncio.subprocess.DEVNULL
         )
         try:
-            await until(lambda: not running.service.faults, "the problem ends")
+            await until(lambda: not running_service.service.faults, "the problem ends")
         finally:
-            restarted.kill()
-            await restarted.wait()
+            alertmanager.kill()
+            await alertmanager.wait()
 
     assert ready == []
     assert "Alertmanager" in problem
@@ -225,39 +227,41 @@ async def test_exited_program_is_reported_and_service_is_not_ready(
 
 
 async def test_alertmanager_outlives_the_service(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It accepts what the service sends while it stops: the last output is not "cannot be reached"."""
-    stopped: list[str] = []
+    """Alertmanager accepts what the service sends while it stops, so no delivery fails at the end."""
+    stop_order: list[str] = []
     stop_service, stop_child = Service.stop, Child.stop
 
-    async def note_service(service: Service) -> None:
+    async def record_service(service: Service) -> None:
         await stop_service(service)
-        stopped.append("the service")
+        stop_order.append("the service")
 
-    async def note_child(child: Child) -> None:
-        stopped.append(child.name)
+    async def record_child(child: Child) -> None:
+        stop_order.append(child.name)
         await stop_child(child)
 
-    monkeypatch.setattr(Service, "stop", note_service)
-    monkeypatch.setattr(Child, "stop", note_child)
+    monkeypatch.setattr(Service, "stop", record_service)
+    monkeypatch.setattr(Child, "stop", record_child)
     options = UpOptions(demo=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
 
     async with up_in_process(settings, options, say=lambda line: None):
         pass
 
-    assert stopped == ["the service", "Prometheus", "Alertmanager"]
+    assert stop_order == ["the service", "Prometheus", "Alertmanager"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux can tie a child's life to its parent's")
 def test_killed_demo_leaves_no_process_and_the_next_one_does_not_page_its_agents(storage: Path) -> None:
-    with running_demo(storage) as killed:
-        addresses = [killed.wait_for(rf"{name}\s+(http://\S+)") for name in ("Prometheus", "Alertmanager")]
-        killed.wait_for("slack firing: researcher")
-        killed.end(signal.SIGKILL)
+    with run_demo(storage) as killed_demo:
+        addresses = [
+            killed_demo.wait_for_output(rf"{name}\s+(http://\S+)") for name in ("Prometheus", "Alertmanager")
+        ]
+        killed_demo.wait_for_output("slack firing: researcher")
+        killed_demo.end(signal.SIGKILL)
         assert all(is_closed(address) for address in addresses)
 
-    with running_demo(storage) as next_demo:
-        # after the stall threshold of the demo's clock
-        next_demo.wait_for("slack resolved: .*researcher")
+    with run_demo(storage) as next_demo:
+        # Wait until after the stall threshold of the demo's clock.
+        next_demo.wait_for_output("slack resolved: .*researcher")
         time.sleep(5)
         code = next_demo.end()
 
@@ -270,22 +274,22 @@ def test_unusable_storage_is_reported_in_one_line(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.touch()
 
-    refused = warm.queenright("up", f"--storage={file}", *FREE_PORTS)
+    result = warm.queenright("up", f"--storage={file}", *FREE_PORTS)
 
-    assert refused.returncode == 1
-    assert "cannot be used" in refused.stdout + refused.stderr
-    assert "Traceback" not in refused.stdout + refused.stderr
+    assert result.returncode == 1
+    assert "cannot be used" in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
 
 
-async def test_up_works_without_the_programs_and_says_so(settings: Settings) -> None:
+async def test_up_without_the_programs_starts_and_reports_them(settings: Settings) -> None:
     lines: list[str] = []
     options = UpOptions(demo=False, receiver_port=0)
 
-    async with up_in_process(settings, options, say=lines.append, find=lambda name: None) as running:
+    async with up_in_process(settings, options, say=lines.append, find=lambda name: None) as running_service:
         async with httpx.AsyncClient(trust_env=False) as client:
-            ready = await client.get(f"{running.url}/readyz")
+            ready = await client.get(f"{running_service.url}/readyz")
 
         assert ready.status_code == 200
-        assert (running.prometheus_url, running.alertmanager_url) == (None, None)
+        assert (running_service.prometheus_url, running_service.alertmanager_url) == (None, None)
     assert any("prometheus" in line for line in lines)
     assert any("alertmanager" in line for line in lines)

@@ -1,8 +1,8 @@
 """
 ``python -m tests.frameworks``: run real agent frameworks, and record their requests.
 
-Each runs in its own environment, with the versions in ``pins/``, with the scripted model provider and the
-recorder of ``tests/clients``, on loopback: no real model is called and no key is needed.
+Each framework runs in its own environment, at the versions in ``pins/``, with the scripted model provider and
+the recorder of ``tests/clients`` on loopback. It calls no real model and needs no key.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXAMPLES: Final = """\
 examples:
   python -m tests.frameworks record                           every pair in every scenario
   python -m tests.frameworks record strands --scenario loop   one pair in one scenario
-  python -m tests.frameworks pin strands                      take its newest version, then record it
+  python -m tests.frameworks pin strands                      pin its newest version, then record it
 """
 
 
@@ -49,10 +49,10 @@ async def record_scenario(pair: Pair, scenario: Scenario, variant: str, command:
 async def record_all(names: list[str], scenarios: list[str], jobs: int) -> bool:
     """Install the pairs and record them, ``jobs`` scenarios at a time; return whether all succeeded."""
     commands = {name: install(PAIRS[name]) for name in names}
-    turn = asyncio.Semaphore(jobs)
+    limit = asyncio.Semaphore(jobs)
 
     async def attempt(pair: Pair, scenario: Scenario, variant: str) -> bool:
-        async with turn:
+        async with limit:
             try:
                 print(await record_scenario(pair, scenario, variant, commands[pair.name]), flush=True)
             except RunError as error:
@@ -72,18 +72,22 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    recording = commands.add_parser("record", help="Run pairs, and write what they send as fixtures")
-    recording.add_argument("pairs", nargs="*", metavar="PAIR", help=f"{', '.join(PAIRS)} (default: all)")
-    recording.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME")
-    recording.add_argument("--jobs", type=int, default=3, help="scenarios at a time (default: %(default)s)")
-    pinning = commands.add_parser("pin", help="Pin the newest versions of pairs")
-    pinning.add_argument("pairs", nargs="+", metavar="PAIR")
-    measuring = commands.add_parser("matrix", help="Print what a real service reports about the recordings")
-    measuring.add_argument("pairs", nargs="*", metavar="PAIR")
+    record_parser = commands.add_parser("record", help="Run pairs, and write what they send as fixtures")
+    record_parser.add_argument("pairs", nargs="*", metavar="PAIR", help=f"{', '.join(PAIRS)} (default: all)")
+    record_parser.add_argument("--scenario", action="append", choices=SCENARIOS, metavar="NAME")
+    record_parser.add_argument(
+        "--jobs", type=int, default=3, help="scenarios at a time (default: %(default)s)"
+    )
+    pin_parser = commands.add_parser("pin", help="Pin the newest versions of pairs")
+    pin_parser.add_argument("pairs", nargs="+", metavar="PAIR")
+    matrix_parser = commands.add_parser(
+        "matrix", help="Print what a real service reports about the recordings"
+    )
+    matrix_parser.add_argument("pairs", nargs="*", metavar="PAIR")
     args = parser.parse_args()
     for name in args.pairs:
         if name not in PAIRS:
-            parser.error(f"{name!r} is not a pair: use {', '.join(PAIRS)}")
+            parser.error(f"{name!r} is not a pair; use {', '.join(PAIRS)}")
     try:
         if args.command == "pin":
             for name in args.pairs:
@@ -94,8 +98,8 @@ def main() -> int:
                 with tempfile.TemporaryDirectory() as folder:
                     print(f"{name}: {asyncio.run(measure(PAIRS[name], Path(folder)))}", flush=True)
             return 0
-        done = record_all(args.pairs or list(PAIRS), args.scenario or list(SCENARIOS), args.jobs)
-        return 0 if asyncio.run(done) else 1
+        recording = record_all(args.pairs or list(PAIRS), args.scenario or list(SCENARIOS), args.jobs)
+        return 0 if asyncio.run(recording) else 1
     except InstallError as error:
         print(error, file=sys.stderr)
         return 1

@@ -25,24 +25,24 @@ def fixture_path(pair: str, name: str) -> Path:
 
 def load_fixture(path: Path) -> Fixture:
     """Read a fixture."""
-    head, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    header, *records = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return Fixture(
         client=path.parent.name,
-        version=head["version"],
-        scenario=head["scenario"],
-        variant=head["variant"],
-        description=head["description"],
+        version=header["version"],
+        scenario=header["scenario"],
+        variant=header["variant"],
+        description=header["description"],
         pruned=None,
-        ended_at=head["ended_at"],
-        ended_by=head["ended_by"],
-        exit_codes=tuple(head["exit_codes"]),
+        ended_at=header["ended_at"],
+        ended_by=header["ended_by"],
+        exit_codes=tuple(header["exit_codes"]),
         records=tuple(Record(record["at"], record["path"], record["body"]) for record in records),
     )
 
 
 def write_fixture(fixture: Fixture) -> None:
     """Write a fixture, replacing an earlier one."""
-    head = {
+    header = {
         "version": fixture.version,
         "scenario": fixture.scenario,
         "variant": fixture.variant,
@@ -53,11 +53,11 @@ def write_fixture(fixture: Fixture) -> None:
     }
     path = fixture_path(fixture.client, fixture.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in _lines(head, fixture.records)), encoding="utf-8")
+    path.write_text("".join(f"{line}\n" for line in _format_lines(header, fixture.records)), encoding="utf-8")
 
 
-def _lines(head: dict[str, Any], records: tuple[Record, ...]) -> Iterator[str]:
-    yield json.dumps(head)
+def _format_lines(header: dict[str, Any], records: tuple[Record, ...]) -> Iterator[str]:
+    yield json.dumps(header)
     for record in records:
-        one = {"at": record.at, "path": record.path, "body": record.body}
-        yield json.dumps(one, ensure_ascii=False, separators=(",", ":"))
+        request = {"at": record.at, "path": record.path, "body": record.body}
+        yield json.dumps(request, ensure_ascii=False, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Installs each pair from PyPI or npm at pinned versions, in its own folder under ``.tools/frameworks/``."""
+"""Install each pair from PyPI or npm at pinned versions, in its own folder under ``.tools/frameworks/``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.isolation import ROOT
 
 PINS: Final = Path(__file__).with_name("pins")
 TOOLS: Final = ROOT / ".tools" / "frameworks"
-_RESOLVING: Final = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url")
-_PYTHON: Final = "3.11"
+_COMPILE_OPTIONS: Final = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url")
+_PYTHON_VERSION: Final = "3.11"
 
 
 def pins_file(pair: Pair) -> Path:
@@ -26,28 +26,30 @@ def pins_file(pair: Pair) -> Path:
 
 
 def pinned_versions(pair: Pair) -> dict[str, str]:
-    """Return the versions of the packages in the pair's name."""
+    """Return the pinned version of each package in ``pair.packages``."""
     if pair.is_npm:
-        locked = json.loads(pins_file(pair).read_text(encoding="utf-8"))["packages"]
-        return {package: locked[f"node_modules/{package}"]["version"] for package in pair.packages}
-    pinned = dict(line.split("==") for line in pins_file(pair).read_text(encoding="utf-8").split() if line)
-    return {(name := re.sub(r"\[.*", "", package)): pinned[name] for package in pair.packages}
+        packages = json.loads(pins_file(pair).read_text(encoding="utf-8"))["packages"]
+        return {package: packages[f"node_modules/{package}"]["version"] for package in pair.packages}
+    versions = dict(line.split("==") for line in pins_file(pair).read_text(encoding="utf-8").split() if line)
+    return {(name := re.sub(r"\[.*", "", package)): versions[name] for package in pair.packages}
 
 
 def format_versions(pair: Pair) -> str:
-    """Return name and version of the packages in the pair's name."""
+    """Return the names and versions of ``pair.packages``, as one text."""
     return ", ".join(f"{name} {version}" for name, version in pinned_versions(pair).items())
 
 
 def pin(pair: Pair) -> None:
     """Resolve the newest versions of a pair's packages, and write them to its file."""
     if pair.is_npm:
-        lock = resolve_packages(dict.fromkeys((*pair.packages, *pair.also), "*"))
+        lock = resolve_packages(dict.fromkeys((*pair.packages, *pair.extra_packages), "*"))
         pins_file(pair).write_text(json.dumps(lock, indent=1) + "\n", encoding="utf-8")
         return
-    requirements = "\n".join((*pair.packages, *pair.also, *OPENTELEMETRY))
-    found = _uv(["pip", "compile", *_RESOLVING, "--python-version", _PYTHON, "-"], requirements)
-    pins_file(pair).write_text(found, encoding="utf-8")
+    requirements = "\n".join((*pair.packages, *pair.extra_packages, *OPENTELEMETRY))
+    resolved_requirements = _run_uv(
+        ["pip", "compile", *_COMPILE_OPTIONS, "--python-version", _PYTHON_VERSION, "-"], requirements
+    )
+    pins_file(pair).write_text(resolved_requirements, encoding="utf-8")
 
 
 def install(pair: Pair) -> list[str]:
@@ -64,19 +66,21 @@ def install(pair: Pair) -> list[str]:
         # Node looks for packages next to the program.
         return [NODE, str(shutil.copy(program, folder))]
     python = folder / "bin" / "python"
-    installed = folder / ".installed"
+    marker = folder / ".installed"
     pins = pins_file(pair).read_text(encoding="utf-8")
-    if not installed.is_file() or installed.read_text(encoding="utf-8") != pins:
+    if not marker.is_file() or marker.read_text(encoding="utf-8") != pins:
         shutil.rmtree(folder, ignore_errors=True)
-        _uv(["venv", "--quiet", "--python", _PYTHON, str(folder)])
-        _uv(["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_file(pair))])
-        installed.write_text(pins, encoding="utf-8")
+        _run_uv(["venv", "--quiet", "--python", _PYTHON_VERSION, str(folder)])
+        _run_uv(
+            ["pip", "install", "--quiet", "--no-deps", "--python", str(python), "-r", str(pins_file(pair))]
+        )
+        marker.write_text(pins, encoding="utf-8")
     return [str(python), str(program)]
 
 
-def _uv(arguments: list[str], given: str = "") -> str:
+def _run_uv(arguments: list[str], stdin_text: str = "") -> str:
     command = [str(Path(sys.executable).with_name("uv")), *arguments]
-    done = subprocess.run(command, text=True, capture_output=True, input=given)
-    if done.returncode != 0:
-        raise InstallError(f"{' '.join(command)} exited with {done.returncode}:\n{done.stderr}")
-    return done.stdout
+    result = subprocess.run(command, text=True, capture_output=True, input=stdin_text)
+    if result.returncode != 0:
+        raise InstallError(f"{' '.join(command)} exited with {result.returncode}:\n{result.stderr}")
+    return result.stdout

@@ -1,8 +1,8 @@
 """
 What a real service reports about the recorded runs of each pair of framework and instrumentation.
 
-``python -m tests.frameworks matrix`` measures it. A test compares it, and the table in
-``docs/frameworks.md``, with `EXPECTED`.
+``python -m tests.frameworks matrix`` measures it. A test compares the result, and the
+table in ``docs/frameworks.md``, with `EXPECTED`.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from tests.frameworks.pairs import PAIRS, Pair
 from tests.server.telemetry.replay import split_record
 
 _STALL_SECONDS: Final = 10
-"""Shorter than the hang of a recorded program, longer than the delivery of its spans and records."""
+"""Shorter than the hang of a recorded program, and longer than its spans and records take to arrive."""
 _HOLD_SECONDS: Final = 2.0
 """
-Replaces the minute for which the service holds a run whose end is not reported. Tool calls in messages arrive
-with the next request, and the recorded runs are shorter than that minute.
+Replaces the minute for which the service holds a run whose end is not reported, because the recorded runs are
+shorter than a minute. Tool calls in messages arrive with the next request.
 """
 _END_SECONDS: Final = 20.0
-_LOOK_SECONDS: Final = 6.0
+_CHECK_SECONDS: Final = 6.0
 """Slightly longer than the interval at which the service checks the runs that it holds."""
 _FAILED_RUNS: Final = 4
 _TICKET_SECONDS: Final = 60.0
-_LOOPS: Final = {FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.ZERO_PROGRESS}
+_LOOP_FINDINGS: Final = {FindingKind.DOOM_LOOP, FindingKind.RETRY_STORM, FindingKind.ZERO_PROGRESS}
 _TRACE_DIGITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """What works for a pair. The defaults mean that everything does."""
+    """What works for a pair. With the defaults, everything works."""
 
     name: str = "line_counter"
-    """The agent's name in the fleet; its own name is ``line_counter``."""
+    """The name that the fleet shows for the agent ``line_counter``."""
     session: str = "the trace"
-    """What a session is: ``named`` by the framework, or each trace."""
+    """What a session is: ``named`` by the framework, or ``the trace``."""
     counts: str = "yes"
     """Steps, tool calls and tokens are correct; ``with content``: tool calls only if content is captured."""
     loop: str = "yes"
     """A repeated call is found while the run is active."""
     hang: str = "yes"
-    """A hanging call opens a ticket with ``watch_spans()``, whether it is the first call or not."""
+    """A hanging call opens a ticket with ``watch_spans()``, whether or not it is the first call."""
     provider: str = "yes"
     """Consecutive runs that fail because of the provider open a ticket."""
     clean: str = "yes"
-    """Healthy runs have no finding, with and without content and span watch; two at once stay separate."""
+    """Healthy runs have no finding, with or without content and span watch; concurrent runs stay separate."""
     ends: str = "yes"
     """Runs end as completed or as failed."""
 
@@ -127,132 +127,143 @@ async def measure(pair: Pair, storage: Path) -> Cells:
 
 async def _measure(pair: Pair, storage: Path) -> Cells:
     async with (
-        serving(matrix_settings(storage)) as running,
-        httpx.AsyncClient(base_url=running.otlp_url, trust_env=False, timeout=60) as client,
+        serving(matrix_settings(storage)) as running_service,
+        httpx.AsyncClient(base_url=running_service.otlp_url, trust_env=False, timeout=60) as client,
     ):
-        return await _Measuring(pair, running, client).cells()
+        return await _PairMeasurement(pair, running_service, client).measure_cells()
 
 
-class _Measuring:
-    """Sends the scenarios of a pair to one service, in sequence."""
+class _PairMeasurement:
+    """Sends the scenarios of a pair to one service, one after the other."""
 
-    def __init__(self, pair: Pair, running: RunningService, client: httpx.AsyncClient) -> None:
+    def __init__(self, pair: Pair, running_service: RunningService, client: httpx.AsyncClient) -> None:
         self._pair = pair
-        self._service = running.service
+        self._service = running_service.service
         self._client = client
 
-    async def cells(self) -> Cells:
-        """Send all scenarios. The failed runs come last, because they belong to one agent."""
-        paths = list(self._healthy_paths())
-        healthy = [await self._send(load_fixture(path)) for path in paths]
-        two = await self._send(self._fixture("two_at_once"))
-        looping, is_loop_found = await self._loop()
-        hangs = [await self._hang(path) for path in self._hang_paths()]
-        failed, is_ticket_open = await self._fail()
-        await self._until_ended([*chain(*healthy), *two, *looping, *failed])
-        await self._post([Record(0.0, "/v1/traces", {})])
-        [first, *_] = healthy[0]
-        clean = [*(len(one) == 1 for one in healthy), len(two) == 2]
-        clean += [not worker.findings for one in (*healthy, two) for worker in one]
-        ends = [w.vitals.status is WorkerStatus.COMPLETED for one in (*healthy, two, looping) for w in one]
-        ends += [worker.vitals.status is WorkerStatus.FAILED for worker in failed]
-        counted = (4, self._pair.tool_calls, 4080)
-        right = [all(_counts(worker) == counted for worker in one) for one in (*healthy, two)]
-        hidden = [path.stem.endswith("-hidden") for path in (*paths, self._path("two_at_once"))]
-        counts = _yes(all(right))
-        if counts == "no" and all(one or is_hidden for one, is_hidden in zip(right, hidden, strict=True)):
+    async def measure_cells(self) -> Cells:
+        """Send all scenarios, and return the results. The failed runs of one agent come last."""
+        paths = list(self._list_healthy_paths())
+        healthy_workers = [await self._send_fixture(load_fixture(path)) for path in paths]
+        concurrent_workers = await self._send_fixture(self._load_fixture("two_at_once"))
+        looping_workers, is_loop_found = await self._send_loop()
+        hangs = [await self._send_hang(path) for path in self._list_hang_paths()]
+        failed_workers, is_ticket_open = await self._send_failed_runs()
+        await self._wait_until_ended(
+            [*chain(*healthy_workers), *concurrent_workers, *looping_workers, *failed_workers]
+        )
+        await self._post_records([Record(0.0, "/v1/traces", {})])
+        [first_worker, *_] = healthy_workers[0]
+        clean = [*(len(one) == 1 for one in healthy_workers), len(concurrent_workers) == 2]
+        clean += [not worker.findings for one in (*healthy_workers, concurrent_workers) for worker in one]
+        ends = [
+            w.vitals.status is WorkerStatus.COMPLETED
+            for one in (*healthy_workers, concurrent_workers, looping_workers)
+            for w in one
+        ]
+        ends += [worker.vitals.status is WorkerStatus.FAILED for worker in failed_workers]
+        expected_counts = (4, self._pair.tool_calls, 4080)
+        has_expected_counts = [
+            all(_list_counts(worker) == expected_counts for worker in one)
+            for one in (*healthy_workers, concurrent_workers)
+        ]
+        is_hidden_path = [path.stem.endswith("-hidden") for path in (*paths, self._get_path("two_at_once"))]
+        counts = _format_bool(all(has_expected_counts))
+        if counts == "no" and all(
+            one or is_hidden for one, is_hidden in zip(has_expected_counts, is_hidden_path, strict=True)
+        ):
             counts = "with content"
         return Cells(
-            name=first.vitals.agent_id,
-            session="the trace" if self._is_trace(first.vitals.session_id) else "named",
+            name=first_worker.vitals.agent_id,
+            session="the trace" if self._is_trace(first_worker.vitals.session_id) else "named",
             counts=counts,
-            loop=_yes(is_loop_found),
-            hang=_yes(all(hangs)),
-            provider=_yes(is_ticket_open),
-            clean=_yes(all(clean)),
-            ends=_yes(all(ends)),
+            loop=_format_bool(is_loop_found),
+            hang=_format_bool(all(hangs)),
+            provider=_format_bool(is_ticket_open),
+            clean=_format_bool(all(clean)),
+            ends=_format_bool(all(ends)),
         )
 
-    def _path(self, name: str) -> Path:
+    def _get_path(self, name: str) -> Path:
         return fixture_path(self._pair.name, name)
 
-    def _fixture(self, name: str) -> Fixture:
-        return load_fixture(self._path(name))
+    def _load_fixture(self, name: str) -> Fixture:
+        return load_fixture(self._get_path(name))
 
-    async def _until_ended(self, workers: list[WorkerHealth], seconds: float = _END_SECONDS) -> None:
-        """Wait until these workers have ended, at most for the longest time that an end may take."""
+    async def _wait_until_ended(self, workers: list[WorkerHealth], seconds: float = _END_SECONDS) -> None:
+        """Wait until these workers have ended, at most for ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while any(worker.vitals.ended_at is None for worker in workers):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
 
-    def _healthy_paths(self) -> Iterator[Path]:
+    def _list_healthy_paths(self) -> Iterator[Path]:
         for name in ("healthy", "healthy-watched", "healthy-hidden"):
-            if (path := self._path(name)).is_file():
+            if (path := self._get_path(name)).is_file():
                 yield path
 
-    async def _send(self, fixture: Fixture) -> list[WorkerHealth]:
-        return await self._post(list(fixture.moved(time.time() - fixture.ended_at)))
+    async def _send_fixture(self, fixture: Fixture) -> list[WorkerHealth]:
+        return await self._post_records(list(fixture.moved(time.time() - fixture.ended_at)))
 
-    async def _post(self, records: list[Record]) -> list[WorkerHealth]:
+    async def _post_records(self, records: list[Record]) -> list[WorkerHealth]:
         """Post requests and return the workers that they add."""
-        before = {worker.key for worker in self._service.monitor.workers()}
+        earlier_keys = {worker.key for worker in self._service.monitor.workers()}
         for record in records:
             if record.path != "/v1/metrics":
-                answer = await self._client.post(record.path, json=record.body)
-                assert answer.status_code == 200, f"{self._pair.name}: {answer.text}"
+                response = await self._client.post(record.path, json=record.body)
+                assert response.status_code == 200, f"{self._pair.name}: {response.text}"
         await self._service.bus.drain()
-        return [worker for worker in list(self._service.monitor.workers()) if worker.key not in before]
+        return [worker for worker in list(self._service.monitor.workers()) if worker.key not in earlier_keys]
 
-    async def _loop(self) -> tuple[list[WorkerHealth], bool]:
-        """Send a loop span by span, each at its end, as if the run continued."""
-        fixture = self._fixture("loop")
+    async def _send_loop(self) -> tuple[list[WorkerHealth], bool]:
+        """Send a loop as if the run continued, with one request for each span at its end."""
+        fixture = self._load_fixture("loop")
         moved = fixture.moved(time.time() - fixture.ended_at)
         spans = [one for record in moved if record.path == "/v1/traces" for one in split_record(record)]
         workers: list[WorkerHealth] = []
         is_found = False
-        for record in sorted(spans, key=_end_of):
-            workers += await self._post([record])
-            findings = (finding for worker in workers for finding in self._now(worker).findings)
-            is_found = is_found or any(one.kind in _LOOPS and one.ticket for one in findings)
-        return [self._now(worker) for worker in workers], is_found
+        for record in sorted(spans, key=_read_end_time):
+            workers += await self._post_records([record])
+            findings = (finding for worker in workers for finding in self._get_current(worker).findings)
+            is_found = is_found or any(one.kind in _LOOP_FINDINGS and one.ticket for one in findings)
+        return [self._get_current(worker) for worker in workers], is_found
 
-    def _hang_paths(self) -> list[Path]:
+    def _list_hang_paths(self) -> list[Path]:
         suffix = "-watched" if "watched" in self._pair.variants else ""
-        return [self._path(f"{name}{suffix}") for name in ("hang_first", "hang_later")]
+        return [self._get_path(f"{name}{suffix}") for name in ("hang_first", "hang_later")]
 
-    async def _hang(self, path: Path) -> bool:
-        """Send what arrived before the program was stopped; return whether a ticket opens."""
+    async def _send_hang(self, path: Path) -> bool:
+        """Send what arrived before the program was stopped, and return whether a ticket opens."""
         fixture = load_fixture(path)
         moved = fixture.moved(time.time() - fixture.ended_at)
-        workers = await self._post([record for record in moved if record.at <= fixture.ended_at])
+        workers = await self._post_records([record for record in moved if record.at <= fixture.ended_at])
         if len(workers) != 1:
             return False
         [worker] = workers
         has_ticket = await self._has_ticket({FindingKind.STALL}, {worker.key})
         if worker.vitals.phase is Phase.UNKNOWN:
             # Nothing reports the open call, so the run counts as ended unless something else is open.
-            await self._until_ended([worker], _HOLD_SECONDS + _LOOK_SECONDS)
+            await self._wait_until_ended([worker], _HOLD_SECONDS + _CHECK_SECONDS)
         return has_ticket and not worker.vitals.has_ended
 
-    async def _fail(self) -> tuple[list[WorkerHealth], bool]:
+    async def _send_failed_runs(self) -> tuple[list[WorkerHealth], bool]:
         """Send failed runs of one agent, alternating between 429 and 500."""
         workers: list[WorkerHealth] = []
         for number in range(_FAILED_RUNS):
-            fixture = self._fixture(("provider_429", "provider_500")[number % 2])
+            fixture = self._load_fixture(("provider_429", "provider_500")[number % 2])
             records = [
                 renumber_record(fixture, one, number) for one in fixture.moved(time.time() - fixture.ended_at)
             ]
-            workers += await self._post(records)
+            workers += await self._post_records(records)
         keys = {worker.key for worker in workers}
         is_open = await self._has_ticket({FindingKind.RUNS_FAILED, FindingKind.PROVIDER_FAILURE}, keys)
-        return [self._now(worker) for worker in workers], is_open
+        return [self._get_current(worker) for worker in workers], is_open
 
     async def _has_ticket(self, kinds: set[FindingKind], keys: set[tuple[str, str]]) -> bool:
         """Return whether a ticket of one of these kinds opens for one of these workers in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TICKET_SECONDS):
-                while not any(  # noqa: ASYNC110  # there is no event for it
+                while not any(  # noqa: ASYNC110  # no event reports it
                     ticket.kind in kinds and (ticket.agent_id, ticket.session_id) in keys
                     for ticket in self._service.tickets.open_tickets()
                 ):
@@ -260,7 +271,7 @@ class _Measuring:
                 return True
         return False
 
-    def _now(self, worker: WorkerHealth) -> WorkerHealth:
+    def _get_current(self, worker: WorkerHealth) -> WorkerHealth:
         return self._service.monitor.get(*worker.key) or worker
 
     def _is_trace(self, session: str) -> bool:
@@ -268,23 +279,23 @@ class _Measuring:
 
 
 def renumber_record(fixture: Fixture, record: Record, number: int) -> Record:
-    """Return a copy of a record for another run: its ids start with another number."""
+    """Return a copy of a record for another run, whose ids have another prefix."""
     prefix = zlib.crc32(f"{fixture.client}/{fixture.scenario}/{fixture.variant}".encode())
     text = json.dumps(record.body).replace(f"{prefix:08x}", f"{prefix ^ number << 12:08x}")
     return replace(record, body=json.loads(text))
 
 
-def _end_of(record: Record) -> int:
+def _read_end_time(record: Record) -> int:
     [group] = record.body["resourceSpans"]
     return int(group["scopeSpans"][0]["spans"][0]["endTimeUnixNano"])
 
 
-def _counts(worker: WorkerHealth) -> tuple[int, int, int]:
+def _list_counts(worker: WorkerHealth) -> tuple[int, int, int]:
     vitals = worker.vitals
     return vitals.steps_total, vitals.tool_calls_total, vitals.tokens
 
 
-def _yes(holds: bool) -> str:
+def _format_bool(holds: bool) -> str:
     return "yes" if holds else "no"
 
 
@@ -294,38 +305,53 @@ HEADER: Final = "| framework, instrumentation | versions | session | not seen |"
 def render_table(expected: Mapping[str, Cells] = EXPECTED) -> str:
     """Return the table of the documentation."""
     lines = [HEADER, "|" + " --- |" * HEADER.count(" |")]
-    for name, cells in expected.items():
+    for name, measure_cells in expected.items():
         pair = PAIRS[name]
-        session = "named" if cells.session == "named" else ""
-        lines.append(f"| {pair.title} | {format_versions(pair)} | {session} | {_missing(cells)} |")
+        session = "named" if measure_cells.session == "named" else ""
+        lines.append(
+            f"| {pair.title} | {format_versions(pair)} | {session} | {_list_missing(measure_cells)} |"
+        )
     return "\n".join(lines)
 
 
-def _missing(cells: Cells) -> str:
-    """Return the features that do not work for a pair."""
+def _list_missing(measure_cells: Cells) -> str:
+    """Return the features that do not work for a pair, as one text."""
     row = {
-        "name": _yes(cells.name == Cells().name),
-        "steps": cells.counts,
-        "loop": cells.loop,
-        "hang": cells.hang,
-        "provider fails": cells.provider,
-        "healthy is clean": cells.clean,
-        "ends": cells.ends,
+        "name": _format_bool(measure_cells.name == Cells().name),
+        "steps": measure_cells.counts,
+        "loop": measure_cells.loop,
+        "hang": measure_cells.hang,
+        "provider fails": measure_cells.provider,
+        "healthy is clean": measure_cells.clean,
+        "ends": measure_cells.ends,
     }
-    missing = [what if cell == "no" else f"{what} only {cell}" for what, cell in row.items() if cell != "yes"]
+    missing = [
+        feature if cell == "no" else f"{feature} only {cell}"
+        for feature, cell in row.items()
+        if cell != "yes"
+    ]
     return ", ".join(missing) or "\N{EN DASH}"
 
 
 def render_variables() -> str:
     """Return the table of variables that pairs need to send spans, or that hide content."""
-    alike: dict[tuple[str, str], list[str]] = {}
+    titles_by_variables: dict[tuple[str, str], list[str]] = {}
     for pair in PAIRS.values():
-        hides = "no setting" if pair.hides is None else _variables(pair.hides) or "in code"
-        alike.setdefault((_variables(pair.required) or "nothing", hides), []).append(pair.title)
+        hiding_variables = (
+            "no setting"
+            if pair.hiding_variables is None
+            else _format_variables(pair.hiding_variables) or "in code"
+        )
+        titles_by_variables.setdefault(
+            (_format_variables(pair.required) or "nothing", hiding_variables), []
+        ).append(pair.title)
     lines = ["| framework, instrumentation | needs | hides content |", "| --- | --- | --- |"]
-    lines += [f"| {'; '.join(titles)} | {needs} | {hides} |" for (needs, hides), titles in alike.items()]
+    lines += [
+        f"| {'; '.join(titles)} | {needs} | {hiding_variables} |"
+        for (needs, hiding_variables), titles in titles_by_variables.items()
+    ]
     return "\n".join(lines)
 
 
-def _variables(variables: Mapping[str, str]) -> str:
+def _format_variables(variables: Mapping[str, str]) -> str:
     return ", ".join(f"`{name}={value}`" for name, value in variables.items())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.clients.clients import API_KEY, Client, RunPlace
+from tests.clients.clients import API_KEY, Client, RunSetup
 from tests.clients.scenarios import PROMPT, SCENARIOS, Scenario
 from tests.isolation import ROOT
 
@@ -15,18 +15,18 @@ PROGRAMS: Final = Path(__file__).with_name("programs")
 OPENTELEMETRY: Final = ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "prometheus-client")
 """Packages that each program needs besides its framework; the last is for `queenright.instrumentation`."""
 
-_HANGS: Final = ("hang_first", "hang_later")
+_HANG_SCENARIOS: Final = ("hang_first", "hang_later")
 VARIANTS: Final[Mapping[str, tuple[str, ...]]] = {
     "": ("healthy", "loop", "provider_429", "provider_500", "killed", "two_at_once"),
     "hidden": ("healthy",),
-    "watched": ("healthy", *_HANGS, "killed"),
+    "watched": ("healthy", *_HANG_SCENARIOS, "killed"),
 }
 """
-How a program runs, and in which scenarios.
+The variants of a program, with the scenarios of each.
 
-``""``: with nothing but OpenTelemetry and ``OTEL_EXPORTER_OTLP_ENDPOINT``. ``hidden``: without the content of
-prompts, arguments and results. ``watched``: with one line more, ``watch_spans()``, for open work; a program
-for Node has none, and hangs without.
+``""`` has only OpenTelemetry and ``OTEL_EXPORTER_OTLP_ENDPOINT``. ``hidden`` sends no content of prompts,
+arguments and results. ``watched`` also calls ``watch_spans()``, which reports open work. Node has no
+``watch_spans()``, so its programs hang without it.
 """
 
 
@@ -37,33 +37,35 @@ class Pair:
     name: str
     title: str
     packages: tuple[str, ...]
-    """The framework's packages, then the instrumentation's, which the documentation names with versions."""
-    also: tuple[str, ...] = ()
-    """Further packages."""
+    """The packages of the framework and the instrumentation, which the documentation lists with versions."""
+    extra_packages: tuple[str, ...] = ()
+    """Packages that the program needs and the documentation does not list."""
     tool_calls: int = 3
-    """Tool calls of a healthy run; one more if the agent answers through a tool."""
+    """Number of tool calls in a healthy run, including the call by which some agents answer."""
     program: str
     instrumentation: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Settings of the program that do not concern telemetry."""
     required: Mapping[str, str] = field(default_factory=dict)
     """Variables without which the pair sends no spans, or no content."""
-    hides: Mapping[str, str] | None = None
-    """Variables that keep content out of the spans; None: there is no such setting."""
+    hiding_variables: Mapping[str, str] | None = None
+    """Variables that keep content out of the spans; None if there is no such setting."""
 
     @property
     def is_npm(self) -> bool:
-        """Whether its packages are from npm, and its program is for Node."""
+        """Whether the packages are from npm, and the program is for Node."""
         return self.program.endswith(".mjs")
 
     @property
     def variants(self) -> Mapping[str, tuple[str, ...]]:
-        """Return how its program runs, and in which scenarios."""
-        runs = {**VARIANTS, "": (*VARIANTS[""], *_HANGS)} if self.is_npm else VARIANTS
-        without = {"watched"} if self.is_npm else set()
-        if self.hides is None:
-            without.add("hidden")
-        return {variant: among for variant, among in runs.items() if variant not in without}
+        """Return the variants of the pair's program, with the scenarios of each."""
+        variants = {**VARIANTS, "": (*VARIANTS[""], *_HANG_SCENARIOS)} if self.is_npm else VARIANTS
+        excluded_variants = {"watched"} if self.is_npm else set()
+        if self.hiding_variables is None:
+            excluded_variants.add("hidden")
+        return {
+            variant: scenarios for variant, scenarios in variants.items() if variant not in excluded_variants
+        }
 
     @property
     def client(self) -> Client:
@@ -77,11 +79,11 @@ class Pair:
             arguments=lambda scenario: [],
         )
 
-    def _prepare(self, place: RunPlace, scenario: Scenario, variant: str) -> dict[str, str]:
+    def _prepare(self, setup: RunSetup, scenario: Scenario, variant: str) -> dict[str, str]:
         environment = {
             "OPENAI_API_KEY": API_KEY,
-            "OPENAI_BASE_URL": f"{place.provider}/v1",
-            "OTEL_EXPORTER_OTLP_ENDPOINT": place.otlp,
+            "OPENAI_BASE_URL": f"{setup.provider}/v1",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": setup.otlp,
             "PROMPT": PROMPT,
             "INSTRUMENTATION": self.instrumentation,
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -90,23 +92,23 @@ class Pair:
             **self.required,
         }
         if self.program == "anthropic_agent.py":
-            environment |= {"ANTHROPIC_API_KEY": API_KEY, "ANTHROPIC_BASE_URL": place.provider}
+            environment |= {"ANTHROPIC_API_KEY": API_KEY, "ANTHROPIC_BASE_URL": setup.provider}
         if self.program == "adk_agent.py":
-            environment |= {"GOOGLE_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": place.provider}
+            environment |= {"GOOGLE_API_KEY": API_KEY, "GOOGLE_GEMINI_BASE_URL": setup.provider}
         if variant == "hidden":
-            environment |= {"CONTENT": "off", **(self.hides or {})}
+            environment |= {"CONTENT": "off", **(self.hiding_variables or {})}
         if variant == "watched":
             environment |= {"WATCH": "1", "PYTHONPATH": str(ROOT / "instrumentation")}
         return environment
 
 
-_HIDES_OPENINFERENCE: Final = {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}
-_HIDES_OPENLLMETRY: Final = {"TRACELOOP_TRACE_CONTENT": "false"}
-_SHOWS_GENAI: Final = {
+_HIDE_OPENINFERENCE: Final = {"OPENINFERENCE_HIDE_INPUTS": "true", "OPENINFERENCE_HIDE_OUTPUTS": "true"}
+_HIDE_OPENLLMETRY: Final = {"TRACELOOP_TRACE_CONTENT": "false"}
+_SHOW_GENAI: Final = {
     "OTEL_SEMCONV_STABILITY_OPT_IN": "gen_ai_latest_experimental",
     "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "SPAN_ONLY",
 }
-_HIDES_GENAI: Final = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "NO_CONTENT"}
+_HIDE_GENAI: Final = {"OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT": "NO_CONTENT"}
 _QUIET_CREWAI: Final = {"CREWAI_DISABLE_TELEMETRY": "true", "CREWAI_TRACING_ENABLED": "false"}
 _NODE_PACKAGES: Final = (
     "@ai-sdk/openai",
@@ -123,25 +125,25 @@ PAIRS: Final = {
             name="langgraph-openinference",
             title="LangGraph, OpenInference",
             packages=("langgraph", "openinference-instrumentation-langchain"),
-            also=("langchain", "langchain-openai"),
+            extra_packages=("langchain", "langchain-openai"),
             program="langgraph_agent.py",
             instrumentation="openinference",
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="langgraph-openllmetry",
             title="LangGraph, OpenLLMetry",
             packages=("langgraph", "opentelemetry-instrumentation-langchain"),
-            also=("langchain", "langchain-openai"),
+            extra_packages=("langchain", "langchain-openai"),
             program="langgraph_agent.py",
             instrumentation="openllmetry",
-            hides=_HIDES_OPENLLMETRY,
+            hiding_variables=_HIDE_OPENLLMETRY,
         ),
         Pair(
             name="langgraph-langsmith",
             title="LangGraph, LangSmith's OpenTelemetry export",
             packages=("langgraph", "langsmith[otel]"),
-            also=("langchain", "langchain-openai"),
+            extra_packages=("langchain", "langchain-openai"),
             program="langgraph_agent.py",
             instrumentation="langsmith",
             required={
@@ -149,17 +151,17 @@ PAIRS: Final = {
                 "LANGSMITH_OTEL_ENABLED": "true",
                 "LANGSMITH_OTEL_ONLY": "true",
             },
-            hides={"LANGSMITH_HIDE_INPUTS": "true", "LANGSMITH_HIDE_OUTPUTS": "true"},
+            hiding_variables={"LANGSMITH_HIDE_INPUTS": "true", "LANGSMITH_HIDE_OUTPUTS": "true"},
         ),
         Pair(
             name="langgraph-genai",
             title="LangGraph, OpenTelemetry's GenAI instrumentation",
             packages=("langgraph", "opentelemetry-instrumentation-genai-langchain"),
-            also=("langchain", "langchain-openai"),
+            extra_packages=("langchain", "langchain-openai"),
             program="langgraph_agent.py",
             instrumentation="genai",
-            required=_SHOWS_GENAI,
-            hides=_HIDES_GENAI,
+            required=_SHOW_GENAI,
+            hiding_variables=_HIDE_GENAI,
         ),
         Pair(
             name="openai-agents-openinference",
@@ -167,7 +169,7 @@ PAIRS: Final = {
             packages=("openai-agents", "openinference-instrumentation-openai-agents"),
             program="openai_agent.py",
             instrumentation="openinference",
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="openai-agents-openllmetry",
@@ -175,7 +177,7 @@ PAIRS: Final = {
             packages=("openai-agents", "opentelemetry-instrumentation-openai-agents"),
             program="openai_agent.py",
             instrumentation="openllmetry",
-            hides=_HIDES_OPENLLMETRY,
+            hiding_variables=_HIDE_OPENLLMETRY,
         ),
         Pair(
             name="openai-agents-logfire",
@@ -188,11 +190,11 @@ PAIRS: Final = {
             name="openai-agents-genai",
             title="OpenAI Agents SDK, OpenTelemetry's GenAI instrumentation",
             packages=("openai-agents", "opentelemetry-instrumentation-genai-openai-agents"),
-            also=("opentelemetry-instrumentation-genai-openai",),
+            extra_packages=("opentelemetry-instrumentation-genai-openai",),
             program="openai_agent.py",
             instrumentation="genai",
-            required=_SHOWS_GENAI,
-            hides=_HIDES_GENAI,
+            required=_SHOW_GENAI,
+            hiding_variables=_HIDE_GENAI,
         ),
         Pair(
             name="openai-agents-v2",
@@ -200,8 +202,8 @@ PAIRS: Final = {
             packages=("openai-agents", "opentelemetry-instrumentation-openai-agents-v2"),
             program="openai_agent.py",
             instrumentation="v2",
-            required=_SHOWS_GENAI,
-            hides=_HIDES_GENAI,
+            required=_SHOW_GENAI,
+            hiding_variables=_HIDE_GENAI,
         ),
         Pair(
             name="crewai-openlit",
@@ -210,32 +212,32 @@ PAIRS: Final = {
             program="crewai_agent.py",
             instrumentation="openlit",
             environment=_QUIET_CREWAI,
-            hides={},
+            hiding_variables={},
         ),
         Pair(
             name="crewai-openinference",
             title="CrewAI, OpenInference",
             packages=("crewai", "openinference-instrumentation-crewai"),
-            also=("openinference-instrumentation-openai",),
+            extra_packages=("openinference-instrumentation-openai",),
             program="crewai_agent.py",
             instrumentation="openinference",
             environment=_QUIET_CREWAI,
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="anthropic-openllmetry",
             title="Anthropic's client, OpenLLMetry",
             packages=("anthropic", "opentelemetry-instrumentation-anthropic"),
             program="anthropic_agent.py",
-            hides=_HIDES_OPENLLMETRY,
+            hiding_variables=_HIDE_OPENLLMETRY,
         ),
         Pair(
             name="google-adk",
             title="Google ADK, its own spans",
             packages=("google-adk",),
             program="adk_agent.py",
-            required=_SHOWS_GENAI,
-            hides=_HIDES_GENAI,
+            required=_SHOW_GENAI,
+            hiding_variables=_HIDE_GENAI,
         ),
         Pair(
             name="strands",
@@ -248,16 +250,16 @@ PAIRS: Final = {
             title="pydantic-ai, its own spans",
             packages=("pydantic-ai-slim[openai]",),
             program="pydantic_ai_agent.py",
-            hides={},
+            hiding_variables={},
         ),
         Pair(
             name="llama-index-openinference",
             title="LlamaIndex, OpenInference",
             packages=("llama-index-core", "openinference-instrumentation-llama-index"),
-            also=("llama-index-llms-openai-like",),
+            extra_packages=("llama-index-llms-openai-like",),
             program="llama_index_agent.py",
             instrumentation="openinference",
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="smolagents-openinference",
@@ -265,15 +267,15 @@ PAIRS: Final = {
             packages=("smolagents[openai]", "openinference-instrumentation-smolagents"),
             tool_calls=4,
             program="smolagents_agent.py",
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="agno-openinference",
             title="Agno, OpenInference",
             packages=("agno", "openinference-instrumentation-agno"),
-            also=("openai",),
+            extra_packages=("openai",),
             program="agno_agent.py",
-            hides=_HIDES_OPENINFERENCE,
+            hiding_variables=_HIDE_OPENINFERENCE,
         ),
         Pair(
             name="agent-framework",
@@ -281,33 +283,33 @@ PAIRS: Final = {
             packages=("agent-framework-core", "agent-framework-openai"),
             program="agent_framework_agent.py",
             required={"ENABLE_SENSITIVE_DATA": "true"},
-            hides={"ENABLE_SENSITIVE_DATA": "false"},
+            hiding_variables={"ENABLE_SENSITIVE_DATA": "false"},
         ),
         Pair(
             name="vercel-ai-sdk",
             title="Vercel AI SDK, its own spans",
             packages=("ai", "@ai-sdk/otel"),
-            also=_NODE_PACKAGES,
+            extra_packages=_NODE_PACKAGES,
             program="vercel_agent.mjs",
-            hides={},
+            hiding_variables={},
         ),
         Pair(
             name="vercel-ai-sdk-legacy",
             title="Vercel AI SDK, its older spans (versions 4 to 6)",
             packages=("ai", "@ai-sdk/otel"),
-            also=_NODE_PACKAGES,
+            extra_packages=_NODE_PACKAGES,
             program="vercel_agent.mjs",
             instrumentation="legacy",
-            hides={},
+            hiding_variables={},
         ),
     )
 }
 
 
 def list_runs(names: list[str], scenarios: list[str]) -> Iterator[tuple[Pair, Scenario, str]]:
-    """Yield pair, scenario and variant of each recording of these pairs in these scenarios."""
+    """Yield the pair, scenario and variant of each recording of these pairs in these scenarios."""
     for pair in (PAIRS[name] for name in names):
-        for variant, among in pair.variants.items():
-            for scenario in among:
+        for variant, variant_scenarios in pair.variants.items():
+            for scenario in variant_scenarios:
                 if scenario in scenarios:
                     yield pair, SCENARIOS[scenario], variant

@@ -1,4 +1,4 @@
-"""Recorded runs of real frameworks: the service's results, and the documentation about them."""
+"""What the service and the documentation report about recorded runs of real frameworks."""
 
 from __future__ import annotations
 
@@ -28,47 +28,49 @@ DOCUMENT = ROOT / "docs" / "frameworks.md"
 
 @pytest.mark.parametrize("name", PAIRS)
 async def test_service_gives_the_expected_result_for_a_pair(name: str, tmp_path: Path) -> None:
-    """B84 to B91, B94: over HTTP, in a service with its own judge, tickets and clock."""
+    """B84 to B91, B94: the service has its own judge, tickets and clock, and receives the runs over HTTP."""
     assert await measure(PAIRS[name], tmp_path) == EXPECTED[name]
 
 
 COMPARED_FIELDS = ("names", "steps", "tools", "model calls", "failed model calls", "outcome")
-UNORDERED = {"anthropic-openllmetry"}
+ORDER_DEPENDENT_PAIRS = {"anthropic-openllmetry"}
 """
-Both of its libraries report each call, with one output token more or less. Each call is a trace of its own:
-when it began says of which run it is, so that records of begins out of order make others of it.
+Two libraries report each call, and their output tokens differ by one. Each call is a separate trace, and its
+start time decides to which run it belongs. Start records in another order therefore give other runs.
 """
 
 
-NESTED = {"llama-index-openinference"}
+NESTED_SPAN_PAIRS = {"llama-index-openinference"}
 """
-One library makes two spans of a model call, one inside the other, and only the inner one has the tokens. The
-outer one is sent last; where it arrives in a request before the inner one, both count.
+One library reports a model call as two nested spans, and only the inner span has the tokens. The outer span
+is sent last. If it arrives in a request before the inner span, both count.
 """
 
 
 @given(path=st.sampled_from(PATHS), seed=st.integers(0, 2**32))
 def test_order_splits_repeats_and_delays_do_not_change_a_run(path: Path, seed: int) -> None:
     """
-    B84, B86: spans and records that arrive late, in pieces, in another order and repeatedly are one run.
+    B84, B86: spans and records are one run even if they arrive late, in parts, out of order or repeatedly.
     """
-    is_unordered = path.parent.name in UNORDERED
-    assume(not (is_unordered and path.stem.endswith("-watched")))
-    assume(path.parent.name not in NESTED)
-    given_records, chance = load_fixture(path).records, Random(seed)
+    is_order_dependent = path.parent.name in ORDER_DEPENDENT_PAIRS
+    assume(not (is_order_dependent and path.stem.endswith("-watched")))
+    assume(path.parent.name not in NESTED_SPAN_PAIRS)
+    records, random = load_fixture(path).records, Random(seed)
     moved = [
-        Record(record.at + chance.uniform(0.0, 10.0), piece.path, piece.body)
-        for record in given_records
+        Record(record.at + random.uniform(0.0, 10.0), piece.path, piece.body)
+        for record in records
         for piece in split_record(record)
-        for _ in range(chance.choice((1, 1, 2)))
+        for _ in range(random.choice((1, 1, 2)))
     ]
     moved.sort(key=lambda record: record.at)
 
-    found, expected = summarize(replay(moved)), summarize(replay(given_records))
-    assert {name: found[name] for name in COMPARED_FIELDS} == {
-        name: expected[name] for name in COMPARED_FIELDS
+    actual_run, expected_run = summarize(replay(moved)), summarize(replay(records))
+    assert {name: actual_run[name] for name in COMPARED_FIELDS} == {
+        name: expected_run[name] for name in COMPARED_FIELDS
     }
-    assert found["tokens"] == pytest.approx(expected["tokens"], rel=0.01 if is_unordered else 0)
+    assert actual_run["tokens"] == pytest.approx(
+        expected_run["tokens"], rel=0.01 if is_order_dependent else 0
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS)
@@ -84,20 +86,23 @@ def test_fixtures_have_pinned_versions_and_no_machine_names(pair: str) -> None:
         assert str(ROOT) not in text
         assert KEYS.findall(text) == []
         assert set(EMAILS.findall(text)) <= {"user@example.com"}
-        found = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
+        paths = {one for string in strings for one in ABSOLUTE.findall(string) if not HARMLESS.match(one)}
         # Texts are truncated after scrubbing, and end in dots.
-        assert [one for one in found if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
+        assert [one for one in paths if not one.startswith("/opt/tools/") and not one.endswith("...")] == []
 
 
 def test_every_pair_is_recorded_in_every_scenario() -> None:
     runs = list_runs(list(PAIRS), list(SCENARIOS))
-    expected = {(pair.name, f"{one.name}-{variant}" if variant else one.name) for pair, one, variant in runs}
+    expected_fixtures = {
+        (pair.name, f"{scenario.name}-{variant}" if variant else scenario.name)
+        for pair, scenario, variant in runs
+    }
 
-    assert {(path.parent.name, path.stem) for path in PATHS} == expected
+    assert {(path.parent.name, path.stem) for path in PATHS} == expected_fixtures
     assert all(pins_file(pair).is_file() for pair in PAIRS.values())
 
 
-def test_documented_tables_equal_the_tested_ones() -> None:
+def test_documented_tables_equal_the_expected_results() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
 
     assert set(EXPECTED) == set(PAIRS)

@@ -1,4 +1,4 @@
-"""A service with one object of every kind: to list, terminate and recover."""
+"""A service with one object of every kind, so that requests find something to list and act on."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from tests.waiting import until
 
 AGENT = Path("examples/docs_checker")
 WORKERS = ("researcher", "team/searcher", "idler")
-"""The first is the one in the document's examples."""
+"""The first agent is that of the document's examples."""
 
 INCARNATION = {"session_id": "researcher-session", "incarnation_id": "one"}
 
 
-def bearer_header(words: str) -> dict[str, str]:
-    """Return the header with a token."""
-    return {"Authorization": f"Bearer {words}"}
+def bearer_header(token_text: str) -> dict[str, str]:
+    """Return the header that sends a token."""
+    return {"Authorization": f"Bearer {token_text}"}
 
 
-def fuzzed_settings(folder: Path) -> Settings:
+def make_settings(folder: Path) -> Settings:
     """Return settings with the demo's clock, all files below one folder, and a required token."""
     return load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / "storage"},
@@ -44,7 +44,7 @@ def fuzzed_settings(folder: Path) -> Settings:
         health_monitoring={
             "intervention": {
                 "escalation": {"orchestrator": "none"},
-                # No worker here stops on request; requests would wait for that.
+                # No worker stops on request, and requests wait for this time.
                 "termination": {"cleanup_timeout_seconds": 1},
             }
         },
@@ -54,25 +54,25 @@ def fuzzed_settings(folder: Path) -> Settings:
 @contextlib.asynccontextmanager
 async def run_seeded_service(folder: Path) -> AsyncIterator[tuple[RunningService, str]]:
     """
-    Run such a service: workers, a ticket, a breaker, an approval, a nudge, a loaded agent.
+    Yield a service and the token of an admin.
 
-    Yields it with the token of an admin.
+    The service has workers, a ticket, a breaker, an approval, a nudge and a loaded agent.
     """
     now = time.time()
-    made = {"id_": secrets.token_hex(4), "secret": secrets.token_urlsafe(32)}
-    token, words = build_token("fuzz", Role.ADMIN, **made, now=now, expires_at=now + 86_400)
+    random_parts = {"id_": secrets.token_hex(4), "secret": secrets.token_urlsafe(32)}
+    token, token_text = build_token("fuzz", Role.ADMIN, **random_parts, now=now, expires_at=now + 86_400)
     edit_tokens(folder / "tokens.json", lambda tokens: tokens.with_token(token, now))
     shutil.copytree(AGENT, folder / "examples" / AGENT.name)
     with pytest.MonkeyPatch.context() as patch:
         for limit in ("REQUESTS_PER_SECOND", "REQUEST_BURST", "FAILED_LOGINS_PER_MINUTE"):
             patch.setattr(f"queenright.server.access.access.{limit}", 10_000_000)
-        async with serving(fuzzed_settings(folder)) as running:
-            await _seed(running, folder, words)
-            yield running, words
+        async with serving(make_settings(folder)) as running_service:
+            await _seed(running_service, folder, token_text)
+            yield running_service, token_text
 
 
-async def _seed(running: RunningService, folder: Path, words: str) -> None:
-    service = running.service
+async def _seed(running_service: RunningService, folder: Path, token_text: str) -> None:
+    service = running_service.service
     for number, agent in enumerate(WORKERS):
         times = 3 if agent == "idler" else 20
         await service.ingest(list(looping(service.clock() - number, agent=agent, times=times)))
@@ -81,7 +81,7 @@ async def _seed(running: RunningService, folder: Path, words: str) -> None:
     for _ in range(3):
         breaker.admit().record_failure("search: it does not answer")
     client = httpx.AsyncClient(
-        base_url=running.url, headers=bearer_header(words), trust_env=False, timeout=60
+        base_url=running_service.url, headers=bearer_header(token_text), trust_env=False, timeout=60
     )
     async with client as http:
         await http.get("/api/agents/researcher/instructions", params=INCARNATION)

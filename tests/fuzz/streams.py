@@ -1,4 +1,4 @@
-"""Probes of endless event streams: the start of each is read in several ways."""
+"""Probe endless event streams by reading the start of each with several parameters."""
 
 from __future__ import annotations
 
@@ -20,57 +20,60 @@ _TYPES: Final = (
     "a" * 5000,
 )
 _AGENTS: Final = ("", "researcher", "nobody", "../..", "%0d%0aX: y")
-_LAST: Final = ("", "no-such-id", "0" * 300, "\u00e4")
-_NAMES: Final = ("researcher", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_checker")
+_LAST_EVENT_IDS: Final = ("", "no-such-id", "0" * 300, "\u00e4")
+_PATH_NAMES: Final = ("researcher", "team%2Fsearcher", "nobody", "%2e%2e%2f", "docs_checker")
 
 
 async def probe_streams(http: httpx.AsyncClient, document: Mapping[str, Any], pattern: str) -> list[str]:
     """
-    Read the start of every stream in the OpenAPI document; return the faults, one per line.
+    Read the start of every stream in the OpenAPI document, and return the faults.
 
     Args:
         http: A client of the service.
         document: The OpenAPI document.
-        pattern: Matches the paths of streams.
+        pattern: A regular expression for the paths of streams.
     """
-    wrong: list[str] = []
+    faults: list[str] = []
     count = 0
     for path, operations in document["paths"].items():
         if re.search(pattern, path) is None or "get" not in operations:
             continue
-        for request, headers in _requests(path):
+        for request, headers in _list_requests(path):
             count += 1
-            async with http.stream("GET", request, headers=headers) as answer:
-                if fault := await _find_fault(answer, operations["get"]):
-                    wrong.append(f"GET {request[:200]} {headers}: {fault}")
-    print(f"Streams: {count} requests, {len(wrong)} faults.", flush=True)
-    return wrong
+            async with http.stream("GET", request, headers=headers) as response:
+                if fault := await _find_fault(response, operations["get"]):
+                    faults.append(f"GET {request[:200]} {headers}: {fault}")
+    print(f"Streams: {count} requests, {len(faults)} faults.", flush=True)
+    return faults
 
 
-def _requests(path: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
-    names = _NAMES if "{" in path else ("",)
-    for name, (types, agent, last) in itertools.product(names, _header_variants()):
+def _list_requests(path: str) -> Iterator[tuple[str, dict[bytes, bytes]]]:
+    names = _PATH_NAMES if "{" in path else ("",)
+    for name, (types, agent, last_event_id) in itertools.product(names, _list_variants()):
         query = f"?types={types}&agent={agent}" if types or agent else ""
-        yield re.sub(r"\{[^}]*\}", name, path) + query, {b"Last-Event-ID": last.encode()} if last else {}
+        yield (
+            re.sub(r"\{[^}]*\}", name, path) + query,
+            {b"Last-Event-ID": last_event_id.encode()} if last_event_id else {},
+        )
 
 
-def _header_variants() -> list[tuple[str, str, str]]:
+def _list_variants() -> list[tuple[str, str, str]]:
     return [
         *((types, "", "") for types in _TYPES),
         *(("all", agent, "") for agent in _AGENTS),
-        *(("all", "", last) for last in _LAST),
+        *(("all", "", last_event_id) for last_event_id in _LAST_EVENT_IDS),
     ]
 
 
-async def _find_fault(answer: httpx.Response, operation: dict[str, Any]) -> str:
-    """Return how a response differs from the document; empty if it does not."""
-    documented = operation["responses"].get(str(answer.status_code))
-    kind = answer.headers.get("content-type", "").partition(";")[0]
-    if documented is None:
-        return f"status {answer.status_code} is not documented"
-    if kind not in documented.get("content", {kind: {}}):
-        return f"content type {kind!r} is not documented for {answer.status_code}"
-    if answer.status_code == 200:
-        async for _ in answer.aiter_bytes():
+async def _find_fault(response: httpx.Response, operation: dict[str, Any]) -> str:
+    """Return how a response differs from the document, or an empty text."""
+    documented_response = operation["responses"].get(str(response.status_code))
+    kind = response.headers.get("content-type", "").partition(";")[0]
+    if documented_response is None:
+        return f"status {response.status_code} is not documented"
+    if kind not in documented_response.get("content", {kind: {}}):
+        return f"content type {kind!r} is not documented for {response.status_code}"
+    if response.status_code == 200:
+        async for _ in response.aiter_bytes():
             break
     return ""

@@ -1,4 +1,4 @@
-"""Loaded before its own code by every Python process that has this folder in PYTHONPATH."""
+"""Every Python process with this folder in PYTHONPATH loads this module before its own code."""
 
 import os
 

@@ -29,8 +29,8 @@ def test_connecting_to_a_default_port_is_refused_and_reported(port: int) -> None
 
 
 def test_listening_on_a_default_port_is_refused_and_reported() -> None:
-    with socket.socket() as listening, pytest.raises(ConnectionRefusedError):
-        listening.bind(("127.0.0.1", 8420))
+    with socket.socket() as listener, pytest.raises(ConnectionRefusedError):
+        listener.bind(("127.0.0.1", 8420))
 
     assert "127.0.0.1:8420" in take_refusals()
 
@@ -46,7 +46,7 @@ def test_uvloop_connections_are_guarded() -> None:
 
 
 @pytest.mark.parametrize("env", [None, environment()], ids=["inherited", "short"])
-def test_children_are_guarded(env: dict[str, str] | None) -> None:
+def test_child_processes_are_guarded(env: dict[str, str] | None) -> None:
     result = subprocess.run(
         [sys.executable, "-c", CONNECT.format(port=8420)],
         env=env,
@@ -59,7 +59,7 @@ def test_children_are_guarded(env: dict[str, str] | None) -> None:
     assert "127.0.0.1:8420" in take_refusals()
 
 
-def test_commands_are_guarded() -> None:
+def test_forked_commands_are_guarded() -> None:
     result = warm.queenright("list", "--url", "http://127.0.0.1:8420")
 
     assert result.returncode != 0
@@ -67,12 +67,12 @@ def test_commands_are_guarded() -> None:
 
 
 def test_settings_and_endpoints_of_the_environment_are_removed() -> None:
-    show = "import os; from tests import isolation; isolation.isolate(); print(sorted(os.environ))"
-    users = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "QUEENRIGHT_HTTP__PORT": "8420"}
-    users |= {"QUEENRIGHT_URL": "http://127.0.0.1:8420", "OTEL_SERVICE_NAME": "theirs"}
+    code = "import os; from tests import isolation; isolation.isolate(); print(sorted(os.environ))"
+    user_variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318", "QUEENRIGHT_HTTP__PORT": "8420"}
+    user_variables |= {"QUEENRIGHT_URL": "http://127.0.0.1:8420", "OTEL_SERVICE_NAME": "theirs"}
     result = subprocess.run(
-        [sys.executable, "-c", show],
-        env=os.environ | users,
+        [sys.executable, "-c", code],
+        env=os.environ | user_variables,
         cwd=isolation.ROOT,
         capture_output=True,
         text=True,
@@ -80,10 +80,10 @@ def test_settings_and_endpoints_of_the_environment_are_removed() -> None:
     )
 
     assert "PATH" in result.stdout
-    assert [name for name in users if name in result.stdout] == []
+    assert [name for name in user_variables if name in result.stdout] == []
 
 
-USES_A_DEFAULT_PORT = """
+TESTS_WITH_A_DEFAULT_PORT = """
 import contextlib, socket
 
 def test_swallows():
@@ -98,7 +98,7 @@ def test_other():
 def test_swallowed_default_port_error_still_fails_the_test(tmp_path: Path) -> None:
     """Agents continue without a receiver, so their tests would otherwise pass."""
     test = tmp_path / "test_telemetry.py"
-    test.write_text(USES_A_DEFAULT_PORT, encoding="utf-8")
+    test.write_text(TESTS_WITH_A_DEFAULT_PORT, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", str(test)]
     result = subprocess.run(command, cwd=isolation.ROOT, capture_output=True, text=True, check=False)
 

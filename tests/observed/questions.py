@@ -22,10 +22,10 @@ _QUESTION: Final = re.compile(
 @dataclass(frozen=True)
 class Question:
     """
-    One question.
+    A question with its query and its expected result.
 
-    ``expected`` has ``labels``: the sets of label names of the rows; ``has``: labels that some rows must
-    have; ``values``: the range of each value; ``rows``: the range of their number.
+    ``expected`` has ``labels``, the sets of label names of the rows; ``has``, labels that some row must have;
+    ``values``, the range of each value; and ``rows``, the range of the number of rows.
     """
 
     title: str
@@ -38,9 +38,9 @@ class Question:
             yield "the result is empty"
             return
         metrics = [row["metric"] for row in rows]
-        for wanted in self.expected.get("has", ()):
-            if not any(wanted.items() <= metric.items() for metric in metrics):
-                yield f"no row has {wanted}: {metrics}"
+        for required_labels in self.expected.get("has", ()):
+            if not any(required_labels.items() <= metric.items() for metric in metrics):
+                yield f"no row has {required_labels}: {metrics}"
         low, high = self.expected["values"]
         numbers = [float(row["value"][1]) for row in rows]
         if all(math.isnan(number) for number in numbers):
@@ -48,8 +48,8 @@ class Question:
         for metric, number in zip(metrics, numbers, strict=True):
             if not (math.isnan(number) or low <= number <= high):
                 yield f"{metric} is {number:g}, not within {low:g} to {high:g}"
-        fewest, most = self.expected.get("rows", (1, math.inf))
-        if not fewest <= len(rows) <= most:
+        min_rows, max_rows = self.expected.get("rows", (1, math.inf))
+        if not min_rows <= len(rows) <= max_rows:
             yield f"there are {len(rows)} rows"
         labels = sorted({tuple(sorted(metric.keys() - {"__name__"})) for metric in metrics})
         if labels != [tuple(names) for names in self.expected["labels"]]:
@@ -59,5 +59,5 @@ class Question:
 def load_questions() -> list[Question]:
     """Return the questions in the document, in its order."""
     answers = json.loads(_ANSWERS.read_text("utf-8"))
-    match = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
-    return [Question(q["title"], q["query"], answers[q["title"]]) for q in match]
+    matches = _QUESTION.finditer(DOCUMENT.read_text("utf-8"))
+    return [Question(match["title"], match["query"], answers[match["title"]]) for match in matches]

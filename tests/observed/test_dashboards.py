@@ -1,5 +1,5 @@
 """
-Every query of every panel, annotation and variable has data after the story, and all metric names are known.
+After the story, every query of every panel, annotation and variable has data, and all metric names exist.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tools.dashboards.states import STATES, state_rank
 from tools.story.recording import Story
 
 WINDOW = "10s"
-"""Longer than four scrapes at one per second."""
+"""The range of rates; it contains more than four scrapes, which are a second apart."""
 
-BAR: Final = 5
-"""Seconds."""
+BAR_SECONDS: Final = 5
+"""The width of a bar in the charts."""
 
 CONSTANT_PANELS: Final = {
     "Checks without a verdict": "if its model fails, the judge's rules decide",
-    "Dismissed": "the only dismissed ticket is the first, before two scrapes of decisions",
+    "Dismissed": "the only dismissed ticket is the first, before decisions have been scraped twice",
     "Active recoveries": "at the end all have ended",
     "Slow interventions against the objective": "interventions start within seconds",
     "Undelivered": "at the end everything is delivered",
@@ -44,44 +44,44 @@ CONSTANT_PANELS: Final = {
 """Panels that stay at 0 in the story, with the reason."""
 
 
-def variables(story: Story) -> dict[str, str]:
-    """Return Grafana's variables when the dashboard shows the whole story."""
+def make_variables(story: Story) -> dict[str, str]:
+    """Return the values of Grafana's variables for a dashboard that shows the whole story."""
     return {"__rate_interval": WINDOW, "__range": f"{math.ceil(story.until - story.since)}s"}
 
 
-def panel_values(story: Story, query: PanelQuery) -> list[float]:
+def list_panel_values(story: Story, query: PanelQuery) -> list[float]:
     """Return every number that a panel would draw, without NaN and infinity."""
     if query.instant:
-        found = [float(series["value"][1]) for series in story.query(query.expr)]
+        values = [float(series["value"][1]) for series in story.query(query.expr)]
     else:
-        found = [float(value) for series in story.range(query.expr) for _, value in series["values"]]
-    return [value for value in found if math.isfinite(value)]
+        values = [float(value) for series in story.range(query.expr) for _, value in series["values"]]
+    return [value for value in values if math.isfinite(value)]
 
 
 @pytest.fixture(params=NAMES)
-def board(request: pytest.FixtureRequest) -> Dashboard:
-    """Yield each committed dashboard."""
+def dashboard(request: pytest.FixtureRequest) -> Dashboard:
+    """Return each committed dashboard."""
     return load(request.param)
 
 
-def test_every_query_of_every_panel_has_data(story: Story, board: Dashboard) -> None:
-    found = [
+def test_every_query_of_every_panel_has_data(story: Story, dashboard: Dashboard) -> None:
+    panel_queries = [
         query
-        for query in queries(board, variables=variables(story))
+        for query in queries(dashboard, variables=make_variables(story))
         if not any(name in query.expr for name in CLUSTER_METRICS)
     ]
 
-    empty = [f"{query.panel}: {query.expr}" for query in found if not panel_values(story, query)]
+    empty = [f"{query.panel}: {query.expr}" for query in panel_queries if not list_panel_values(story, query)]
 
     assert empty == []
 
 
-def test_values_moved_by_the_story_are_not_always_zero(story: Story, board: Dashboard) -> None:
-    panel_queries = queries(board, variables=variables(story))
+def test_values_moved_by_the_story_are_not_always_zero(story: Story, dashboard: Dashboard) -> None:
+    panel_queries = queries(dashboard, variables=make_variables(story))
 
-    still = {query.panel for query in panel_queries if not any(panel_values(story, query))}
+    constant_panels = {query.panel for query in panel_queries if not any(list_panel_values(story, query))}
 
-    assert still - CONSTANT_PANELS.keys() == set()
+    assert constant_panels - CONSTANT_PANELS.keys() == set()
 
 
 def test_allowed_constant_panels_still_exist() -> None:
@@ -90,70 +90,81 @@ def test_allowed_constant_panels_still_exist() -> None:
     assert titles >= CONSTANT_PANELS.keys()
 
 
-def test_bars_sum_to_the_events(story: Story, board: Dashboard) -> None:
+def test_sum_of_bars_equals_the_number_of_events(story: Story, dashboard: Dashboard) -> None:
     # Whole bars; the last one ends with the story.
-    seconds = BAR * math.ceil((story.until - story.since) / BAR)
+    seconds = BAR_SECONDS * math.ceil((story.until - story.since) / BAR_SECONDS)
     story = replace(story, since=story.until - seconds)
-    # A scrape longer than the bar, as in Grafana; otherwise increases between two bars would be in neither.
-    filled = {"__rate_interval": f"{BAR + 1}s", "__interval_ms": f"{1000 * BAR}", "__range": f"{seconds}s"}
-    bars = {"panels": [result for result in list_panels(board) if result.get("interval")]}
-    panel_queries = queries({**board, **bars}, variables=filled)
-    whole = queries({**board, **bars}, variables={**filled, "__rate_interval": filled["__range"]})
-    scale = seconds / BAR
+    # As in Grafana, the range is a scrape longer than the bar; otherwise increases between bars are lost.
+    bar_variables = {
+        "__rate_interval": f"{BAR_SECONDS + 1}s",
+        "__interval_ms": f"{1000 * BAR_SECONDS}",
+        "__range": f"{seconds}s",
+    }
+    bars = {"panels": [bar_total for bar_total in list_panels(dashboard) if bar_total.get("interval")]}
+    panel_queries = queries({**dashboard, **bars}, variables=bar_variables)
+    total_queries = queries(
+        {**dashboard, **bars}, variables={**bar_variables, "__rate_interval": bar_variables["__range"]}
+    )
+    scale = seconds / BAR_SECONDS
 
-    for each, all_of_it in zip(panel_queries, whole, strict=True):
-        found = {
-            _labels(series): sum(float(value) for _, value in series["values"])
-            for series in story.range(each.expr, step=BAR)
+    for bar_query, total_query in zip(panel_queries, total_queries, strict=True):
+        sums = {
+            _read_labels(series): sum(float(value) for _, value in series["values"])
+            for series in story.range(bar_query.expr, step=BAR_SECONDS)
         }
-        happened = {
-            _labels(series): scale * float(series["value"][1]) for series in story.query(all_of_it.expr)
+        totals = {
+            _read_labels(series): scale * float(series["value"][1])
+            for series in story.query(total_query.expr)
         }
         # Both are estimates at the ends of the range; with few scrapes per bar on a busy machine, series with
         # few events are inaccurate.
-        result = sum(found.get(labels, 0) for labels in happened)
-        assert result == pytest.approx(sum(happened.values()), rel=0.45, abs=0.5), each.panel
+        bar_total = sum(sums.get(labels, 0) for labels in totals)
+        assert bar_total == pytest.approx(sum(totals.values()), rel=0.45, abs=0.5), bar_query.panel
 
 
-def _labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _read_labels(series: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(sorted(series["metric"].items()))
 
 
-def test_every_annotation_has_data(story: Story, board: Dashboard) -> None:
-    found = annotation_queries(board, variables=variables(story))
+def test_every_annotation_has_data(story: Story, dashboard: Dashboard) -> None:
+    annotations = annotation_queries(dashboard, variables=make_variables(story))
 
-    assert [query.panel for query in found if not panel_values(story, query)] == []
+    assert [query.panel for query in annotations if not list_panel_values(story, query)] == []
 
 
-def test_all_metric_names_are_known(story: Story, board: Dashboard) -> None:
-    known = set(story.prometheus.get("/label/__name__/values").json()["data"])
-    texts = [query.expr for query in queries(board, variables=variables(story))]
+def test_all_metric_names_are_known(story: Story, dashboard: Dashboard) -> None:
+    metric_names = set(story.prometheus.get("/label/__name__/values").json()["data"])
+    texts = [query.expr for query in queries(dashboard, variables=make_variables(story))]
 
     used = {name for text in texts for name in re.findall(r"[\w:]*queenright_[\w:]+|\bALERTS\b|\bup\b", text)}
 
     assert used
-    assert used - CLUSTER_METRICS - known == set()
+    assert used - CLUSTER_METRICS - metric_names == set()
 
 
-def test_exemplars_link_to_traces(story: Story, board: Dashboard) -> None:
-    all_panels = [panel for panel in board["panels"] if panel["type"] != "row"]
-    wanted = {
+def test_exemplars_link_to_traces(story: Story, dashboard: Dashboard) -> None:
+    all_panels = [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+    expressions = {
         query.expr
-        for panel, query in _with_panels(all_panels, queries(board, variables=variables(story)))
+        for panel, query in _pair_with_targets(
+            all_panels, queries(dashboard, variables=make_variables(story))
+        )
         if panel["exemplar"]
     }
 
-    without = [expr for expr in wanted if not _traces(story, expr)]
+    missing = [expr for expr in expressions if not _list_trace_ids(story, expr)]
 
-    assert without == []
-
-
-def _with_panels(shown: list[Dashboard], found: list[PanelQuery]) -> list[tuple[dict[str, Any], PanelQuery]]:
-    targets = [target for panel in shown for target in panel["targets"]]
-    return list(zip(targets, found, strict=True))
+    assert missing == []
 
 
-def _traces(story: Story, expr: str) -> list[str]:
+def _pair_with_targets(
+    panels: list[Dashboard], panel_queries: list[PanelQuery]
+) -> list[tuple[dict[str, Any], PanelQuery]]:
+    targets = [target for panel in panels for target in panel["targets"]]
+    return list(zip(targets, panel_queries, strict=True))
+
+
+def _list_trace_ids(story: Story, expr: str) -> list[str]:
     return [
         exemplar["labels"]["trace_id"]
         for series in story.exemplars(expr)
@@ -163,22 +174,22 @@ def _traces(story: Story, expr: str) -> list[str]:
 
 
 def test_selected_agent_filters_the_panels(story: Story) -> None:
-    found = queries(load("agent"), variables={**variables(story), "agent": "nobody"})
+    panel_queries = queries(load("agent"), variables={**make_variables(story), "agent": "nobody"})
 
-    assert len(found) >= 15
-    assert [query.panel for query in found if panel_values(story, query)] == []
+    assert len(panel_queries) >= 15
+    assert [query.panel for query in panel_queries if list_panel_values(story, query)] == []
 
 
 @pytest.mark.parametrize("name", ["job", "instance", "agent"])
-def test_every_variable_offers_its_choices(story: Story, board: Dashboard, name: str) -> None:
-    [variable] = [v for v in board["templating"]["list"] if v["name"] == name]
+def test_every_variable_offers_its_choices(story: Story, dashboard: Dashboard, name: str) -> None:
+    [variable] = [candidate for candidate in dashboard["templating"]["list"] if candidate["name"] == name]
     match = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"])
     assert match is not None
 
     selector = re.sub(r"\$\w+", ".+", match[1])
-    offered = story.prometheus.get(f"/label/{match[2]}/values", params={"match[]": selector}).json()["data"]
+    choices = story.prometheus.get(f"/label/{match[2]}/values", params={"match[]": selector}).json()["data"]
 
-    assert len(offered) >= {"job": 1, "instance": 2, "agent": 3}[name]
+    assert len(choices) >= {"job": 1, "instance": 2, "agent": 3}[name]
 
 
 def test_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
@@ -202,18 +213,22 @@ def test_worst_state_of_an_agent_is_its_rank(story: Story) -> None:
     assert ranks == {agent: STATES[HealthState(state)][0] for agent, state in states.items()}
 
 
-def test_event_that_never_happened_has_no_age(story: Story, board: Dashboard) -> None:
-    ages = [query for query in queries(board, variables=variables(story)) if "time() -" in query.expr]
+def test_event_that_never_happened_has_no_age(story: Story, dashboard: Dashboard) -> None:
+    ages = [
+        query for query in queries(dashboard, variables=make_variables(story)) if "time() -" in query.expr
+    ]
 
     for query in ages:
-        assert all(value < 3600 for value in panel_values(story, query)), query.panel
+        assert all(value < 3600 for value in list_panel_values(story, query)), query.panel
 
 
 def test_table_has_one_row_for_each_agent_or_breaker(story: Story) -> None:
     for name, title, label in (("fleet", "Agents", "agent"), ("breakers", "Breakers", "breaker")):
-        found = [query for query in queries(load(name), variables=variables(story)) if query.panel == title]
+        panel_queries = [
+            query for query in queries(load(name), variables=make_variables(story)) if query.panel == title
+        ]
 
-        for query in found:
+        for query in panel_queries:
             rows = [series["metric"][label] for series in story.query(query.expr)]
             assert len(set(rows)) == len(rows), query.expr
 
@@ -223,4 +238,4 @@ def test_share_without_events_is_undefined(story: Story) -> None:
     for variable in ("$job", "$instance", "$agent"):
         expr = expr.replace(variable, ".+")
 
-    assert set(panel_values(story, PanelQuery("share", expr))) == {0.0}
+    assert set(list_panel_values(story, PanelQuery("share", expr))) == {0.0}

@@ -1,4 +1,4 @@
-"""Builds the image without an engine and a registry: with buildah, on a Debian base."""
+"""Build the image with buildah on a Debian base, without a container engine or a registry."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BASE: Final = "localhost/base"
 IMAGE: Final = "localhost/queenright"
 
 _PIP_OPTIONS: Final = ("index-url", "extra-index-url", "trusted-host", "proxy")
-_CERTIFICATES: Final = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-_ALONE: Final = """\
+_CERTIFICATE_VARIABLES: Final = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+_NETWORK_SCRIPT: Final = """\
 import fcntl, os, socket, struct, sys
 with socket.socket() as any_socket:  # lo is down in a new network namespace
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh", b"lo", 1))
@@ -34,7 +34,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 @dataclass(frozen=True, slots=True)
 class Buildah:
     """
-    buildah with its own folder for settings and temporary files.
+    A buildah program with its own folder for settings and temporary files.
 
     Images are stored with the checkout's tools: packages are downloaded again only if their pins change.
     """
@@ -45,7 +45,7 @@ class Buildah:
     def command(self, name: str, *arguments: str | Path) -> list[str]:
         """Return the command line for a buildah command."""
         stores = ("--root", BUILDER / "images", "--runroot", BUILDER / "containers")
-        # Otherwise it mounts the image folder on itself, and removing the folder fails.
+        # Without this option, buildah mounts the image folder on itself, and the folder cannot be removed.
         options = ("--storage-driver", "overlay", "--storage-opt", "overlay.skip_mount_home=true")
         return [str(word) for word in (self.program, *stores, *options, name, *arguments)]
 
@@ -53,8 +53,12 @@ class Buildah:
     def environment(self) -> dict[str, str]:
         """Return the environment of every command, without this machine's buildah settings."""
         variables = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
-        own = {"HOME": str(self.folder), "TMPDIR": str(self.folder), "BUILDAH_ISOLATION": "chroot"}
-        return variables | own | {"PATH": os.environ["PATH"]}
+        buildah_variables = {
+            "HOME": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "BUILDAH_ISOLATION": "chroot",
+        }
+        return variables | buildah_variables | {"PATH": os.environ["PATH"]}
 
     def run(self, name: str, *arguments: str | Path) -> str:
         """Run a buildah command and return its output."""
@@ -96,14 +100,14 @@ class Buildah:
             sys.executable,
             "-I",
             "-c",
-            _ALONE,
+            _NETWORK_SCRIPT,
             *self.command(name, *arguments),
         ]
 
 
 @contextlib.contextmanager
 def buildah_with_base(folder: Path) -> Iterator[Buildah]:
-    """Yield buildah with an image ``BASE``, the Debian of ``tools/provide.py``; skip if it is missing."""
+    """Yield buildah with the image ``BASE``, Debian from ``tools/provide.py``. Skip the test if missing."""
     program = ROOT / ".tools" / "bin" / "buildah"
     if not (program.is_file() and (BUILDER / "base.tar").is_file()):
         pytest.skip("buildah is missing: `python3 tools/provide.py builder` fetches it (as root, on Debian)")
@@ -119,23 +123,23 @@ def buildah_with_base(folder: Path) -> Iterator[Buildah]:
         yield buildah
     finally:
         buildah.run("rm", "--all")
-        # images that were replaced, with their layers
+        # Remove images that were replaced, with their layers.
         buildah.run("rmi", "--prune")
 
 
-def pip_secrets(folder: Path) -> Sequence[str]:
-    """Return options that let pip in the build use the same index as pip here."""
+def make_pip_secrets(folder: Path) -> Sequence[str]:
+    """Return build options with which pip in the build uses the same index as pip on this machine."""
     listing = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], text=True, capture_output=True, check=True
     ).stdout
     options = {}
     for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):
         name, _, value = line.partition("=")
-        # A folder of this machine does not exist in the build.
+        # A folder on this machine does not exist in the build.
         if (name := name.rpartition(".")[2]) in _PIP_OPTIONS and "file:" not in value:
             options[name] = str(ast.literal_eval(value)).replace("\n", " ")
     secrets = {}
-    if certificate := next(filter(None, map(os.environ.get, _CERTIFICATES)), None):
+    if certificate := next(filter(None, map(os.environ.get, _CERTIFICATE_VARIABLES)), None):
         options["cert"] = "/run/secrets/ca.pem"
         secrets["ca.pem"] = Path(certificate)
     secrets["pip.conf"] = folder / "pip.conf"

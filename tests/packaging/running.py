@@ -1,4 +1,4 @@
-"""What documented commands need: a service, Prometheus, Alertmanager, and their data."""
+"""The environment of documented commands: a service, Prometheus, Alertmanager, and their data."""
 
 from __future__ import annotations
 
@@ -33,78 +33,80 @@ from tests.warm import queenright
 T = TypeVar("T")
 
 PREPARED_PATHS = ("etc/prometheus", "var/lib/grafana", "var/lib/queenright", "agents", ".config/queenright")
-"""Folders that the docs assume to exist."""
+"""Folders that the documented commands expect."""
 
 
 @dataclass(frozen=True, slots=True)
-class CommandRoom:
-    """Where documented commands run: the programs, and a folder with the documented files."""
+class CommandEnvironment:
+    """The running programs, and a folder with the documented files."""
 
-    running: RunningService
+    running_service: RunningService
     loop: asyncio.AbstractEventLoop
     folder: Path
     ticket: str
-    seen: set[str] = field(default_factory=set)
-    """Commands that ran before, on any page."""
+    executed_commands: set[str] = field(default_factory=set)
+    """Commands that have already run, on any page."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def run_on_service(self, asked: Coroutine[Any, Any, T]) -> T:
+    def run_on_service(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the service's loop, and wait for it."""
-        return asyncio.run_coroutine_threadsafe(asked, self.loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(60)
 
     def complete_step(self) -> None:
         """Let the documented worker complete one more step."""
-        service = self.running.service
+        service = self.running_service.service
         self.run_on_service(service.ingest(list(looping(service.clock(), agent="researcher", times=1))[1:]))
 
-    def new_worker(self, *, times: int = 3) -> str:
-        """Return a new worker that has made one call ``times`` times."""
+    def create_worker(self, *, times: int = 3) -> str:
+        """Create a worker that has repeated one call ``times`` times, and return its name."""
         name = f"worker-{next(self.numbers)}"
-        service = self.running.service
+        service = self.running_service.service
         self.run_on_service(service.ingest(list(looping(service.clock(), agent=name, times=times))))
         return name
 
-    def lost_ticket(self) -> str:
-        """Return a ticket about a worker that could not be recovered."""
-        service, name = self.running.service, self.new_worker()
-        about = {"agent_id": name, "session_id": f"{name}-session", "incarnation_id": "one"}
-        failed = {"attempts": 3, "exhausted": True, "reason": "3 attempts were made"}
+    def create_lost_ticket(self) -> str:
+        """Create a ticket about a worker that could not be recovered, and return its id."""
+        service, name = self.running_service.service, self.create_worker()
+        worker = {"agent_id": name, "session_id": f"{name}-session", "incarnation_id": "one"}
+        failure = {"attempts": 3, "exhausted": True, "reason": "3 attempts were made"}
         now = service.clock()
         events = [
-            AgentEvent(type=EventType.EXECUTION_FAILED, time=now, data={"error": "it crashed"}, **about),
-            AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=failed, **about),
+            AgentEvent(type=EventType.EXECUTION_FAILED, time=now, data={"error": "it crashed"}, **worker),
+            AgentEvent(type=EventType.RECOVERY_FAILED, time=now, data=failure, **worker),
         ]
         self.run_on_service(service.ingest(events))
 
-        def found() -> list[str]:
+        def find_tickets() -> list[str]:
             tickets = service.tickets.open_tickets()
             return [t.ticket_id for t in tickets if t.agent_id == name and t.analysis]
 
-        self.run_on_service(until(found, "a ticket about a lost worker"))
-        return found()[0]
+        self.run_on_service(until(find_tickets, "a ticket about a lost worker"))
+        return find_tickets()[0]
 
-    def approval(self) -> str:
-        """Return the queen's request to terminate a worker."""
-        service = self.running.service
-        worker = service.monitor.get(self.new_worker(times=20))
+    def request_approval(self) -> str:
+        """Let the queen request to terminate a worker, and return the id of the approval."""
+        service = self.running_service.service
+        worker = service.monitor.get(self.create_worker(times=20))
         assert worker is not None
         request = service.approvals.request(worker, ticket_id=self.ticket, reason="It loops.", by="queen")
         return str(self.run_on_service(request).approval_id)
 
-    def escalation(self) -> str:
-        """Return an escalation to the orchestrator."""
-        path = f"{self.running.url}/api/agents/{self.new_worker()}/escalate"
+    def create_escalation(self) -> str:
+        """Escalate a worker to the orchestrator, and return the id of the escalation."""
+        path = f"{self.running_service.url}/api/agents/{self.create_worker()}/escalate"
         response = httpx.post(path, json={"reason": "odd"}, trust_env=False)
         return str(response.raise_for_status().json()["escalation_id"])
 
-    def load(self, agent: str) -> None:
-        """Load an agent."""
-        if agent not in self.running.service.agents.slots:
+    def load_agent(self, agent: str) -> None:
+        """Load an agent, unless it is loaded."""
+        if agent not in self.running_service.service.agents.slots:
             path = str(self.folder / "examples" / agent)
-            httpx.post(f"{self.running.url}/api/agents", json={"path": path}, trust_env=False, timeout=60)
+            httpx.post(
+                f"{self.running_service.url}/api/agents", json={"path": path}, trust_env=False, timeout=60
+            )
 
 
-def write(folder: Path) -> None:
+def write_files(folder: Path) -> None:
     """Write the documented files into a folder."""
     shutil.copytree(ROOT / "examples", folder / "examples")
     write_agent(folder / "examples" / "secretary", CHATTER | {"name": "secretary"}, CHATS)
@@ -122,22 +124,22 @@ def write(folder: Path) -> None:
     (folder / "etc" / "queenright.yaml").write_text(yaml.safe_dump(alone))
 
 
-def prepare(place: CommandRoom) -> None:
-    """Create a silence, so that the service knows Alertmanager, and a token if the page has one."""
-    env = os.environ | {"QUEENRIGHT_URL": place.running.url}
-    silence = ("silences", "add", place.lost_ticket(), "--for", "1h", "--comment", "known")
-    made = queenright(*silence, cwd=place.folder, env=env)
-    assert made.returncode == 0, made.stderr
-    queenright("audit", "export", "--out", "trail.jsonl", cwd=place.folder, env=env)
-    shutil.copy(place.folder / ".queenright" / "audit-key.pub", place.folder)
-    token = queenright("token", "create", "pages", "--role", "admin", "--json", cwd=place.folder)
-    (place.folder / ".config/queenright/token").write_text(json.loads(token.stdout)["token"])
+def prepare_service(environment: CommandEnvironment) -> None:
+    """Create a silence, an exported audit trail and an admin token, which the documented commands use."""
+    env = os.environ | {"QUEENRIGHT_URL": environment.running_service.url}
+    silence = ("silences", "add", environment.create_lost_ticket(), "--for", "1h", "--comment", "known")
+    silence_result = queenright(*silence, cwd=environment.folder, env=env)
+    assert silence_result.returncode == 0, silence_result.stderr
+    queenright("audit", "export", "--out", "trail.jsonl", cwd=environment.folder, env=env)
+    shutil.copy(environment.folder / ".queenright" / "audit-key.pub", environment.folder)
+    token = queenright("token", "create", "pages", "--role", "admin", "--json", cwd=environment.folder)
+    (environment.folder / ".config/queenright/token").write_text(json.loads(token.stdout)["token"])
 
 
 @contextlib.contextmanager
-def running_in(folder: Path) -> Iterator[CommandRoom]:
-    """Run everything in a folder."""
-    write(folder)
+def run_command_environment(folder: Path) -> Iterator[CommandEnvironment]:
+    """Run the programs of the documented commands in a folder."""
+    write_files(folder)
     settings = load_settings(
         defaults=DEMO_DEFAULTS | {"storage": folder / ".queenright"},
         http={"port": 0},
@@ -146,12 +148,12 @@ def running_in(folder: Path) -> Iterator[CommandRoom]:
         health_monitoring={"intervention": {"escalation": {"orchestrator": "none"}}},
     )
     options = UpOptions(demo=False, fast=False, prometheus_port=0, alertmanager_port=0, receiver_port=0)
-    places: list[CommandRoom] = []
+    environments: list[CommandEnvironment] = []
     stop = threading.Event()
 
     async def serve() -> None:
-        async with up(settings, options, say=lambda line: None) as running:
-            service = running.service
+        async with up(settings, options, say=lambda line: None) as running_service:
+            service = running_service.service
             breaker = service.breakers.get("tool_execution", "researcher", "search")
             for _ in range(10):
                 with contextlib.suppress(Exception):
@@ -159,16 +161,18 @@ def running_in(folder: Path) -> Iterator[CommandRoom]:
             await service.ingest(list(looping(service.clock(), agent="researcher")))
             await until(lambda: any(t.analysis for t in service.tickets.open_tickets()), "a ticket")
             ticket = service.tickets.open_tickets()[0].ticket_id
-            places.append(CommandRoom(running, asyncio.get_running_loop(), folder, ticket))
+            environments.append(
+                CommandEnvironment(running_service, asyncio.get_running_loop(), folder, ticket)
+            )
             await asyncio.to_thread(stop.wait)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     try:
-        while not places and thread.is_alive():
+        while not environments and thread.is_alive():
             time.sleep(0.02)
-        prepare(places[0])
-        yield places[0]
+        prepare_service(environments[0])
+        yield environments[0]
     finally:
         stop.set()
         thread.join()

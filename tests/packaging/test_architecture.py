@@ -1,4 +1,4 @@
-"""``docs/architecture.md`` matches the code: its packages and layers, modules and functions."""
+"""``docs/architecture.md`` matches the packages, layers, modules and functions of the code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ import pytest
 from queenright.server.monitoring import pipeline
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGE_TEXT = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 LINTER: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
-PLACES = sorted(set(re.findall(r"(queenright(?:\.\w+)+):(\w+(?:\.\w+)*)", PAGE)))
+DEFINITIONS = sorted(set(re.findall(r"(queenright(?:\.\w+)+):(\w+(?:\.\w+)*)", PAGE_TEXT)))
 
 
 def read_block(language: str) -> str:
     """Return the only block in a language on the page."""
-    [match] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+    [match] = re.findall(rf"```{language}\n(.*?)```", PAGE_TEXT, re.DOTALL)
     return str(match)
 
 
 def read_contract(name: str) -> dict[str, Any]:
-    [found] = [one for one in LINTER["contracts"] if one["name"] == name]
-    return dict(found)
+    [contract] = [candidate for candidate in LINTER["contracts"] if candidate["name"] == name]
+    return dict(contract)
 
 
 def test_package_picture_equals_the_import_linter_layers() -> None:
@@ -42,22 +42,22 @@ def test_package_picture_equals_the_import_linter_layers() -> None:
 
 def test_every_package_is_in_the_picture_or_the_table() -> None:
     mentions = set(re.findall(r"^\w+(?: \| \w+)*", read_block("text"), re.MULTILINE))
-    named = {name for line in mentions for name in line.split(" | ")}
-    named |= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    package_names = {name for line in mentions for name in line.split(" | ")}
+    package_names |= set(re.findall(r"^\| `(\w+)` \|", PAGE_TEXT, re.MULTILINE))
 
-    assert named == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
+    assert package_names == {package.removeprefix("queenright.") for package in LINTER["root_packages"]}
 
 
 @pytest.mark.parametrize("package", ["server", "cli"])
 def test_every_folder_of_a_package_is_listed(package: str) -> None:
-    [section] = re.findall(rf"^`{package}` has[^\n]*\n\n((?:- .*\n)+)", PAGE, re.MULTILINE)
+    [section] = re.findall(rf"^`{package}` has[^\n]*\n\n((?:- .*\n)+)", PAGE_TEXT, re.MULTILINE)
     folders = {path.parent.name for path in (ROOT / "server" / "queenright" / package).glob("*/*.py")}
 
     assert set(re.findall(r"`(\w+)`", section)) == folders
 
 
-@pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE, re.MULTILINE))
-def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> None:
+@pytest.mark.parametrize("row", re.findall(r"^\| `(\w+)` \| .* \| (`.*`) \|$", PAGE_TEXT, re.MULTILINE))
+def test_package_imports_equal_the_table(row: tuple[str, str]) -> None:
     name, imports = row
     folder = next(ROOT.glob(f"*/queenright/{name}"))
     packages = {
@@ -71,7 +71,7 @@ def test_packages_in_the_table_import_what_it_names(row: tuple[str, str]) -> Non
     assert packages - {name} == set(re.findall(r"`(\w+)`", imports))
 
 
-@pytest.mark.parametrize(("module", "name"), PLACES)
+@pytest.mark.parametrize(("module", "name"), DEFINITIONS)
 def test_every_definition_on_the_page_exists(module: str, name: str) -> None:
     assert callable(reduce(getattr, name.split("."), importlib.import_module(module)))
 
@@ -87,10 +87,10 @@ def test_every_node_of_the_event_picture_names_a_definition() -> None:
 
 
 def test_event_picture_has_the_order_that_the_pipeline_documents() -> None:
-    documented = ["ingest", "observe", "publish_pending", "update_tickets"]
+    steps = ["ingest", "observe", "publish_pending", "update_tickets"]
     picture, docstring = read_block("mermaid"), str(pipeline.__doc__)
 
     for text in (picture, docstring):
-        places = [text.index(name) for name in documented if name != "update_tickets"]
-        assert places == sorted(places)
-    assert all(name in docstring for name in documented)
+        positions = [text.index(name) for name in steps if name != "update_tickets"]
+        assert positions == sorted(positions)
+    assert all(name in docstring for name in steps)

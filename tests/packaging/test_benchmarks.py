@@ -1,4 +1,4 @@
-"""Each benchmark can be imported, so that renames do not break rarely run ones."""
+"""Each benchmark can be imported, so that a rename does not break one that rarely runs."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = sorted(path for path in ROOT.glob("*/queenright/*") if path.is_dir())
 
 
-def public_classes(package: Path) -> Mapping[str, Sequence[str]]:
-    """Return the modules that define each name."""
+def list_public_classes(package: Path) -> Mapping[str, Sequence[str]]:
+    """Return the files that define each public class, by class name."""
     modules = defaultdict(list)
     for file in package.rglob("*.py"):
         for node in ast.parse(file.read_text("utf-8")).body:
@@ -26,7 +26,7 @@ def public_classes(package: Path) -> Mapping[str, Sequence[str]]:
 
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
 def test_public_class_names_are_unique_within_a_package(package: Path) -> None:
-    classes = public_classes(package)
+    classes = list_public_classes(package)
 
     assert {name: files for name, files in classes.items() if len(files) > 1} == {}
 
@@ -36,7 +36,7 @@ def test_packages_share_only_the_class_names_that_contributing_lists() -> None:
     exceptions = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     packages = defaultdict(set)
     for package in PACKAGES:
-        for name in public_classes(package):
+        for name in list_public_classes(package):
             packages[name].add(package.name)
 
     shared = {name: users for name, users in packages.items() if len(users) > 1}

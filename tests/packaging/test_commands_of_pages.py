@@ -1,7 +1,7 @@
 """
 Every documented command runs with one real service, Prometheus and Alertmanager.
 
-``SKIPPED_COMMANDS`` lists skipped commands, ``FAILING_COMMANDS`` failing ones with their output.
+``SKIPPED_COMMANDS`` lists commands that do not run, and ``FAILING_COMMANDS`` commands that fail here.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.packaging.running import CommandRoom, running_in
+from tests.packaging.running import CommandEnvironment, run_command_environment
 from tests.packaging.test_documents import (
-    ENDS,
+    COMMAND_ENDS,
     PAGES,
-    line_environment,
     list_calls,
     list_commands,
+    read_line_environment,
     relative_name,
 )
-from tests.warm import Command, Talking, queenright
+from tests.warm import Command, InteractiveCommand, queenright
 
 # Skipped commands, with the reason and the test that covers them.
 SKIPPED_COMMANDS = {
@@ -40,12 +40,12 @@ SKIPPED_COMMANDS = {
     r"judge score(?! --only).*": "it plays all scenarios, half a minute: tests/judge/test_scenarios.py",
 }
 
-# Commands that run until stopped, and output that they print before.
+# Commands that run until they are stopped, and the output to wait for.
 UNTIL_STOPPED = {
     r"serve\b.*": b"Console http://",
 }
 
-# Commands that fail here: exit code and expected output.
+# Commands that fail in this environment, with their exit code and output.
 FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"rules diff .*": (1, r"^\d+ changed; `queenright rules export` writes"),
     r"interventions --agent archivist": (1, "no worker 'archivist' is known"),  # it needs the demo fleet
@@ -65,7 +65,7 @@ FAILING_COMMANDS: dict[str, tuple[int, str]] = {
     r"judge once .*--selector .*": (3, "no workers found; check --selector"),
 }
 
-# Documented values, with their replacements here.
+# Patterns of documented values, and their replacements in this environment.
 REPLACEMENTS = {
     r"/(etc|var/lib)/(?P<rest>.*)": r"{folder}/\1/\g<rest>",
     r"~/(?P<rest>.*)": r"{folder}/\g<rest>",
@@ -78,81 +78,87 @@ REPLACEMENTS = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandRoom]:
-    with running_in(tmp_path_factory.mktemp("pages")) as found:
-        yield found
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandEnvironment]:
+    with run_command_environment(tmp_path_factory.mktemp("pages")) as command_environment:
+        yield command_environment
 
 
 def find_entry(table: Mapping[str, object], command: str) -> str | None:
-    """Return the entry of a table that matches a command."""
+    """Return the key of a table that matches a command, or None."""
     return next((key for key in table if re.fullmatch(key, command)), None)
 
 
 def split_command(line: str) -> list[str]:
     """Return the words of a command, without shell syntax."""
-    found = shlex.split(line, comments=True)
-    found = found[found.index("queenright") + 1 :]
-    return found[: next((at for at, word in enumerate(found) if word in ENDS), len(found))]
+    words = shlex.split(line, comments=True)
+    words = words[words.index("queenright") + 1 :]
+    return words[: next((index for index, word in enumerate(words) if word in COMMAND_ENDS), len(words))]
 
 
-def replace_documented_values(line: str, place: CommandRoom) -> list[str]:
+def replace_documented_values(line: str, environment: CommandEnvironment) -> list[str]:
     """Return the words of a command, with documented values replaced."""
-    known = {
-        "folder": place.folder,
-        "prometheus": place.running.prometheus_url,
-        "alertmanager": place.running.alertmanager_url,
-        "url": place.running.url,
-        "otlp": place.running.otlp_url,
+    values = {
+        "folder": environment.folder,
+        "prometheus": environment.running_service.prometheus_url,
+        "alertmanager": environment.running_service.alertmanager_url,
+        "url": environment.running_service.url,
+        "otlp": environment.running_service.otlp_url,
     }
-    found = split_command(line)
-    for at, word in enumerate(found):
-        for stands, what in REPLACEMENTS.items():
-            if matched := re.fullmatch(stands, word):
-                found[at] = matched.expand(what).format(**known)
-    return found
+    words = split_command(line)
+    for index, word in enumerate(words):
+        for pattern, replacement in REPLACEMENTS.items():
+            if match := re.fullmatch(pattern, word):
+                words[index] = match.expand(replacement).format(**values)
+    return words
 
 
-def replace_ids(found: list[str], place: CommandRoom) -> list[str]:
-    """Replace documented ids by existing ones, new ones where a command consumes them."""
-    made: dict[tuple[str, str], Callable[[], str]] = {
-        ("approvals", "approve"): place.approval,
-        ("approvals", "deny"): place.approval,
-        ("escalations", "decide"): place.escalation,
-        ("tickets", "resolve"): place.lost_ticket,
-        ("silences", "expire"): lambda: newest_silence(place),
+def replace_ids(words: list[str], environment: CommandEnvironment) -> list[str]:
+    """Replace documented ids with existing ids, or with new ids if a command consumes them."""
+    creators: dict[tuple[str, str], Callable[[], str]] = {
+        ("approvals", "approve"): environment.request_approval,
+        ("approvals", "deny"): environment.request_approval,
+        ("escalations", "decide"): environment.create_escalation,
+        ("tickets", "resolve"): environment.create_lost_ticket,
+        ("silences", "expire"): lambda: find_newest_silence(environment),
     }
-    if found[0] == "agents" and found[1] in ("trigger", "chat", "stop", "resume", "sessions"):
-        place.load(found[2])
-    if (make := made.get((found[0], "".join(found[1:2])))) is not None:
-        return [*found[:2], make(), *found[3:]]
-    return [place.ticket if word in ("01a2c4f8", "TICKET") else word for word in found]
+    if words[0] == "agents" and words[1] in ("trigger", "chat", "stop", "resume", "sessions"):
+        environment.load_agent(words[2])
+    if (create := creators.get((words[0], "".join(words[1:2])))) is not None:
+        return [*words[:2], create(), *words[3:]]
+    return [environment.ticket if word in ("01a2c4f8", "TICKET") else word for word in words]
 
 
-def newest_silence(place: CommandRoom) -> str:
-    silences = httpx.get(f"{place.running.url}/api/silences", trust_env=False).json()["silences"]
+def find_newest_silence(environment: CommandEnvironment) -> str:
+    silences = httpx.get(f"{environment.running_service.url}/api/silences", trust_env=False).json()[
+        "silences"
+    ]
     return str(silences[0]["silence_id"])
 
 
-def run_until_stopped(found: list[str], said: bytes, place: CommandRoom, env: Mapping[str, str]) -> int:
-    """Run a command until it prints ``said``, press Ctrl-C, and return its exit code."""
-    with Talking(*found, cwd=place.folder, env=env) as running:
-        streams, text, until = [running.stdout, running.stderr], b"", time.monotonic() + 60
-        while said not in text or not text:
-            assert time.monotonic() < until, f"{shlex.join(found)}: {text.decode()}"
+def run_until_stopped(
+    words: list[str], output: bytes, environment: CommandEnvironment, env: Mapping[str, str]
+) -> int:
+    """Run a command until it prints ``output``, press Ctrl-C, and return its exit code."""
+    with InteractiveCommand(*words, cwd=environment.folder, env=env) as running_service:
+        streams, text, deadline = [running_service.stdout, running_service.stderr], b"", time.monotonic() + 60
+        while output not in text or not text:
+            assert time.monotonic() < deadline, f"{shlex.join(words)}: {text.decode()}"
             ready = select.select(streams, [], [], 0.2)[0]
             pieces = [os.read(stream.fileno(), 65536) for stream in ready]
-            assert all(pieces), f"{shlex.join(found)} has ended: {text.decode()}"
+            assert all(pieces), f"{shlex.join(words)} has ended: {text.decode()}"
             text += b"".join(pieces)
             if not ready:
-                place.complete_step()
-        running.send_signal(2)
-        return running.wait()
+                environment.complete_step()
+        running_service.send_signal(2)
+        return running_service.wait()
 
 
-def run_on_terminal(found: list[str], place: CommandRoom, env: Mapping[str, str]) -> int:
+def run_on_terminal(words: list[str], environment: CommandEnvironment, env: Mapping[str, str]) -> int:
     """Run a command on a terminal until it shows the worker, press q, and return its exit code."""
     controller, terminal_end = pty.openpty()
-    running = Command(*found, cwd=place.folder, env=env, streams=(terminal_end, terminal_end, terminal_end))
+    running_service = Command(
+        *words, cwd=environment.folder, env=env, streams=(terminal_end, terminal_end, terminal_end)
+    )
     os.close(terminal_end)
     text = b""
     with contextlib.suppress(OSError):  # the terminal is closed
@@ -162,60 +168,63 @@ def run_on_terminal(found: list[str], place: CommandRoom, env: Mapping[str, str]
             text += piece
     os.close(controller)
     assert b"researcher" in text, text.decode()
-    return running.wait()
+    return running_service.wait()
 
 
-def wait_for_scrape(place: CommandRoom) -> None:
+def wait_for_scrape(environment: CommandEnvironment) -> None:
     """Wait until Prometheus has the workers of the service."""
-    until = time.monotonic() + 60
-    ask = f"{place.running.prometheus_url}/api/v1/query?query=queenright_worker_info"
-    while not httpx.get(ask, trust_env=False).json()["data"]["result"]:
-        assert time.monotonic() < until, "within 60 s: queenright_worker_info in Prometheus"
-        place.complete_step()
+    deadline = time.monotonic() + 60
+    query_url = f"{environment.running_service.prometheus_url}/api/v1/query?query=queenright_worker_info"
+    while not httpx.get(query_url, trust_env=False).json()["data"]["result"]:
+        assert time.monotonic() < deadline, "Prometheus has no queenright_worker_info after 60 s"
+        environment.complete_step()
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if list_commands(page)], ids=relative_name)
-def test_documented_commands_run(place: CommandRoom, page: Path) -> None:
+def test_documented_commands_run(environment: CommandEnvironment, page: Path) -> None:
     for line in list_commands(page):
-        found = replace_documented_values(line, place)
-        result = line_environment(line)
-        text = shlex.join(found)
-        if find_entry(SKIPPED_COMMANDS, shlex.join(split_command(line))) or f"{result}{text}" in place.seen:
+        words = replace_documented_values(line, environment)
+        line_variables = read_line_environment(line)
+        text = shlex.join(words)
+        if (
+            find_entry(SKIPPED_COMMANDS, shlex.join(split_command(line)))
+            or f"{line_variables}{text}" in environment.executed_commands
+        ):
             continue
-        place.seen.add(f"{result}{text}")
+        environment.executed_commands.add(f"{line_variables}{text}")
         env = os.environ | {
-            "QUEENRIGHT_URL": place.running.url,
+            "QUEENRIGHT_URL": environment.running_service.url,
             "QUEENRIGHT_HTTP__PORT": "0",
             "QUEENRIGHT_OTLP__PORT": "0",
-            # One service uses the database of the others.
-            **({"QUEENRIGHT_STORAGE": str(place.folder / "alone")} if found[0] == "serve" else {}),
-            "HOME": str(place.folder),
+            # A second service cannot use the same storage.
+            **({"QUEENRIGHT_STORAGE": str(environment.folder / "alone")} if words[0] == "serve" else {}),
+            "HOME": str(environment.folder),
             "SHELL": "/bin/bash",
         }
-        env |= {key: value.replace("$PWD", str(place.folder)) for key, value in result.items()}
+        env |= {key: value.replace("$PWD", str(environment.folder)) for key, value in line_variables.items()}
         if (entry := find_entry(UNTIL_STOPPED, text)) is not None:
-            assert run_until_stopped(found, UNTIL_STOPPED[entry], place, env) == 0, (
+            assert run_until_stopped(words, UNTIL_STOPPED[entry], environment, env) == 0, (
                 f"{relative_name(page)}: {line}"
             )
             continue
-        if found[0] == "tui":
+        if words[0] == "tui":
             terminal = env | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-            assert run_on_terminal(found, place, terminal) == 0, f"{relative_name(page)}: {line}"
+            assert run_on_terminal(words, environment, terminal) == 0, f"{relative_name(page)}: {line}"
             continue
-        if found[:2] == ["judge", "once"]:
-            wait_for_scrape(place)
-        done = queenright(*replace_ids(found, place), cwd=place.folder, env=env)
-        if found[:2] == ["stop-acting", "on"]:
-            queenright("stop-acting", "off", cwd=place.folder, env=env)
-        entry_text = f"{relative_name(page)}: {line}: {done.returncode}\n{done.stdout}{done.stderr}"
-        no = find_entry(FAILING_COMMANDS, text)
-        code, reason = FAILING_COMMANDS[no] if no is not None else (0, "")
-        # On a slow machine the start grace of the looping worker has ended by now, and it has a ticket.
-        codes = {0, 1} if no is None and found[:2] == ["judge", "once"] else {code}
-        assert done.returncode in codes, entry_text
-        assert re.search(reason, done.stdout + done.stderr, re.MULTILINE), entry_text
-        assert "Traceback" not in done.stderr, entry_text
+        if words[:2] == ["judge", "once"]:
+            wait_for_scrape(environment)
+        result = queenright(*replace_ids(words, environment), cwd=environment.folder, env=env)
+        if words[:2] == ["stop-acting", "on"]:
+            queenright("stop-acting", "off", cwd=environment.folder, env=env)
+        entry_text = f"{relative_name(page)}: {line}: {result.returncode}\n{result.stdout}{result.stderr}"
+        failing_entry = find_entry(FAILING_COMMANDS, text)
+        code, reason = FAILING_COMMANDS[failing_entry] if failing_entry is not None else (0, "")
+        # On a slow machine, the start grace of the looping worker may have ended, and then it has a ticket.
+        codes = {0, 1} if failing_entry is None and words[:2] == ["judge", "once"] else {code}
+        assert result.returncode in codes, entry_text
+        assert re.search(reason, result.stdout + result.stderr, re.MULTILINE), entry_text
+        assert "Traceback" not in result.stderr, entry_text
 
 
 def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
@@ -223,15 +232,15 @@ def test_skipped_commands_are_documented_and_tested_elsewhere() -> None:
 
     for table in (SKIPPED_COMMANDS, UNTIL_STOPPED, FAILING_COMMANDS):
         for key in table:
-            assert any(re.fullmatch(key, one) for one in text), key
+            assert any(re.fullmatch(key, command) for command in text), key
     for reason in SKIPPED_COMMANDS.values():
         assert Path(reason.rpartition(": ")[2]).is_file(), reason
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if list_calls(page)], ids=relative_name)
 def test_every_documented_command_is_covered(page: Path) -> None:
-    """Every call of the program in any code block is run or listed above."""
-    taken = "\n".join(list_commands(page))
+    """A call that is not recognized as a command would not be tested."""
+    commands = "\n".join(list_commands(page))
 
     for call in list_calls(page):
-        assert call in taken, f"{relative_name(page)}: {call}"
+        assert call in commands, f"{relative_name(page)}: {call}"

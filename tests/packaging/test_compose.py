@@ -1,5 +1,6 @@
 """
-docker-compose.yml is valid, pinned, and on loopback; the native programs accept the files that it mounts.
+docker-compose.yml is valid, has pinned images, and publishes ports on loopback only. The native programs
+accept the files that it mounts.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from queenright.server.settings import load_settings
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
-# Their images have no shell and no client, or they exit at once; `probe` checks the first two.
+# Tempo and the collector have no shell or HTTP client in their images, so `probe` checks them. `tempo-volume`
+# exits immediately.
 WITHOUT_HEALTH_CHECK = {"tempo", "otel-collector", "tempo-volume"}
 
 
@@ -50,7 +52,7 @@ def prepare(folder: Path) -> str:
 
 
 def list_receivers(folder: Path) -> dict[str, set[str]]:
-    """Return the configurations of each receiver in Alertmanager's configuration."""
+    """Return the kinds of configuration of each receiver in Alertmanager's configuration."""
     loaded = yaml.safe_load((folder / "alertmanager.yml").read_text())
     return {receiver["name"]: set(receiver) - {"name"} for receiver in loaded["receivers"]}
 
@@ -75,9 +77,9 @@ def list_mounts(service: dict[str, Any]) -> Iterator[tuple[Path, str]]:
 
 def localize_config(compose: dict[str, Any], service: str, config: str, folder: Path) -> Path:
     """Return a copy of a mounted configuration with paths of this machine."""
-    found = {target: source for source, target in list_mounts(compose["services"][service])}
-    text = found.pop(config).read_text()
-    for target, source in found.items():
+    sources = {target: source for source, target in list_mounts(compose["services"][service])}
+    text = sources.pop(config).read_text()
+    for target, source in sources.items():
         text = text.replace(target, str(source))
     for secret in compose["services"][service].get("secrets", ()):
         (folder / secret).write_text("http://127.0.0.1:1/services/secret\n")
@@ -93,7 +95,7 @@ def run_config_check(*command: str | Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_make_compose_looks_for_compose_before_it_does_anything() -> None:
+def test_make_compose_first_checks_for_docker_compose() -> None:
     commands = subprocess.run(
         ["make", "--no-print-directory", "-n", "compose"],
         cwd=ROOT,
@@ -141,8 +143,10 @@ def test_every_service_has_a_health_check(compose: dict[str, Any]) -> None:
 
 
 def test_secrets_are_files_and_not_environment_variables(compose: dict[str, Any]) -> None:
-    declared = compose["secrets"]
-    used = {secret for service in compose["services"].values() for secret in service.get("secrets", ())}
+    declared_secrets = compose["secrets"]
+    used_secrets = {
+        secret for service in compose["services"].values() for secret in service.get("secrets", ())
+    }
     variables = [
         name
         for service in compose["services"].values()
@@ -150,8 +154,8 @@ def test_secrets_are_files_and_not_environment_variables(compose: dict[str, Any]
         if re.search("PASSWORD|SECRET|TOKEN|KEY", name) and not name.endswith("__FILE")
     ]
 
-    assert set(declared) == used
-    assert all(set(secret) == {"file"} for secret in declared.values())
+    assert set(declared_secrets) == used_secrets
+    assert all(set(secret) == {"file"} for secret in declared_secrets.values())
     assert variables == []
 
 
@@ -162,11 +166,13 @@ def test_dockerfile_does_not_run_as_root() -> None:
 
 
 def test_dockerfile_copies_only_files_in_the_build_context() -> None:
-    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    context_paths = {
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")
+    }
     folders = {path.parts[-2] for path in ROOT.glob("*/queenright")}
 
-    assert {"pyproject.toml", "README.md", "LICENSE", "requirements"} <= sent
-    assert folders <= sent
+    assert {"pyproject.toml", "README.md", "LICENSE", "requirements"} <= context_paths
+    assert folders <= context_paths
 
 
 def test_services_settings_are_accepted(compose: dict[str, Any]) -> None:
@@ -195,13 +201,13 @@ def test_prepare_creates_tokens_that_the_service_accepts(compose: dict[str, Any]
 
     tokens = parse_tokens(files[str(settings.auth.tokens_file)].read_text())
 
-    found = [
+    found_tokens = [
         tokens.find((secrets / name).read_text(), time.time()) for name in ("queenright_token", "admin_token")
     ]
-    assert [token and token.role for token in found] == ["reporter", "admin"]
+    assert [token and token.role for token in found_tokens] == ["reporter", "admin"]
 
 
-def test_prepare_leaves_out_receivers_without_a_secret(secrets: Path) -> None:
+def test_prepare_omits_receivers_without_a_secret(secrets: Path) -> None:
     assert {name: keys for name, keys in list_receivers(secrets).items() if keys} == {
         "judge": {"webhook_configs"}
     }
@@ -238,30 +244,34 @@ def test_prepare_refuses_a_deadman_check_within_the_stack(tmp_path: Path, url: s
 def test_prepared_files_exist_before_the_engine_mounts_them() -> None:
     services = yaml.safe_load(COMPOSE.read_text())["services"].values()
     volumes = [volume for service in services for volume in service.get("volumes", ())]
-    of_secrets = [volume for volume in volumes if "compose/secrets" in str(volume)]
+    secret_volumes = [volume for volume in volumes if "compose/secrets" in str(volume)]
 
-    assert len(of_secrets) == 2
-    assert all(volume["bind"] == {"create_host_path": False} for volume in of_secrets)
+    assert len(secret_volumes) == 2
+    assert all(volume["bind"] == {"create_host_path": False} for volume in secret_volumes)
 
 
 def test_prepare_keeps_secrets_and_turns_their_receivers_on(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     prepare(folder)
-    before = {file.name: file.read_text() for file in folder.iterdir() if file.name != "alertmanager.yml"}
+    expected_contents = {
+        file.name: file.read_text() for file in folder.iterdir() if file.name != "alertmanager.yml"
+    }
     for name, value in (("slack_api_url", "https://slack.test/x"), ("deadman_url", "https://check.test/y")):
         (folder / name).write_text(value)
-        before[name] = value
-    mounted = (folder / "alertmanager.yml").stat().st_ino
+        expected_contents[name] = value
+    inode = (folder / "alertmanager.yml").stat().st_ino
 
     output = prepare(folder)
 
-    assert {file.name: file.read_text() for file in folder.iterdir() if file.name in before} == before
+    assert {
+        file.name: file.read_text() for file in folder.iterdir() if file.name in expected_contents
+    } == expected_contents
     assert list_receivers(folder)["slack"] == {"slack_configs", "webhook_configs"}
     assert list_receivers(folder)["pagerduty"] == set()
     assert list_receivers(folder)["deadman"] == {"webhook_configs"}
     assert "slack.test" not in output
-    # A running container has this file mounted, not a new file with its name.
-    assert (folder / "alertmanager.yml").stat().st_ino == mounted
+    # A running container keeps this file mounted, and would not see a new file with the same name.
+    assert (folder / "alertmanager.yml").stat().st_ino == inode
     run_config_check(require_program("amtool"), "check-config", folder / "alertmanager.yml")
 
 
@@ -305,9 +315,9 @@ def test_alertmanager_starts_with_its_configuration(compose: dict[str, Any], tmp
 
 def wait_until_ready(executable: Path, config: Path, *options: str) -> None:
     """Start a program with a configuration, and wait until it reports that it is ready."""
-    with socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    with socket() as port_probe:
+        port_probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{port_probe.getsockname()[1]}"
     log = config.parent / "log"
     command: list[str | Path] = [
         executable,
@@ -318,7 +328,7 @@ def wait_until_ready(executable: Path, config: Path, *options: str) -> None:
     with log.open("wb") as output, subprocess.Popen(command, stdout=output, stderr=output) as process:
         try:
             deadline = time.monotonic() + 30
-            while not responds(f"http://{address}/-/ready"):
+            while not has_response(f"http://{address}/-/ready"):
                 assert process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)
@@ -326,7 +336,7 @@ def wait_until_ready(executable: Path, config: Path, *options: str) -> None:
             process.terminate()
 
 
-def responds(url: str) -> bool:
+def has_response(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return bool(response.status == 200)

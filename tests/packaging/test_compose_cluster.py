@@ -14,7 +14,7 @@ from tests.packaging.test_compose import COMPOSE, ROOT, list_mounts, run_config_
 
 FILE = ROOT / "compose" / "cluster.yaml"
 SERVICES: dict[str, dict[str, Any]] = yaml.safe_load(FILE.read_text())["services"]
-SINGLE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]
+SINGLE_SERVICE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]
 PROCESSES = ("queenright", "queenright-2")
 
 
@@ -25,13 +25,17 @@ def test_file_is_valid() -> None:
 
 
 def test_second_process_is_like_the_first() -> None:
-    own = {"build", "environment", "volumes", "ports", "networks", "depends_on"}
-    second = {key: value for key, value in SERVICES["queenright-2"].items() if key not in own}
+    different_keys = {"build", "environment", "volumes", "ports", "networks", "depends_on"}
+    second_service = {
+        key: value for key, value in SERVICES["queenright-2"].items() if key not in different_keys
+    }
 
-    assert second == {key: value for key, value in SINGLE.items() if key not in own}
-    assert list(list_mounts(SERVICES["queenright-2"])) == list(list_mounts(SINGLE))
-    assert SERVICES["queenright-2"]["environment"].items() >= SINGLE["environment"].items()
-    assert SERVICES["queenright-2"]["depends_on"].items() >= SINGLE["depends_on"].items()
+    assert second_service == {
+        key: value for key, value in SINGLE_SERVICE.items() if key not in different_keys
+    }
+    assert list(list_mounts(SERVICES["queenright-2"])) == list(list_mounts(SINGLE_SERVICE))
+    assert SERVICES["queenright-2"]["environment"].items() >= SINGLE_SERVICE["environment"].items()
+    assert SERVICES["queenright-2"]["depends_on"].items() >= SINGLE_SERVICE["depends_on"].items()
 
 
 @pytest.mark.parametrize("process", PROCESSES)
@@ -72,9 +76,11 @@ def test_images_are_pinned_and_ports_are_on_loopback() -> None:
 def test_prometheus_scrapes_both_processes() -> None:
     [(config, target)] = list_mounts(SERVICES["prometheus"])
     document = yaml.safe_load(config.read_text())
-    shipped = yaml.safe_load((ROOT / "alerting" / "prometheus" / "prometheus.yml").read_text())
+    expected_document = yaml.safe_load((ROOT / "alerting" / "prometheus" / "prometheus.yml").read_text())
     hosts = [SERVICES[process]["environment"]["QUEENRIGHT_CLUSTER__HOST"] for process in PROCESSES]
 
     assert target == "/etc/prometheus/prometheus.yml"
-    shipped["scrape_configs"][0]["static_configs"] = [{"targets": [f"{host}:8420" for host in hosts]}]
-    assert document == shipped
+    expected_document["scrape_configs"][0]["static_configs"] = [
+        {"targets": [f"{host}:8420" for host in hosts]}
+    ]
+    assert document == expected_document

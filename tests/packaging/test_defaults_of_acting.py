@@ -1,4 +1,4 @@
-"""The defaults of interventions in docs/interventions.md equal the settings."""
+"""The defaults of actions in docs/interventions.md equal the settings."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ ROWS = re.findall(
 )
 
 
-@pytest.mark.parametrize(("action", "setting", "default", "dry"), ROWS)
+@pytest.mark.parametrize(("action", "setting", "default", "dry_run"), ROWS)
 def test_documented_action_defaults_equal_the_settings(
-    action: str, setting: str, default: str, dry: str
+    action: str, setting: str, default: str, dry_run: str
 ) -> None:
     """The table of defaults has the values of the settings."""
     value: Any = HealthSettings()
     for name in setting.split("."):
         value = getattr(value, name)
 
-    written = default if isinstance(value, str) else json.loads(default)
-    assert written == value, action
-    if dry:
-        kinds: Any = True if dry == "true" else dry.strip("[]").split(", ")
+    documented = default if isinstance(value, str) else json.loads(default)
+    assert documented == value, action
+    if dry_run:
+        kinds: Any = True if dry_run == "true" else dry_run.strip("[]").split(", ")
         HealthSettings.model_validate({"intervention": {"dry_run": kinds}})
 
 
 def test_every_kind_of_action_is_in_the_table() -> None:
-    """The kinds in `dry_run` are included."""
-    named = {action.split(",")[0].split()[0] for action, *_ in ROWS}
+    """The kinds are those that `dry_run` accepts."""
+    documented_kinds = {action.split(",")[0].split()[0] for action, *_ in ROWS}
 
-    assert {kind.value for kind in ActionKind} <= named
+    assert {kind.value for kind in ActionKind} <= documented_kinds
     assert len(ROWS) == 11

@@ -1,4 +1,4 @@
-"""Links in the docs resolve, and the commands are valid."""
+"""Links in the docs resolve, and the documented commands are valid."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PAGES = sorted(
 RUNBOOKS = ("manual-intervention", "circuit-breaker-reset", "recovery-troubleshooting", "postgresql-failover")
 
 # Tokens that end a command in a shell line.
-ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
+COMMAND_ENDS = {"|", "&&", "||", ";", "&", ">", "2>", "<"}
 
 
 def relative_name(page: Path) -> str:
@@ -41,12 +41,12 @@ def list_anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-CALL = re.compile(r"^(?:\$ )?((?:[A-Z_]+=\S+ )*queenright [-\w].*)")
-DATA = ("yaml", "json", "python", "promql", "mermaid")
+COMMAND_LINE = re.compile(r"^(?:\$ )?((?:[A-Z_]+=\S+ )*queenright [-\w].*)")
+DATA_LANGUAGES = ("yaml", "json", "python", "promql", "mermaid")
 
 
-def list_blocks(page: Path) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a page's code blocks with their language; continued lines are joined."""
+def list_block_lines(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the language and text of each line in a page's code blocks; continued lines are joined."""
     language = None
     for line in page.read_text("utf-8").replace("\\\n", " ").splitlines():
         if line.lstrip().startswith("```"):
@@ -56,18 +56,22 @@ def list_blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def list_commands(page: Path) -> list[str]:
-    """Return the lines of a page that call `queenright`, with their environment."""
-    return [call[1] for kind, line in list_blocks(page) if kind not in DATA and (call := CALL.match(line))]
+    """Return the lines of a page that call `queenright`, with the variables that they set."""
+    return [
+        match[1]
+        for kind, line in list_block_lines(page)
+        if kind not in DATA_LANGUAGES and (match := COMMAND_LINE.match(line))
+    ]
 
 
 def list_calls(page: Path) -> list[str]:
-    """Return calls of our commands in code blocks, outside comments."""
-    known = "|".join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))
-    lines = (line.partition(" # ")[0] for kind, line in list_blocks(page) if kind not in DATA)
-    return [call[0] for line in lines for call in re.finditer(rf"(?<![`\w/-])queenright ({known})\b", line)]
+    """Return each call of a `queenright` command in the code blocks of a page, without comments."""
+    names = "|".join(map(re.escape, sorted(COMMANDS, key=len, reverse=True)))
+    lines = (line.partition(" # ")[0] for kind, line in list_block_lines(page) if kind not in DATA_LANGUAGES)
+    return [match[0] for line in lines for match in re.finditer(rf"(?<![`\w/-])queenright ({names})\b", line)]
 
 
-def line_environment(line: str) -> dict[str, str]:
+def read_line_environment(line: str) -> dict[str, str]:
     """Return the variables that a line sets for its command."""
     words = shlex.split(line, comments=True)
     return dict(word.split("=", 1) for word in words[: words.index("queenright")])
@@ -76,15 +80,15 @@ def line_environment(line: str) -> dict[str, str]:
 def check_command(line: str) -> None:
     """Parse a line with its options and arguments, without running it."""
     command: Any = typer.main.get_command(app)
-    called, *words = shlex.split(line, comments=True)[len(line_environment(line)) :]
-    end = next((at for at, word in enumerate(words) if word in ENDS), len(words))
+    name, *words = shlex.split(line, comments=True)[len(read_line_environment(line)) :]
+    end = next((index for index, word in enumerate(words) if word in COMMAND_ENDS), len(words))
     words = words[:end]
     while words and words[0] in getattr(command, "commands", {}):
-        called, *words = words
-        command = command.commands[called]
+        name, *words = words
+        command = command.commands[name]
     if not (words == [] and getattr(command, "invoke_without_command", False)):
-        # Options of the program itself take effect immediately.
-        command.make_context(called, words, resilient_parsing=called == "queenright")
+        # Options such as `--version` would run during parsing.
+        command.make_context(name, words, resilient_parsing=name == "queenright")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_name)
@@ -93,10 +97,10 @@ def test_links_of_pages_resolve(page: Path) -> None:
         if "://" in target or target.startswith("mailto:"):
             continue
         path, _, anchor = target.partition("#")
-        found = (page.parent / path).resolve() if path else page
-        assert found.exists(), f"{relative_name(page)} links to {target}"
-        if anchor and found.suffix == ".md":
-            assert anchor in list_anchors(found), f"{relative_name(page)} links to {target}"
+        target_path = (page.parent / path).resolve() if path else page
+        assert target_path.exists(), f"{relative_name(page)} links to {target}"
+        if anchor and target_path.suffix == ".md":
+            assert anchor in list_anchors(target_path), f"{relative_name(page)} links to {target}"
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if list_commands(page)], ids=relative_name)

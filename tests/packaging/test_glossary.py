@@ -1,4 +1,4 @@
-"""The glossary in docs/concepts.md: commands, API, console and docs use one name for one thing."""
+"""Commands, API, console and docs use the terms of the glossary in docs/concepts.md."""
 
 from __future__ import annotations
 
@@ -78,22 +78,24 @@ OTHER_TEXTS = sorted(
 TEMPLATES = sorted(ROOT.glob("server/queenright/server/**/*.html"))
 
 
-BANNED = {word: term for term, words in BANNED_WORDS.items() for word in words}
-PATTERN = re.compile(r"\b(" + "|".join(map(re.escape, BANNED)).replace(r"\ ", r"\s+") + r")\b", re.IGNORECASE)
+TERMS_BY_BANNED_WORD = {word: term for term, words in BANNED_WORDS.items() for word in words}
+PATTERN = re.compile(
+    r"\b(" + "|".join(map(re.escape, TERMS_BY_BANNED_WORD)).replace(r"\ ", r"\s+") + r")\b", re.IGNORECASE
+)
 
 
-def find_faults(text: str) -> list[str]:
+def find_banned_words(text: str) -> list[str]:
     """Return each banned word in a text, with the term to use instead."""
-    found = (" ".join(match[0].lower().split()) for match in PATTERN.finditer(text))
-    return [f"write {BANNED[word]!r} instead of {word!r}" for word in found]
+    words = (" ".join(match[0].lower().split()) for match in PATTERN.finditer(text))
+    return [f"write {TERMS_BY_BANNED_WORD[word]!r} instead of {word!r}" for word in words]
 
 
 def list_helps(command: Any, words: str = "queenright") -> Iterator[tuple[str, str]]:
     """Yield each command with its help and the help of its options."""
     options = [getattr(parameter, "help", None) or "" for parameter in command.params]
     yield words, "\n".join([command.help or "", command.epilog or "", *options])
-    for called, inner in getattr(command, "commands", {}).items():
-        yield from list_helps(inner, f"{words} {called}")
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from list_helps(subcommand, f"{words} {name}")
 
 
 def list_descriptions(document: Any) -> Iterator[str]:
@@ -116,11 +118,11 @@ def test_glossary_has_each_term() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=relative_name)
-def test_pages_use_the_terms(page: Path) -> None:
+def test_pages_use_the_glossary_terms(page: Path) -> None:
     text = page.read_text("utf-8")
     text = re.sub(r"```.*?```|`[^`]*`", "", text, flags=re.DOTALL)
 
-    assert find_faults(text) == []
+    assert find_banned_words(text) == []
 
 
 @pytest.mark.parametrize("file", OTHER_TEXTS, ids=relative_name)
@@ -129,10 +131,12 @@ def test_runbooks_messages_and_prompts_use_the_terms(file: Path) -> None:
 
 
 def test_help_texts_use_the_terms() -> None:
-    found = {words: find_faults(text) for words, text in list_helps(typer.main.get_command(app))}
+    faults_by_command = {
+        words: find_banned_words(text) for words, text in list_helps(typer.main.get_command(app))
+    }
 
-    assert len(found) > 50
-    assert {words: wrong for words, wrong in found.items() if wrong} == {}
+    assert len(faults_by_command) > 50
+    assert {words: faults for words, faults in faults_by_command.items() if faults} == {}
 
 
 def list_docstrings(file: Path) -> Iterator[str]:
@@ -151,19 +155,22 @@ def test_docstrings_use_the_terms(package: str) -> None:
     files = sorted((ROOT / package / "queenright").rglob("*.py"))
 
     assert [
-        (str(file), wrong) for file in files for text in list_docstrings(file) if (wrong := find_faults(text))
+        (str(file), faults)
+        for file in files
+        for text in list_docstrings(file)
+        if (faults := find_banned_words(text))
     ] == []
 
 
 def list_strings(file: Path) -> Iterator[str]:
     """Yield the strings of a module, except docstrings and patterns for user input."""
     nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
-    documents = {node.value for node in nodes if isinstance(node, ast.Expr)}
+    docstrings = {node.value for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
         if (
             isinstance(node, ast.Constant)
             and isinstance(node.value, str)
-            and node not in documents
+            and node not in docstrings
             and "(?:" not in node.value
         ):
             yield node.value
@@ -175,7 +182,10 @@ def test_strings_use_the_terms(package: str) -> None:
 
     assert files
     assert [
-        (str(file), wrong) for file in files for text in list_strings(file) if (wrong := find_faults(text))
+        (str(file), faults)
+        for file in files
+        for text in list_strings(file)
+        if (faults := find_banned_words(text))
     ] == []
 
 
@@ -183,25 +193,25 @@ def test_strings_use_the_terms(package: str) -> None:
 def test_templates_use_the_terms(template: Path) -> None:
     text = re.sub(r"<(script|style)\b.*?</\1>|{#.*?#}", "", template.read_text("utf-8"), flags=re.DOTALL)
 
-    assert find_faults(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
+    assert find_banned_words(html.unescape(re.sub(r"<[^>]*>", " ", text))) == []
 
 
 @pytest.mark.parametrize("source", CONSOLE, ids=lambda path: path.name)
 def test_console_uses_the_terms(source: Path) -> None:
-    # Code and texts are checked together: names in code are terms too.
+    # The whole source is checked, because names in code are terms too.
     text = re.sub(r"^import .*$", "", source.read_text("utf-8"), flags=re.MULTILINE)
 
-    assert find_faults(text) == []
+    assert find_banned_words(text) == []
 
 
 async def test_api_document_uses_the_terms(tmp_path: Path) -> None:
     async with (
-        serving(demo_settings(tmp_path)) as running,
-        httpx.AsyncClient(base_url=running.url, trust_env=False) as client,
+        serving(demo_settings(tmp_path)) as running_service,
+        httpx.AsyncClient(base_url=running_service.url, trust_env=False) as client,
     ):
         document = (await client.get("/openapi.json")).json()
 
     texts = list(list_descriptions(document))
 
     assert len(texts) > 100
-    assert [(text, wrong) for text in texts if (wrong := find_faults(text))] == []
+    assert [(text, faults) for text in texts if (faults := find_banned_words(text))] == []

@@ -1,4 +1,4 @@
-"""The image: built from the Dockerfile, and started as in docker-compose.yml."""
+"""The image that the Dockerfile builds, started as in docker-compose.yml."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.packaging.image import BASE, IMAGE, Buildah, buildah_with_base, pip_secrets
-from tests.packaging.stack import NO_GRACE, to_seconds
+from tests.packaging.image import BASE, IMAGE, Buildah, buildah_with_base, make_pip_secrets
+from tests.packaging.stack import NO_START_GRACE, parse_seconds
 from tests.packaging.test_compose import COMPOSE, list_mounts, prepare
 from tests.packaging.test_documents import ROOT
 from tests.waiting import until
@@ -26,11 +26,11 @@ from tests.waiting import until
 COMPOSE_SERVICE: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]["queenright"]
 USER = 10001
 DATA = "/var/lib/queenright"
-MEGABYTES = 450
-"""Megabytes that the image may add to its base."""
+MAX_MEGABYTES = 450
+"""Maximum number of megabytes that the image may add to its base."""
 
-ACCOUNTS = r"etc/(passwd|group|shadow|gshadow|subuid|subgid)-?"
-# It repeats one call, and then waits for a ticket about it.
+ACCOUNT_FILES = r"etc/(passwd|group|shadow|gshadow|subuid|subgid)-?"
+# An agent that repeats one call, and then waits for the ticket about it.
 AGENT = """\
 import subprocess, time
 from queenright.instrumentation import Worker
@@ -48,8 +48,8 @@ with Worker("container_agent") as worker:
         time.sleep(0.5)
 print(found)
 """
-# Packages that are installed but not required by queenright.
-LEFTOVERS = """\
+# Prints packages that are installed, although queenright does not require them.
+UNREQUIRED_PACKAGES_SCRIPT = """\
 import importlib.metadata as metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name as name_of
@@ -73,7 +73,7 @@ print(*sorted(here - {name for name, _ in seen}))
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A container with the service, started as in docker-compose.yml, in its own network."""
+    """A container with its own network, in which the service was started as in docker-compose.yml."""
 
     buildah: Buildah
     name: str
@@ -87,9 +87,9 @@ class Service:
     def run(self, *command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run a command in the service's container and network."""
         variables = [f"--env={name}={value}" for name, value in environment.items()]
-        inside = self.buildah.command("run", *self.options, *variables, self.name, "--", *command)
+        command_line = self.buildah.command("run", *self.options, *variables, self.name, "--", *command)
         return subprocess.run(
-            ["nsenter", f"--net=/proc/{self.process.pid}/ns/net", *inside],
+            ["nsenter", f"--net=/proc/{self.process.pid}/ns/net", *command_line],
             env=self.buildah.environment,
             text=True,
             capture_output=True,
@@ -104,32 +104,32 @@ class Service:
 
     def stop(self) -> int:
         """Send SIGTERM to the service, as an engine does, and return its exit code."""
-        [pid] = [pid for pid in descendants(self.process.pid) if is_program(pid, "serve")]
+        [pid] = [pid for pid in list_descendants(self.process.pid) if is_program(pid, "serve")]
         os.kill(pid, signal.SIGTERM)
-        return self.process.wait(to_seconds(COMPOSE_SERVICE["stop_grace_period"]))
+        return self.process.wait(parse_seconds(COMPOSE_SERVICE["stop_grace_period"]))
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the direct and indirect child processes of a process."""
+def list_descendants(pid: int) -> Iterator[int]:
+    """Yield the ids of the direct and indirect child processes of a process."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text().split():
             yield int(child)
-            yield from descendants(int(child))
+            yield from list_descendants(int(child))
 
 
 def is_program(pid: int, command: str) -> bool:
-    """Return whether a process is `queenright` with this command, and not its launcher."""
+    """Return whether a process runs this `queenright` command itself, rather than launch it."""
     words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
     return Path(words[0]).name == "python" and words[1:3] == ["/opt/queenright/bin/queenright", command]
 
 
-def files_of_user(root: Path, user: int) -> set[str]:
-    """Return the files of a user, except those in mounted folders."""
-    found = set()
+def find_files_of_user(root: Path, user: int) -> set[str]:
+    """Return the paths of a user's files, except those in `/tmp`."""
+    paths = set()
     for folder, folders, files in os.walk(root):
         folders[:] = [name for name in folders if Path(folder, name) != root / "tmp"]
-        found |= {str(Path(folder, name)) for name in files if Path(folder, name).lstat().st_uid == user}
-    return found
+        paths |= {str(Path(folder, name)) for name in files if Path(folder, name).lstat().st_uid == user}
+    return paths
 
 
 def list_paths(root: Path) -> set[str]:
@@ -143,11 +143,11 @@ def list_paths(root: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def buildah(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Buildah]:
-    """Yield buildah with the image."""
+    """Yield buildah with the built image."""
     folder = tmp_path_factory.mktemp("image")
     with buildah_with_base(folder) as buildah:
-        options = (f"--build-arg=BASE={BASE}", *pip_secrets(folder))
-        # The stage has a name too, so that its layers are cached.
+        options = (f"--build-arg=BASE={BASE}", *make_pip_secrets(folder))
+        # The build stage is tagged too, so that its layers are cached.
         buildah.build(ROOT, f"{IMAGE}-build", "--target=build", *options)
         buildah.build(ROOT, IMAGE, *options)
         yield buildah
@@ -178,7 +178,7 @@ def run_service(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Itera
     compose: dict[str, Any] = yaml.safe_load(text)["services"]["queenright"]
     assert f"queenright-data:{DATA}" in compose["volumes"]
     volumes = [f"--volume={source}:{target}:ro" for source, target in list_mounts(compose)]
-    environment = compose["environment"] | NO_GRACE
+    environment = compose["environment"] | NO_START_GRACE
     variables = [f"--env={name}={value}" for name, value in environment.items()]
     options = (*volumes, f"--volume={data}:{DATA}")
     with buildah.container(IMAGE) as (name, root), log.open("wb") as output:
@@ -191,7 +191,7 @@ def run_service(buildah: Buildah, secrets: Path, data: Path, log: Path) -> Itera
             try:
                 yield service
             finally:
-                for pid in (*descendants(process.pid), process.pid):
+                for pid in (*list_descendants(process.pid), process.pid):
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
 
@@ -200,11 +200,11 @@ async def wait_until_healthy(service: Service) -> None:
     """Wait until the health check of docker-compose.yml succeeds."""
     check = COMPOSE_SERVICE["healthcheck"]["test"][1:]
 
-    def answers() -> bool:
+    def is_healthy() -> bool:
         assert service.process.poll() is None, service.log.read_text()
         return service.run(*check).returncode == 0
 
-    await until(answers, "the health check succeeds")
+    await until(is_healthy, "the health check succeeds")
 
 
 def test_image_config_equals_the_dockerfile(buildah: Buildah) -> None:
@@ -218,9 +218,9 @@ def test_image_config_equals_the_dockerfile(buildah: Buildah) -> None:
 
 def test_image_prints_its_version(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
-        printed = buildah.run("run", name, "--", "queenright", "--version")
+        output = buildah.run("run", name, "--", "queenright", "--version")
 
-    assert re.fullmatch(r"queenright \d+\.\d+\.\d+", printed)
+    assert re.fullmatch(r"queenright \d+\.\d+\.\d+", output)
 
 
 def test_image_without_a_token_names_the_command_that_creates_one(buildah: Buildah) -> None:
@@ -235,21 +235,21 @@ def test_image_without_a_token_names_the_command_that_creates_one(buildah: Build
 
 def test_image_adds_only_the_program_and_its_user(buildah: Buildah) -> None:
     with buildah.container(BASE) as (_, base), buildah.container(IMAGE) as (_, image):
-        added = list_paths(image) - list_paths(base)
+        added_paths = list_paths(image) - list_paths(base)
         data = (image / DATA[1:]).stat()
 
-    outside = {path for path in added if not path.startswith("opt/queenright/")}
-    users = {name for name in outside if re.fullmatch(ACCOUNTS, name)}
-    # The builder mounts a file there.
-    assert outside - users == {"opt/queenright", "etc/hosts", DATA[1:]}
+    paths_outside = {path for path in added_paths if not path.startswith("opt/queenright/")}
+    account_paths = {name for name in paths_outside if re.fullmatch(ACCOUNT_FILES, name)}
+    # The builder mounts a file at `etc/hosts`.
+    assert paths_outside - account_paths == {"opt/queenright", "etc/hosts", DATA[1:]}
     assert (data.st_uid, data.st_gid, stat.S_IMODE(data.st_mode)) == (USER, USER, 0o755)
 
 
 def test_image_has_no_build_dependencies(buildah: Buildah) -> None:
     with buildah.container(IMAGE) as (name, _):
-        printed = buildah.run("run", name, "--", "python", "-c", LEFTOVERS)
+        output = buildah.run("run", name, "--", "python", "-c", UNREQUIRED_PACKAGES_SCRIPT)
 
-    assert printed == ""
+    assert output == ""
 
 
 def test_image_has_the_bytecode_of_imported_modules(buildah: Buildah) -> None:
@@ -267,17 +267,17 @@ def test_image_is_small(buildah: Buildah) -> None:
         files = [Path(folder, name) for folder, _, names in os.walk(image / "opt") for name in names]
         size = sum(file.lstat().st_size for file in files)
 
-    assert size < MEGABYTES * 1_000_000
+    assert size < MAX_MEGABYTES * 1_000_000
 
 
-async def test_service_opens_a_ticket_drains_and_still_has_it_after_a_restart(
+async def test_ticket_survives_a_clean_stop_and_a_restart(
     buildah: Buildah, secrets: Path, data: Path, tmp_path: Path
 ) -> None:
     url = "http://127.0.0.1:8420"
     with run_service(buildah, secrets, data, tmp_path / "log") as service:
         await wait_until_healthy(service)
         token = {"QUEENRIGHT_URL": url, "QUEENRIGHT_TOKEN": service.token}
-        refused = service.run("queenright", "list", "--json", QUEENRIGHT_URL=url)
+        rejected = service.run("queenright", "list", "--json", QUEENRIGHT_URL=url)
         service.output(
             "python",
             "-c",
@@ -287,22 +287,22 @@ async def test_service_opens_a_ticket_drains_and_still_has_it_after_a_restart(
             **token,
         )
         code = service.stop()
-        other_folder = files_of_user(service.root, USER)
+        written_paths = find_files_of_user(service.root, USER)
 
     log = service.log.read_text()
-    assert refused.returncode != 0
+    assert rejected.returncode != 0
     assert code == 0, log
     assert "Traceback" not in log
     assert "ERROR" not in log
-    assert other_folder == set()
+    assert written_paths == set()
     assert not (data / "queenright.db-wal").exists()
 
     with run_service(buildah, secrets, data, tmp_path / "second-log") as restarted:
         await wait_until_healthy(restarted)
-        listed = restarted.output("queenright", "list", "--all", "--json", **token)
+        workers = restarted.output("queenright", "list", "--all", "--json", **token)
         tickets = restarted.output("queenright", "tickets", "list", "--all", "--json", **token)
         restarted.stop()
-    assert "container_agent" in listed
+    assert "container_agent" in workers
     assert "container_agent" in tickets
     with buildah.container(IMAGE) as (name, _):
         buildah.run("run", *restarted.options, name, "--", "queenright", "audit", "verify", "--storage", DATA)

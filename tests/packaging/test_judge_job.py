@@ -1,4 +1,4 @@
-"""The judge as a job in containers: the commands in the files are valid, and the settings are in place."""
+"""The files that run the judge as a job in containers have valid commands and settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 
 
 def parse_command(words: list[str]) -> dict[str, Any]:
-    """Parse a command without running it; return its options."""
+    """Parse a command without running it, and return its options by name."""
     command: Any = typer.main.get_command(app)
-    called, *words = words
+    name, *words = words
     while words and words[0] in getattr(command, "commands", {}):
-        called, *words = words
-        command = command.commands[called]
-    options: dict[str, Any] = command.make_context(called, words).params
+        name, *words = words
+        command = command.commands[name]
+    options: dict[str, Any] = command.make_context(name, words).params
     return options
 
 
@@ -52,7 +52,7 @@ def test_compose_file_runs_a_known_command() -> None:
     assert judge["volumes"] == ["judge-state:/var/lib/queenright"]
 
 
-def test_compose_service_reads_the_stack_beside_it() -> None:
+def test_compose_service_uses_the_stack_next_to_it() -> None:
     judging = load_settings(ROOT / "compose" / "queenright.yaml").judging
 
     assert judging.model_dump(mode="json")["prometheus_url"] == "http://prometheus:9090"

@@ -1,4 +1,4 @@
-"""The Kubernetes file of the cluster differs from that of one process only where a cluster requires it."""
+"""The cluster's Kubernetes file differs from the file of one process only where a cluster requires it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from queenright.server.settings import load_settings
 from tests.packaging import test_kubernetes as one_process
 
 FILE = one_process.FILE.with_name("kubernetes-cluster.yaml")
-OBJECTS: dict[str, Any] = {one["kind"]: one for one in yaml.safe_load_all(FILE.read_text())}
-SET = OBJECTS["StatefulSet"]["spec"]
-POD = SET["template"]
+OBJECTS: dict[str, Any] = {document["kind"]: document for document in yaml.safe_load_all(FILE.read_text())}
+STATEFUL_SET = OBJECTS["StatefulSet"]["spec"]
+POD = STATEFUL_SET["template"]
 [CONTAINER] = POD["spec"]["containers"]
 ENVIRONMENT = {entry["name"]: entry["valueFrom"] for entry in CONTAINER["env"]}
 
 
 def test_objects_use_current_api_versions() -> None:
-    assert {kind: one["apiVersion"] for kind, one in OBJECTS.items()} == {
+    assert {kind: document["apiVersion"] for kind, document in OBJECTS.items()} == {
         "ConfigMap": "v1",
         "Service": "v1",
         "PodDisruptionBudget": "policy/v1",
@@ -49,31 +49,31 @@ def test_settings_are_valid_and_use_the_keys_of_the_secret(
 
 
 def test_pods_differ_from_one_process_only_by_the_cluster() -> None:
-    added = {"env"}
+    added_keys = {"env"}
     single = one_process.CONTAINER
-    assert {key: value for key, value in CONTAINER.items() if key not in added} == single
+    assert {key: value for key, value in CONTAINER.items() if key not in added_keys} == single
     grace = "terminationGracePeriodSeconds"
     assert POD["spec"][grace] == one_process.POD["spec"][grace]
     assert OBJECTS["Service"] == one_process.OBJECTS["Service"]
-    *rules, between = OBJECTS["NetworkPolicy"]["spec"]["ingress"]
+    *rules, cluster_rule = OBJECTS["NetworkPolicy"]["spec"]["ingress"]
     assert rules == one_process.OBJECTS["NetworkPolicy"]["spec"]["ingress"]
-    assert between["from"][0]["podSelector"]["matchLabels"] == POD["metadata"]["labels"]
-    assert {port["port"] for port in between["ports"]} == {port["name"] for port in CONTAINER["ports"]}
+    assert cluster_rule["from"][0]["podSelector"]["matchLabels"] == POD["metadata"]["labels"]
+    assert {port["port"] for port in cluster_rule["ports"]} == {port["name"] for port in CONTAINER["ports"]}
 
 
 def test_two_processes_run_and_one_remains() -> None:
     labels = POD["metadata"]["labels"]
-    assert SET["replicas"] == 2
-    assert SET["serviceName"] == OBJECTS["Service"]["metadata"]["name"]
-    assert SET["selector"]["matchLabels"] == labels
+    assert STATEFUL_SET["replicas"] == 2
+    assert STATEFUL_SET["serviceName"] == OBJECTS["Service"]["metadata"]["name"]
+    assert STATEFUL_SET["selector"]["matchLabels"] == labels
     budget = OBJECTS["PodDisruptionBudget"]["spec"]
     assert budget == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
     [spread] = POD["spec"]["topologySpreadConstraints"]
     assert spread["labelSelector"]["matchLabels"] == labels
 
 
-def test_each_process_keeps_its_storage_and_nothing_runs_as_root() -> None:
-    assert [claim["metadata"]["name"] for claim in SET["volumeClaimTemplates"]] == ["data"]
+def test_each_process_keeps_its_storage_and_pods_do_not_run_as_root() -> None:
+    assert [claim["metadata"]["name"] for claim in STATEFUL_SET["volumeClaimTemplates"]] == ["data"]
     volumes = {volume["name"] for volume in POD["spec"]["volumes"]} | {"data"}
     assert volumes == {mount["name"] for mount in CONTAINER["volumeMounts"]}
     assert POD["spec"]["securityContext"] == one_process.POD["spec"]["securityContext"]

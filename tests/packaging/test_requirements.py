@@ -1,4 +1,4 @@
-"""The pinned packages are complete, hashed, consistent, and match pyproject.toml."""
+"""The pinned packages are complete, consistent, have hashes, and match pyproject.toml."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ ROOT = Path(__file__).parents[2]
 FILES = ("run", "llm", "dev")
 COMPROMISED = {"litellm": ("1.82.7", "1.82.8", "1.107.0")}
 
-_PIN = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ;]+)( ; (?P<marker>[^\\]+?))? \\$")
-_HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+_PIN_LINE = re.compile(r"^(?P<name>[a-z0-9][a-z0-9.-]*)==(?P<version>[^ ;]+)( ; (?P<marker>[^\\]+?))? \\$")
+_HASH_LINE = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
 
 
 def read_pins(name: str) -> dict[str, Version]:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
-    return {found["name"]: Version(found["version"]) for line in lines if (found := _PIN.match(line))}
+    return {match["name"]: Version(match["version"]) for line in lines if (match := _PIN_LINE.match(line))}
 
 
-def required_packages(name: str) -> list[Requirement]:
+def list_required_packages(name: str) -> list[Requirement]:
     """Return the requirements in pyproject.toml for one file of pinned packages."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
@@ -37,21 +37,23 @@ def required_packages(name: str) -> list[Requirement]:
     if name == "dev":
         texts += [text for text in groups["dev"] if isinstance(text, str)]
     requirements = [Requirement(text) for text in texts]
-    own = [
+    extra_requirements = [
         Requirement(text)
-        for r in requirements
-        if r.name == "queenright"
-        for e in r.extras
-        for text in extras[e]
+        for requirement in requirements
+        if requirement.name == "queenright"
+        for extra in requirement.extras
+        for text in extras[extra]
     ]
-    return [r for r in requirements if r.name != "queenright"] + own
+    return [
+        requirement for requirement in requirements if requirement.name != "queenright"
+    ] + extra_requirements
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_line_is_a_pin_or_its_hash(name: str) -> None:
     lines = (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
 
-    invalid = [line for line in lines if not _PIN.match(line) and not _HASH.match(line)]
+    invalid = [line for line in lines if not _PIN_LINE.match(line) and not _HASH_LINE.match(line)]
 
     assert lines
     assert invalid == []
@@ -63,8 +65,8 @@ def test_every_pin_is_followed_by_a_hash(name: str) -> None:
 
     without_hash = [
         line
-        for line, after in zip(lines, [*lines[1:], ""], strict=True)
-        if _PIN.match(line) and not _HASH.match(after)
+        for line, next_line in zip(lines, [*lines[1:], ""], strict=True)
+        if _PIN_LINE.match(line) and not _HASH_LINE.match(next_line)
     ]
 
     assert without_hash == []
@@ -80,19 +82,19 @@ def test_no_line_has_a_download_location(name: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_every_requirement_is_pinned_to_a_matching_version(name: str) -> None:
-    pinned = read_pins(name)
+    pins = read_pins(name)
 
-    wrong = [
+    unpinned = [
         str(requirement)
-        for requirement in required_packages(name)
-        if (version := pinned.get(canonicalize_name(requirement.name))) is None
+        for requirement in list_required_packages(name)
+        if (version := pins.get(canonicalize_name(requirement.name))) is None
         or not requirement.specifier.contains(version, prereleases=True)
     ]
 
-    assert wrong == []
+    assert unpinned == []
 
 
-def test_smaller_files_are_subsets_of_larger_ones() -> None:
+def test_run_pins_are_in_llm_and_llm_pins_are_in_dev() -> None:
     run, llm, dev = (read_pins(name).items() for name in FILES)
 
     assert run <= llm
@@ -100,16 +102,18 @@ def test_smaller_files_are_subsets_of_larger_ones() -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_no_release_known_to_be_compromised_is_pinned(name: str) -> None:
-    pinned = read_pins(name)
+def test_no_compromised_release_is_pinned(name: str) -> None:
+    pins = read_pins(name)
 
-    assert not [p for p, bad in COMPROMISED.items() if str(pinned.get(p)) in bad]
+    assert not [package for package, versions in COMPROMISED.items() if str(pins.get(package)) in versions]
 
 
-def test_no_release_known_to_be_compromised_can_be_chosen() -> None:
-    [litellm] = [requirement for requirement in required_packages("llm") if requirement.name == "litellm"]
+def test_requirements_exclude_compromised_releases() -> None:
+    [litellm] = [
+        requirement for requirement in list_required_packages("llm") if requirement.name == "litellm"
+    ]
 
-    assert not [bad for bad in COMPROMISED["litellm"] if litellm.specifier.contains(bad)]
+    assert not [version for version in COMPROMISED["litellm"] if litellm.specifier.contains(version)]
     assert not litellm.specifier.contains("1.107.0rc2", prereleases=True)
 
 

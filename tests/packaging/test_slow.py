@@ -1,4 +1,4 @@
-"""Every test in the list of slow tests exists: a rename does not move one to `make test`."""
+"""Every test in the list of slow tests exists, so that a rename does not add it to `make test`."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def test_slow_test_exists(name: str) -> None:
     file, *names = name.partition("[")[0].split("::")
     node: ast.AST = ast.parse((_TESTS / file).read_text("utf-8"))
     for test_name in names:
-        found = {getattr(child, "name", ""): child for child in ast.iter_child_nodes(node)}
-        assert test_name in found, f"{file} has no {test_name}"
-        node = found[test_name]
+        children = {getattr(child, "name", ""): child for child in ast.iter_child_nodes(node)}
+        assert test_name in children, f"{file} has no {test_name}"
+        node = children[test_name]

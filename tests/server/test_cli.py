@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runtime.agents import adder, chatter
-from tests.warm import PROGRAM, Talking, queenright
+from tests.warm import PROGRAM, InteractiveCommand, queenright
 
 LOOP_STEPS = {
     "dataset": "made",
@@ -299,7 +299,7 @@ def test_run_without_a_terminal_pauses_with_a_resume_command(tmp_path: Path) -> 
 def test_ctrl_c_pauses_the_run(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
     command = ("run", "agent", "--storage", "here", "--json")
-    with Talking(*command, cwd=tmp_path) as running:
+    with InteractiveCommand(*command, cwd=tmp_path) as running:
         stderr_output = b""
         while not stderr_output.endswith(b"> "):
             stderr_output += os.read(running.stderr.fileno(), 4096)
@@ -320,7 +320,7 @@ def test_ctrl_c_before_the_agent_has_started_leaves_no_process(tmp_path: Path) -
     (path / "mcp_servers.json").write_text(json.dumps(servers), encoding="utf-8")
     os.mkfifo(path / "pid")
     command = ("run", "agent", "--storage", "here")
-    with Talking(*command, cwd=tmp_path) as running:
+    with InteractiveCommand(*command, cwd=tmp_path) as running:
         pid = (path / "pid").read_text(encoding="utf-8")
         running.send_signal(signal.SIGINT)
         output = running.stderr.read().decode()

@@ -19,7 +19,7 @@ from queenright.runtime.bus import EventBus
 from queenright.runtime.events import EventType
 from queenright.runtime.llm.model import Message, ModelReply, OnText, ToolCall, ToolSpec
 from tests.runtime.agents import adder, chatter, write_agent
-from tests.warm import Talking, queenright
+from tests.warm import InteractiveCommand, queenright
 
 
 def run_shell(tmp_path: Path, agent: str, *lines: str, options: tuple[str, ...] = ()) -> Any:
@@ -153,7 +153,7 @@ def test_ctrl_c_pauses_the_run_and_the_session_can_be_resumed(tmp_path: Path) ->
     slow = "import asyncio\n\nasync def add(a, b):\n    await asyncio.sleep(a)\n    return b\n"
     adder(tmp_path / "agent", slow)
     command = ("shell", "agent", "--storage", "here", "--no-telemetry")
-    with Talking(*command, cwd=tmp_path) as running:
+    with InteractiveCommand(*command, cwd=tmp_path) as running:
         running.stdin.write(b'{"a": 600, "b": 2}\n')
         while b"session session_" not in (line := running.stdout.readline()):
             assert line

@@ -19,7 +19,7 @@ from queenright.client import AsyncQueenright
 from queenright.server.serving import RunningService, serving
 from tests.server.conftest import demo_settings, looping
 from tests.waiting import until
-from tests.warm import Command, Talking
+from tests.warm import Command, InteractiveCommand
 
 on_its_service = pytest.mark.asyncio(loop_scope="module")
 
@@ -86,7 +86,7 @@ async def test_watch_prints_a_table_on_a_terminal_and_lines_in_a_pipe(running: R
     assert watch_process.wait() == 0
     assert b"1 agent: " in result
 
-    with Talking(*command, "--json") as lines:
+    with InteractiveCommand(*command, "--json") as lines:
         line = await asyncio.to_thread(lines.stdout.readline)
         lines.send_signal(2)
         code = await asyncio.to_thread(lines.wait)

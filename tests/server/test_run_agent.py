@@ -20,7 +20,7 @@ from queenright.cli.terminal.conversation import RunProgress
 from queenright.runtime.events import AgentEvent, EventType
 from queenright.runtime.storage.files import lock_file
 from tests.runtime.agents import TALKER, TALKS, adder, chatter, keeper, looping_agent, talker, write_agent
-from tests.warm import PROGRAM, Command, Talking, queenright
+from tests.warm import PROGRAM, Command, InteractiveCommand, queenright
 
 REPEATED = "with the same arguments and result"
 RUN_COMMAND = ("run", "agent", "--storage", "here")
@@ -28,7 +28,7 @@ RUN_COMMAND = ("run", "agent", "--storage", "here")
 
 def test_killed_run_resumes_at_its_last_checkpoint(tmp_path: Path) -> None:
     chatter(tmp_path / "agent")
-    with Talking(*RUN_COMMAND, cwd=tmp_path) as running:
+    with InteractiveCommand(*RUN_COMMAND, cwd=tmp_path) as running:
         output = b""
         while not output.endswith(b"> "):
             output += os.read(running.stdout.fileno(), 4096)
@@ -391,7 +391,7 @@ def test_second_signal_exits_immediately_with_a_resume_command(
 ) -> None:
     path = adder(tmp_path / "agent", UNCANCELLABLE_CODE)
     command = [*RUN_COMMAND, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
-    with Talking(*command, cwd=tmp_path) as running:
+    with InteractiveCommand(*command, cwd=tmp_path) as running:
         for word in (b"begun\n", b"not yet\n"):
             assert running.stderr.readline() == word
             running.send_signal(number)
@@ -428,7 +428,7 @@ def test_closed_terminal_pauses_the_run_unless_it_runs_under_nohup(tmp_path: Pat
     command = [*RUN_COMMAND, "--no-telemetry", "--input", '{"a": 1, "b": 2}']
     ignored_signals = (signal.SIGHUP,) if nohup else ()
     with open(os.devnull, "rb") as null_file:
-        running = Talking(*command, cwd=tmp_path, stdin=null_file.fileno(), ignored=ignored_signals)
+        running = InteractiveCommand(*command, cwd=tmp_path, stdin=null_file.fileno(), ignored=ignored_signals)
     with running:
         (tmp_path / "begun").read_bytes()
         running.send_signal(signal.SIGHUP)

@@ -199,8 +199,8 @@ def event(kind: str, ago: float, agent: str = "deep_research_agent", **data: obj
     )
 
 
-def work(agent: str, interval: float, times: int) -> list[Row]:
-    """Return steps of a worker, the last of them two seconds ago."""
+def completed_steps(agent: str, interval: float, times: int) -> list[Row]:
+    """Return completed steps of a worker, the last of them two seconds ago."""
     return [
         event("step_completed", 2 + interval * number, agent, verdict="ACCEPT", index=times - number)
         for number in reversed(range(times))
@@ -223,8 +223,8 @@ STREAM: Final = [
 def step(kind: str, ago: float, name: str, duration: float = 0.0, **fields: object) -> Row:
     """Return a step that ended ``ago`` seconds ago."""
     at, id_ = NOW - ago, f"{kind}-{ago}"
-    usual = {"at": at, "started_at": at - duration, "ended_at": at, "type": f"{kind}_completed"}
-    return row(Step, step_id=id_, kind=kind, name=name, **usual | fields)
+    defaults = {"at": at, "started_at": at - duration, "ended_at": at, "type": f"{kind}_completed"}
+    return row(Step, step_id=id_, kind=kind, name=name, **defaults | fields)
 
 
 STEPS: Final = [
@@ -369,10 +369,10 @@ INCIDENTS: Final = [
         "ticket_ids": [ticket["ticket_id"] for ticket in TICKETS],
     }
 ]
-HAPPENED: Final = [
-    *work("price_watch", 4, 11),
-    *work("nightly_report", 9, 5),
-    *work("inbox_triage", 17, 3),
+FLEET_EVENTS: Final = [
+    *completed_steps("price_watch", 4, 11),
+    *completed_steps("nightly_report", 9, 5),
+    *completed_steps("inbox_triage", 17, 3),
     event("health_state_changed", 180, **{"from": "degraded", "to": "stuck", "reason": "12 bad steps"}),
     event("worker_escalation_ticket", 120, ticket=TICKETS[0], change="opened"),
     event("ticket_triaged", 110, "", ticket_id=TICKET, decision="intervene", reason="It loops."),
@@ -397,7 +397,7 @@ HAPPENED: Final = [
     ),
     event("worker_escalation_ticket", 20, "billing_export", ticket=TICKETS[1], change="opened"),
 ]
-PAGED: Final = [
+QUEEN_NOTIFICATIONS: Final = [
     event(
         "queen_intervention_requested",
         2,
@@ -433,12 +433,12 @@ class Canned:
     Args:
         fleet: Events of the stream of the whole fleet.
         worker: Events of the stream of one worker.
-        talk: Events of loaded agents.
-        queen: The pieces of the queen's answers.
+        talk: Events of the stream of loaded agents.
+        queen: Events with the pieces of the queen's answers.
 
     Attributes:
         actions: Method, path and body of every action.
-        is_away: Whether it does not respond.
+        is_away: Whether the service does not respond.
         may_act: Whether the operator may act.
         error_status: The status of every response; 0 for regular responses.
         attention: Items that need a person.
@@ -447,7 +447,7 @@ class Canned:
 
     def __init__(
         self,
-        fleet: list[Row] = HAPPENED,
+        fleet: list[Row] = FLEET_EVENTS,
         worker: list[Row] = STREAM,
         talk: list[Row] = CHAT_MESSAGES,
         queen: list[Row] | None = None,
@@ -462,8 +462,8 @@ class Canned:
         """Number of streams that have sent all their events."""
         self._streams = {"fleet": fleet, "worker": worker, "talk": talk, "queen": queen or []}
 
-    def client(self) -> AsyncQueenright:
-        """Return a client of the service."""
+    def create_client(self) -> AsyncQueenright:
+        """Create a client of the service."""
         return AsyncQueenright("http://127.0.0.1:8420", transport=httpx.MockTransport(self._answer))
 
     async def _answer(self, request: httpx.Request) -> httpx.Response:
@@ -487,11 +487,15 @@ class Canned:
         if path == "/api/attention":
             return httpx.Response(200, json={"items": self.attention, "total": len(self.attention)})
         if path.endswith("/steps"):
-            return httpx.Response(200, json=_steps(request.url.params.get("after")))
+            return httpx.Response(200, json=_page_of_steps(request.url.params.get("after")))
         if path == "/api/incidents":
             return httpx.Response(200, json={"incidents": INCIDENTS})
-        own = ("", "/acknowledge")
-        tickets = {f"/api/tickets/{ticket['ticket_id']}{verb}": ticket for ticket in TICKETS for verb in own}
+        path_suffixes = ("", "/acknowledge")
+        tickets = {
+            f"/api/tickets/{ticket['ticket_id']}{verb}": ticket
+            for ticket in TICKETS
+            for verb in path_suffixes
+        }
         return httpx.Response(200, json=tickets.get(path) or _find_list(path))
 
     def _stream(self, request: httpx.Request) -> httpx.Response:
@@ -506,13 +510,13 @@ class Canned:
 
     async def _send_events(self, events: list[Row]) -> AsyncIterator[bytes]:
         for event in events:
-            named = f"id: {event['id']}\n" if event["id"] else ""
-            yield f"event: {event['type']}\n{named}data: {json.dumps(event)}\n\n".encode()
+            id_line = f"id: {event['id']}\n" if event["id"] else ""
+            yield f"event: {event['type']}\n{id_line}data: {json.dumps(event)}\n\n".encode()
         self.finished_streams += 1
         await asyncio.Event().wait()
 
 
-def _steps(after: str | None) -> Row:
+def _page_of_steps(after: str | None) -> Row:
     """Return the page of the newest steps, then empty pages."""
     items = STEPS if after is None else []
     return {

@@ -14,7 +14,7 @@ from textual.widgets import Input
 
 from queenright.tui.app import QueenrightApp
 from queenright.tui.gateway import ServiceGateway
-from tests.tui.canned import BACKGROUND_FAILURE, HAPPENED, NOW, PAGED, Canned, Row
+from tests.tui.canned import BACKGROUND_FAILURE, FLEET_EVENTS, NOW, QUEEN_NOTIFICATIONS, Canned, Row
 from tests.waiting import until
 
 SMALL: Final = (80, 24)
@@ -25,15 +25,15 @@ LARGE: Final = (120, 34)
 
 @dataclass(frozen=True)
 class Picture:
-    """A screen: the keys that open and leave it, its streams, and the events before it."""
+    """A screen: the keys that open and leave it, the number of its streams, and the events that it shows."""
 
     name: str
     keys: tuple[str, ...] = ()
-    back: tuple[str, ...] = ("2",)
+    leaving_keys: tuple[str, ...] = ("2",)
     streams: int = 0
     is_in_documents: bool = False
-    """Whether it is in the documents, also in the large size."""
-    happened: tuple[Row, ...] = tuple(HAPPENED)
+    """Whether the documents show it; it is then captured in the large size too."""
+    events: tuple[Row, ...] = tuple(FLEET_EVENTS)
 
 
 PICTURES: Final = (
@@ -47,12 +47,12 @@ PICTURES: Final = (
     Picture("worker", ("down", "enter"), ("escape", "up"), streams=1, is_in_documents=True),
     Picture("queen", ("down", "ctrl+q"), ("ctrl+q", "up"), streams=1, is_in_documents=True),
     Picture("terminate", ("down", "t", *"it loops", "enter"), ("n", "up")),
-    Picture("notice", happened=(*HAPPENED, *PAGED), is_in_documents=True),
+    Picture("notice", events=(*FLEET_EVENTS, *QUEEN_NOTIFICATIONS), is_in_documents=True),
     Picture(
         "talk",
         ("slash", *"talk docs_checker", "enter"),
         streams=1,
-        happened=(*HAPPENED, BACKGROUND_FAILURE),
+        events=(*FLEET_EVENTS, BACKGROUND_FAILURE),
         is_in_documents=True,
     ),
 )
@@ -60,7 +60,7 @@ PICTURES: Final = (
 
 @dataclass(frozen=True)
 class Capture:
-    """A screen in a terminal of a given width: its text and its picture."""
+    """The text and the picture of a screen in a terminal of one width."""
 
     name: str
     width: int
@@ -71,8 +71,8 @@ class Capture:
 async def capture_screens(pictures: Sequence[Picture]) -> list[Capture]:
     """Open each screen, and return its text and pictures."""
     captures: list[Capture] = []
-    for happened, group in groupby(pictures, key=lambda picture: picture.happened):
-        async with run_interface(happened) as (app, pilot, canned):
+    for events, group in groupby(pictures, key=lambda picture: picture.events):
+        async with run_interface(events) as (app, pilot, canned):
             for picture in group:
                 captures += await capture_screen(picture, app, pilot, canned)
     return captures
@@ -80,11 +80,11 @@ async def capture_screens(pictures: Sequence[Picture]) -> list[Capture]:
 
 @asynccontextmanager
 async def run_interface(
-    happened: Sequence[Row],
+    events: Sequence[Row],
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None], Canned]]:
     """Run the interface with fixed responses, and yield it once they are loaded."""
-    canned = Canned(list(happened))
-    app = QueenrightApp(ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW)
+    canned = Canned(list(events))
+    app = QueenrightApp(ServiceGateway(canned.create_client(), by="ada"), clock=lambda: NOW)
     async with app.run_test(size=SMALL) as pilot:
         await wait_until_drawn(
             app, pilot, lambda: canned.finished_streams >= 1 and not app.app_state.fleet.stale
@@ -97,17 +97,17 @@ async def capture_screen(
     picture: Picture, app: QueenrightApp, pilot: Pilot[None], canned: Canned
 ) -> list[Capture]:
     """Capture one screen, and go back to the fleet."""
-    events = canned.finished_streams + picture.streams
+    expected_streams = canned.finished_streams + picture.streams
     pictures: list[Capture] = []
     await pilot.press(*picture.keys)
     for width, height in (SMALL, LARGE) if picture.is_in_documents else (SMALL,):
         await pilot.resize_terminal(width, height)
-        await wait_until_drawn(app, pilot, lambda: canned.finished_streams >= events)
+        await wait_until_drawn(app, pilot, lambda: canned.finished_streams >= expected_streams)
         pictures.append(
             Capture(picture.name, width, screen_text(app), screen_svg(app) if width == LARGE[0] else "")
         )
     await pilot.resize_terminal(*SMALL)
-    await pilot.press(*picture.back)
+    await pilot.press(*picture.leaving_keys)
     return pictures
 
 
@@ -116,19 +116,19 @@ async def wait_until_drawn(app: QueenrightApp, pilot: Pilot[None], condition: Ca
     await until(condition, "the screen has loaded its data")
     for field in app.screen.query(Input):
         field.cursor_blink = False
-    last = ""
+    previous = ""
     for _ in range(50):
         await pilot.pause()
         await app.redraw()
         await pilot.pause()
         current = screen_text(app)
-        if current == last:
+        if current == previous:
             return
-        last = current
+        previous = current
 
 
 def throttle(check: Callable[[], object]) -> Callable[[], bool]:
-    """Limit a check to four times a second: a screen is not drawn more often, and reading it is slow."""
+    """Run a check at most four times a second: the screen is not drawn more often, and reading it is slow."""
     calls = count()
     return lambda: next(calls) % 12 == 0 and bool(check())
 

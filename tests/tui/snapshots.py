@@ -2,7 +2,7 @@
 Golden files of the screens: their text for the tests, their pictures for the documents.
 
 ``python -m tests.tui.snapshots`` lists what has changed; ``--write`` writes it. Further arguments are
-names of screens, if only those are meant.
+names of screens; then only those are compared.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from tests.tui.canned import (
     BACKGROUND_FAILURE,
     EXAMPLES,
     NOW,
-    PAGED,
+    QUEEN_NOTIFICATIONS,
     STEPS,
     TICKETS,
     Canned,
@@ -41,11 +41,11 @@ from tests.waiting import until
 
 
 @contextlib.asynccontextmanager
-async def terminal(
+async def run_terminal(
     canned: Canned, *, notice_seconds: float = 30.0
 ) -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
     app = QueenrightApp(
-        ServiceGateway(canned.client(), by="ada"), clock=lambda: NOW, notice_seconds=notice_seconds
+        ServiceGateway(canned.create_client(), by="ada"), clock=lambda: NOW, notice_seconds=notice_seconds
     )
     async with app.run_test(size=(80, 24)) as pilot:
         yield app, pilot
@@ -54,26 +54,26 @@ async def terminal(
 async def test_unavailable_service_is_shown_until_it_is_back() -> None:
     canned = Canned()
     canned.is_away = True
-    async with terminal(canned) as (app, _):
+    async with run_terminal(canned) as (app, _):
         await until(throttle(lambda: "does not respond" in screen_text(app)), "the message is shown")
         canned.is_away = False
-        await until(throttle(lambda: "billing_export" in screen_text(app)), "the fleet is there")
+        await until(throttle(lambda: "billing_export" in screen_text(app)), "the fleet is shown")
         await until(throttle(lambda: "does not respond" not in screen_text(app)), "the message is gone")
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True])
 async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
-    """B64: the stream delivers the missed events in order; those that it no longer has are requested."""
-    before, meanwhile = (
+    """B64: the stream delivers missed events in order. Events that it no longer has are requested."""
+    event_before_break, meanwhile = (
         event("health_state_changed", ago, agent, **{"from": "healthy", "to": "stuck", "reason": agent})
         for ago, agent in ((60, "before"), (5, "meanwhile"))
     )
-    canned = Canned([before])
-    async with terminal(canned) as (app, _):
+    canned = Canned([event_before_break])
+    async with run_terminal(canned) as (app, _):
         await until(lambda: app.app_state.fleet.feed, "the events before the break")
         canned.feed = [
             row(FeedLine, text="meanwhile", id=meanwhile["id"]),
-            row(FeedLine, text="before", id=before["id"]),
+            row(FeedLine, text="before", id=event_before_break["id"]),
         ]
         app._on_stream_notice(StreamNotice("lost"))
         app._on_stream_notice(StreamNotice("connected"))
@@ -89,16 +89,16 @@ async def test_feed_is_in_order_after_a_break(is_forgotten: bool) -> None:
 
 
 async def test_notice_disappears_by_itself() -> None:
-    async with terminal(Canned([]), notice_seconds=0.01) as (app, _):
-        app.handle_event(Event.model_validate(PAGED[0]))
+    async with run_terminal(Canned([]), notice_seconds=0.01) as (app, _):
+        app.handle_event(Event.model_validate(QUEEN_NOTIFICATIONS[0]))
         assert len(app.app_state.notices) == 1
         await until(lambda: not len(app.app_state.notices), "the notice is gone")
 
 
-async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+async def test_ctrl_q_opens_the_queen_and_dismisses_the_notice() -> None:
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
-        app.handle_event(Event.model_validate(PAGED[0]))
+        app.handle_event(Event.model_validate(QUEEN_NOTIFICATIONS[0]))
         await pilot.press("ctrl+q")
 
         assert isinstance(app.screen, QueenScreen)
@@ -107,7 +107,7 @@ async def test_ctrl_q_at_a_notice_opens_the_queen_and_marks_it_as_seen() -> None
 
 
 async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await pilot.press("slash")
         await enter_line(app, pilot, "/talk docs_checker")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
@@ -126,7 +126,7 @@ async def test_failing_background_graph_is_a_notice_and_the_chat_continues() -> 
 
 async def test_graph_requests_are_notices_when_no_chat_is_open() -> None:
     input_request = event("client_input_requested", 1, "docs_checker", graph="docs_checker", question="All?")
-    async with terminal(Canned([])) as (app, _):
+    async with run_terminal(Canned([])) as (app, _):
         app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(lambda: len(app.app_state.notices), "the notice")
         assert isinstance(app.screen, FleetScreen)
@@ -155,7 +155,7 @@ async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
             return await super()._answer(request)
 
     canned = Slow()
-    async with terminal(canned) as (app, _):
+    async with run_terminal(canned) as (app, _):
         await until(lambda: canned.request_count, "the list is requested")
         app.handle_event(Event.model_validate(BACKGROUND_FAILURE))
         await until(app._run_events.empty, "the event is handled")
@@ -167,7 +167,7 @@ async def test_newly_loaded_graph_is_shown_while_its_list_loads() -> None:
 async def test_refused_user_sees_the_reason_and_continues_once_allowed(status: int, reason: str) -> None:
     canned = Canned()
     canned.error_status = status
-    async with terminal(canned) as (app, _):
+    async with run_terminal(canned) as (app, _):
         await until(
             lambda: "not allowed: " in screen_text(app) and reason in screen_text(app), "the message is shown"
         )
@@ -180,12 +180,12 @@ async def test_refused_user_sees_the_reason_and_continues_once_allowed(status: i
 async def test_unexpected_error_is_a_notice_and_a_log_line(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(name: str, *, by: str) -> None:
+    async def fail_reset(name: str, *, by: str) -> None:
         raise ZeroDivisionError(f"no {name} for {by}")
 
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.breakers, "the breakers")
-        monkeypatch.setattr(app.app_state.gateway.client.breakers, "reset", broken)
+        monkeypatch.setattr(app.app_state.gateway.client.breakers, "reset", fail_reset)
         await pilot.press("4")
         await until(lambda: app.screen.query_one("#breakers", RowTable).selected, "a breaker")
         await pilot.press("r")
@@ -210,7 +210,7 @@ async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
 
 
 async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         workers = [worker(f"agent_{number}", "healthy") for number in range(2 * MAX_WORKERS)]
         app.app_state.fleet.set_workers(
@@ -228,8 +228,8 @@ async def test_worst_workers_are_listed_and_any_can_be_opened() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-async def test_key_ends_the_program(key: str) -> None:
-    async with terminal(Canned([])) as (app, pilot):
+async def test_quit_key_ends_the_program(key: str) -> None:
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press(key)
         await until(lambda: not app.is_running, "the program has ended")
@@ -249,7 +249,7 @@ class Slow(Canned):
 
 async def test_top_line_shows_connecting_until_the_first_response() -> None:
     slow = Slow()
-    async with terminal(slow) as (app, pilot):
+    async with run_terminal(slow) as (app, pilot):
         await pilot.press("3")
         await until(throttle(lambda: "connecting" in screen_text(app)), "the interface is connecting")
         assert "healthy" not in screen_text(app).splitlines()[0]
@@ -282,17 +282,17 @@ def paste(app: QueenrightApp, keys: str) -> None:
     ],
 )
 async def test_burst_of_keys_changes_nothing(opening_keys: tuple[str, ...], bursts: tuple[str, ...]) -> None:
-    """B110: no pasted text acknowledges, resets, nudges or stops anything."""
+    """B110: pasted text does not acknowledge, reset, nudge or stop anything."""
     canned = Canned([])
-    async with terminal(canned) as (app, pilot):
+    async with run_terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets and app.app_state.fleet.breakers, "the lists")
-        for send, keys in (*((send_keys_at_once, keys) for keys in bursts), (paste, bursts[-1])):
+        for send_keys, keys in (*((send_keys_at_once, keys) for keys in bursts), (paste, bursts[-1])):
             await pilot.press(*opening_keys)
             if "enter" in opening_keys:
                 await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")
-            send(app, keys)
+            send_keys(app, keys)
             await pilot.pause()
-            send(app, keys.replace("\r", ""))
+            send_keys(app, keys.replace("\r", ""))
             await pilot.pause()
             await pilot.press("escape", "escape", "escape")
 
@@ -300,7 +300,7 @@ async def test_burst_of_keys_changes_nothing(opening_keys: tuple[str, ...], burs
 
 
 async def test_typed_text_is_not_a_key_binding() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
         await pilot.press("slash", *"qnt?")
 
@@ -312,7 +312,7 @@ async def test_typed_text_is_not_a_key_binding() -> None:
 
 async def test_queen_answers_about_a_worker_without_a_ticket() -> None:
     canned = Canned([])
-    async with terminal(canned) as (app, pilot):
+    async with run_terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         app.app_state.fleet.set_tickets([])
         app.push_screen(WorkerScreen(app.app_state, "price_watch", "price_watch-1"))
@@ -330,7 +330,7 @@ async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
         event("queen_answer_delta", 5, **answer_ids, index=index, text=text)
         for index, text in enumerate(["She says ", "what she ", "sees"])
     ]
-    async with terminal(Canned([], queen=pieces)) as (app, _):
+    async with run_terminal(Canned([], queen=pieces)) as (app, _):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         ticket = app.app_state.fleet.ticket(TICKETS[0]["ticket_id"])
         assert ticket is not None
@@ -342,7 +342,7 @@ async def test_answer_of_the_queen_is_shown_as_she_writes_it() -> None:
 
 
 async def test_queen_is_not_offered_without_a_ticket() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.tickets, "the tickets")
         assert app.check_action("queen", ())
         app.app_state.fleet.set_tickets([])
@@ -373,7 +373,7 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
 ) -> None:
     """The tab of items that need a person is first; an answer has the incarnation that the operator saw."""
     canned = Canned([])
-    async with terminal(canned) as (app, pilot):
+    async with run_terminal(canned) as (app, pilot):
         await until(lambda: app.app_state.fleet.attention_items, "the items that need a person")
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == len(canned.attention), "the list")
@@ -391,8 +391,8 @@ async def test_item_that_needs_a_person_is_answered_after_a_confirmation(
         assert sent_body["incarnation_id"] == EXAMPLES["AttentionItem"]["incarnation_id"]
 
 
-async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
-    """Closed tickets are skipped, and one that another operator acknowledged meanwhile is not an error."""
+async def test_all_tickets_of_an_incident_are_acknowledged_together() -> None:
+    """Closed tickets are skipped. A ticket that another operator has just acknowledged is not an error."""
     ids = [str(ticket["ticket_id"]) for ticket in TICKETS]
 
     class AlreadyAcknowledged(Canned):
@@ -407,7 +407,7 @@ async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
             )
 
     canned = AlreadyAcknowledged([])
-    async with terminal(canned) as (app, pilot):
+    async with run_terminal(canned) as (app, pilot):
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == len(canned.attention), "the list")
         await pilot.press(*["down"] * 5, "a")
@@ -424,7 +424,7 @@ async def test_all_tickets_of_an_incident_are_acknowledged_at_once() -> None:
 async def test_viewer_is_offered_no_actions() -> None:
     canned = Canned([])
     canned.may_act = False
-    async with terminal(canned) as (app, pilot):
+    async with run_terminal(canned) as (app, pilot):
         await until(
             throttle(lambda: "read-only: acting needs the role operator" in screen_text(app)), "the reason"
         )
@@ -442,27 +442,27 @@ async def test_viewer_is_offered_no_actions() -> None:
 async def test_item_at_the_top_stays_selected_when_another_comes_before_it() -> None:
     """A key that was meant for one item must not answer another."""
     canned = Canned([])
-    first, *other_items = canned.attention
-    canned.attention = [first]
-    async with terminal(canned) as (app, _):
+    first_item, *other_items = canned.attention
+    canned.attention = [first_item]
+    async with run_terminal(canned) as (app, _):
         table = app.screen.query_one("#need-list", RowTable)
         await until(lambda: table.row_count == 1, "the item")
-        canned.attention = [*other_items[:1], first]
+        canned.attention = [*other_items[:1], first_item]
         app.app_state.fleet.stale.add("attention")
         await until(lambda: table.row_count == 2, "the item before it")
 
-        assert table.selected == first["item_id"]
+        assert table.selected == first_item["item_id"]
 
 
 async def test_no_item_that_needs_a_person_shows_one_line() -> None:
     canned = Canned([])
     canned.attention = []
-    async with terminal(canned) as (app, _):
+    async with run_terminal(canned) as (app, _):
         await until(throttle(lambda: "Nothing needs you." in screen_text(app)), "the message is shown")
 
 
 async def test_esc_shows_all_workers_again() -> None:
-    async with terminal(Canned([])) as (app, pilot):
+    async with run_terminal(Canned([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         await pilot.press("slash")
         await enter_line(app, pilot, "/filter stuck")
@@ -483,7 +483,7 @@ async def test_timeline_restarts_if_the_log_no_longer_has_its_position() -> None
                 )
             return await super()._answer(request)
 
-    async with terminal(Forgetful([])) as (app, pilot):
+    async with run_terminal(Forgetful([])) as (app, pilot):
         await until(lambda: app.app_state.fleet.workers, "the workers")
         await pilot.press("2", "enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "a worker")

@@ -40,7 +40,7 @@ from tests.tui.canned import (
     ATTENTION,
     BREAKERS,
     CHAT_EVENTS,
-    HAPPENED,
+    FLEET_EVENTS,
     HISTORY,
     NODES,
     NOW,
@@ -55,12 +55,12 @@ from tests.tui.canned import (
 )
 
 
-def moment(kind: str, agent: str = "bee", **fields: Any) -> Event:
+def make_event(kind: str, agent: str = "bee", **fields: Any) -> Event:
     defaults = {"type": kind, "time": NOW, "agent_id": agent, "data": {}}
     return Event.model_validate(dict.fromkeys(Event.model_fields, "") | defaults | fields)
 
 
-def fleet() -> FleetState:
+def create_fleet() -> FleetState:
     state = FleetState()
     state.set_workers(AgentRow.model_validate(row_data) for row_data in WORKERS)
     state.set_tickets(Ticket.model_validate(row_data) for row_data in TICKETS)
@@ -73,19 +73,21 @@ def fleet() -> FleetState:
 
 def test_ended_session_is_failing_until_its_ticket_closes() -> None:
     """B103: afterwards its outcome is shown, which is not "terminated" for a completed session."""
-    state = fleet()
-    ended = state.workers[-1]
-    ticket = state.tickets[0].model_copy(update={"agent_id": ended.agent_id, "session_id": ended.session_id})
-    failing = state.counts["failing"]
+    state = create_fleet()
+    ended_worker = state.workers[-1]
+    ticket = state.tickets[0].model_copy(
+        update={"agent_id": ended_worker.agent_id, "session_id": ended_worker.session_id}
+    )
+    failing_count = state.counts["failing"]
 
     state.set_tickets([ticket])
 
-    assert (state.attention(ended), health_or_outcome(ended)) == ("failing", "completed")
-    assert state.counts["failing"] == failing + 1
-    assert ended in state.workers[: failing + 1]
+    assert (state.attention(ended_worker), health_or_outcome(ended_worker)) == ("failing", "completed")
+    assert state.counts["failing"] == failing_count + 1
+    assert ended_worker in state.workers[: failing_count + 1]
     state.set_tickets([ticket.model_copy(update={"status": "resolved"})])
-    assert state.attention(ended) == "completed"
-    assert state.workers[-1] == ended
+    assert state.attention(ended_worker) == "completed"
+    assert state.workers[-1] == ended_worker
 
 
 def test_activity_of_a_limited_worker_has_the_time_of_its_next_try() -> None:
@@ -95,24 +97,24 @@ def test_activity_of_a_limited_worker_has_the_time_of_its_next_try() -> None:
 
 
 def test_worst_worker_is_first_and_ended_ones_last() -> None:
-    states = [worker.state for worker in fleet().workers]
+    states = [worker.state for worker in create_fleet().workers]
 
     assert states[:3] == ["failing", "stuck", "degraded"]
-    assert fleet().workers[-1].ended
+    assert create_fleet().workers[-1].ended
 
 
 def test_most_severe_open_ticket_is_first() -> None:
-    assert [ticket.severity for ticket in fleet().tickets] == ["critical", "high", "medium"]
-    assert [ticket.severity for ticket in fleet().open_tickets] == ["critical", "high"]
+    assert [ticket.severity for ticket in create_fleet().tickets] == ["critical", "high", "medium"]
+    assert [ticket.severity for ticket in create_fleet().open_tickets] == ["critical", "high"]
 
 
 def test_open_breaker_is_before_closed_ones() -> None:
-    assert [breaker.state for breaker in fleet().breakers] == ["open", "half_open", "closed"]
+    assert [breaker.state for breaker in create_fleet().breakers] == ["open", "half_open", "closed"]
 
 
 def test_duplicate_event_counts_once() -> None:
     state, events = (
-        fleet(),
+        create_fleet(),
         Event.model_validate(event("health_state_changed", 1, **{"from": "stuck", "to": "healthy"})),
     )
 
@@ -122,7 +124,7 @@ def test_duplicate_event_counts_once() -> None:
 
 
 def test_state_change_moves_a_worker_before_the_next_request() -> None:
-    state = fleet()
+    state = create_fleet()
     state.stale.clear()
 
     state.handle_event(
@@ -137,11 +139,11 @@ def test_state_change_moves_a_worker_before_the_next_request() -> None:
     assert "terminated" not in state.counts
 
 
-def test_activity_is_counted_in_spans_up_to_now() -> None:
-    state = fleet()
-    for ago_ in (12, 11, 1):
+def test_activity_is_counted_per_span_up_to_now() -> None:
+    state = create_fleet()
+    for ago_seconds in (12, 11, 1):
         state.handle_event(
-            Event.model_validate(event("step_completed", ago_, "price_watch", verdict="ACCEPT"))
+            Event.model_validate(event("step_completed", ago_seconds, "price_watch", verdict="ACCEPT"))
         )
 
     assert (
@@ -152,22 +154,22 @@ def test_activity_is_counted_in_spans_up_to_now() -> None:
 
 
 def test_every_feed_type_has_a_line_and_deltas_have_none() -> None:
-    lines = [feed_line(Event.model_validate(item)) for item in HAPPENED]
+    lines = [feed_line(Event.model_validate(item)) for item in FLEET_EVENTS]
 
     assert len([line for line in lines if line]) == 6
-    assert feed_line(moment("llm_text_delta", data={"text": "hm"})) is None
+    assert feed_line(make_event("llm_text_delta", data={"text": "hm"})) is None
 
 
 # -- one worker -------------------------------------------------------------------------------------
 
 
-def test_history_has_states_bad_steps_and_tokens_of_its_own_worker_only() -> None:
+def test_history_ignores_events_of_other_workers() -> None:
     history = WorkerHistory("deep_research_agent")
     history.load_history(HistoryRow.model_validate(history_row) for history_row in HISTORY)
     for event_data in STREAM:
         history.handle_event(Event.model_validate(event_data))
 
-    assert not history.handle_event(moment("step_completed", "somebody else"))
+    assert not history.handle_event(make_event("step_completed", "somebody else"))
     assert [state for _, state in history.states][-1] == "stuck"
     assert list(history.bad_steps) == [1, 2, 3, 4, 5, 6]
     assert history.tokens[-1] == 980
@@ -187,23 +189,23 @@ def test_known_bad_steps_before_the_first_verdict_count(
     assert count_bad_steps(verdicts, now) == counts
 
 
-def test_history_of_states_shows_the_worst_of_each_span_by_height() -> None:
-    render_files = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
+def test_state_history_shows_the_worst_state_of_each_span() -> None:
+    line = styles.render_states([(10, "healthy"), (22, "stuck"), (23, "healthy")], 0, 40, 4)
 
-    assert render_files.plain == "·▁▅▁" or render_files.plain == "▁▁▅▁"
+    assert line.plain == "·▁▅▁" or line.plain == "▁▁▅▁"
 
 
-def page(*items: dict[str, Any], **fields: object) -> Steps:
+def steps_page(*items: dict[str, Any], **fields: object) -> Steps:
     defaults = {"session_id": "bee-1", "incarnation_id": "", "first": None, "last": None, "more": False}
     return Steps.model_validate(defaults | {"items": items, "open": [], "clocks": [], "counts": []} | fields)
 
 
-def test_timeline_shows_each_step_once_it_has_ended_and_what_is_open() -> None:
+def test_timeline_shows_each_ended_step_once_and_open_work() -> None:
     timeline = SessionTimeline()
 
-    timeline.add(page(*STEPS, last="step-9", open=OPEN_STEPS))
-    timeline.add(page(OPEN_STEPS[0], open=OPEN_STEPS))
-    timeline.add(page(step("tool", 1, "search", 33.0)))
+    timeline.add(steps_page(*STEPS, last="step-9", open=OPEN_STEPS))
+    timeline.add(steps_page(OPEN_STEPS[0], open=OPEN_STEPS))
+    timeline.add(steps_page(step("tool", 1, "search", 33.0)))
 
     assert [line.text for line in timeline.lines][-2:] == [
         "search TimeoutError in 1.2 s",
@@ -270,30 +272,32 @@ def test_answers_of_one_item_have_different_keys() -> None:
     ],
 )
 def test_workers_are_filtered_by_health_activity_and_text(line: str, agents: list[str]) -> None:
-    known = fleet()
+    state = create_fleet()
 
-    known.filter = WorkerFilter.parse(line)
+    state.filter = WorkerFilter.parse(line)
 
-    assert [filtered_worker.agent_id for filtered_worker in known.filtered_workers] == agents
-
-
-# -- a conversation ---------------------------------------------------------------------------------
+    assert [filtered_worker.agent_id for filtered_worker in state.filtered_workers] == agents
 
 
-def delta(text: str, graph: str = "main", node: str = "ask") -> Event:
-    return moment("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
+# -- conversations ---------------------------------------------------------------------------------
+
+
+def text_delta(text: str, graph: str = "main", node: str = "ask") -> Event:
+    return make_event("client_output_delta", graph_id=graph, node_id=node, data={"text": text})
 
 
 def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
     talk = Conversation("bee", "main")
 
-    for delta_event in (delta("Which "), delta("folder?"), delta("noise", graph="other")):
+    for delta_event in (text_delta("Which "), text_delta("folder?"), text_delta("noise", graph="other")):
         talk.handle_event(delta_event)
     talk.handle_event(
-        moment("client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"})
+        make_event(
+            "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
+        )
     )
     talk.add_user_message("docs", "ada", NOW)
-    talk.handle_event(delta("Thanks."))
+    talk.handle_event(text_delta("Thanks."))
 
     assert [entry.text for entry in talk.entries] == ["Which folder?", "docs", "Thanks."]
 
@@ -308,7 +312,7 @@ def test_deltas_form_one_message_and_its_question_is_not_repeated() -> None:
 )
 def test_background_graph_is_shown_next_to_the_chat(kind: str, title: str) -> None:
     result, talk = (
-        moment(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
+        make_event(kind, graph_id="other", data={"question": "Go on?", "error": "no"}),
         Conversation("bee", "main"),
     )
 
@@ -323,23 +327,23 @@ def test_background_graph_is_shown_next_to_the_chat(kind: str, title: str) -> No
 def test_other_graph_events_are_silent_and_switching_is_shown() -> None:
     talk = Conversation("bee", "main")
 
-    paused = moment("execution_paused", graph_id="other")
+    paused = make_event("execution_paused", graph_id="other")
     talk.handle_event(paused)
     assert background_notice(paused, agent_id="bee", is_active=False) is None
     talk.switch_graph("other", NOW)
-    talk.handle_event(delta("Now I speak.", graph="other"))
+    talk.handle_event(text_delta("Now I speak.", graph="other"))
 
     assert [entry.text for entry in talk.entries] == ["── graph other ──", "Now I speak."]
 
 
 def test_chat_history_includes_the_pending_question() -> None:
-    waiting = [{**NODES[0], "waiting_for_user": 1}, NODES[1]]
+    node_rows = [{**NODES[0], "waiting_for_user": 1}, NODES[1]]
     call = {"id": "c", "name": "ask_user", "arguments": '{"question": "Go on?"}'}
-    asks = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
+    question_row = {**CHAT_EVENTS[1], "seq": 4, "at": NOW - 30, "text": "One moment.", "tool_calls": [call]}
 
     transcript = build_transcript(
-        map(MessageRow.model_validate, [asks, *CHAT_EVENTS]),
-        list(map(NodeRow.model_validate, waiting)),
+        map(MessageRow.model_validate, [question_row, *CHAT_EVENTS]),
+        list(map(NodeRow.model_validate, node_rows)),
         "ada",
     )
 
@@ -363,8 +367,8 @@ def test_repeated_chat_events_are_shown_once() -> None:
         Transcript(entries=(chat_entry("Which folder?"), chat_entry("talk waits", by="")), until=NOW), 0
     )
 
-    talk.handle_event(delta("Which folder?"))
-    result = moment(
+    talk.handle_event(text_delta("Which folder?"))
+    result = make_event(
         "client_input_requested", graph_id="main", node_id="ask", data={"question": "Which folder?"}
     )
     talk.handle_event(result)
@@ -375,20 +379,21 @@ def test_repeated_chat_events_are_shown_once() -> None:
 def test_chat_after_a_reconnect_equals_the_services_and_continues() -> None:
     talk = Conversation("bee")
     talk.switch_graph("other", NOW)
-    talk.add_note("the talk before", NOW)
+    talk.add_note("an earlier note", NOW)
     talk.switch_graph("main", NOW)
-    talk.handle_event(delta("Which "))
-    mark = len(talk.entries)
+    talk.handle_event(text_delta("Which "))
+    entry_count = len(talk.entries)
     talk.add_user_message("docs", "ada", NOW)
     talk.add_user_message("and tests", "ada", NOW)
 
     talk.load_transcript(
-        Transcript(entries=(chat_entry("Which folder?"), chat_entry("docs", by="ada")), until=NOW - 1), mark
+        Transcript(entries=(chat_entry("Which folder?"), chat_entry("docs", by="ada")), until=NOW - 1),
+        entry_count,
     )
-    talk.handle_event(delta("Thanks."))
+    talk.handle_event(text_delta("Thanks."))
 
     assert [entry.text for entry in talk.entries] == [
-        "the talk before",
+        "an earlier note",
         "── graph main ──",
         "Which folder?",
         "docs",
@@ -399,10 +404,10 @@ def test_chat_after_a_reconnect_equals_the_services_and_continues() -> None:
 
 def test_unlogged_streaming_text_continues_after_a_reconnect() -> None:
     talk = Conversation("bee", "main")
-    talk.handle_event(delta("Which "))
+    talk.handle_event(text_delta("Which "))
 
     talk.load_transcript(Transcript(entries=(chat_entry("Hello."),), until=NOW - 1), 1)
-    talk.handle_event(delta("folder?"))
+    talk.handle_event(text_delta("folder?"))
 
     assert [entry.text for entry in talk.entries] == ["Hello.", "Which folder?"]
 
@@ -417,7 +422,7 @@ async def test_owner_of_a_run_is_requested_once() -> None:
 
     owners = RunOwnership(has_run)
     results = [
-        await owners.is_run_of(moment("execution_failed", execution_id=run), "bee")
+        await owners.is_run_of(make_event("execution_failed", execution_id=run), "bee")
         for run in ("own", "other", "", "own")
     ]
 
@@ -430,7 +435,7 @@ async def test_owner_of_a_run_is_requested_once() -> None:
 
 def intervention(ticket: str, severity: str = "high") -> Event:
     data = {"ticket_id": ticket, "severity": severity, "analysis": "It loops.", "untriaged": False}
-    return moment("queen_intervention_requested", data=data)
+    return make_event("queen_intervention_requested", data=data)
 
 
 def test_newest_notice_disappears_first() -> None:
@@ -454,7 +459,7 @@ def test_ticket_has_one_notice_and_other_events_none() -> None:
     add_notice_for(intervention("a", "critical"), notices)
 
     assert [notice.kind for notice in notices] == ["critical"]
-    assert add_notice_for(moment("ticket_resolved"), notices) is None
+    assert add_notice_for(make_event("ticket_resolved"), notices) is None
 
 
 # -- commands ---------------------------------------------------------------------------------------
@@ -469,11 +474,11 @@ def test_commands_are_distinguished_from_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "why"),
+    ("line", "reason"),
     [("/fly", "unknown command"), ("/load", "needs <path>"), ("/graphs all", "takes no argument")],
 )
-def test_invalid_command_error_names_a_valid_one(line: str, why: str) -> None:
-    with pytest.raises(InvalidCommandError, match=why):
+def test_invalid_command_error_names_a_valid_one(line: str, reason: str) -> None:
+    with pytest.raises(InvalidCommandError, match=reason):
         parse_command(line)
 
 
@@ -481,10 +486,10 @@ def test_invalid_command_error_names_a_valid_one(line: str, why: str) -> None:
 
 
 @given(st.text(max_size=60), st.integers(1, 40))
-def test_displayed_text_has_no_control_characters(text: str, most: int) -> None:
+def test_displayed_text_has_no_control_characters(text: str, max_length: int) -> None:
     assert not {char for char in strip_control(text) if ord(char) < 32 and char != "\n"}
-    assert "\x1b" not in clip(text, most)
-    assert len(clip(text, most)) <= most
+    assert "\x1b" not in clip(text, max_length)
+    assert len(clip(text, max_length)) <= max_length
 
 
 def test_displayed_text_has_no_bidirectional_overrides() -> None:
@@ -493,23 +498,28 @@ def test_displayed_text_has_no_bidirectional_overrides() -> None:
 
 @given(st.lists(st.integers(0, 1_000), max_size=30), st.integers(1, 20))
 def test_sparkline_has_the_requested_width_and_zero_is_empty(numbers: list[int], width: int) -> None:
-    render_files = sparkline(numbers, width)
+    line = sparkline(numbers, width)
 
-    assert len(render_files) == width
+    assert len(line) == width
     if numbers:
-        assert (render_files[-1] == "·") == (numbers[-1] == 0)
+        assert (line[-1] == "·") == (numbers[-1] == 0)
 
 
-def test_numbers_are_short() -> None:
+def test_large_numbers_are_abbreviated() -> None:
     assert [short_number(number) for number in (950, 12_300, 4_500_000)] == ["950", "12.3k", "4.5M"]
 
 
 def test_answer_of_the_queen_grows_by_its_pieces() -> None:
-    def piece(index: int, text: str, question: str = "q1") -> Event:
-        return moment("queen_answer_delta", data={"index": index, "text": text, "question_id": question})
+    def answer_piece(index: int, text: str, question: str = "q1") -> Event:
+        return make_event("queen_answer_delta", data={"index": index, "text": text, "question_id": question})
 
-    answer = StreamedAnswer().add(piece(0, "I will look. ")).add(piece(0, "It ")).add(piece(1, "repeats."))
+    answer = (
+        StreamedAnswer()
+        .add(answer_piece(0, "I will look. "))
+        .add(answer_piece(0, "It "))
+        .add(answer_piece(1, "repeats."))
+    )
 
     assert answer.text == "It repeats."
-    assert StreamedAnswer().add(piece(3, "the rest")).text == ""
-    assert answer.add(piece(2, "another", "q2")).text == ""
+    assert StreamedAnswer().add(answer_piece(3, "the rest")).text == ""
+    assert answer.add(answer_piece(2, "another", "q2")).text == ""

@@ -7,7 +7,9 @@ from queenright.tui.screens.talk import graph_lines, memory_lines
 from tests.tui.canned import row
 
 
-def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user: int = 0) -> NodeDetail:
+def node_detail(
+    name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user: int = 0
+) -> NodeDetail:
     edges_out = [
         Edge.model_validate(row(Edge, target=target, when=when, expression="n > 3", route=""))
         for target, when in edges
@@ -18,9 +20,9 @@ def node(name: str, *edges: tuple[str, str], running: int = 0, waiting_for_user:
 
 def test_graph_line_has_state_and_edges() -> None:
     nodes = [
-        node("ask", ("search", "success"), ("ask", "failure"), running=1, waiting_for_user=1),
-        node("search", ("write", "expression"), running=1),
-        node("write"),
+        node_detail("ask", ("search", "success"), ("ask", "failure"), running=1, waiting_for_user=1),
+        node_detail("search", ("write", "expression"), running=1),
+        node_detail("write"),
     ]
 
     assert graph_lines(nodes) == [

@@ -16,12 +16,12 @@ from tests.waiting import until
 
 
 async def cause_events(url: str, numbers: range) -> list[str]:
-    """Cause events of the feed; return the text of each."""
+    """Cause events that the feed shows, and return the text of each."""
     async with httpx.AsyncClient(base_url=url, trust_env=False, timeout=60) as http:
         for number in numbers:
             body = {"on": number % 2 == 0, "by": "ada", "reason": f"number {number}."}
-            answer = await http.put("/api/emergency-stop", json=body)
-            assert answer.is_success, answer.text
+            response = await http.put("/api/emergency-stop", json=body)
+            assert response.is_success, response.text
     return [f"number {number}." for number in numbers]
 
 

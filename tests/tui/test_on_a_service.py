@@ -34,21 +34,23 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def home(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentService]:
+async def agent_service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AgentService]:
     """A service with a ticket about `looper` and two agents to load."""
-    async with run_agent_service(tmp_path_factory.mktemp("tui")) as running_house:
-        write_guide(running_house.roots / "guide")
-        write_guide(running_house.roots / "porter", "porter")
-        await running_house.service.ingest(list(looping(running_house.service.clock())))
-        tickets = running_house.service.tickets
+    async with run_agent_service(tmp_path_factory.mktemp("tui")) as service:
+        write_guide(service.roots / "guide")
+        write_guide(service.roots / "porter", "porter")
+        await service.service.ingest(list(looping(service.service.clock())))
+        tickets = service.service.tickets
         await until(lambda: any(ticket.analysis for ticket in tickets.open_tickets()), "a triaged ticket")
-        yield running_house
+        yield service
 
 
 @asynccontextmanager
-async def terminal(home: AgentService, by: str = "ada") -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
-    """Run the interface in a terminal of 80 by 24, and yield it once it follows the fleet."""
-    app = QueenrightApp(ServiceGateway(AsyncQueenright(str(home.http.base_url)), by=by))
+async def terminal(
+    agent_service: AgentService, by: str = "ada"
+) -> AsyncIterator[tuple[QueenrightApp, Pilot[None]]]:
+    """Run the interface in a terminal of 80 by 24, and yield it once it shows the fleet."""
+    app = QueenrightApp(ServiceGateway(AsyncQueenright(str(agent_service.http.base_url)), by=by))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(lambda: app.app_state.fleet.tickets, "the tickets are known")
         await pilot.press("2")
@@ -58,25 +60,25 @@ async def terminal(home: AgentService, by: str = "ada") -> AsyncIterator[tuple[Q
 
 async def wait_for_text(app: QueenrightApp, text: str) -> None:
     """Wait until the screen contains a text."""
-    styles = itertools.count()
+    polls = itertools.count()
     try:
         # The screen is drawn a few times a second, and reading it takes longer than waiting.
-        await until(lambda: next(styles) % 12 == 0 and text in screen_text(app), text)
+        await until(lambda: next(polls) % 12 == 0 and text in screen_text(app), text)
     except BaseException:
         print(screen_text(app))
         raise
 
 
-def find_ticket(home: AgentService) -> EscalationTicket:
-    [matching_ticket] = [
-        ticket for ticket in home.service.tickets.open_tickets() if ticket.agent_id == "looper"
+def find_ticket(agent_service: AgentService) -> EscalationTicket:
+    [looper_ticket] = [
+        ticket for ticket in agent_service.service.tickets.open_tickets() if ticket.agent_id == "looper"
     ]
-    return matching_ticket
+    return looper_ticket
 
 
-async def report_step(home: AgentService, text: str) -> None:
+async def report_step(agent_service: AgentService, text: str) -> None:
     """Report a step of the worker."""
-    now = home.service.clock()
+    now = agent_service.service.clock()
     step = AgentEvent(
         type=EventType.STEP_COMPLETED,
         time=now,
@@ -86,27 +88,29 @@ async def report_step(home: AgentService, text: str) -> None:
         node_id="search",
         data={"verdict": "RETRY", "text": text},
     )
-    await home.service.ingest([step])
+    await agent_service.service.ingest([step])
 
 
-async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(home: AgentService) -> None:
-    async with terminal(home) as (app, pilot):
+async def test_worker_is_opened_with_vital_signs_and_its_stream_continues(
+    agent_service: AgentService,
+) -> None:
+    async with terminal(agent_service) as (app, pilot):
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
         await wait_for_text(app, "Bad steps")
-        stream = app.screen
-        assert isinstance(stream, WorkerScreen)
-        await until(lambda: stream.history.states, "its history")
-        await read_stream_text(home, app, "one more try")
+        screen = app.screen
+        assert isinstance(screen, WorkerScreen)
+        await until(lambda: screen.history.states, "its history")
+        await read_stream_text(agent_service, app, "one more try")
 
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def read_stream_text(home: AgentService, app: QueenrightApp, text: str) -> None:
-    """Report steps until one is shown: a new stream delivers only later events."""
+async def read_stream_text(agent_service: AgentService, app: QueenrightApp, text: str) -> None:
+    """Report steps until one is shown, because a new stream delivers only later events."""
     for number in range(200):
-        await report_step(home, f"{text} {number}")
+        await report_step(agent_service, f"{text} {number}")
         for _ in range(10):
             if text in screen_text(app):
                 return
@@ -115,17 +119,17 @@ async def read_stream_text(home: AgentService, app: QueenrightApp, text: str) ->
     pytest.fail(f"{text} is never in the stream:\n{screen_text(app)}")
 
 
-async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: AgentService) -> None:
-    async with terminal(home) as (app, pilot):
+async def test_queen_answers_about_the_ticket_while_the_stream_continues(agent_service: AgentService) -> None:
+    async with terminal(agent_service) as (app, pilot):
         await pilot.press("ctrl+q")
         await until(lambda: isinstance(app.screen, QueenScreen), "the queen's screen")
-        await read_stream_text(home, app, "go on")
+        await read_stream_text(agent_service, app, "go on")
 
         screen = app.screen
         assert isinstance(screen, QueenScreen)
         await enter_line(app, pilot, "what is wrong?")
-        chat = home.service.judging.chat
-        ticket = find_ticket(home).ticket_id
+        chat = agent_service.service.judging.chat
+        ticket = find_ticket(agent_service).ticket_id
         # A long answer scrolls the question out of view.
         await until(lambda: [entry.by for entry in screen._entries][-2:] == ["ada", "queen"], "her answer")
 
@@ -134,8 +138,8 @@ async def test_queen_answers_about_the_ticket_while_the_stream_continues(home: A
         await until(lambda: isinstance(app.screen, FleetScreen), "back")
 
 
-async def test_nudge_is_confirmed_and_its_result_shown(home: AgentService) -> None:
-    async with terminal(home, by="nudger") as (app, pilot):
+async def test_nudge_is_confirmed_and_its_result_shown(agent_service: AgentService) -> None:
+    async with terminal(agent_service, by="nudger") as (app, pilot):
         await pilot.press("n")
         await until(lambda: isinstance(app.screen, PromptDialog), "the question")
         await pilot.press(*"look elsewhere", "enter")
@@ -143,14 +147,14 @@ async def test_nudge_is_confirmed_and_its_result_shown(home: AgentService) -> No
 
     interventions = [
         intervention
-        for intervention in await home.service.health.interventions(10, "looper")
+        for intervention in await agent_service.service.health.interventions(10, "looper")
         if intervention.by == "nudger"
     ]
     assert [item.message for item in interventions] == ["look elsewhere"]
 
 
-async def test_terminate_needs_a_reason_and_a_yes(home: AgentService) -> None:
-    async with terminal(home, by="stopper") as (app, pilot):
+async def test_terminate_needs_a_reason_and_a_yes(agent_service: AgentService) -> None:
+    async with terminal(agent_service, by="stopper") as (app, pilot):
         for answer in "ny":
             await pilot.press("t")
             await until(lambda: isinstance(app.screen, PromptDialog), "the prompt for the reason")
@@ -158,7 +162,7 @@ async def test_terminate_needs_a_reason_and_a_yes(home: AgentService) -> None:
             assert isinstance(app.screen, PromptDialog)
             await pilot.press(*"it loops", "enter")
             await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
-            interventions = await home.service.health.interventions(10, "looper")
+            interventions = await agent_service.service.health.interventions(10, "looper")
             assert not [item for item in interventions if item.by == "stopper"]
             await pilot.press(answer)
             await until(lambda: isinstance(app.screen, FleetScreen), "back")
@@ -166,30 +170,32 @@ async def test_terminate_needs_a_reason_and_a_yes(home: AgentService) -> None:
 
     [termination] = [
         intervention
-        for intervention in await home.service.health.interventions(10, "looper")
+        for intervention in await agent_service.service.health.interventions(10, "looper")
         if intervention.by == "stopper"
     ]
     assert (termination.kind.value, termination.reason) == ("terminate", "it loops")
 
 
-async def test_ticket_is_acknowledged(home: AgentService) -> None:
-    async with terminal(home, by="taker") as (app, pilot):
+async def test_ticket_is_acknowledged(agent_service: AgentService) -> None:
+    async with terminal(agent_service, by="taker") as (app, pilot):
         await pilot.press("3")
         await wait_for_text(app, "Cause")
         await pilot.press("a")
         await until(lambda: isinstance(app.screen, ConfirmDialog), "the confirmation")
-        assert not find_ticket(home).acknowledged_by
+        assert not find_ticket(agent_service).acknowledged_by
         await pilot.press("y")
-        await until(lambda: find_ticket(home).acknowledged_by == "taker", "the ticket is acknowledged")
+        await until(
+            lambda: find_ticket(agent_service).acknowledged_by == "taker", "the ticket is acknowledged"
+        )
         await wait_for_text(app, "acknowledged")
 
 
-async def test_breaker_is_reset(home: AgentService) -> None:
-    breaker = home.service.breakers.get("tool_execution", "looper", "search")
+async def test_breaker_is_reset(agent_service: AgentService) -> None:
+    breaker = agent_service.service.breakers.get("tool_execution", "looper", "search")
     while breaker.state is BreakerState.CLOSED:
         with contextlib.suppress(ZeroDivisionError):
             breaker.call(lambda: 1 // 0)
-    async with terminal(home) as (app, pilot):
+    async with terminal(agent_service) as (app, pilot):
         await pilot.press("4")
         await wait_for_text(app, "✖ open")
         await pilot.press("r")
@@ -201,26 +207,30 @@ async def test_breaker_is_reset(home: AgentService) -> None:
         await wait_for_text(app, "● closed")
 
 
-async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(home: AgentService) -> None:
-    async with terminal(home) as (app, pilot):
-        await wait_for_notice(home, app, pilot, "high")
+async def test_queen_message_is_a_notice_on_every_screen_and_esc_dismisses_it(
+    agent_service: AgentService,
+) -> None:
+    async with terminal(agent_service) as (app, pilot):
+        await wait_for_notice(agent_service, app, pilot, "high")
         assert isinstance(app.screen, FleetScreen)
         await pilot.press("enter")
         await until(lambda: isinstance(app.screen, WorkerScreen), "the worker's screen")
-        await wait_for_notice(home, app, pilot, "critical")
+        await wait_for_notice(agent_service, app, pilot, "critical")
         assert isinstance(app.screen, WorkerScreen)
 
 
-async def wait_for_notice(home: AgentService, app: QueenrightApp, pilot: Pilot[None], severity: str) -> None:
-    await home.service.bus.publish(request_notification(home, severity))
+async def wait_for_notice(
+    agent_service: AgentService, app: QueenrightApp, pilot: Pilot[None], severity: str
+) -> None:
+    await agent_service.service.bus.publish(request_notification(agent_service, severity))
     await wait_for_text(app, f"{severity.upper()} looper")
     await pilot.press("escape")
     await until(lambda: "Esc dismisses" not in screen_text(app), "the notice is gone")
 
 
-def request_notification(home: AgentService, severity: str) -> AgentEvent:
+def request_notification(agent_service: AgentService, severity: str) -> AgentEvent:
     data = {
-        "ticket_id": find_ticket(home).ticket_id,
+        "ticket_id": find_ticket(agent_service).ticket_id,
         "severity": severity,
         "analysis": "It loops.",
         "urgency": "now",
@@ -228,16 +238,18 @@ def request_notification(home: AgentService, severity: str) -> AgentEvent:
     }
     return AgentEvent(
         type=EventType.QUEEN_INTERVENTION_REQUESTED,
-        time=home.service.clock(),
+        time=agent_service.service.clock(),
         agent_id="looper",
         session_id="looper-session",
         data=data,
     )
 
 
-async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(home: AgentService) -> None:
-    async with terminal(home) as (app, pilot):
-        await enter_line(app, pilot, f"/load {home.roots / 'guide'}")
+async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_shown(
+    agent_service: AgentService,
+) -> None:
+    async with terminal(agent_service) as (app, pilot):
+        await enter_line(app, pilot, f"/load {agent_service.roots / 'guide'}")
         await until(lambda: isinstance(app.screen, TalkScreen), "the talk")
         await wait_for_text(app, "[guide]")
         await enter_line(app, pilot, "bees")
@@ -252,11 +264,11 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
         await enter_line(app, pilot, "Ada")
         await wait_for_text(app, "the run completed")
 
-        await enter_line(app, pilot, f"/load {home.roots / 'porter'}")
+        await enter_line(app, pilot, f"/load {agent_service.roots / 'porter'}")
         await wait_for_text(app, " porter ")
         await pilot.press("escape")
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet")
-        await home.request(
+        await agent_service.request(
             "POST", "/api/agents/guide/trigger", json=DOORS | {"graph_id": "porter"}, status=202
         )
         await wait_for_text(app, "porter asks")
@@ -273,7 +285,7 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
         await enter_line(app, pilot, "/data")
         await wait_for_text(app, '"doors"')
 
-        await report_other_porter(home, app)
+        await report_other_porter(agent_service, app)
         await enter_line(app, pilot, "Bo")
         await wait_for_text(app, "the run completed")
         await enter_line(app, pilot, "/graphs")
@@ -285,25 +297,29 @@ async def test_agent_is_loaded_chatted_with_and_unloaded_and_a_second_graph_show
         await enter_line(app, pilot, "/unload guide")
         await until(lambda: isinstance(app.screen, FleetScreen), "the fleet after the talk")
 
-    assert not home.service.agents.slots
+    assert not agent_service.service.agents.slots
 
 
 DOORS: Final[dict[str, Any]] = {"entry_point_id": "start", "input_data": {"topic": "doors"}}
 
 
-async def report_other_porter(home: AgentService, app: QueenrightApp) -> None:
+async def report_other_porter(agent_service: AgentService, app: QueenrightApp) -> None:
     """B62: messages of another agent with the same name as a graph of this one."""
     talk = app.screen
     assert isinstance(talk, TalkScreen)
-    before = list(talk.conversation.entries)
-    await home.request("POST", "/api/agents", json={"path": str(home.roots / "porter")}, status=201)
-    run, session = await home.start_waiting_run("porter")
+    entries_before = list(talk.conversation.entries)
+    await agent_service.request(
+        "POST", "/api/agents", json={"path": str(agent_service.roots / "porter")}, status=201
+    )
+    run, session = await agent_service.start_waiting_run("porter")
     owners = app.app_state.run_ownership
     await until(lambda: ("guide", run) in owners._ownership, "the message has arrived")
-    await home.request("POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session})
-    await home.wait_for_end("porter", run)
-    await home.request("DELETE", "/api/agents/porter", status=204)
-    assert talk.conversation.entries == before
+    await agent_service.request(
+        "POST", "/api/agents/porter/chat", json={"message": "Cy", "session_id": session}
+    )
+    await agent_service.wait_for_end("porter", run)
+    await agent_service.request("DELETE", "/api/agents/porter", status=204)
+    assert talk.conversation.entries == entries_before
 
 
 async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
@@ -315,8 +331,10 @@ async def enter_line(app: QueenrightApp, pilot: Pilot[None], line: str) -> None:
     await pilot.press("enter")
 
 
-async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(home: AgentService) -> None:
-    async with terminal(home) as (app, pilot):
+async def test_help_lists_keys_and_commands_and_a_wrong_command_is_reported(
+    agent_service: AgentService,
+) -> None:
+    async with terminal(agent_service) as (app, pilot):
         await pilot.press("question_mark")
         await until(lambda: isinstance(app.screen, HelpDialog), "help")
         await pilot.press("escape")

@@ -15,21 +15,21 @@ FILES = sorted([*GOLDEN.glob("*.txt"), *DOCUMENTS.glob("tui-*.svg")])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def now() -> dict[Path, str]:
-    """Return all screens as they are now."""
+async def current_screens() -> dict[Path, str]:
+    """Return the current content of all golden files."""
     return await render_files()
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-async def test_screen_equals_its_golden_file(path: Path, now: dict[Path, str]) -> None:
-    before = await asyncio.to_thread(path.read_text)
-    assert now[path] == before, f"{path.name}: python -m tests.tui.snapshots --write"
+async def test_screen_equals_its_golden_file(path: Path, current_screens: dict[Path, str]) -> None:
+    golden = await asyncio.to_thread(path.read_text)
+    assert current_screens[path] == golden, f"{path.name}: python -m tests.tui.snapshots --write"
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_every_screen_has_its_golden_file(now: dict[Path, str]) -> None:
-    assert sorted(now) == FILES
+async def test_every_screen_has_its_golden_file(current_screens: dict[Path, str]) -> None:
+    assert sorted(current_screens) == FILES
 
 
 @pytest.mark.parametrize("state", ["✖ failing", "■ stuck", "◐ degraded", "● healthy", "○ completed"])

@@ -1,5 +1,5 @@
 """
-An agent that only sends OTLP, without heartbeats or an end. It repeats one search until it is killed.
+An agent that only sends OTLP, and no heartbeats. It repeats one search until it is killed.
 
 ``crashing_worker.py OTLP_URL SESSION``
 """
@@ -19,17 +19,19 @@ def main(url: str, session: str) -> None:
     provider = TracerProvider(resource=Resource.create({"service.name": "crasher"}))
     provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{url}/v1/traces")))
     tracer = provider.get_tracer("crasher")
-    who = {"gen_ai.agent.name": "crasher", "gen_ai.conversation.id": session}
-    call = {
+    agent_attributes = {"gen_ai.agent.name": "crasher", "gen_ai.conversation.id": session}
+    call_attributes = {
         "gen_ai.operation.name": "execute_tool",
         "gen_ai.tool.name": "search",
         "gen_ai.tool.call.arguments": '{"word": "nowhere"}',
         "gen_ai.tool.call.result": "nothing found",
     }
-    run = who | {"gen_ai.operation.name": "invoke_agent"}
-    with tracer.start_as_current_span("invoke_agent crasher", attributes=run):
+    run_attributes = agent_attributes | {"gen_ai.operation.name": "invoke_agent"}
+    with tracer.start_as_current_span("invoke_agent crasher", attributes=run_attributes):
         while True:
-            with tracer.start_as_current_span("execute_tool search", attributes=who | call):
+            with tracer.start_as_current_span(
+                "execute_tool search", attributes=agent_attributes | call_attributes
+            ):
                 time.sleep(0.01)
             time.sleep(0.05)
 

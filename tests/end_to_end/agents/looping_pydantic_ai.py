@@ -1,8 +1,8 @@
 """
 A looping agent of a third-party framework: pydantic-ai with its own instrumentation.
 
-It imports nothing of Queenright, and knows only ``OTEL_EXPORTER_OTLP_ENDPOINT``.
-``looping_pydantic_ai.py RECOVER_FILE STOP_FILE``: as `looping_worker.py`.
+It imports nothing from Queenright, and only reads ``OTEL_EXPORTER_OTLP_ENDPOINT``.
+``looping_pydantic_ai.py RECOVER_FILE STOP_FILE`` has the arguments of `looping_worker.py`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pydantic_ai.usage import UsageLimits
 
 
 def main(recover: Path, stop: Path) -> None:
-    parts = 0
+    part_count = 0
 
     def model(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
-        nonlocal parts
+        nonlocal part_count
         time.sleep(0.05)
         if stop.exists():
             return ModelResponse(parts=[TextPart("Done.")])
         if recover.exists():
-            parts += 1
-            return ModelResponse(parts=[ToolCallPart("read", {"part": parts})])
+            part_count += 1
+            return ModelResponse(parts=[ToolCallPart("read", {"part": part_count})])
         return ModelResponse(parts=[ToolCallPart("search", {"word": "nowhere"})])
 
     provider = TracerProvider(resource=Resource.create({"service.name": "library-agents"}))

@@ -1,8 +1,8 @@
 """
 A looping agent with `queenright.instrumentation`, in its own process.
 
-``looping_worker.py RECOVER_FILE STOP_FILE``: repeats one search with the same result until the first file
-exists; then makes progress until the second exists.
+``looping_worker.py RECOVER_FILE STOP_FILE`` repeats one search with the same result until the first file
+exists, and then makes progress until the second file exists.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def search(word: str) -> list[str]:
 
 def main(recover: Path, stop: Path) -> None:
     with Worker("looping_agent", framework="test") as worker:
-        found = 0
+        part_count = 0
         while not stop.exists():
             with worker.step("researcher") as step:
                 if recover.exists():
-                    found += 1
-                    with step.tool("read", {"part": found}) as call:
-                        call.result(f"part {found} of the text")
+                    part_count += 1
+                    with step.tool("read", {"part": part_count}) as call:
+                        call.result(f"part {part_count} of the text")
                     step.verdict("ACCEPT")
                 else:
                     with step.tool("search", {"word": "nowhere"}) as call:

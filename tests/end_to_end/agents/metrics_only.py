@@ -1,8 +1,8 @@
 """
-Three agents in one process that only serve metrics: one loops, one waits, one is healthy.
+Three agents in one process that only serves metrics: one loops, one waits, and one is healthy.
 
-``metrics_only.py PORT_FILE RECOVER_FILE STOP_FILE``: serves /metrics on a free port, writes the port to the
-first file, stops looping when the second exists, and ends when the third exists.
+``metrics_only.py PORT_FILE RECOVER_FILE STOP_FILE`` serves /metrics on a free port, and writes the port to
+the first file. It stops looping when the second file exists, and ends when the third file exists.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from queenright.instrumentation import Telemetry, Worker, serve_metrics
 
-LOOPS, WAITS, IS_WELL = "going_round", "asking_ada", "getting_on"
+LOOPING_AGENT, WAITING_AGENT, HEALTHY_AGENT = "looping_agent", "waiting_agent", "healthy_agent"
 
 
 def main(port_file: Path, recover: Path, stop: Path) -> None:
     telemetry = Telemetry.muted()
     with (
-        Worker(LOOPS, telemetry=telemetry) as looping,
-        Worker(WAITS, telemetry=telemetry) as waiting,
-        Worker(IS_WELL, telemetry=telemetry) as well,
+        Worker(LOOPING_AGENT, telemetry=telemetry) as looping,
+        Worker(WAITING_AGENT, telemetry=telemetry) as waiting,
+        Worker(HEALTHY_AGENT, telemetry=telemetry) as healthy,
     ):
         for _ in range(25):
             with looping.step("researcher") as step:
@@ -36,7 +36,7 @@ def main(port_file: Path, recover: Path, stop: Path) -> None:
         with waiting.waiting("user_input"):
             while not stop.exists():
                 number += 1
-                with well.step("reader") as step:
+                with healthy.step("reader") as step:
                     with step.tool("read", {"part": number}) as call:
                         call.result(f"part {number}")
                     step.verdict("ACCEPT")

@@ -1,4 +1,4 @@
-"""Parts shared by the programs: the usual OpenTelemetry setup, the prompt and the shell tool."""
+"""What the programs share: the usual OpenTelemetry setup, the prompt and the shell tool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ SHOWS_CONTENT = os.environ.get("CONTENT") != "off"
 
 
 def set_up(*, has_provider: bool = False) -> None:
-    """Send spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``; with ``WATCH``, also open ones."""
+    """
+    Send spans to ``OTEL_EXPORTER_OTLP_ENDPOINT``. With ``WATCH``, report open spans too.
+
+    Args:
+        has_provider: A tracer provider exists already.
+    """
     if not has_provider:
         from opentelemetry import trace
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -36,5 +41,5 @@ def run_shell_command(command: str) -> str:
     Args:
         command: The command.
     """
-    done = subprocess.run(command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    return done.stdout if done.returncode == 0 else f"{done.stdout}Exit code {done.returncode}"
+    result = subprocess.run(command, shell=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    return result.stdout if result.returncode == 0 else f"{result.stdout}Exit code {result.returncode}"

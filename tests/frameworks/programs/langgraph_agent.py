@@ -1,5 +1,5 @@
 """
-An agent of LangChain's `create_agent`, a graph of LangGraph; ``INSTRUMENTATION`` selects the instrumentation.
+An agent of LangChain's `create_agent`, which is a LangGraph graph. ``INSTRUMENTATION`` selects its spans.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An agent of smolagents that calls tools, with OpenInference's spans."""
+"""A tool-calling agent of smolagents, with OpenInference's spans."""
 
 from __future__ import annotations
 
